@@ -1,0 +1,46 @@
+"""Performance simulator and capacity planner for RL post-training of large language models.
+
+Library use: ``rlsim.project(rlsim.load_scenario("quickstart", ["speculation.draft_length=2"]))``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlsim.errors import Infeasible, InputError, RlsimError
+    from rlsim.loading import load_scenario, vary
+    from rlsim.projection import project
+    from rlsim.schema.scenario import Scenario
+
+__all__ = ["Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"]
+
+_HOMES = {
+    "Infeasible": "rlsim.errors",
+    "InputError": "rlsim.errors",
+    "RlsimError": "rlsim.errors",
+    "Scenario": "rlsim.schema.scenario",
+    "load_scenario": "rlsim.loading",
+    "project": "rlsim.projection",
+    "vary": "rlsim.loading",
+}
+
+try:
+    __version__ = version("rlsim")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    """Public names load on first use, so that ``import rlsim`` costs nothing (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlsim' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

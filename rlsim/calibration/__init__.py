@@ -1,0 +1,1 @@
+"""Measuring devices and importing measurements of others; torch only here, lazily."""

@@ -1,0 +1,242 @@
+"""Import of measured operator tables from the aiconfigurator-core package (Apache-2.0).
+
+Reads the package's Parquet files, rejects rows that cannot be right, thins and smooths the rest, and writes compact
+tables that :class:`rlsim.hardware.tables.OperatorTables` reads, with their circumstances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from rlsim.calibration import package_tables as package_files
+from rlsim.calibration import table_checks as checks
+from rlsim.calibration.columns import BoolArray, Columns, Lines, lines_along, row_count
+from rlsim.calibration.package_tables import DISTRIBUTION, Package, RawTable, Sheet
+from rlsim.calibration.table_writing import efficiencies, write_table
+from rlsim.errors import InputError
+from rlsim.hardware import table_files as files
+from rlsim.hardware.table_files import CIRCUMSTANCES, TableLayout
+
+SCHEMA = "rlsim.tables/1"
+LICENSE = "Apache-2.0"
+COPYRIGHT = "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved."
+NCCL = "nccl"
+MOVED = 0.01
+"""Relative change from which a row counts as smoothed."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an operation's raw rows are in the package; engine None means the one asked for."""
+
+    layout: TableLayout
+    family: str
+    name: str
+    adapt: Callable[[Columns], Columns]
+    engine: str | None = None
+
+
+SOURCES = (
+    Source(files.GEMM, "gemm", "gemm", package_files.adapt_gemm),
+    Source(files.DECODE_ATTENTION, "attention", "generation_attention", package_files.adapt_decode_attention),
+    Source(files.PREFILL_ATTENTION, "attention", "context_attention", package_files.adapt_prefill_attention),
+    Source(files.MLA_DECODE, "mla", "mla_generation_module", package_files.adapt_mla_decode),
+    Source(files.MLA_PREFILL, "mla", "mla_context_module", package_files.adapt_mla_prefill),
+    Source(files.MOE, "moe", "moe", package_files.adapt_moe),
+    Source(files.ALL_REDUCE, "comm", "custom_allreduce", package_files.adapt_all_reduce),
+    Source(files.COLLECTIVES, "comm", "nccl", package_files.adapt_collectives, NCCL),
+    Source(files.MOE_A2A, "comm", "moe_a2a", package_files.adapt_moe_a2a),
+)
+
+
+@dataclass(frozen=True)
+class OperationReport:
+    """What became of one operation's rows.
+
+    rows_in_file: rows of the package's file; rows_selected: those rlsim uses (precisions, thinned m, no windows);
+    rejected: rows by reason; smoothed: kept rows that isotonic regression moved by more than 1 %.
+    """
+
+    engine_version: str
+    rows_in_file: int
+    rows_selected: int
+    rows_kept: int
+    rejected: dict[str, int]
+    smoothed: int
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """Outcome of an import. missing: operations of which the package has no table for this system and engine."""
+
+    system: str
+    backend: str
+    version: str
+    device: str
+    folder: Path
+    operations: dict[str, OperationReport]
+    missing: tuple[str, ...]
+
+    def text(self) -> str:
+        """The report as lines for a terminal."""
+        lines = [f"{self.system} ({self.device}), {self.backend} {self.version} -> {self.folder}"]
+        for name, report in self.operations.items():
+            kept, selected = report.rows_kept, report.rows_selected
+            lines.append(f"  {name}: {kept} of {selected} rows kept, {report.smoothed} smoothed")
+            lines += [f"    rejected {count}: {reason}" for reason, count in report.rejected.items()]
+        return "\n".join([*lines, *(f"  {name}: not measured" for name in self.missing)])
+
+
+def list_systems(source: Path | None = None) -> list[tuple[str, str, str]]:
+    """(system, backend, engine version) of everything the package measured GEMM for, sorted.
+
+    source: see :func:`import_tables`. Raises InputError where the package is missing.
+    """
+    package = package_files.find_package(source)
+    found = set()
+    for path in sorted((package.systems / "data").glob("*/gemm/*")):
+        system, backend = path.parent.parent.name, path.name
+        version = package_files.current_version(package, system, backend)
+        newest = package_files.find_table(package, system, "gemm", backend, "gemm", version)
+        if newest is not None:
+            found.add((system, backend, newest.parent.name))
+    return sorted(found)
+
+
+def import_tables(system: str, backend: str, out_folder: Path, source: Path | None = None) -> ImportReport:
+    """Write the tables of ``system`` and ``backend`` to ``out_folder``/<system>/<backend>/ and say what was rejected.
+
+    source: folder of an unpacked package (it holds ``systems/``); None takes the installed one. The engine version is
+    the one the package declares current; an operation that lacks it takes the newest older one, as its report says.
+    Raises InputError where the package, the system or the engine is missing; nothing is written then.
+    """
+    package = package_files.find_package(source)
+    sheet = package_files.read_sheet(package, system)
+    version = package_files.current_version(package, system, backend)
+    tables, reports, missing, device = _read_all(package, system, backend, version, sheet)
+    if not tables:
+        known = ", ".join(f"{name} ({engine})" for name, engine, _ in list_systems(source))
+        raise InputError(f"{DISTRIBUTION} {package.version} has no tables of {system} with {backend}; known: {known}")
+    folder = out_folder / system / backend
+    report = ImportReport(system, backend, version, device, folder, reports, tuple(missing))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for item in SOURCES:
+            if item.layout.name in tables:
+                write_table(folder, item.layout, tables[item.layout.name])
+        _write_circumstances(report, package, efficiencies(tables, sheet))
+    except OSError as error:
+        raise InputError(f"cannot write tables to {folder}: {error}") from error
+    return report
+
+
+def _read_all(
+    package: Package, system: str, backend: str, version: str, sheet: Sheet
+) -> tuple[dict[str, Columns], dict[str, OperationReport], list[str], str]:
+    tables: dict[str, Columns] = {}
+    reports: dict[str, OperationReport] = {}
+    missing: list[str] = []
+    device = ""
+    for item in SOURCES:
+        newest = None if item.engine == NCCL else version
+        path = package_files.find_table(package, system, item.family, item.engine or backend, item.name, newest)
+        if path is None:
+            missing.append(item.layout.name)
+            continue
+        raw = package_files.read_raw(path, item.adapt)
+        device = device or raw.device
+        table, report = _checked(item.layout, raw, sheet)
+        reports[item.layout.name] = report
+        if row_count(table):
+            tables[item.layout.name] = table
+    return tables, reports, missing, device
+
+
+def _checked(layout: TableLayout, raw: RawTable, sheet: Sheet) -> tuple[Columns, OperationReport]:
+    table, rejected = checks.apply_checks(raw.columns, _checks_of(layout, sheet))
+    smooth_over = [size for size in layout.sizes if size not in ("n", "k", "heads")]
+    others = [*layout.keys, *(size for size in layout.sizes if size not in smooth_over)]
+    before = table["latency_s"]
+    after = checks.monotone(table, smooth_over, others) if row_count(table) else before
+    smoothed = int((np.abs(after / before - 1.0) > MOVED).sum())
+    report = OperationReport(
+        raw.engine_version, raw.rows_in_file, row_count(raw.columns), row_count(table), rejected, smoothed
+    )
+    return {**table, "latency_s": after}, report
+
+
+def _checks_of(layout: TableLayout, sheet: Sheet) -> list[tuple[str, checks.Check]]:
+    """Named checks of one operation, in the order in which they apply."""
+    names = [*layout.keys, *layout.sizes]
+    listed: list[tuple[str, checks.Check]] = [
+        ("latency is not a positive finite number", checks.not_positive),
+        ("slower kernel of a row measured twice", lambda table: checks.duplicated(table, names)),
+    ]
+    impossible = partial(checks.impossible, layout.name, sheet=sheet)
+    if layout is files.MOE:
+        routing = ("precision", "hidden", "width", "top_k", "experts", "distribution")
+        routed = checks.curve_with(impossible, routing)
+        listed.append(("faster than the datasheet allows: not routed as labelled", routed))
+    else:
+        listed.append(("faster than the datasheet allows", impossible))
+    if layout is files.GEMM:
+        listed.append(("host-bound plateau", lambda table: checks.host_bound(layout.name, table, sheet)))
+    if layout is files.MOE:
+        alike = [name for name in names if name != "precision"]
+        curve = [name for name in names if name != "distribution"]
+        listed += [
+            ("kernel slower than bf16 of the same shape", lambda t: checks.slower_than_bf16(t, alike)),
+            ("balanced, yet slower than a power law", lambda t: checks.balanced_slower_than_uneven(t, curve)),
+        ]
+    for axis, exponent in _smooth_axes(layout):
+        others = [name for name in names if name != axis]
+        listed.append((f"slower than larger {axis}", _along(checks.slower_than_larger, axis, others)))
+        grows = partial(checks.faster_growth_than_work, growth=exponent)
+        listed.append((f"slower than the work grows with {axis}", _along(grows, axis, others)))
+    if len(_smooth_axes(layout)) == 2:
+        axes = " and ".join(axis for axis, _ in _smooth_axes(layout))
+        listed.append((f"off its neighbours in {axes}", lambda t: _off_both(t, layout)))
+    return listed
+
+
+def _smooth_axes(layout: TableLayout) -> list[tuple[str, float]]:
+    """Sizes in which latency must grow smoothly, with the exponent of the work; not the dimensions of a model."""
+    pairs = zip(layout.sizes, layout.growth, strict=True)
+    return [(size, growth) for size, growth in pairs if size not in ("n", "k", "heads")]
+
+
+def _along(check: Callable[[Lines], BoolArray], axis: str, others: list[str]) -> checks.Check:
+    return lambda table: check(lines_along(table, axis, others))
+
+
+def _off_both(table: Columns, layout: TableLayout) -> BoolArray:
+    masks = []
+    for axis, _ in _smooth_axes(layout):
+        others = [name for name in (*layout.keys, *layout.sizes) if name != axis]
+        masks.append(checks.off_its_neighbours(lines_along(table, axis, others)))
+    return np.asarray(np.logical_and.reduce(masks))
+
+
+def _write_circumstances(report: ImportReport, package: Package, fitted: dict[str, Any]) -> None:
+    content = {
+        "schema": SCHEMA,
+        "system": report.system,
+        "device": report.device,
+        "engine": report.backend,
+        "engine_version": report.version,
+        "source": {"package": DISTRIBUTION, "version": package.version, "license": LICENSE, "copyright": COPYRIGHT},
+        "collected_until": package_files.collected_until(package, report.system),
+        "changes": "rows selected, checked, thinned, made monotone and rounded by rlsim; see calibration/README.md",
+        "operations": {name: asdict(item) for name, item in report.operations.items()},
+        "missing": list(report.missing),
+        "efficiency": fitted,
+    }
+    text = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
+    (report.folder / CIRCUMSTANCES).write_text(text, encoding="utf-8")

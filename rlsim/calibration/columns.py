@@ -1,0 +1,60 @@
+"""Tables in long form as plain columns, and views of them as lines along one size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Columns = dict[str, NDArray[Any]]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.intp]
+
+
+def row_count(table: Columns) -> int:
+    """Rows of a table."""
+    return len(next(iter(table.values()))) if table else 0
+
+
+def take(table: Columns, rows: NDArray[Any]) -> Columns:
+    """The rows given by a mask or by positions."""
+    return {name: column[rows] for name, column in table.items()}
+
+
+def group_ids(table: Columns, names: Sequence[str]) -> IntArray:
+    """Number of the group each row belongs to; groups are equal in all columns ``names``, numbered in sorted order."""
+    ids = np.zeros(row_count(table), dtype=np.intp)
+    for name in names:
+        _, code = np.unique(table[name], return_inverse=True)
+        _, ids = np.unique(ids * (code.max(initial=0) + 1) + code, return_inverse=True)
+    return ids
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Latency as lines along one size: values[line, place], NaN where there is no row.
+
+    sizes: ascending values of the size. line, place: position of every row of the table in ``values``.
+    """
+
+    values: FloatArray
+    sizes: FloatArray
+    line: IntArray
+    place: IntArray
+
+    def rows(self, dense: NDArray[Any]) -> NDArray[Any]:
+        """Back from an array of the shape of ``values`` to one entry per row."""
+        return dense[self.line, self.place]
+
+
+def lines_along(table: Columns, size: str, others: Sequence[str], column: str = "latency_s") -> Lines:
+    """Lines of ``column`` along ``size`` for every combination of ``others``."""
+    line = group_ids(table, others)
+    sizes, place = np.unique(table[size], return_inverse=True)
+    values = np.full((line.max(initial=-1) + 1, len(sizes)), np.nan)
+    values[line, place] = table[column]
+    return Lines(values, sizes.astype(np.float64), line, place)

@@ -1,0 +1,51 @@
+"""Picture of a self-check; needs matplotlib and is drawn off the measured machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from rlsim.calibration.selfcheck import SelfCheck
+from rlsim.units import MILLISECOND
+
+_MARKERS = {"graph": "o", "eager": "^"}
+_BANDS = ((0.2, 0.12), (0.1, 0.2))
+
+
+def draw_check(check: SelfCheck, path: Path) -> None:
+    """Picture of predicted over measured milliseconds with the 10 and 20 % bands."""
+    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    ends = [
+        min(p.measured_s for p in check.points) / MILLISECOND / 1.5,
+        max(p.measured_s for p in check.points) / MILLISECOND * 1.5,
+    ]
+    for band, shade in _BANDS:
+        axes.fill_between(
+            ends, [e * (1 - band) for e in ends], [e * (1 + band) for e in ends], color="grey", alpha=shade, lw=0
+        )
+    axes.plot(ends, ends, color="black", lw=0.8)
+    for mode, marker in _MARKERS.items():
+        for k in sorted({p.draft_length for p in check.points if p.mode == mode}):
+            chosen = [p for p in check.points if p.mode == mode and p.draft_length == k]
+            axes.scatter(
+                [p.measured_s / MILLISECOND for p in chosen],
+                [p.predicted_s / MILLISECOND for p in chosen],
+                s=18,
+                marker=marker,
+                label=f"{mode}, k = {k}",
+                alpha=0.8,
+            )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=ends,
+        xlabel="measured [ms]",
+        ylabel="predicted [ms]",
+        title=f"{check.device}\nmedian error {check.median_abs_error:.1%}, p90 {check.p90_abs_error:.1%}",
+    )
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,106 @@
+"""Writing of compact measured tables: deterministic Parquet files, the same bytes for the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rlsim.calibration.columns import Columns, FloatArray, take
+from rlsim.calibration.package_tables import Sheet
+from rlsim.calibration.table_checks import BULK_S, GRAPH_LAUNCH_S, LAUNCH_BOUND_S
+from rlsim.calibration.table_work import Work, element_bytes, least_work
+from rlsim.hardware.table_files import LATENCY, TableLayout
+
+MANTISSA_BITS = 11
+"""Bits kept of a latency: a relative error below 2**-12, far below the noise of any measurement, at half the size."""
+BULK_GEMM_M, BULK_GEMM_NK = 4096, 1024
+"""Products that show the compute efficiency: at least so many rows, and so wide."""
+SKINNY_GEMM_M = 16
+"""Products that show the memory efficiency: at most so many rows."""
+BOUND_RATIO = 2.0
+"""How far compute and memory time must be apart for a row to count as bound by the larger."""
+FEWEST_ROWS = 20
+"""Rows that an efficiency must rest on."""
+
+
+def round_mantissa(seconds: FloatArray) -> NDArray[np.float32]:
+    """Nearest float32 with MANTISSA_BITS bits behind the point; keeps order and positivity."""
+    drop = 23 - MANTISSA_BITS
+    bits = seconds.astype(np.float32).view(np.uint32)
+    return (((bits + (1 << (drop - 1))) >> drop) << drop).view(np.float32)
+
+
+def write_table(folder: Path, layout: TableLayout, table: Columns) -> Path:
+    """Write one operation's rows, sorted by key and size. Returns the file."""
+    names = [*layout.keys, *layout.sizes]
+    table = take(table, np.lexsort([table[name] for name in reversed(names)]))
+    arrays: dict[str, pa.Array] = {}
+    for name in names:
+        column = table[name]
+        integer = pa.int64() if name == "message_bytes" else pa.int32()
+        arrays[name] = pa.array(column, type=integer) if column.dtype.kind in "iu" else pa.array(column.tolist())
+    arrays["kernel"] = pa.array(table["kernel"].tolist())
+    arrays[LATENCY] = pa.array(round_mantissa(table["latency_s"]))
+    path = folder / f"{layout.name}.parquet"
+    pq.write_table(
+        pa.table(arrays), path, compression="zstd", compression_level=19, use_dictionary=True, write_statistics=False
+    )
+    return path
+
+
+def efficiencies(tables: dict[str, Columns], sheet: Sheet) -> dict[str, dict[str, dict[str, float]]]:
+    """Achieved share of the datasheet by operation and precision, as stored in the circumstances.
+
+    Compute: rows at least BOUND_RATIO times more bound by arithmetic than by bytes; memory: the reverse. GEMM rows are
+    those of BULK_GEMM_M and BULK_GEMM_NK, or of SKINNY_GEMM_M; attention and MoE rows those beyond BULK_S.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in ("gemm", "decode_attention", "prefill_attention", "moe"):
+        table = tables.get(name)
+        if table is None:
+            continue
+        key = "kv_precision" if "kv_precision" in table else "precision"
+        for precision in np.unique(table[key]):
+            rows = take(table, table[key] == precision)
+            fitted = _fit(name, rows, _full_work(name, rows, sheet))
+            if fitted:
+                found.setdefault(name, {})[str(precision)] = fitted
+    return found
+
+
+def _full_work(name: str, rows: Columns, sheet: Sheet) -> Work:
+    """Work without the leniency of the checks: no cache, activations counted, attention in BF16."""
+    work = least_work(name, rows, sheet)
+    num_bytes = work.num_bytes
+    flops = work.flops
+    if name == "gemm":
+        num_bytes = num_bytes + rows["m"] * (2.0 * rows["n"] + rows["k"] * element_bytes(rows["precision"]))
+    peak_flops = work.peak_flops if "precision" in rows else np.full_like(flops, sheet.flops["bf16"])
+    return Work(flops, peak_flops, num_bytes, work.bytes_per_s)
+
+
+def _fit(name: str, rows: Columns, work: Work) -> dict[str, float]:
+    latency, compute_s, memory_s = rows["latency_s"], work.compute_s(), work.memory_s()
+    bulk = np.maximum(compute_s, memory_s) > BULK_S
+    by_compute = (compute_s > BOUND_RATIO * memory_s) & bulk
+    by_memory = (memory_s > BOUND_RATIO * compute_s) & bulk
+    if name == "gemm":
+        by_compute &= (rows["m"] >= BULK_GEMM_M) & (rows["n"] >= BULK_GEMM_NK) & (rows["k"] >= BULK_GEMM_NK)
+        by_memory = (rows["m"] <= SKINNY_GEMM_M) & (memory_s > BOUND_RATIO * compute_s) & (memory_s > 0.2 * BULK_S)
+    if name == "moe":
+        whole = (rows["expert_parallel"] == 1) & (rows["distribution"] == "balanced")
+        by_compute, by_memory = by_compute & whole, by_memory & whole
+    fitted: dict[str, float] = {}
+    for kind, chosen, ideal in (("compute", by_compute, compute_s), ("memory", by_memory, memory_s)):
+        if chosen.sum() >= FEWEST_ROWS:
+            share = ideal[chosen] / latency[chosen]
+            fitted[f"{kind}_median"] = round(float(np.median(share)), 4)
+            fitted[f"{kind}_p90"] = round(float(np.percentile(share, 90)), 4)
+    tiny = np.maximum(compute_s, memory_s) < LAUNCH_BOUND_S
+    if name != "moe" and tiny.sum() >= FEWEST_ROWS and np.median(latency[tiny]) < GRAPH_LAUNCH_S:
+        fitted["floor_s"] = float(f"{np.median(latency[tiny]):.4g}")
+    return fitted

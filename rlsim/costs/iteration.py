@@ -1,0 +1,191 @@
+"""One engine iteration: decode or verification of n sequences, with or without prefill, prepared as a table.
+
+t(n, c, q) = device(n (k+1) + q tokens) + attention(n, c) + draft(n) + host(n); captured graphs pad to the next
+captured size, iterations beyond the largest launch every kernel from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.costs.draft import Drafting
+from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
+from rlsim.costs.operators import Timed, modelled
+from rlsim.costs.overheads import Overheads
+from rlsim.costs.seam import IterationTable, Part
+from rlsim.costs.work import FloatArray
+from rlsim.hardware.interpolation import BoolArray
+
+SAMPLER_LAUNCHES = 8
+"""Kernels of LM head and sampling, outside the captured graph. Structural count."""
+CONTEXT_POINTS = 64
+"""Points of the prepared attention table along context."""
+
+
+def captured_sizes(largest: int) -> FloatArray:
+    """Batch sizes in tokens that engines capture by default: 1, 2, 4, then every 8 to 256, then every 16."""
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 100_000, 16)]
+    return np.array([s for s in sizes if s < largest] + [largest], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class IterationCosts:
+    """Costs of engine iterations of one replica.
+
+    components: seconds by part for n = 0..N decoding sequences (context-free), which add up to ``table.step_s``;
+    attention: by part of the context-dependent table.
+    """
+
+    table: IterationTable
+    components: Components
+    attention: Components
+
+    def parts(self, iterations_at: Sequence[float], context_at: Sequence[float]) -> list[Part]:
+        """Seconds by part of iterations_at[n] iterations with n sequences; their mean contexts sum to context_at[n]."""
+        counts = np.zeros(len(self.table.step_s))
+        counts[: len(iterations_at)] = iterations_at[: len(counts)]
+        contexts = np.zeros_like(counts)
+        contexts[: len(context_at)] = context_at[: len(counts)]
+        columns = contexts / np.maximum(counts, 1.0) / self.table.context_step_tokens
+        below = np.clip(columns.astype(np.int64), 0, self.table.attention_s.shape[1] - 2)
+        weight, rows = columns - below, np.arange(len(counts))
+        out = [
+            _part(name, t, counts * t.seconds, counts * t.seconds * t.measured) for name, t in self.components.items()
+        ]
+        for name, t in self.attention.items():
+            seconds = counts * (t.seconds[rows, below] * (1 - weight) + t.seconds[rows, below + 1] * weight)
+            out.append(_part(name, t, seconds, seconds * t.measured[rows, below]))
+        return [part for part in out if part.seconds > 0]
+
+
+def _part(name: str, timed: Timed, seconds: FloatArray, measured: FloatArray) -> Part:
+    total_s = float(np.sum(seconds))
+    share = float(np.sum(measured)) / total_s if total_s > 0 else 0.0
+    root = "measured" if share >= 0.5 else ("assumed" if timed.bound == "launch" else "modelled")
+    return Part(name, total_s, timed.bound, root)
+
+
+def build_iteration(
+    layers: EngineLayers,
+    drafting: Drafting,
+    overheads: Overheads,
+    max_sequences: int,
+    max_context: float,
+    prompt_tokens: float,
+    kv_capacity_tokens: float,
+) -> IterationCosts:
+    """Prepare the iteration table of one replica for up to ``max_sequences`` decoding sequences."""
+    engine, k = layers.engine, drafting.speculation.draft_length if drafting.speculation.active else 0
+    n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
+    components = _context_free(layers, drafting, overheads, n, k)
+    step = max(8.0, max_context / (CONTEXT_POINTS - 1))
+    contexts = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0)
+    own = np.ceil(n / engine.pipeline_parallel)
+    attention = {
+        "attention": layers.cached_attention(own[:, None], contexts[None, :], k + 1),
+        "draft attention": drafting.cached_attention(own[:, None], contexts[None, :]),
+    }
+    grid, counts, added = _prefill_table(layers, overheads, max_sequences, prompt_tokens, k)
+    table = IterationTable(
+        step_s=_no_work_is_free(total(components)),
+        context_step_tokens=step,
+        attention_s=_monotone(_no_work_is_free(total(attention))),
+        prefill_grid_tokens=grid,
+        prefill_sequences=counts,
+        prefill_s=added,
+        tokens_per_sequence=k + 1,
+        max_batched_tokens=max(engine.max_batched_tokens, max_sequences * (k + 1)),
+        max_running_sequences=engine.max_running_sequences,
+        kv_capacity_tokens=kv_capacity_tokens,
+        chunked_prefill=engine.chunked_prefill,
+    )
+    return IterationCosts(table, components, attention)
+
+
+def _context_free(layers: EngineLayers, drafting: Drafting, overheads: Overheads, n: FloatArray, k: int) -> Components:
+    """Everything of an iteration that does not depend on context, by part, for n decoding sequences.
+
+    Pipeline stages work on n / PP sequences each; the last stage, with the LM head, does so PP times per iteration.
+    Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling instead.
+    """
+    engine = layers.engine
+    tokens = np.ceil(n / engine.pipeline_parallel) * (k + 1)
+    out, eager = _device(layers, tokens)
+    sampled = np.ceil(n / engine.pipeline_parallel)
+    head = layers.head_components(tokens, sampled)
+    out |= {name: timed.times(engine.pipeline_parallel) for name, timed in head.items()}
+    if engine.pipeline_parallel > 1:
+        out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
+    if drafting.speculation.active:
+        out["draft passes"] = drafting.passes(n, eager)
+        out["rejection sampling"] = drafting.rejection(n)
+    host = overheads.host_iteration_s + overheads.host_sequence_s * n
+    if engine.async_scheduling:
+        host = np.maximum(host - total(out), 0.0)
+    out["host"] = modelled(host, "host")
+    return out
+
+
+def _device(layers: EngineLayers, tokens: FloatArray) -> tuple[Components, BoolArray]:
+    """Layer times with capture padding, and where the iteration runs eagerly.
+
+    An eager iteration takes the longer of its device work and its launches ("eager launches" is what they add). Under
+    data-parallel attention every copy captures graphs for its own share of the tokens.
+    """
+    engine, copies = layers.engine, layers.engine.attention_data_parallel
+    own, sizes = np.ceil(tokens / copies), captured_sizes(engine.largest_graph_tokens)
+    eager = np.logical_or(own > sizes[-1], not engine.cuda_graphs)
+    fitting = sizes[np.minimum(np.searchsorted(sizes, own), len(sizes) - 1)]
+    padded = np.where(eager, tokens, fitting * copies)
+    unique, inverse = np.unique(padded, return_inverse=True)
+    captured = layers.components(unique, graph=True)
+    launched = layers.components(unique, graph=False) if bool(np.any(eager)) else captured
+    out: Components = {}
+    for name, timed in captured.items():
+        other = launched[name]
+        seconds = np.where(eager, other.seconds[inverse], timed.seconds[inverse])
+        out[name] = Timed(seconds, np.where(eager, other.measured[inverse], timed.measured[inverse]), timed.bound)
+    launch_s = (layers.launches() + SAMPLER_LAUNCHES) * layers.operators.profile.eager_launch_s.value
+    waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
+    if bool(np.any(waiting > 0)):
+        out["eager launches"] = modelled(waiting, "launch")
+    return out, eager
+
+
+def _prefill_table(
+    layers: EngineLayers, overheads: Overheads, max_sequences: int, prompt_tokens: float, k: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds that q prefill tokens add to an iteration, over (decoding sequences, q)."""
+    engine = layers.engine
+    budget = float(max(engine.max_batched_tokens, 16))
+    grid = np.unique(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
+    counts = np.unique(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
+    tokens = counts[:, None] * (k + 1) + grid[None, :]
+    components, _ = _device(layers, np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0))
+    linear = total(components).reshape(tokens.shape)
+    prompts = np.maximum(grid / max(prompt_tokens, 1.0) / engine.attention_data_parallel, 1e-9)
+    attention = layers.operators.prefill_attention(layers.card, layers.attention_tp, prompts, max(prompt_tokens, 1.0))
+    decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base(layers, overheads))
+    extra = linear - decoding_part + (attention.seconds * layers.card.num_layers)[None, :]
+    extra[:, 0] = 0.0
+    return grid, counts, np.maximum.accumulate(np.maximum(extra, 0.0), axis=1)
+
+
+def _idle_base(layers: EngineLayers, overheads: Overheads) -> float:
+    """A prefill-only iteration still pays head, sampling and host once (its decoding part is defined as 0)."""
+    return float(total(layers.head_components(np.ones(1), np.ones(1)))[0]) + overheads.host_iteration_s
+
+
+def _no_work_is_free(seconds: FloatArray) -> FloatArray:
+    out = np.array(seconds, dtype=np.float64)
+    out[0] = 0.0
+    return out
+
+
+def _monotone(seconds: FloatArray) -> FloatArray:
+    """Attention over more context or more sequences never takes less time."""
+    longer = np.maximum.accumulate(seconds, axis=1)
+    return np.asarray(np.maximum.accumulate(longer, axis=0), dtype=np.float64)

@@ -1,0 +1,134 @@
+"""Bytes per GPU, by pool and what holds them; whether a configuration fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlsim.costs.draft import draft_card
+from rlsim.costs.iteration import captured_sizes
+from rlsim.costs.parallel import train_layout
+from rlsim.errors import Infeasible
+from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
+from rlsim.schema.model import ModelCard, attention_parameters, kv_bytes_per_token, parameter_counts
+from rlsim.schema.scenario import Scenario
+from rlsim.units import BYTES_PER_ELEMENT, GIB
+
+RUNTIME_BYTES = 2.0 * GIB
+"""CUDA context, NCCL buffers and allocator slack per process. Assumption (NCCL alone reports 0.35-0.4 GB)."""
+GRAPH_BYTES_PER_CAPTURE = 10 * 2**20
+"""Device memory of one captured graph size. Assumption from engine logs of 0.5-1 GiB for 50-70 sizes."""
+ACTIVATION_BYTES_PER_HIDDEN = 34.0
+"""Bytes of one layer's activations per token and hidden unit, attention recomputed in its kernel, sequence parallel
+over TP (Korthikanti et al., arXiv 2205.05198, equation 4 without the attention matrix)."""
+ENGINE_ACTIVATION_ROWS = 8
+"""Rows of hidden size that an engine holds per batched token in the largest layer. Assumption."""
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """One engine GPU: parts in bytes, and how many tokens of KV cache the whole replica can hold."""
+
+    parts: dict[str, float]
+    available_bytes: float
+    kv_capacity_tokens: float
+
+
+def weight_bytes(card: ModelCard, precision: str) -> float:
+    """Bytes of all weights; embedding, LM head and routers stay in BF16."""
+    counts = parameter_counts(card)
+    high = counts.embedding + counts.lm_head + card.num_moe_layers * counts.router_per_layer
+    return high * BYTES_PER_ELEMENT["bf16"] + (counts.total - high) * BYTES_PER_ELEMENT[precision]
+
+
+def engine_memory(scenario: Scenario) -> EngineMemory:
+    """Memory of one rollout GPU. Raises Infeasible where the weights leave no room for one longest sequence."""
+    engine, card = scenario.engine, scenario.model
+    memory = scenario.hardware.memory_bytes.value
+    shards = engine.tensor_parallel * engine.pipeline_parallel
+    copies = engine.attention_data_parallel - 1
+    repeated = copies * card.num_layers * attention_parameters(card) * BYTES_PER_ELEMENT[engine.weight_precision]
+    draft = draft_card(scenario.speculation, card)
+    parts = {
+        "weights": (weight_bytes(card, engine.weight_precision) + repeated) / shards,
+        "draft": 0.0
+        if draft is None
+        else draft_parameters(draft, card)
+        * BYTES_PER_ELEMENT[engine.weight_precision if draft.kind == "mtp" else "bf16"]
+        / engine.tensor_parallel,
+        "activations": engine.max_batched_tokens
+        * card.hidden_size
+        * ENGINE_ACTIVATION_ROWS
+        * BYTES_PER_ELEMENT["bf16"]
+        / engine.tensor_parallel,
+        "graphs": len(captured_sizes(engine.largest_graph_tokens)) * GRAPH_BYTES_PER_CAPTURE
+        if engine.cuda_graphs
+        else 0.0,
+        "runtime": RUNTIME_BYTES,
+    }
+    allowed = memory * engine.gpu_memory_utilization
+    room = allowed - sum(parts.values())
+    per_token = kv_bytes_per_gpu_token(scenario)
+    capacity = room / per_token * engine.attention_data_parallel
+    longest = scenario.workload.max_sequence_tokens
+    if room < longest * per_token:
+        needed = sum(parts.values()) + longest * per_token
+        raise Infeasible(
+            f"{card.name} with engine.tensor_parallel={engine.tensor_parallel} and one sequence of {longest} tokens "
+            f"does not fit into engine.gpu_memory_utilization={engine.gpu_memory_utilization:g} of a "
+            f"{scenario.hardware.name} GPU",
+            needed, allowed, "bytes",
+        )  # fmt: skip
+    return EngineMemory(parts, memory, capacity)
+
+
+def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
+    """KV bytes that one cached token takes on each GPU of its replica (target and draft)."""
+    engine, card = scenario.engine, scenario.model
+    tp = engine.tensor_parallel // engine.attention_data_parallel
+    sharing = 1 if card.mla is not None else min(tp, card.num_kv_heads)
+    total = kv_bytes_per_token(card, engine.kv_precision) / (sharing * engine.pipeline_parallel)
+    draft = draft_card(scenario.speculation, card)
+    if draft is not None:
+        shared = 1 if draft.kind == "mtp" and card.mla is not None else min(tp, draft.num_kv_heads)
+        total += draft_kv_bytes_per_token(draft, card, engine.kv_precision) / shared
+    return total
+
+
+def trainer_memory(scenario: Scenario) -> dict[str, float]:
+    """Bytes of one training GPU in the backward pass. Raises Infeasible where they exceed the device.
+
+    Of a pipeline the fuller stage counts: the first holds activations of PP micro-batches (1F1B), the last of one and
+    the logits.
+    """
+    trainer, card = scenario.trainer, scenario.model
+    layout = train_layout(trainer, card, scenario.cluster.training)
+    fsdp = trainer.backend == "fsdp"
+    held = layout.parameters / (scenario.cluster.training / trainer.tensor_parallel if fsdp else 1)
+    capacity = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
+    if not trainer.sequence_packing:
+        capacity = scenario.workload.max_sequence_tokens * trainer.micro_batch_samples
+    tokens = capacity / trainer.context_parallel
+    layers = card.num_layers / trainer.pipeline_parallel
+    full = tokens * card.hidden_size * ACTIVATION_BYTES_PER_HIDDEN / trainer.tensor_parallel
+    inputs = tokens * card.hidden_size * BYTES_PER_ELEMENT["bf16"] / trainer.tensor_parallel
+    kept, working = (layers * inputs, full) if trainer.recompute == "full" else (layers * full, 0.0)
+    logits = 2 * tokens * card.vocab_size / trainer.tensor_parallel * BYTES_PER_ELEMENT["fp32"]
+    first_stage_is_fuller = (trainer.pipeline_parallel - 1) * kept > logits
+    parts = {
+        "weights": held * BYTES_PER_ELEMENT["bf16"],
+        "gradients": held * BYTES_PER_ELEMENT["fp32"],
+        "optimizer": layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter,
+        "activations": kept * (trainer.pipeline_parallel if first_stage_is_fuller else 1) + working,
+        "logits": 0.0 if first_stage_is_fuller else logits,
+        "runtime": RUNTIME_BYTES,
+    }
+    available = scenario.hardware.memory_bytes.value
+    if sum(parts.values()) > available:
+        worst = max(parts, key=lambda key: parts[key])
+        raise Infeasible(
+            f"training {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
+            f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
+            f"{scenario.hardware.name} GPU; most of it is {worst}",
+            sum(parts.values()), available, "bytes",
+        )  # fmt: skip
+    return parts

@@ -1,0 +1,258 @@
+"""Seconds of single operations on a device: measured tables first, a roofline with measured efficiency beyond them.
+
+Where the profile differs from the one that the tables were measured on, a measured time is scaled by the ratio of the
+rooflines of its work on both, and counts as modelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlsim.costs import work
+from rlsim.costs.work import FloatArray, Matrix, Work
+from rlsim.hardware.interpolation import Lookup
+from rlsim.hardware.tables import OperatorTables
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.model import ModelCard, MoECard
+from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND
+
+KERNEL_FLOOR_S = 2.5 * MICROSECOND
+"""Least device time of a kernel inside a replayed graph. Assumption; the smallest table entries are 4 to 10 us."""
+DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
+"""Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
+
+LATENT_BASE_CONTEXT = 2.0
+"""Smallest context of the measured MLA module: what it takes there counts as its projections."""
+
+Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds (array) of an operation, whether each rests on a measurement, and what bounds it."""
+
+    seconds: FloatArray
+    measured: FloatArray
+    bound: str
+
+    def __add__(self, other: Timed) -> Timed:
+        seconds = self.seconds + other.seconds
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.where(
+                seconds > 0, (self.seconds * self.measured + other.seconds * other.measured) / seconds, 1.0
+            )
+        longer = self if float(np.sum(self.seconds)) >= float(np.sum(other.seconds)) else other
+        return Timed(seconds, share, longer.bound)
+
+    def times(self, factor: float) -> Timed:
+        """The operation repeated ``factor`` times."""
+        return Timed(self.seconds * factor, self.measured, self.bound)
+
+    def scaled(self, ratio: FloatArray) -> Timed:
+        """Times a modelled ratio: what it changes is no longer a measurement."""
+        return Timed(self.seconds * ratio, np.where(ratio == 1.0, self.measured, 0.0), self.bound)
+
+
+def modelled(seconds: ArrayLike, bound: str) -> Timed:
+    """A time without a measurement behind it."""
+    values = np.asarray(seconds, dtype=np.float64)
+    return Timed(values, np.zeros_like(values), bound)
+
+
+class Operators:
+    """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on."""
+
+    def __init__(
+        self, profile: HardwareProfile, tables: OperatorTables | None, reference: HardwareProfile | None = None
+    ) -> None:
+        self.profile, self.tables, self.reference = profile, tables, reference or profile
+        self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
+
+    def efficiency(self, precision: str, operation: Operation = "gemm") -> tuple[float, float]:
+        """Measured shares of (datasheet FLOP/s, memory bandwidth) that an operation reaches.
+
+        What was not fitted of the operation is taken from matrix products, of the precision or else of BF16.
+        """
+        if self.tables is None:
+            return DEFAULT_COMPUTE, DEFAULT_MEMORY
+        candidates = ((operation, precision), (operation, "bf16"), ("gemm", precision), ("gemm", "bf16"))
+        fits = [fit for fit in (self.tables.fitted_efficiency(*key) for key in candidates) if fit is not None]
+        compute = next((fit.compute_median for fit in fits if fit.compute_median), DEFAULT_COMPUTE)
+        memory = next((fit.memory_median for fit in fits if fit.memory_median), DEFAULT_MEMORY)
+        return compute, memory
+
+    def bound_of(self, amount: Work, precision: str) -> str:
+        """Whether computation or memory limits most of ``amount``."""
+        compute = float(np.sum(amount.flops)) / self.profile.flops(_rate(precision))
+        return "compute" if compute > float(np.sum(amount.bytes)) / self.bandwidth else "memory"
+
+    def roofline(self, amount: Work, precision: str, operation: Operation = "gemm") -> Timed:
+        """max(FLOP / rate, bytes / bandwidth) at measured efficiency, never under the kernel floor."""
+        return modelled(self._roof_s(self.profile, amount, precision, operation), self.bound_of(amount, precision))
+
+    def _roof_s(self, profile: HardwareProfile, amount: Work, precision: str, operation: Operation) -> FloatArray:
+        compute, memory = self.efficiency(precision, operation)
+        computed = amount.flops / (profile.flops(_rate(precision)) * compute)
+        moved = amount.bytes / (profile.memory_bandwidth_bytes_per_s.value * memory)
+        return np.asarray(np.maximum(np.maximum(computed, moved), KERNEL_FLOOR_S), dtype=np.float64)
+
+    def carried(self, timed: Timed, amount: Work, precision: str, operation: Operation = "gemm") -> Timed:
+        """A time measured on the reference profile, carried over to this one by the ratio of both rooflines."""
+        if self.profile == self.reference:
+            return timed
+        here = self._roof_s(self.profile, amount, precision, operation)
+        return timed.scaled(here / self._roof_s(self.reference, amount, precision, operation))
+
+    def _timed(self, look: Lookup | None, amount: Work, precision: str, operation: Operation) -> Timed:
+        if look is None:
+            return self.roofline(amount, precision, operation)
+        found = Timed(look.seconds, look.measured.astype(np.float64), self.bound_of(amount, precision))
+        return self.carried(found, amount, precision, operation)
+
+    def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> Timed:
+        """Matrix product of ``tokens`` rows with one weight matrix."""
+        rows = np.asarray(tokens, dtype=np.float64)
+        amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
+        look = self.tables.gemm_s(precision, rows, matrix.n, matrix.k) if self.tables else None
+        return self._timed(look, amount, precision, "gemm")
+
+    def gemms(self, tokens: ArrayLike, matrices: list[Matrix], precision: str) -> Timed:
+        """Several products one after the other."""
+        total = zero(tokens)
+        for matrix in matrices:
+            total = total + self.gemm(tokens, matrix, precision)
+        return total
+
+    def stream(self, moved_bytes: ArrayLike, kernels: float = 1.0) -> Timed:
+        """Elementwise kernels: memory traffic at the measured share of bandwidth, never under the kernel floor."""
+        _, memory = self.efficiency("bf16")
+        seconds = np.asarray(moved_bytes, dtype=np.float64) / (self.bandwidth * memory)
+        return modelled(np.maximum(seconds, kernels * KERNEL_FLOOR_S), "memory")
+
+    def attention_compute_s(self, flops: FloatArray) -> FloatArray:
+        """Seconds of attention FLOP at the efficiency that prefill attention reaches."""
+        compute, _ = self.efficiency("bf16", "prefill_attention")
+        return np.asarray(flops / (self.profile.flops("bf16") * compute), dtype=np.float64)
+
+    def decode_attention(
+        self, card: ModelCard, tensor_parallel: int, kv_precision: str, batch: ArrayLike, context: ArrayLike
+    ) -> Timed:
+        """One query per sequence of ``batch`` sequences at mean context; without projections (GQA only)."""
+        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
+        amount = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
+        look = None
+        if self.tables is not None:
+            look = self.tables.decode_attention_s(heads, kv_heads, card.head_dim, kv_precision, batch, context)
+        return self._timed(look, amount, "bf16", "decode_attention")
+
+    def prefill_attention(
+        self, card: ModelCard, tensor_parallel: int, batch: ArrayLike, prompt_tokens: ArrayLike
+    ) -> Timed:
+        """Causal attention of ``batch`` prompts of equal length, forward, without projections."""
+        b, p = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
+        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
+        head_dim = card.head_dim if card.mla is None else (card.head_dim + card.mla.v_head_dim) // 2
+        flops = work.causal_attention_flops(b * p * p, heads, head_dim)
+        amount = Work(flops, b * p * (2 * heads + 2 * kv_heads) * head_dim * BYTES_PER_ELEMENT["bf16"])
+        look = None
+        if self.tables is not None and card.mla is None:
+            look = self.tables.prefill_attention_s(heads, kv_heads, head_dim, "bf16", b, p)
+        return self._timed(look, amount, "bf16", "prefill_attention")
+
+    def latent_projections(
+        self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, tokens: FloatArray
+    ) -> Timed:
+        """Projections of one MLA block: the measured module at its least context, or its matrix products."""
+        matrices = work.attention_matrices(card, tensor_parallel)
+        look = self._latent_module(
+            card, tensor_parallel, precision, kv_precision, tokens, np.full_like(tokens, LATENT_BASE_CONTEXT)
+        )
+        if look is None:
+            return self.gemms(tokens, matrices, precision)
+        each = [work.gemm(tokens, m.n, m.k, BYTES_PER_ELEMENT[_rate(precision)]) for m in matrices]
+        amount = Work(np.sum([one.flops for one in each], axis=0), np.sum([one.bytes for one in each], axis=0))
+        return self._timed(look, amount, precision, "gemm")
+
+    def latent_attention(
+        self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, batch: FloatArray,
+        context: FloatArray,
+    ) -> Timed:  # fmt: skip
+        """Absorbed attention over the latent cache: the measured module's time above that at its least context."""
+        amount = work.latent_attention(batch, context, card, tensor_parallel, BYTES_PER_ELEMENT[kv_precision])
+        layout = (card, tensor_parallel, precision, kv_precision)
+        look = self._latent_module(*layout, batch, context)
+        start = self._latent_module(*layout, batch, np.full_like(context, LATENT_BASE_CONTEXT))
+        if look is None or start is None:
+            return self.roofline(amount, "bf16", "decode_attention")
+        above = Timed(np.maximum(look.seconds - start.seconds, 0.0), look.measured.astype(np.float64), "memory")
+        return self.carried(above, amount, "bf16", "decode_attention")
+
+    def _latent_module(
+        self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, batch: FloatArray,
+        context: FloatArray,
+    ) -> Lookup | None:  # fmt: skip
+        if self.tables is None or card.mla is None:
+            return None
+        return self.tables.mla_decode_s(card.num_heads // tensor_parallel, precision, kv_precision, batch, context)
+
+    def experts(
+        self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
+    ) -> Timed:
+        """Routed experts of one layer: layout is (tensor parallel, expert parallel) of the experts.
+
+        Where the table lacks the layout or precision, the ratio measured / roofline of the nearest measured one carries
+        over to the wanted roofline; such times count as modelled. FP8 takes block-scaled rows as they are, as engines
+        serve checkpoints that come in them.
+        """
+        amount = work.grouped_experts(tokens, hidden, moe, *layout, BYTES_PER_ELEMENT[_rate(precision)])
+        look = self._moe_lookup(tokens, hidden, moe, precision, layout, balance)
+        if look is not None:
+            return self._timed(look, amount, precision, "moe")
+        for near_precision, near in _neighbours(precision, layout, moe.num_experts):
+            look = self._moe_lookup(tokens, hidden, moe, near_precision, near, balance)
+            if look is not None:
+                near_work = work.grouped_experts(tokens, hidden, moe, *near, BYTES_PER_ELEMENT[_rate(near_precision)])
+                same_rate = _rate(near_precision) == _rate(precision)
+                roof = self.roofline(amount, near_precision if same_rate else precision, "moe")
+                ratio = look.seconds / self._roof_s(self.reference, near_work, near_precision, "moe")
+                return modelled(np.maximum(roof.seconds * ratio, KERNEL_FLOOR_S), roof.bound)
+        return self.roofline(amount, precision, "moe")
+
+    def _moe_lookup(
+        self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
+    ) -> Lookup | None:
+        if self.tables is None:
+            return None
+        shape = (precision, hidden, moe.expert_intermediate_size, moe.top_k, moe.num_experts, *layout)
+        found = (self.tables.moe_s(*shape, kind, tokens) for kind in dict.fromkeys((balance, "balanced")))
+        return next((look for look in found if look is not None), None)
+
+
+def zero(like: ArrayLike) -> Timed:
+    """No time, shaped like ``like``."""
+    shape = np.shape(np.asarray(like))
+    return Timed(np.zeros(shape), np.ones(shape), "none")
+
+
+def _rate(precision: str) -> str:
+    return "fp8" if precision == "fp8_block" else precision
+
+
+def _neighbours(precision: str, layout: tuple[int, int], experts: int) -> list[tuple[str, tuple[int, int]]]:
+    """Measured layouts to borrow an efficiency from, nearest first: same precision, then others."""
+    tp, ep = layout
+    ladder = [(t, e) for t in _halvings(tp) for e in _halvings(ep) if e <= experts]
+    ladder.sort(key=lambda te: abs(np.log2(te[0] / tp)) + abs(np.log2(te[1] / ep)))
+    others = [p for p in ("fp8", "fp8_block", "bf16", "nvfp4") if p != precision]
+    return [(p, te) for p in (precision, *others) for te in ladder]
+
+
+def _halvings(value: int) -> list[int]:
+    out = [value]
+    while out[-1] > 1:
+        out.append(out[-1] // 2)
+    return out

@@ -1,0 +1,131 @@
+"""How much there is to do: FLOPs and bytes, hardware-free.
+
+Conventions: a matrix product of m x k by k x n costs 2 m n k FLOP and moves each operand and the result once.
+Sizes are per GPU unless a docstring says otherwise; token counts may be arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rlsim.schema.model import MLP_MATRICES, ModelCard, MoECard
+from rlsim.units import BYTES_PER_ELEMENT
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOP and bytes of one operation; arrays of equal shape."""
+
+    flops: FloatArray
+    bytes: FloatArray
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One weight matrix as a GPU holds it: k inputs by n outputs."""
+
+    name: str
+    n: int
+    k: int
+
+    @property
+    def elements(self) -> int:
+        """Weights in the matrix."""
+        return self.n * self.k
+
+
+def gemm(tokens: ArrayLike, n: float, k: float, weight_bytes: float, activation_bytes: float = 2.0) -> Work:
+    """tokens x k by k x n."""
+    m = np.asarray(tokens, dtype=np.float64)
+    return Work(2.0 * m * n * k, n * k * weight_bytes + m * (n + k) * activation_bytes)
+
+
+def decode_attention(
+    batch: ArrayLike, context_tokens: ArrayLike, heads: int, kv_heads: int, head_dim: int, kv_bytes: float
+) -> Work:
+    """One query per sequence over its cached keys and values."""
+    b, c = np.asarray(batch, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
+    return Work(4.0 * b * c * heads * head_dim, 2.0 * b * c * kv_heads * head_dim * kv_bytes)
+
+
+def latent_attention(
+    batch: ArrayLike, context_tokens: ArrayLike, card: ModelCard, tensor_parallel: int, kv_bytes: float
+) -> Work:
+    """Absorbed MLA decode: every head reads each token's latent vector as key (rank + rope) and as value (rank)."""
+    if card.mla is None:
+        raise ValueError(f"{card.name} has no latent attention")
+    cached = np.asarray(batch, dtype=np.float64) * np.asarray(context_tokens, dtype=np.float64)
+    rank, rope = card.mla.kv_lora_rank, card.mla.qk_rope_head_dim
+    return Work(
+        2.0 * cached * (card.num_heads // tensor_parallel) * (2 * rank + rope), cached * (rank + rope) * kv_bytes
+    )
+
+
+def causal_attention_flops(sum_squared_tokens: ArrayLike, heads: float, head_dim: float) -> FloatArray:
+    """Forward FLOP of causal attention over packed sequences: 4 h d sum(L^2) / 2."""
+    return np.asarray(2.0 * np.asarray(sum_squared_tokens, dtype=np.float64) * heads * head_dim, dtype=np.float64)
+
+
+def experts_touched(tokens: ArrayLike, experts: int, top_k: int) -> FloatArray:
+    """Expected distinct experts activated by ``tokens`` tokens under even routing: E (1 - (1 - k/E)^T)."""
+    t = np.asarray(tokens, dtype=np.float64)
+    return np.asarray(experts * -np.expm1(t * np.log1p(-min(top_k / experts, 1 - 1e-12))), dtype=np.float64)
+
+
+def grouped_experts(
+    tokens: ArrayLike, hidden: int, moe: MoECard, tensor_parallel: int, expert_parallel: int, weight_bytes: float
+) -> Work:
+    """Routed experts of one layer on one GPU; ``tokens`` enter the layer over the whole expert-parallel group."""
+    t = np.asarray(tokens, dtype=np.float64)
+    width = moe.expert_intermediate_size / tensor_parallel
+    assigned = t * moe.top_k / expert_parallel
+    touched = experts_touched(t, moe.num_experts, moe.top_k) / expert_parallel
+    matrices = MLP_MATRICES * hidden * width
+    return Work(
+        2.0 * assigned * matrices, touched * matrices * weight_bytes + assigned * (2 * hidden + 3 * width) * 2.0
+    )
+
+
+def attention_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
+    """Projections of one attention block as one of ``tensor_parallel`` GPUs holds them."""
+    t, h = tensor_parallel, card.hidden_size
+    if card.mla is not None:
+        mla = card.mla
+        heads = card.num_heads // t
+        query_rank = mla.q_lora_rank or 0
+        down = Matrix("qkv_down", query_rank + mla.kv_lora_rank + mla.qk_rope_head_dim, h)
+        query = Matrix("query_up", heads * card.head_dim, query_rank or h)
+        latent = Matrix("kv_up", heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank)
+        return [down, query, latent, Matrix("output", h, heads * mla.v_head_dim)]
+    kv_heads = max(1, card.num_kv_heads // t)
+    heads = card.num_heads // t
+    return [Matrix("qkv", (heads + 2 * kv_heads) * card.head_dim, h), Matrix("output", h, heads * card.head_dim)]
+
+
+def ffn_matrices(hidden: int, width: int, tensor_parallel: int) -> list[Matrix]:
+    """Gate-up and down projection of a gated feed-forward block."""
+    inner = max(1, width // tensor_parallel)
+    return [Matrix("gate_up", 2 * inner, hidden), Matrix("down", hidden, inner)]
+
+
+def shared_expert_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
+    """Shared experts of one MoE layer, fused into one feed-forward block; empty without."""
+    if card.moe is None or not card.moe.num_shared_experts:
+        return []
+    return ffn_matrices(
+        card.hidden_size, card.moe.num_shared_experts * card.moe.shared_expert_intermediate_size, tensor_parallel
+    )
+
+
+def elementwise_bytes(tokens: ArrayLike, hidden: int, width: float) -> FloatArray:
+    """Bytes of norms, rotary embedding, activation and residuals of one layer in BF16.
+
+    Two fused add-norms (read two, write two rows of ``hidden``) and the gated activation (read 2, write 1 of width).
+    """
+    t = np.asarray(tokens, dtype=np.float64)
+    return np.asarray(t * (8.0 * hidden + 3.0 * width) * BYTES_PER_ELEMENT["bf16"], dtype=np.float64)

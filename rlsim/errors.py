@@ -1,0 +1,32 @@
+"""Errors that are answers: what a user can get wrong, told in one message.
+
+``rlsim`` prints any :class:`RlsimError` as one message and ends with exit code 2. Everything else that escapes is
+a bug.
+"""
+
+from __future__ import annotations
+
+
+class RlsimError(Exception):
+    """Base of everything a user can cause; its text is the whole message."""
+
+
+class InputError(RlsimError):
+    """A file, key or value that cannot be used. The text names the file, the key and what would be valid."""
+
+
+class Infeasible(RlsimError):  # noqa: N818 - an answer rather than an accident
+    """A configuration that cannot run, as a typed answer.
+
+    reason: one sentence; needed, available: the violated bound in ``unit`` (bytes, GPUs, tokens).
+    """
+
+    def __init__(self, reason: str, needed: float, available: float, unit: str = "") -> None:
+        self.reason, self.needed, self.available, self.unit = reason, needed, available, unit
+        super().__init__(f"infeasible: {reason} (needed {_amount(needed, unit)}, available {_amount(available, unit)})")
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "bytes":
+        return f"{value / 2**30:,.1f} GiB"
+    return f"{value:,.6g} {unit}".strip()

@@ -1,0 +1,1 @@
+"""Devices: datasheet profiles and measured operator tables."""

@@ -1,0 +1,48 @@
+"""Find a catalogue entry by its name, or say which names come near."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from rlsim.datafiles import data_folder
+from rlsim.errors import InputError
+
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+def catalogue(folder: str, subfolder: str = "") -> dict[str, Path]:
+    """Files of a data folder by name without suffix, sorted."""
+    return {path.stem: path for path in sorted((data_folder(folder) / subfolder).glob("*.yaml"))}
+
+
+def _normal(name: str) -> str:
+    return name.strip().casefold().replace("_", "-")
+
+
+def find_entry(name: str, entries: dict[str, Path], what: str) -> Path:
+    """Path of entry ``name``: case does not matter, nor whether words are joined by - or _.
+
+    Raises InputError that lists the nearest names, or all where none is near; ``what`` says what is looked for.
+    """
+    by_normal = {_normal(key): key for key in entries}
+    key = by_normal.get(_normal(name))
+    if key is not None:
+        return entries[key]
+    near = [by_normal[match] for match in difflib.get_close_matches(_normal(name), by_normal, n=3, cutoff=0.5)]
+    hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(entries)}"
+    raise InputError(f"unknown {what} '{name}'; {hint}")
+
+
+def as_path(name: str, suffixes: tuple[str, ...], base: Path | None) -> Path | None:
+    """The file or folder that ``name`` means, or None where it can only be a catalogue name.
+
+    A relative path counts from ``base`` (the folder of the file that refers to it) where it exists there.
+    """
+    given = Path(name).expanduser()
+    candidates = [given] if base is None else [base / given, given]
+    looks_like_path = given.suffix.lower() in suffixes or name.startswith((".", "/", "~"))
+    for candidate in candidates:
+        if candidate.exists() and (looks_like_path or len(given.parts) > 1):
+            return candidate
+    return candidates[0] if looks_like_path else None

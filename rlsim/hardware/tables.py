@@ -1,0 +1,287 @@
+"""Measured operator latencies of one device and engine: look-up with provenance.
+
+Every look-up is vectorised over its sizes and returns :class:`Lookup` (seconds, measured) or None where the tables hold
+nothing for the discrete key; the caller then falls back to a roofline with :meth:`OperatorTables.fitted_efficiency`.
+Interpolation and what happens outside the measured range: :mod:`rlsim.hardware.interpolation`. Origin, checks and the
+meaning of each size: ``calibration/README.md`` and ``circumstances.yaml`` beside the tables.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlsim.datafiles import data_folder
+from rlsim.errors import InputError
+from rlsim.hardware import table_files as files
+from rlsim.hardware.interpolation import Lookup
+from rlsim.hardware.table_files import CIRCUMSTANCES, Key, Table, TableLayout, read_circumstances, read_table
+
+CALIBRATION = "calibration"
+MEASURED = "measured"
+"""Folder of a system's own measurements, which belong to no engine."""
+SUBSTITUTES = {"fp8_block": "fp8"}
+"""Precision whose GEMM rows fill the holes of another (host-bound rows of block-scaled FP8), marked as not measured."""
+EAGER_PROBE_BYTES = 64 * 1024
+"""Largest all-reduce message whose time is launch rather than transfer; the host cost is read below it."""
+EAGER_PROBE_GPUS = (2, 4)
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Achieved share of the datasheet in the measured rows of one operation; None where it was not fitted.
+
+    compute: median and 90th percentile share of the peak rate where the operation is bound by arithmetic.
+    memory: likewise of the HBM bandwidth where it is bound by bytes. floor_s: latency of the smallest shapes.
+    """
+
+    compute_median: float | None = None
+    compute_p90: float | None = None
+    memory_median: float | None = None
+    memory_p90: float | None = None
+    floor_s: float | None = None
+
+
+@dataclass(frozen=True)
+class OperatorTables:
+    """Tables of one folder; each file is read at its first look-up.
+
+    circumstances: content of circumstances.yaml (device, engine and version, source package, rows kept and rejected).
+    """
+
+    folder: Path
+    circumstances: dict[str, Any]
+    _tables: dict[str, Table] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, system: str, backend: str, folder: Path | None = None) -> OperatorTables:
+        """Tables of ``system`` (for instance gb200) measured with ``backend`` (for instance vllm).
+
+        A system without tables of that engine is answered by those that ``rlsim calibrate`` measured without one, in
+        <system>/measured/. folder: a calibration folder of the same structure; default is that of this installation.
+        Raises InputError that names what is there.
+        """
+        root = folder if folder is not None else data_folder(CALIBRATION)
+        here = root / system / backend
+        if not (here / CIRCUMSTANCES).is_file():
+            here = root / system / MEASURED
+        if not (here / CIRCUMSTANCES).is_file():
+            known = ", ".join(f"{name} ({engine})" for name, engine in available(root)) or "none"
+            raise InputError(f"no measured tables of system '{system}' with backend '{backend}'; available: {known}")
+        return cls(here, read_circumstances(here))
+
+    def _table(self, layout: TableLayout) -> Table:
+        if layout.name not in self._tables:
+            self._tables[layout.name] = read_table(self.folder, layout)
+        return self._tables[layout.name]
+
+    def gemm_s(self, precision: str, m: ArrayLike, n: int, k: int) -> Lookup | None:
+        """Matrix product of m x k activations with k x n weights, cold weights, under a CUDA graph.
+
+        precision: bf16, fp8 (one scale per token), fp8_block (128 x 128 scales) or nvfp4; all but bf16 include the
+        quantisation of BF16 activations. n or k beyond the grid scale with the work and count as not measured.
+        """
+        table = self._table(files.GEMM)
+        other = SUBSTITUTES.get(precision)
+        grid = table.grid((precision,), table.grid((other,)) if other else None)
+        return grid.lookup(n, k, m) if grid else None
+
+    def decode_attention_s(
+        self, heads: int, kv_heads: int, head_dim: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
+    ) -> Lookup | None:
+        """Attention of one query per sequence over ``context_tokens`` cached tokens (the new one included).
+
+        heads, kv_heads: per rank. A (heads, kv_heads, head_dim) that was not measured takes the nearest measured one,
+        preferably of the same group size or the same kv_heads, scaled by KV bytes and marked as not measured.
+        """
+        table = self._table(files.DECODE_ATTENTION)
+        near = _nearest_heads(table, heads, kv_heads, head_dim, kv_precision)
+        if near is None:
+            return None
+        key, found_heads, found_kv, found_dim = near
+        grid = table.grid(key)
+        found = grid.lookup(context_tokens, batch) if grid else None
+        if found is None or (found_heads, found_kv, found_dim) == (heads, kv_heads, head_dim):
+            return found
+        return found.scaled(kv_heads * head_dim / (found_kv * found_dim))
+
+    def prefill_attention_s(
+        self, heads: int, kv_heads: int, head_dim: int, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
+    ) -> Lookup | None:
+        """Causal attention over ``batch`` whole prompts of ``prompt_tokens`` each, nothing cached before.
+
+        heads, kv_heads: per rank; what was not measured is scaled from the nearest by heads x head_dim (FLOPs).
+        """
+        table = self._table(files.PREFILL_ATTENTION)
+        near = _nearest_heads(table, heads, kv_heads, head_dim, kv_precision)
+        if near is None:
+            return None
+        key, found_heads, found_kv, found_dim = near
+        grid = table.grid(key)
+        found = grid.lookup(prompt_tokens, batch) if grid else None
+        if found is None or (found_heads, found_kv, found_dim) == (heads, kv_heads, head_dim):
+            return found
+        return found.scaled(heads * head_dim / (found_heads * found_dim))
+
+    def mla_decode_s(
+        self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
+    ) -> Lookup | None:
+        """Whole multi-head latent attention block of DeepSeek-V3 at decode, one query per sequence.
+
+        Includes the projections into the latents (7168 to 1536 + 512 + 64), the query up-projection, the absorbed
+        key and value products, attention over the latent cache and the output projection; excludes the block's norm and
+        the all-reduce after it. heads: per rank (128 / tensor parallel). gemm_precision: bf16, fp8_block or nvfp4; fp8
+        takes fp8_block and counts as not measured.
+        """
+        return self._mla(files.MLA_DECODE, heads, gemm_precision, kv_precision, batch, context_tokens)
+
+    def mla_prefill_s(
+        self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
+    ) -> Lookup | None:
+        """Whole MLA block on ``batch`` prompts of ``prompt_tokens``, nothing cached before.
+
+        Includes the same as :meth:`mla_decode_s`, with the key-value up-projection instead of the absorbed products.
+        """
+        return self._mla(files.MLA_PREFILL, heads, gemm_precision, kv_precision, batch, prompt_tokens)
+
+    def _mla(
+        self,
+        layout: TableLayout,
+        heads: int,
+        gemm_precision: str,
+        kv_precision: str,
+        batch: ArrayLike,
+        tokens: ArrayLike,
+    ) -> Lookup | None:
+        table = self._table(layout)
+        exact = table.grid((gemm_precision, kv_precision))
+        if exact is not None:
+            return exact.lookup(heads, tokens, batch)
+        if gemm_precision != "fp8":
+            return None
+        block = table.grid(("fp8_block", kv_precision))
+        return block.lookup(heads, tokens, batch).scaled(1.0) if block else None
+
+    def moe_s(
+        self,
+        precision: str,
+        hidden: int,
+        width: int,
+        top_k: int,
+        experts: int,
+        tensor_parallel: int,
+        expert_parallel: int,
+        distribution: str,
+        tokens: ArrayLike,
+    ) -> Lookup | None:
+        """Routed experts of one layer on one rank: both expert GEMMs, activation, token permutation and weighted sum.
+
+        tokens: tokens routed over *all* experts together, that is the sum over the ranks of the expert-parallel group
+        (with attention data-parallel: tokens per rank x ranks), not the tokens of one rank. The rank holds
+        experts / expert_parallel experts of width / tensor_parallel; under a power law it is the most loaded one.
+        Excludes router, shared experts and the communication around the experts.
+        precision: bf16, fp8, fp8_block or nvfp4. distribution: balanced, power_law_1.01 or power_law_1.2.
+        """
+        key = (precision, hidden, width, top_k, experts, tensor_parallel, expert_parallel, distribution)
+        grid = self._table(files.MOE).grid(key)
+        return grid.lookup(tokens) if grid else None
+
+    def all_reduce_s(self, num_gpus: int, message_bytes: ArrayLike, graph: bool) -> Lookup | None:
+        """All-reduce of a tensor of ``message_bytes`` held by each GPU, as the engine runs it inside one NVLink domain.
+
+        graph: inside a CUDA graph, or launched eagerly by the host. A number of GPUs that the engine's table lacks is
+        taken from NCCL where that was measured (a graph measurement is then not distinguished), else None.
+        """
+        grid = self._table(files.ALL_REDUCE).grid(("graph" if graph else "eager", num_gpus))
+        return grid.lookup(message_bytes) if grid else self.collective_s("all_reduce", num_gpus, message_bytes)
+
+    def collective_s(self, op: str, num_gpus: int, message_bytes: ArrayLike) -> Lookup | None:
+        """NCCL collective over one NVLink domain, BF16.
+
+        op: all_gather, reduce_scatter, alltoall or all_reduce. message_bytes: the *full* tensor, that is the gathered
+        output of all_gather, the unreduced input of reduce_scatter, the whole send buffer of one GPU in alltoall.
+        """
+        grid = self._table(files.COLLECTIVES).grid((op, num_gpus))
+        return grid.lookup(message_bytes) if grid else None
+
+    def moe_a2a_s(
+        self,
+        phase: Literal["dispatch", "combine"],
+        hidden: int,
+        top_k: int,
+        experts: int,
+        expert_parallel: int,
+        tokens: ArrayLike,
+        low_latency: bool | None = None,
+    ) -> Lookup | None:
+        """DeepEP exchange of tokens between expert-parallel ranks of one node.
+
+        tokens: tokens of *one* rank before dispatch. low_latency: the decode kernels (True) or the throughput kernels
+        (False); None takes the decode kernels as far as they were measured and the throughput kernels beyond.
+        Launched eagerly when measured, so small messages carry host time.
+        """
+        key: Key = (phase, hidden, top_k, experts, expert_parallel)
+        table = self._table(files.MOE_A2A)
+        small, large = table.grid(("low_latency", *key)), table.grid(("throughput", *key))
+        if low_latency is not None or small is None or large is None:
+            grid = large if low_latency is False else small if low_latency else (small or large)
+            return grid.lookup(tokens) if grid else None
+        few, many = small.lookup(tokens), large.lookup(tokens)
+        use_small = np.log(np.asarray(tokens, dtype=np.float64)) <= small.axes[0][-1]
+        return Lookup(np.where(use_small, few.seconds, many.seconds), np.where(use_small, few.measured, many.measured))
+
+    def eager_launch_s(self) -> float:
+        """Host seconds of launching one custom operation eagerly.
+
+        Median over small messages of eager minus graph time of the engine's all-reduce on 2 and 4 GPUs.
+        Raises InputError where the tables lack it.
+        """
+        table = self._table(files.ALL_REDUCE)
+        costs = []
+        for gpus in EAGER_PROBE_GPUS:
+            eager, graph = table.grid(("eager", gpus)), table.grid(("graph", gpus))
+            if eager is None or graph is None:
+                continue
+            sizes = np.exp(eager.axes[0])
+            sizes = sizes[sizes <= EAGER_PROBE_BYTES * (1 + 1e-9)]
+            costs.append(eager.lookup(sizes).seconds - graph.lookup(sizes).seconds)
+        if not costs:
+            raise InputError(f"tables in {self.folder.name} hold no eager and graph all-reduce on 2 or 4 GPUs")
+        return float(np.median(np.concatenate(costs)))
+
+    def fitted_efficiency(self, op: str, precision: str) -> Efficiency | None:
+        """Achieved share of the datasheet, fitted when the tables were made; None where there is none.
+
+        op: gemm, decode_attention, prefill_attention or moe. precision: that of the weights, or of the KV cache.
+        """
+        fitted = self.circumstances.get("efficiency", {}).get(op, {}).get(precision)
+        return Efficiency(**fitted) if fitted else None
+
+
+def available(folder: Path | None = None) -> list[tuple[str, str]]:
+    """(system, backend) of every set of tables under ``folder`` (default: those that come with rlsim), sorted."""
+    root = folder if folder is not None else data_folder(CALIBRATION)
+    return sorted((path.parent.parent.name, path.parent.name) for path in root.glob(f"*/*/{CIRCUMSTANCES}"))
+
+
+def _nearest_heads(
+    table: Table, heads: int, kv_heads: int, head_dim: int, kv_precision: str
+) -> tuple[Key, int, int, int] | None:
+    """Measured (key, heads, kv_heads, head_dim) nearest to the wanted one; None where the KV precision is absent."""
+
+    def distance(found: tuple[Key, int, int, int]) -> tuple[float, bool, float]:
+        _, found_heads, found_kv, found_dim = found
+        related = found_heads * kv_heads == heads * found_kv or found_kv == kv_heads
+        far = abs(math.log(found_heads / heads)) + abs(math.log(found_kv / kv_heads))
+        return abs(math.log(found_dim / head_dim)), not related, far
+
+    exact: Key = (head_dim, kv_precision, heads, kv_heads)
+    if exact in table.rows:
+        return exact, heads, kv_heads, head_dim
+    found = [(key, int(key[2]), int(key[3]), int(key[0])) for key in table.rows if key[1] == kv_precision]
+    return min(found, key=distance, default=None)

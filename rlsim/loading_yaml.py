@@ -1,0 +1,142 @@
+"""Strict YAML: what a person means by ``1e-6``, ``no`` and a repeated key, and one message for everything else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlsim.errors import InputError
+
+MAX_NODES = 1_000_000
+"""Values of one document after its aliases are expanded; guards against documents that grow without bound."""
+
+_INT = re.compile(r"^[-+]?[0-9][0-9_]*$")
+_FLOAT = re.compile(
+    r"^(?:[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+_BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
+_NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 core scalars: no octal, no sexagesimal, no dates, no yes/no; mappings without repeated keys."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        _reject_bad_keys(node)
+        return super().construct_mapping(node, deep)
+
+
+def _reject_bad_keys(node: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if key.tag == "tag:yaml.org,2002:merge":
+            continue
+        if key.tag != "tag:yaml.org,2002:str":
+            shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a collection"
+            raise yaml.MarkedYAMLError(None, None, f"a key must be a name, got {shown}", key.start_mark)
+        if key.value in seen:
+            raise yaml.MarkedYAMLError(None, None, f"duplicate key '{key.value}'", key.start_mark)
+        seen.add(key.value)
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    return int(loader.construct_scalar(node).replace("_", ""))
+
+
+def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
+    text = loader.construct_scalar(node).replace("_", "").lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+for _tag, _pattern, _first in (
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+    ("bool", _BOOL, "tTfF"),
+    ("null", _NULL, ["~", "n", "N", ""]),
+    ("merge", re.compile(r"^<<$"), "<"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list(_first))
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
+def _count_nodes(value: Any, budget: int) -> int:
+    """Nodes of ``value`` with shared parts counted every time; stops beyond ``budget``."""
+    total, stack = 0, [value]
+    while stack and total <= budget:
+        item = stack.pop()
+        total += 1
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+    return total
+
+
+def _describe(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error).splitlines()[0]
+    mark = error.problem_mark or error.context_mark
+    problem = error.problem or error.context or "not valid YAML"
+    return f"line {mark.line + 1}: {problem}" if mark else problem
+
+
+def parse_value(text: str, where: str) -> Any:
+    """Any YAML value, read by the same rules; ``where`` names the origin in messages. Raises InputError."""
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: {_describe(error)}") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{where}: not valid YAML ({error})") from error
+    if _count_nodes(value, MAX_NODES) > MAX_NODES:
+        raise InputError(f"{where}: the document has more than {MAX_NODES} values once its aliases are expanded")
+    return value
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Mapping of one YAML document; ``where`` names the origin in messages.
+
+    Raises InputError for duplicate keys, python tags, several documents, an empty document or one that is no mapping.
+    """
+    value = parse_value(text, where)
+    if value is None:
+        raise InputError(f"{where}: the document is empty; expected keys with values")
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: expected a mapping of keys to values, got {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return "a list"
+    shown = repr(value)
+    return f"the single value {shown if len(shown) <= 40 else shown[:37] + '...'}"
+
+
+def read_text(path: Path) -> str:
+    """Text of a UTF-8 file. Raises InputError naming the file where it is missing, a folder, unreadable or binary."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; expected a file")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not a text file (not UTF-8)") from error
+    if "\0" in text:
+        raise InputError(f"{path}: is not a text file (it has NUL bytes)")
+    return text
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Mapping of a YAML file; raises InputError naming the file (and the line) for whatever keeps it from being one."""
+    return parse_yaml(read_text(path), str(path))

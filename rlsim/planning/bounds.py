@@ -1,0 +1,128 @@
+"""Least time a configuration can take, in closed form from its iteration table: what it need not be simulated for.
+
+With R replicas, W sequence-iterations to run, s(n) the context-free time of an iteration of n sequences and
+a(n, c) >= alpha n c its attention over mean context c,
+
+    T >= (W min_n s(n)/n + alpha C) / R,     C = sum over sequences of iterations x mean context,
+
+since every iteration of n sequences does n of the W. A single sequence needs T >= I min_n s(n) + alpha I c. With at
+most N sequences in flight at once, no instant is faster than R g(N / R), g the concave majorant of n / s(n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.costs.seam import IterationTable
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.workload import draw_batch, draw_iterations
+from rlsim.speculation.acceptance import acceptance_of
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RolloutWork:
+    """One drawn batch in sequence-iterations: total, weighted by context, and of the sequence with most."""
+
+    iterations: float
+    context_iterations: float
+    longest_iterations: float
+    longest_context: float
+    samples: int
+
+
+def rollout_work(scenario: Scenario, step: int, replication: int = 0) -> RolloutWork:
+    """The batch that a simulation of ``scenario`` draws for ``step``."""
+    seed = scenario.simulation.seed
+    batch = draw_batch(scenario.workload, seed, step, replication)
+    acceptance = acceptance_of(scenario.speculation)
+    iterations = draw_iterations(batch, acceptance, seed, step, replication).astype(np.float64)
+    context = batch.prompt_tokens + 0.5 * np.maximum(
+        batch.response_tokens - batch.response_tokens / np.maximum(iterations, 1), 0
+    )
+    longest = int(np.argmax(iterations))
+    return RolloutWork(
+        float(iterations.sum()),
+        float((iterations * context).sum()),
+        float(iterations[longest]),
+        float(context[longest]),
+        batch.samples,
+    )
+
+
+@dataclass(frozen=True)
+class EngineRates:
+    """What bounds need of an iteration table. sequence_s: min s(n)/n; iteration_s: min s(n); attention_s: alpha."""
+
+    sequence_s: float
+    iteration_s: float
+    attention_s: float
+    batch: FloatArray
+    rate: FloatArray
+
+    def rate_at(self, sequences: float) -> float:
+        """Concave majorant of n / s(n), sequence-iterations per second."""
+        return float(np.interp(sequences, self.batch, self.rate))
+
+
+def engine_rates(table: IterationTable) -> EngineRates:
+    """Rates of one replica; only batch sizes that fit its slots count."""
+    most = min(
+        len(table.step_s) - 1, table.max_running_sequences, table.max_batched_tokens // table.tokens_per_sequence
+    )
+    n = np.arange(1, max(1, most) + 1, dtype=np.float64)
+    step_s = table.step_s[1 : len(n) + 1]
+    contexts = np.arange(1, table.attention_s.shape[1]) * table.context_step_tokens
+    if contexts.size:
+        alpha = float(np.min(table.attention_s[1 : len(n) + 1, 1:] / (n[:, None] * contexts[None, :])))
+    else:
+        alpha = 0.0
+    batch, rate = _majorant(np.concatenate([[0.0], n]), np.concatenate([[0.0], n / step_s]))
+    return EngineRates(float(np.min(step_s / n)), float(np.min(step_s)), alpha, batch, rate)
+
+
+def _majorant(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Upper concave hull of points with increasing x, from 0 to its highest point, level beyond."""
+    top = int(np.argmax(y))
+    hull: list[int] = []
+    for i in range(top + 1):
+        while len(hull) > 1 and _below(x, y, hull[-2], hull[-1], i):
+            hull.pop()
+        hull.append(i)
+    return x[hull], y[hull]
+
+
+def _below(x: FloatArray, y: FloatArray, a: int, b: int, c: int) -> bool:
+    """Whether b lies on or under the line from a to c."""
+    return bool((y[b] - y[a]) * (x[c] - x[a]) <= (y[c] - y[a]) * (x[b] - x[a]))
+
+
+def straggler_bound_s(rates: EngineRates, work: RolloutWork) -> float:
+    """Least seconds of the sequence with most iterations, alone."""
+    return work.longest_iterations * (rates.iteration_s + rates.attention_s * work.longest_context)
+
+
+def spread_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
+    """Least seconds of a batch spread evenly over replicas that are always at their best batch size."""
+    return (work.iterations * rates.sequence_s + work.context_iterations * rates.attention_s) / replicas
+
+
+def rollout_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
+    """Least seconds from submission of a batch to its last token."""
+    return max(spread_bound_s(rates, work, replicas), straggler_bound_s(rates, work))
+
+
+def lagged_bound_s(rates: EngineRates, work: RolloutWork, replicas: int, lag: int, trainer_s: float) -> float:
+    """Least seconds of an asynchronous step in steady state, when the trainer's own work takes ``trainer_s``.
+
+    The trainer; the pool, with at most ``lag`` batches in flight; and the slowest sequence, which starts no earlier
+    than ``lag`` publications before its batch is trained on: (lag + 1) steps hold it and one step's training.
+    """
+    in_flight = work.samples * lag
+    crowd = work.iterations / (replicas * rates.rate_at(in_flight / replicas))
+    alone = (straggler_bound_s(rates, work) + trainer_s) / (lag + 1)
+    return max(trainer_s, spread_bound_s(rates, work, replicas), crowd, alone)

@@ -1,0 +1,99 @@
+"""What a plan is for and what it must keep to, reduced to seconds per step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rlsim.errors import InputError
+from rlsim.planning.money import SECONDS_PER_DAY, SECONDS_PER_HOUR
+from rlsim.schema.scenario import Scenario
+
+Objective = Literal[
+    "step_time", "tokens_per_s", "steps_per_day", "time_to_n_steps", "cost_per_step", "energy_per_step", "gpus"
+]
+PER_GPU = ("cost_per_step", "energy_per_step")
+"""Objectives that grow with the number of GPUs; the others rank plans of equal work by step time alone."""
+UNITS = {
+    "step_time": "s",
+    "tokens_per_s": "tokens/s",
+    "steps_per_day": "steps/day",
+    "time_to_n_steps": "s",
+    "cost_per_step": "USD",
+    "energy_per_step": "J",
+    "gpus": "GPUs",
+}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Objective and constraints. steps: length of the run that deadline_s (seconds) and budget_usd hold for.
+
+    target_step_s: with objective gpus, the step time that the smallest cluster must reach.
+    """
+
+    objective: Objective = "step_time"
+    steps: int | None = None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    target_step_s: float | None = None
+
+    def check(self) -> None:
+        """Raise InputError for contradictions."""
+        if self.objective not in get_args(Objective):
+            raise InputError(f"--objective {self.objective}: must be one of {', '.join(get_args(Objective))}")
+        needs_steps = [
+            name
+            for name, given in (
+                ("--deadline-hours", self.deadline_s is not None),
+                ("--budget-usd", self.budget_usd is not None),
+                ("--objective time_to_n_steps", self.objective == "time_to_n_steps"),
+            )
+            if given
+        ]
+        if needs_steps and self.steps is None:
+            raise InputError(f"{needs_steps[0]} needs --steps N, the length of the run")
+        if (self.objective == "gpus") != (self.target_step_s is not None):
+            raise InputError(
+                "--objective gpus and --target-step-s S belong together: the smallest cluster that reaches S"
+            )
+        for name, value in (
+            ("--steps", self.steps),
+            ("--deadline-hours", self.deadline_s),
+            ("--budget-usd", self.budget_usd),
+            ("--target-step-s", self.target_step_s),
+        ):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{name} must be above 0, got {value:g}")
+
+    def longest_step_s(self, scenario: Scenario, gpus: int) -> dict[str, float]:
+        """Longest step that each constraint allows on ``gpus`` GPUs, in seconds."""
+        out = {}
+        if self.target_step_s is not None:
+            out["target step time"] = self.target_step_s
+        if self.deadline_s is not None and self.steps:
+            out["deadline"] = self.deadline_s / self.steps
+        if self.budget_usd is not None and self.steps:
+            per_second = gpus * scenario.hardware.price_per_gpu_hour_usd.value / SECONDS_PER_HOUR
+            out["budget"] = self.budget_usd / self.steps / per_second
+        return out
+
+    def score(self, gpus: int, step_s: float) -> tuple[float, float]:
+        """Smaller is better; the second entry decides between equals."""
+        if self.objective == "gpus":
+            return float(gpus), step_s
+        return (step_s * gpus if self.objective in PER_GPU else step_s), float(gpus)
+
+    def value(self, scenario: Scenario, gpus: int, step_s: float, tokens_per_step: float) -> float:
+        """The objective in its own unit."""
+        price = scenario.hardware.price_per_gpu_hour_usd.value / SECONDS_PER_HOUR
+        return {
+            "step_time": step_s,
+            "tokens_per_s": tokens_per_step / step_s,
+            "steps_per_day": SECONDS_PER_DAY / step_s,
+            "time_to_n_steps": step_s * (self.steps or 1),
+            "cost_per_step": step_s * gpus * price,
+            "energy_per_step": step_s * gpus * scenario.hardware.power_w.value,
+            "gpus": float(gpus),
+        }[self.objective]

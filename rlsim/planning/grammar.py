@@ -1,0 +1,137 @@
+"""The grammar of ``--vary``: from text to axes, from axes to the cells of a grid."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from rlsim.errors import InputError
+from rlsim.planning.variation import check_key
+
+MAX_CELLS = 1_000_000
+"""Most cells of one sweep; a larger grid is a slip of the pen."""
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER}):({_NUMBER})(?::({_NUMBER}))?")
+_GEOMETRIC = re.compile(rf"({_NUMBER})\.\.({_NUMBER})x({_NUMBER})")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Keys that take the same value in every cell, and their values as written."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Column of the axis: its first key."""
+        return self.keys[0]
+
+
+def parse_axis(text: str) -> Axis:
+    """Axis of ``key=values``; several keys separated by commas take the same value.
+
+    values: a list ``a,b,c`` (commas inside brackets belong to a value), a range ``1:8`` or ``1:16:2`` with both ends,
+    or a geometric range ``64..1024x2``. Raises InputError for unknown keys, empty ranges and repeated values.
+
+    >>> parse_axis("cluster.num_gpus=64..512x2").values
+    ('64', '128', '256', '512')
+    """
+    left, equals, right = text.partition("=")
+    keys = tuple(key.strip() for key in left.split(","))
+    if not equals or not all(keys):
+        raise InputError(f"--vary '{text}' is not KEY=VALUES, such as speculation.draft_length=1:8")
+    for key in keys:
+        check_key(key, f"--vary {text}")
+    values = _values(right.strip(), f"--vary {text}")
+    repeated = next((value for value in values if values.count(value) > 1), None) if len(values) < 1000 else None
+    if repeated is not None:
+        raise InputError(f"--vary {text}: the value {repeated} stands there twice")
+    return Axis(keys, values)
+
+
+def _values(text: str, whole: str) -> tuple[str, ...]:
+    if (match := _RANGE.fullmatch(text)) is not None:
+        return _arithmetic(match, whole)
+    if (match := _GEOMETRIC.fullmatch(text)) is not None:
+        return _geometric(match, whole)
+    values = tuple(part.strip() for part in _split(text))
+    if not all(values):
+        raise InputError(f"{whole}: an empty value; write a list a,b,c, a range 1:8 or 1:16:2, or 64..1024x2")
+    return values
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _arithmetic(match: re.Match[str], whole: str) -> tuple[str, ...]:
+    low, high, step = (Decimal(part) if part else Decimal(1) for part in match.groups())
+    if step <= 0:
+        raise InputError(f"{whole}: the step must be above 0, got {step}")
+    if high < low:
+        raise InputError(f"{whole}: the range is empty, {high} lies below {low}")
+    count = int((high - low) / step) + 1
+    _check_count(count, whole)
+    return tuple(_plain(low + i * step) for i in range(count))
+
+
+def _geometric(match: re.Match[str], whole: str) -> tuple[str, ...]:
+    low, high, factor = (Decimal(part) for part in match.groups())
+    if factor <= 1 or low <= 0:
+        raise InputError(f"{whole}: a geometric range needs a start above 0 and a factor above 1")
+    if high < low:
+        raise InputError(f"{whole}: the range is empty, {high} lies below {low}")
+    out = [low]
+    while out[-1] * factor <= high:
+        out.append(out[-1] * factor)
+        _check_count(len(out), whole)
+    return tuple(_plain(value) for value in out)
+
+
+def _check_count(count: int, whole: str) -> None:
+    if count > MAX_CELLS:
+        raise InputError(f"{whole}: more than {MAX_CELLS:,} values")
+
+
+def _plain(value: Decimal) -> str:
+    return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
+
+
+def grid(axes: Sequence[Axis]) -> list[dict[str, str]]:
+    """One assignment {key: value} per cell; the last axis runs fastest. Raises InputError for a key on two axes."""
+    keys = [key for axis in axes for key in axis.keys]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise InputError(f"--vary: the key {twice} stands on two axes")
+    count = math.prod(len(axis.values) for axis in axes)
+    if count > MAX_CELLS:
+        raise InputError(f"--vary: the grid has {count:,} cells, more than {MAX_CELLS:,}")
+    return [
+        {key: value for axis, value in zip(axes, values, strict=True) for key in axis.keys}
+        for values in itertools.product(*(axis.values for axis in axes))
+    ]
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Cluster sizes from ``64,128``, ``64:256:64`` or ``64..1024x2``. Raises InputError."""
+    try:
+        sizes = tuple(int(value) for value in _values(text.strip(), f"--gpus {text}"))
+    except ValueError as error:
+        raise InputError(f"--gpus {text}: cluster sizes are whole numbers") from error
+    if min(sizes) < 1:
+        raise InputError(f"--gpus {text}: a cluster has at least 1 GPU")
+    return tuple(sorted(set(sizes)))

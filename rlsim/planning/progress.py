@@ -1,0 +1,43 @@
+"""One line on a terminal: what is done and how long the rest takes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+
+class ProgressLine:
+    """Progress on stderr while it is a terminal, nothing anywhere else. Use as a context manager."""
+
+    def __init__(self, what: str, total: int, done: int = 0) -> None:
+        self.what, self.total, self.first, self.done = what, total, done, done
+        self.start_s = self.shown_s = time.monotonic()
+        self.visible = sys.stderr.isatty()
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.visible:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def advance(self, count: int) -> None:
+        """``count`` more are done."""
+        self.done += count
+        now = time.monotonic()
+        if self.visible and (now - self.shown_s > 0.1 or self.done == self.total):
+            self.shown_s = now
+            print(f"\r\033[K{self.text(now - self.start_s)}", end="", file=sys.stderr, flush=True)
+
+    def text(self, elapsed_s: float) -> str:
+        """``312/1000 cells  31 %  0:12 left``; what was there before this run does not count for the pace."""
+        share = self.done / self.total if self.total else 1.0
+        line = f"{self.done}/{self.total} {self.what}  {share:.0%}"
+        fresh = self.done - self.first
+        if not fresh:
+            return line
+        left_s = round(elapsed_s / fresh * (self.total - self.done))
+        return f"{line}  {left_s // 3600:d}:{left_s // 60 % 60:02d}:{left_s % 60:02d} left"

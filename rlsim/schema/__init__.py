@@ -1,0 +1,1 @@
+"""What a user writes: frozen, strict pydantic models, documented field by field."""

@@ -1,0 +1,41 @@
+"""The common base of every input record, and the value types they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0)]
+Fraction01 = Annotated[float, Field(ge=0.0, le=1.0)]
+"""A share: 0 <= x <= 1."""
+PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
+"""A share that must not vanish: 0 < x <= 1."""
+Name = Annotated[str, Field(min_length=1)]
+Precision = Literal["bf16", "fp8", "nvfp4"]
+"""Number format of weights, activations or KV cache."""
+
+
+def _lists_to_tuples(value: Any) -> Any:
+    return tuple(_lists_to_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+class Strict(BaseModel):
+    """Frozen record that takes exactly its declared keys and types.
+
+    An integer is accepted where a float is expected; a bool or a string never stands for a number, and neither
+    infinity nor NaN is a number. YAML sequences arrive as lists and are stored as tuples.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _freeze_sequences(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {key: _lists_to_tuples(value) for key, value in data.items()}

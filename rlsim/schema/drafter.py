@@ -1,0 +1,175 @@
+"""Drafter card: the small network that proposes tokens, and what follows from it by counting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rlsim.errors import InputError
+from rlsim.schema.base import Name, NonNegativeInt, PositiveInt, Precision, Strict
+from rlsim.schema.model import MLP_MATRICES, ModelCard, parameter_counts
+from rlsim.units import BYTES_PER_ELEMENT
+
+EAGLE3_DRAFT_VOCABULARY = 32_000
+"""Draft vocabulary of the published EAGLE-3 heads (SpecForge configs/*-eagle3.json)."""
+EAGLE3_FUSED_STATES = 3
+"""Hidden states of the target that EAGLE-3 fuses (arXiv 2503.01840 section 3.1)."""
+MOE_DRAFT_WIDTH_RATIO = 6
+"""Width / hidden size of the published heads of MoE targets (Qwen3-30B-A3B and 235B-A22B: 6)."""
+LATENT_DRAFT_HEAD_DIM = 128
+LATENT_DRAFT_KV_HEADS = 8
+"""Head layout assumed for a head whose target uses MLA: the one of the published dense 8B heads."""
+
+
+class DraftCard(Strict):
+    """Architecture of a drafter: an EAGLE-3 head, a small draft model, or a native MTP layer."""
+
+    kind: Annotated[Literal["eagle3", "draft_model", "mtp"], Field(description="Kind of drafter.")]
+    hidden_size: Annotated[PositiveInt, Field(description="Width of the residual stream.")]
+    num_layers: Annotated[PositiveInt, Field(description="Layers run for one drafted token.")] = 1
+    num_heads: Annotated[PositiveInt, Field(description="Query heads.")]
+    num_kv_heads: Annotated[PositiveInt, Field(description="KV heads.")]
+    head_dim: Annotated[PositiveInt, Field(description="Width of a head.")]
+    intermediate_size: Annotated[
+        PositiveInt, Field(description="Inner FFN width; of an MoE MTP layer the width that one token activates.")
+    ]
+    vocab_size: Annotated[PositiveInt, Field(description="Rows of the drafter's LM head.")] = EAGLE3_DRAFT_VOCABULARY
+    fused_hidden_states: Annotated[
+        NonNegativeInt, Field(description="Hidden states of the target fused into the input; 0 for a draft model.")
+    ] = EAGLE3_FUSED_STATES
+    tied_embeddings: Annotated[bool, Field(description="Whether a draft model's LM head reuses its embedding.")] = False
+    source: Annotated[Name, Field(description="Where the values come from.")]
+
+    @model_validator(mode="after")
+    def _kv_heads_divide_heads(self) -> Self:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
+        return self
+
+
+@dataclass(frozen=True)
+class _Shape:
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+_PUBLISHED_EAGLE3 = {
+    "qwen3-8b": _Shape(4096, 12_288, 32, 8, 128),
+    "qwen3-30b-a3b": _Shape(2048, 12_288, 32, 4, 128),
+    "qwen3-235b-a22b": _Shape(4096, 24_576, 64, 4, 128),
+    "llama-3.1-8b": _Shape(4096, 14_336, 32, 8, 128),
+}
+
+
+def _derived_shape(card: ModelCard) -> _Shape:
+    width = card.intermediate_size if card.moe is None else MOE_DRAFT_WIDTH_RATIO * card.hidden_size
+    if card.mla is None:
+        return _Shape(card.hidden_size, width, card.num_heads, card.num_kv_heads, card.head_dim)
+    kv_heads = LATENT_DRAFT_KV_HEADS
+    heads = max(kv_heads, card.hidden_size // LATENT_DRAFT_HEAD_DIM // kv_heads * kv_heads)
+    return _Shape(card.hidden_size, width, heads, kv_heads, LATENT_DRAFT_HEAD_DIM)
+
+
+def default_eagle3_draft(card: ModelCard) -> DraftCard:
+    """EAGLE-3 head for ``card``: the published one where there is one, else derived from the target.
+
+    A derived head takes the target's attention shape and, as FFN width, the target's dense width; for an MoE target
+    6 x hidden_size, the ratio of the published MoE heads. ``source`` says which of the two it is.
+    """
+    shape = _PUBLISHED_EAGLE3.get(card.name.lower())
+    source = "SpecForge configs/*-eagle3.json (sgl-project)"
+    if shape is None:
+        shape = _derived_shape(card)
+        source = f"assumed from the shape of {card.name} as the published EAGLE-3 heads suggest"
+    return DraftCard(
+        kind="eagle3",
+        hidden_size=shape.hidden_size,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate_size,
+        vocab_size=min(EAGLE3_DRAFT_VOCABULARY, card.vocab_size),
+        source=source,
+    )
+
+
+def mtp_draft(card: ModelCard) -> DraftCard:
+    """The native MTP layer of ``card`` as a drafter. InputError where the model has none."""
+    if card.mtp_layers == 0:
+        raise InputError(f"model '{card.name}' has no MTP layer (mtp_layers is 0); choose another drafter")
+    width = card.intermediate_size
+    if card.moe is not None:
+        moe = card.moe
+        width = moe.top_k * moe.expert_intermediate_size
+        width += moe.num_shared_experts * moe.shared_expert_intermediate_size
+    return DraftCard(
+        kind="mtp",
+        hidden_size=card.hidden_size,
+        num_heads=card.num_heads,
+        num_kv_heads=card.num_kv_heads,
+        head_dim=card.head_dim,
+        intermediate_size=width,
+        vocab_size=card.vocab_size,
+        fused_hidden_states=1,
+        source=f"MTP layer of {card.name}: {card.source}",
+    )
+
+
+def draft_model_from_card(card: ModelCard) -> DraftCard:
+    """A small dense model as an external drafter. InputError for a MoE or MLA model."""
+    if card.moe is not None or card.mla is not None:
+        raise InputError(f"model '{card.name}' cannot be a draft model: only dense models with grouped-query attention")
+    return DraftCard(
+        kind="draft_model",
+        hidden_size=card.hidden_size,
+        num_layers=card.num_layers,
+        num_heads=card.num_heads,
+        num_kv_heads=card.num_kv_heads,
+        head_dim=card.head_dim,
+        intermediate_size=card.intermediate_size,
+        vocab_size=card.vocab_size,
+        fused_hidden_states=0,
+        tied_embeddings=card.tied_embeddings,
+        source=card.source,
+    )
+
+
+def _layer_parameters(card: DraftCard, attention_input: int) -> int:
+    query_width = card.num_heads * card.head_dim
+    attention = attention_input * (query_width + 2 * card.num_kv_heads * card.head_dim) + query_width * card.hidden_size
+    return attention + MLP_MATRICES * card.hidden_size * card.intermediate_size + 2 * card.hidden_size
+
+
+def draft_parameters(card: DraftCard, target: ModelCard) -> float:
+    """Parameters that the drafter adds beside ``target``.
+
+    eagle3: fusion matrix (fused x target hidden -> hidden, only above one state), layers whose Q, K and V read
+    [embedding, hidden] (2 x hidden), and an LM head over the draft vocabulary; the embedding is the target's.
+    mtp: one MTP layer; embedding and head are the target's. draft_model: everything, embedding included.
+    """
+    hidden = card.hidden_size
+    if card.kind == "mtp":
+        if target.mtp_layers == 0:
+            raise InputError(f"model '{target.name}' has no MTP layer (mtp_layers is 0); choose another drafter")
+        return card.num_layers * parameter_counts(target).mtp / target.mtp_layers
+    if card.kind == "eagle3":
+        fusion = card.fused_hidden_states * target.hidden_size * hidden if card.fused_hidden_states > 1 else 0
+        first = _layer_parameters(card, 2 * hidden) + hidden
+        rest = (card.num_layers - 1) * _layer_parameters(card, hidden)
+        return float(fusion + first + rest + hidden + hidden * card.vocab_size)
+    tables = 1 if card.tied_embeddings else 2
+    return float(card.num_layers * _layer_parameters(card, hidden) + hidden + tables * hidden * card.vocab_size)
+
+
+def draft_kv_bytes_per_token(card: DraftCard, target: ModelCard, kv_precision: Precision) -> float:
+    """Bytes of the drafter's own KV cache per token; an MTP layer of an MLA model caches the compressed vector."""
+    if card.kind == "mtp" and target.mla is not None:
+        values = target.mla.kv_lora_rank + target.mla.qk_rope_head_dim
+    else:
+        values = 2 * card.num_kv_heads * card.head_dim
+    return card.num_layers * values * BYTES_PER_ELEMENT[kv_precision]

@@ -1,0 +1,87 @@
+"""What no operator table holds: few global parameters, fitted to measured RL steps, each with a physical meaning."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
+
+
+class EngineHost(Strict):
+    """Host overhead of one engine release."""
+
+    engine: str = Field(min_length=1, description="Engine.")
+    version: str = Field(min_length=1, description="Release.")
+    iteration_s: NonNegativeFloat = Field(description="Host time per iteration of a single-GPU engine on an x86 host.")
+
+
+class FitRecord(Strict):
+    """How the parameters came about and how well they do."""
+
+    command: str = Field(description="Command that makes this file anew.")
+    rows: int = Field(ge=0, description="Measured steps used.")
+    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of the table of steps.")
+    median_error: NonNegativeFloat = Field(
+        description="Median absolute relative error of the step time on the rows used."
+    )
+    p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
+    held_out_median_error: dict[str, NonNegativeFloat] = Field(
+        description="Median error on rows of a group left out of the fit, by grouping (model, device, release)."
+    )
+
+
+class FittedParameters(Strict):
+    """Global parameters of host, trainer and weight movement."""
+
+    name: str = Field(min_length=1, description="Name of the set.")
+    description: str = Field(description="What it was fitted to.")
+    fit: FitRecord
+    engine_hosts: tuple[EngineHost, ...] = Field(min_length=1, description="Newest release last; it is the default.")
+    sequence_s: NonNegativeFloat = Field(description="Host time per running sequence and iteration, x86 host.")
+    in_process_iteration_s: NonNegativeFloat = Field(
+        description="Added per iteration where the engine shares the caller's process (offline generation)."
+    )
+    in_process_sequence_s: NonNegativeFloat = Field(description="The same per running sequence and iteration.")
+    executor_s: NonNegativeFloat = Field(description="Host time per iteration of an engine spread over several GPUs.")
+    node_executor_s: NonNegativeFloat = Field(description="The same beyond executor_s over several nodes.")
+    host_cpu_factors: dict[str, PositiveFloat] = Field(description="Host time relative to x86 by host processor.")
+    dense_efficiency: PositiveFraction = Field(
+        description="Share of the operator tables' speed that dense layers reach in a training framework."
+    )
+    moe_efficiency: PositiveFraction = Field(description="The same for layers with experts.")
+    fsdp_efficiency: PositiveFraction = Field(description="The same of FSDP (DTensor) relative to Megatron-Core.")
+    moe_host_layer_s: NonNegativeFloat = Field(
+        description="Least host time of one MoE layer's forward pass in training (many small expert kernels)."
+    )
+    colocated_tensor_s: NonNegativeFloat = Field(description="Host time per weight tensor of a colocated hand-over.")
+    colocated_fixed_s: NonNegativeFloat = Field(
+        description="Fixed time of a colocated hand-over: sleep, wake, clean-up."
+    )
+    split_tensor_s: NonNegativeFloat = Field(description="Host time per weight tensor of a transfer between pools.")
+    split_fixed_s: NonNegativeFloat = Field(description="Fixed time of a transfer between pools.")
+    step_error: Fraction01 = Field(
+        description="Standard deviation of ln(predicted / measured) of steps of models left out of the fit."
+    )
+    speedup_error: Fraction01 = Field(
+        description="Standard deviation of ln(predicted / measured) of generation speed-ups by speculation."
+    )
+
+    def host(
+        self, engine: str, version: str | None, gpus: int, nodes: int, in_process: bool, host_cpu: str
+    ) -> tuple[float, float]:
+        """Host seconds (per iteration, per running sequence) of a replica over ``gpus`` GPUs on ``nodes`` nodes.
+
+        A release without a fit takes the newest one.
+        """
+        releases = [host for host in self.engine_hosts if host.engine == engine] or list(self.engine_hosts)
+        found = next((host for host in releases if host.version == version), releases[-1])
+        spread = (self.executor_s if gpus > 1 else 0.0) + (self.node_executor_s if nodes > 1 else 0.0)
+        iteration = found.iteration_s + spread + (self.in_process_iteration_s if in_process else 0.0)
+        sequence = self.sequence_s + (self.in_process_sequence_s if in_process else 0.0)
+        factor = self.host_factor(host_cpu)
+        return iteration * factor, sequence * factor
+
+    def host_factor(self, host_cpu: str) -> float:
+        """Host time relative to x86; 1 for processors without a fit."""
+        words = host_cpu.lower()
+        return next((factor for name, factor in self.host_cpu_factors.items() if name.lower() in words), 1.0)

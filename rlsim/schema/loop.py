@@ -1,0 +1,115 @@
+"""The RL loop, the cluster under it and how it is simulated."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rlsim.schema.base import Strict
+
+
+class Cluster(Strict):
+    """GPUs and how they are divided. Without a division generation and training share all of them (colocated)."""
+
+    num_gpus: int = Field(ge=1, le=1_000_000, description="All GPUs.")
+    generation_gpus: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="GPUs of the rollout engine in a split cluster."
+    )
+    training_gpus: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="GPUs of the trainer in a split cluster."
+    )
+
+    @property
+    def colocated(self) -> bool:
+        """Whether generation and training take turns on the same GPUs."""
+        return self.generation_gpus is None and self.training_gpus is None
+
+    @property
+    def generation(self) -> int:
+        """GPUs that generate."""
+        if self.generation_gpus is not None:
+            return self.generation_gpus
+        return self.num_gpus - (self.training_gpus or 0)
+
+    @property
+    def training(self) -> int:
+        """GPUs that train."""
+        if self.training_gpus is not None:
+            return self.training_gpus
+        return self.num_gpus - (self.generation_gpus or 0)
+
+    @model_validator(mode="after")
+    def _split(self) -> Cluster:
+        if self.colocated:
+            return self
+        if self.generation < 1 or self.training < 1:
+            raise ValueError(
+                f"generation_gpus and training_gpus must leave both at least 1 of num_gpus = {self.num_gpus}"
+            )
+        if self.generation + self.training != self.num_gpus:
+            raise ValueError(
+                f"generation_gpus ({self.generation}) + training_gpus ({self.training}) must equal "
+                f"num_gpus ({self.num_gpus})"
+            )
+        return self
+
+
+class Loop(Strict):
+    """Order of generation, training and weight publication."""
+
+    mode: Literal["sync", "async"] = Field(
+        default="sync", description="sync: phases in turn; async: lagged, on split pools."
+    )
+    policy_lag: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Steps by which a trained sample may be older than the weights (async: at least 1).",
+    )
+    in_flight_updates: bool = Field(
+        default=True, description="Publish weights while requests run (they pause); false drains the generators first."
+    )
+    recompute_kv: bool = Field(
+        default=False, description="Running requests prefill their context again after an update."
+    )
+    refit: Literal["auto", "colocated", "broadcast", "reshard"] = Field(
+        default="auto", description="Weight transfer; auto: colocated hand-over, or broadcast between split pools."
+    )
+    refit_tensor_s: float | None = Field(
+        default=None, ge=0, le=10, description="Host time per weight tensor of a refit; default: fitted."
+    )
+    refit_fixed_s: float | None = Field(
+        default=None, ge=0, le=10_000, description="Fixed time of a refit (sleep, wake, handshakes); default: fitted."
+    )
+    poll_s: float = Field(
+        default=0.5, ge=0, le=60, description="Interval at which the asynchronous trainer looks for its batch."
+    )
+    driver_sample_s: float = Field(
+        default=5e-5, ge=0, le=1, description="Driver time per sample of a step for data handling (data_s). Assumption."
+    )
+
+    @model_validator(mode="after")
+    def _lag(self) -> Loop:
+        if self.mode == "async" and self.policy_lag < 1:
+            raise ValueError("policy_lag must be at least 1 with mode async")
+        if self.mode == "sync" and self.policy_lag:
+            raise ValueError("policy_lag must be 0 with mode sync (or set loop.mode=async)")
+        return self
+
+
+class Simulation(Strict):
+    """How much is simulated."""
+
+    parameters: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="Fitted parameters: a name under calibration/fitted or a path; default the published fit.",
+    )
+    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
+    replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")
+    steps: int = Field(default=1, ge=1, le=100_000, description="Steps simulated per replication after the warm-up.")
+    warmup_steps: int = Field(
+        default=0, ge=0, le=10_000, description="First steps dropped (async needs about lag + 1)."
+    )

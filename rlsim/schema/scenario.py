@@ -1,0 +1,127 @@
+"""The scenario: one question, fully stated."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from rlsim.schema.base import Strict
+from rlsim.schema.engine import Engine
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.loop import Cluster, Loop, Simulation
+from rlsim.schema.model import ModelCard
+from rlsim.schema.speculation import Speculation
+from rlsim.schema.trainer import Trainer
+from rlsim.schema.workload import Workload
+
+
+class Scenario(Strict):
+    """Everything a projection depends on. Same scenario and seed, same answer."""
+
+    name: str = Field(min_length=1, max_length=200, description="Name of the scenario.")
+    question: str = Field(default="", max_length=2000, description="What it answers, in a sentence.")
+    model: ModelCard = Field(description="Model card: a name, a path to a card or Hugging Face config.json, or inline.")
+    hardware: HardwareProfile = Field(description="Hardware profile: a name, a path, or inline.")
+    cluster: Cluster
+    workload: Workload
+    engine: Engine = Engine()
+    speculation: Speculation = Speculation()
+    trainer: Trainer = Trainer()
+    loop: Loop = Loop()
+    simulation: Simulation = Simulation()
+    assumptions: tuple[str, ...] = Field(
+        default=(), description="What the scenario's author assumed, each with its reason; printed with the answer."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Scenario:
+        for check in (_loop_and_cluster, _engine_and_model, _trainer_and_model, _speculation_and_model):
+            check(self)
+        return self
+
+
+def _loop_and_cluster(s: Scenario) -> None:
+    if s.loop.mode == "async" and s.cluster.colocated:
+        raise ValueError(
+            "loop.mode async needs a split cluster: give cluster.generation_gpus and cluster.training_gpus"
+        )
+    if s.loop.refit == "colocated" and not s.cluster.colocated:
+        raise ValueError("loop.refit colocated needs generation and training on the same GPUs")
+    if s.loop.refit in ("broadcast", "reshard") and s.cluster.colocated:
+        raise ValueError(f"loop.refit {s.loop.refit} needs a split cluster (cluster.generation_gpus)")
+    if s.cluster.generation % s.engine.gpus_per_replica:
+        raise ValueError(
+            f"engine.tensor_parallel x pipeline_parallel ({s.engine.gpus_per_replica}) must divide the "
+            f"{s.cluster.generation} generation GPUs (cluster.num_gpus or cluster.generation_gpus)"
+        )
+
+
+def _divides(part: int, whole: int, key: str, what: str) -> None:
+    if whole % part:
+        raise ValueError(f"{key} ({part}) must divide the {whole} {what}")
+
+
+def _heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
+    _divides(tensor_parallel, model.num_heads, key, f"attention heads of {model.name}")
+    kv = model.num_kv_heads
+    if model.mla is None and max(kv, tensor_parallel) % min(kv, tensor_parallel):
+        raise ValueError(f"{key} ({tensor_parallel}) must divide or be a multiple of the {kv} KV heads of {model.name}")
+
+
+def _engine_and_model(s: Scenario) -> None:
+    engine, model = s.engine, s.model
+    _heads(engine.tensor_parallel // engine.attention_data_parallel, model, "engine.tensor_parallel")
+    if engine.pipeline_parallel > model.num_layers:
+        raise ValueError(
+            f"engine.pipeline_parallel ({engine.pipeline_parallel}) exceeds the "
+            f"{model.num_layers} layers of {model.name}"
+        )
+    if engine.expert_parallel > 1:
+        if model.moe is None:
+            raise ValueError(
+                f"engine.expert_parallel ({engine.expert_parallel}) needs a mixture of experts; {model.name} is dense"
+            )
+        _divides(engine.expert_parallel, model.moe.num_experts, "engine.expert_parallel", f"experts of {model.name}")
+    if engine.weight_precision == "nvfp4" and s.hardware.nvfp4_flops is None:
+        raise ValueError(f"engine.weight_precision nvfp4 is not supported by {s.hardware.name}")
+
+
+def _trainer_and_model(s: Scenario) -> None:
+    trainer, model, gpus = s.trainer, s.model, s.cluster.training
+    _heads(trainer.tensor_parallel, model, "trainer.tensor_parallel")
+    if trainer.pipeline_parallel > model.num_layers:
+        raise ValueError(
+            f"trainer.pipeline_parallel ({trainer.pipeline_parallel}) exceeds the "
+            f"{model.num_layers} layers of {model.name}"
+        )
+    shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
+    if gpus % shard:
+        raise ValueError(
+            f"trainer.tensor_parallel x pipeline_parallel x context_parallel ({shard}) must divide the "
+            f"{gpus} training GPUs "
+            "(cluster.num_gpus or cluster.training_gpus)"
+        )
+    if trainer.expert_parallel > 1:
+        if model.moe is None:
+            raise ValueError(
+                f"trainer.expert_parallel ({trainer.expert_parallel}) needs a mixture of experts; {model.name} is dense"
+            )
+        _divides(trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}")
+        _divides(
+            trainer.expert_parallel,
+            gpus // trainer.pipeline_parallel,
+            "trainer.expert_parallel",
+            "training GPUs of one pipeline stage",
+        )
+    batch = trainer.global_batch_samples
+    if batch is not None and batch > s.workload.samples_per_step:
+        raise ValueError(
+            f"trainer.global_batch_samples ({batch}) exceeds the {s.workload.samples_per_step} samples of a step "
+            "(workload.prompts_per_step x generations_per_prompt)"
+        )
+
+
+def _speculation_and_model(s: Scenario) -> None:
+    if s.speculation.method == "mtp" and s.speculation.active and s.model.mtp_layers < 1:
+        raise ValueError(f"speculation.method mtp needs a native MTP head; {s.model.name} has none")
+    if s.speculation.method == "draft_model" and s.speculation.active and s.speculation.draft is None:
+        raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")

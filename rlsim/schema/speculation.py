@@ -1,0 +1,97 @@
+"""Speculative decoding: who drafts, how many tokens, how many of them survive."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rlsim.schema.base import Strict
+from rlsim.schema.drafter import DraftCard
+
+Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
+
+
+class Speculation(Strict):
+    """A chain of ``draft_length`` drafted tokens is verified in one pass over draft_length + 1 positions."""
+
+    method: Method = Field(default="none", description="none, eagle3, mtp (native head), draft_model, ngram or suffix.")
+    draft_length: int = Field(default=0, ge=0, le=32, description="k: tokens drafted before each verification.")
+    acceptance_length: float | None = Field(
+        default=None, ge=1, le=33, description="Mean tokens emitted per verification with the bonus token, 1 to k + 1."
+    )
+    position_acceptance: tuple[float, ...] | None = Field(
+        default=None,
+        description="Cumulative acceptance P_1..P_k: share of verifications in which position i was accepted.",
+    )
+    first_acceptance: float | None = Field(
+        default=None, ge=0, le=1, description="Two-parameter form: conditional acceptance of the first position."
+    )
+    acceptance_decay: float = Field(
+        default=0.97,
+        gt=0,
+        le=1,
+        description="Two-parameter form: a_i = a_1 d^(i-1); also shapes acceptance_length. "
+        "0.97-0.985 in domain, 0.91-0.94 off domain.",
+    )
+    draft: DraftCard | None = Field(
+        default=None,
+        description="Dimensions of the draft network; EAGLE-3 heads of known models and MTP heads are looked up.",
+    )
+    draft_graph: bool = Field(
+        default=True, description="Draft passes replay captured graphs; false launches every kernel from the host."
+    )
+    match_probability: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="n-gram and suffix: share of iterations in which the lookup proposes anything.",
+    )
+    lookup_s_per_1k_tokens: float = Field(
+        default=3e-5,
+        ge=0,
+        le=1,
+        description="n-gram and suffix: host time per sequence and 1,000 tokens of its context. Assumption.",
+    )
+    online_training: bool = Field(
+        default=False, description="The draft head is trained in the policy's own pass and refitted with it."
+    )
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is drafted at all."""
+        return self.method != "none" and self.draft_length > 0
+
+    @model_validator(mode="after")
+    def _acceptance(self) -> Speculation:
+        given = [
+            name
+            for name in ("acceptance_length", "position_acceptance", "first_acceptance")
+            if getattr(self, name) is not None
+        ]
+        if len(given) > 1:
+            raise ValueError(
+                f"give one of acceptance_length, position_acceptance, first_acceptance; got {' and '.join(given)}"
+            )
+        if not self.active:
+            return self
+        k = self.draft_length
+        if not given:
+            raise ValueError(
+                "acceptance_length (or position_acceptance, or first_acceptance) is needed with draft_length > 0"
+            )
+        if self.acceptance_length is not None and self.acceptance_length > k + 1:
+            raise ValueError(
+                f"acceptance_length must lie between 1 and draft_length + 1 = {k + 1}; got {self.acceptance_length:g}"
+            )
+        if self.position_acceptance is not None:
+            self._check_positions(k)
+        return self
+
+    def _check_positions(self, k: int) -> None:
+        rates = self.position_acceptance or ()
+        if len(rates) != k:
+            raise ValueError(f"position_acceptance needs draft_length = {k} values; got {len(rates)}")
+        if any(not 0 <= p <= 1 for p in rates) or any(b > a for a, b in pairwise(rates)):
+            raise ValueError("position_acceptance must lie in 0..1 and must not increase (it is cumulative)")

@@ -1,0 +1,69 @@
+"""The trainer: parallel layout, batching, recomputation, optimizer and the passes before the update."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlsim.schema.base import Strict
+
+
+class Trainer(Strict):
+    """Data parallelism takes what tensor x context x pipeline parallelism leaves of the training GPUs."""
+
+    backend: Literal["megatron", "fsdp"] = Field(default="megatron", description="Megatron-Core, or FSDP2 (DTensor).")
+    tensor_parallel: int = Field(
+        default=1, ge=1, le=1024, description="GPUs that share every layer (with sequence parallelism)."
+    )
+    pipeline_parallel: int = Field(default=1, ge=1, le=512, description="Stages of layers, 1F1B schedule.")
+    context_parallel: int = Field(default=1, ge=1, le=1024, description="GPUs that share every sequence.")
+    expert_parallel: int = Field(default=1, ge=1, le=4096, description="GPUs over which experts are spread.")
+    precision: Literal["bf16", "fp8"] = Field(default="bf16", description="Precision of the matrix products.")
+    global_batch_samples: int | None = Field(
+        default=None, ge=1, description="Samples per optimizer step; default the whole step's batch."
+    )
+    sequence_packing: bool = Field(
+        default=True, description="Pack samples into micro-batches; false pads each to the cap."
+    )
+    micro_batch_tokens: int | None = Field(
+        default=None, ge=1, description="Capacity of a packed training micro-batch; default max_sequence_tokens."
+    )
+    logprob_micro_batch_tokens: int | None = Field(
+        default=None, ge=1, description="Capacity of a packed log-prob micro-batch; default micro_batch_tokens."
+    )
+    micro_batch_samples: int = Field(default=1, ge=1, le=65536, description="Samples per micro-batch without packing.")
+    recompute: Literal["none", "selective", "full"] = Field(
+        default="none", description="Activations recomputed in the backward pass: none, attention only, whole layers."
+    )
+    optimizer: Literal["adam", "muon"] = Field(default="adam", description="Optimizer.")
+    optimizer_bytes_per_parameter: float = Field(
+        default=12.0, gt=0, le=32, description="FP32 master weight and moments; 8 with a precision-aware optimizer."
+    )
+    policy_logprobs: bool = Field(default=True, description="Recompute the policy's log-probs before training.")
+    reference_logprobs: bool = Field(default=True, description="Log-probs of the reference policy (KL penalty).")
+    offload: bool = Field(
+        default=True,
+        description="Colocated only: optimizer, gradients and weights go to host memory during the rollout.",
+    )
+    host_launch_s: float = Field(
+        default=8e-6, ge=0, le=0.01, description="Host time per kernel launched by the training framework. Assumption."
+    )
+    device_efficiency: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of the operator tables' speed that the framework's kernels reach; default: fitted.",
+    )
+    moe_host_layer_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Least host time of one MoE layer's forward pass (many small expert kernels); default: fitted.",
+    )
+    communication_overlap: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of tensor, context and expert communication hidden under computation. Assumption.",
+    )

@@ -1,0 +1,1 @@
+"""Discrete events: workload, replicas, RL loop, trace; knows nothing of GPUs."""

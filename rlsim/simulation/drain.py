@@ -1,0 +1,219 @@
+"""Rollouts without a queue in closed form: all replicas at once, no loop over sequences or tokens.
+
+Where every sequence of a replica fits at once, its membership after the prefill only shrinks. In iteration space
+sequence i leaves with iteration J_i + N_i (J_i: the iteration that finished its prefill), so sorting these gives all
+stretches of equal membership, and suffix sums of contexts and growths give each stretch's mean context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.simulation.tally import Tally
+from rlsim.simulation.timing import Timing
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """Samples of each replica in the order of submission; arrays of shape (replicas, most samples), padded.
+
+    index: number of the sample, -1 for padding. Padding has prompt, growth and iterations 0.
+    growth: response tokens per decode iteration. group: integer key of the prompt from 0, another one for padding.
+    """
+
+    index: IntArray
+    prompt: FloatArray
+    growth: FloatArray
+    iterations: IntArray
+    group: IntArray
+
+    @property
+    def real(self) -> BoolArray:
+        """Where there is a sample."""
+        return self.index >= 0
+
+
+@dataclass(frozen=True, eq=False)
+class Drained:
+    """finish_s: shape of the shards. valid: replicas for which the closed form holds; others must be simulated.
+
+    peak_kv_tokens: most KV cache in use on each replica.
+    """
+
+    finish_s: FloatArray
+    valid: BoolArray
+    peak_kv_tokens: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class _Prefilled:
+    """The prefill phase of all replicas.
+
+    joined: iteration that finished each prefill, shape of the shards. last, end_s: each replica's last iteration with
+    prefill and its end. decoding, context, tokens: sequences, their mean context and prefill tokens of each iteration,
+    shape (iterations, replicas).
+    """
+
+    joined: IntArray
+    last: IntArray
+    end_s: FloatArray
+    decoding: IntArray
+    context: FloatArray
+    tokens: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretches:
+    """Decoding from one completion to the next, in the order of completion; arrays of the shape of the shards.
+
+    order: columns of the shards. alive: sequences in the stretch. iterations may be 0. context: mean at the start,
+    growth: of that mean per iteration. peak_kv_tokens: per replica.
+    """
+
+    order: IntArray
+    alive: IntArray
+    iterations: IntArray
+    context: FloatArray
+    growth: FloatArray
+    peak_kv_tokens: FloatArray
+
+
+def drain(timing: Timing, shards: Shards, prefix_caching: bool, tally: Tally) -> Drained:
+    """Run every replica whose samples all fit, from submission at time 0 to its last token.
+
+    Follows the rules of ``replica``. Not valid where samples must queue for a slot or for KV cache, where a sequence
+    completes before the last prefill, and where unchunked prefill takes more than one iteration. Valid replicas are
+    booked in ``tally``.
+    """
+    real = shards.real
+    count = real.sum(axis=1)
+    leaders = real & _first_of_group(shards) if prefix_caching else real
+    need = np.where(leaders, shards.prompt, real).astype(np.int64)
+    queue = np.cumsum(need, axis=1)
+    fitting = (count > 0) & (count <= timing.slots)
+    if not timing.chunked_prefill:
+        fitting &= queue[:, -1] <= timing.max_batched_tokens
+    prefilled = _prefill(timing, shards, queue, fitting)
+    last = np.where(real, prefilled.joined + shards.iterations, np.iinfo(np.int64).max)
+    fitting &= last.min(axis=1) >= prefilled.last
+    stretches = _stretches(timing, shards, prefilled, last, prefix_caching)
+    in_prefill = np.where(leaders, shards.prompt, 0.0) + np.where(
+        real, np.maximum(prefilled.last[:, None] - 1 - prefilled.joined, 0) * shards.growth, 0.0
+    )
+    peak = np.maximum(in_prefill.sum(axis=1) + count * timing.tokens_per_sequence, stretches.peak_kv_tokens)
+    valid = fitting & (peak <= timing.kv_capacity_tokens)
+    _book(tally, prefilled, stretches, valid)
+    return Drained(_finish_times(timing, prefilled, stretches, valid), valid, np.where(valid, peak, 0.0))
+
+
+def _first_of_group(shards: Shards) -> BoolArray:
+    """Whether a sample is the first of its group on its replica."""
+    return _last_places(_group_keys(shards)[:, ::-1])[:, ::-1]
+
+
+def _group_keys(shards: Shards) -> IntArray:
+    """Keys of (replica, group), from 0."""
+    width = int(shards.group.max()) + 1
+    keys: IntArray = shards.group + width * np.arange(shards.group.shape[0])[:, None]
+    return keys
+
+
+def _last_places(keys: IntArray) -> BoolArray:
+    """Where the last of each key stands, in row order; of repeated indices NumPy assigns the last."""
+    places = np.arange(keys.size)
+    last = np.empty(int(keys.max()) + 1, dtype=np.int64)
+    last[keys.ravel()] = places
+    return np.asarray(last[keys.ravel()] == places).reshape(keys.shape)
+
+
+def _prefill(timing: Timing, shards: Shards, queue: IntArray, active: BoolArray) -> _Prefilled:
+    """Prefill iterations of all replicas side by side. queue: running sum of the tokens to prefill."""
+    replicas = queue.shape[0]
+    real = shards.real
+    joined = np.zeros(queue.shape, dtype=np.int64)
+    last, taken, decoding = (np.zeros(replicas, dtype=np.int64) for _ in range(3))
+    end_s, context, growth = (np.zeros(replicas) for _ in range(3))
+    history: list[tuple[IntArray, FloatArray, IntArray]] = []
+    total = np.where(active, queue[:, -1], 0)
+    running = total > 0
+    while running.any():
+        last += running
+        budget = timing.max_batched_tokens - timing.tokens_per_sequence * decoding
+        tokens = np.where(running, np.minimum(budget, total - taken), 0)
+        mean = context / np.maximum(decoding, 1)
+        history.append((np.where(running, decoding, 0), mean, tokens))
+        seconds = timing.decodes(decoding, mean) + timing.prefills(decoding, tokens)
+        end_s += np.where(running, seconds, 0.0)
+        new = (queue > taken[:, None]) & (queue <= (taken + tokens)[:, None]) & real
+        joined += np.where(new, last[:, None], 0)
+        context += np.where(running, growth, 0.0) + np.where(new, shards.prompt, 0.0).sum(axis=1)
+        growth += np.where(new, shards.growth, 0.0).sum(axis=1)
+        decoding = decoding + new.sum(axis=1)
+        taken = taken + tokens
+        running = taken < total
+    if not history:
+        nothing = np.zeros((0, replicas), dtype=np.int64)
+        return _Prefilled(joined, last, end_s, nothing, nothing.astype(np.float64), nothing)
+    columns = tuple(np.stack(column) for column in zip(*history, strict=True))
+    return _Prefilled(joined, last, end_s, *columns)
+
+
+def _stretches(
+    timing: Timing, shards: Shards, prefilled: _Prefilled, last: IntArray, prefix_caching: bool
+) -> _Stretches:
+    """Sort by the last iteration of each sequence and sum over those still alive."""
+    order = np.argsort(last, axis=1, kind="stable")
+
+    def ordered(values: FloatArray) -> FloatArray:
+        return np.take_along_axis(np.where(shards.real, values, 0.0), order, axis=1)
+
+    leaves = np.where(np.take_along_axis(shards.real, order, axis=1), np.take_along_axis(last, order, axis=1), 0)
+    leaves = np.maximum.accumulate(np.maximum(leaves, prefilled.last[:, None]), axis=1)
+    starts = np.concatenate((prefilled.last[:, None], leaves[:, :-1]), axis=1)
+    alive = np.maximum(shards.real.sum(axis=1)[:, None] - np.arange(last.shape[1]), 0)
+    growth = _suffix_sum(ordered(shards.growth))
+    lag = _suffix_sum(ordered(prefilled.joined * shards.growth))
+    context = _suffix_sum(ordered(shards.prompt)) - lag + starts * growth
+    prompts = ordered(shards.prompt)
+    if prefix_caching:
+        prompts = np.where(_last_places(np.take_along_axis(_group_keys(shards), order, axis=1)), prompts, 0.0)
+    held = _suffix_sum(prompts) - lag + (leaves - 1) * growth + alive * timing.tokens_per_sequence
+    iterations = np.where(alive > 0, leaves - starts, 0)
+    divisor = np.maximum(alive, 1)
+    return _Stretches(
+        order, alive, iterations, context / divisor, growth / divisor, np.where(iterations > 0, held, 0.0).max(axis=1)
+    )
+
+
+def _suffix_sum(values: FloatArray) -> FloatArray:
+    return np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
+
+
+def _finish_times(timing: Timing, prefilled: _Prefilled, stretches: _Stretches, valid: BoolArray) -> FloatArray:
+    moving = (stretches.iterations > 0) & valid[:, None]
+    seconds = np.zeros(moving.shape)
+    seconds[moving] = timing.stretches(
+        stretches.alive[moving], stretches.context[moving], stretches.growth[moving], stretches.iterations[moving]
+    )
+    times = prefilled.end_s[:, None] + np.cumsum(seconds, axis=1)
+    finish_s = np.empty(times.shape)
+    np.put_along_axis(finish_s, stretches.order, times, axis=1)
+    return finish_s
+
+
+def _book(tally: Tally, prefilled: _Prefilled, stretches: _Stretches, valid: BoolArray) -> None:
+    decoding = prefilled.decoding[:, valid]
+    tally.count_all(decoding, (decoding > 0).astype(np.int64), prefilled.context[:, valid])
+    tokens = prefilled.tokens[:, valid]
+    tally.prefill_iterations += int((tokens > 0).sum())
+    tally.prefill_tokens += int(tokens.sum())
+    count = stretches.iterations[valid]
+    mean = stretches.context[valid] + 0.5 * (count - 1) * stretches.growth[valid]
+    tally.count_all(stretches.alive[valid], count, mean)

@@ -1,0 +1,73 @@
+"""The RL loop as SimPy processes: synchronous steps, phase after phase; asynchronous ones in ``asynchronous``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import simpy
+
+from rlsim.simulation.asynchronous import run_asynchronous
+from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.trace import Trace
+from rlsim.simulation.world import World, record
+
+Process = Generator[simpy.Event, object, None]
+SHOWN_REPLICAS = 8
+"""Replicas drawn in the timeline."""
+
+
+def run_loop(world: World, trace: Trace) -> None:
+    """Simulate one arm of one replication into ``trace``: warm-up and measured steps."""
+    env = simpy.Environment()
+    count = world.scenario.simulation.warmup_steps + world.scenario.simulation.steps
+    if world.scenario.loop.mode == "async":
+        run_asynchronous(env, world, trace, count)
+        return
+    env.process(_synchronous(env, world, trace, count))
+    env.run()
+
+
+def _synchronous(env: simpy.Environment, world: World, trace: Trace, count: int) -> Process:
+    """One step after the other; on split pools the same phases with the other pool idle."""
+    prepare, refit = world.costs.prepare(), world.costs.refit()
+    for step in range(count):
+        start = float(env.now)
+        work = world.draws.step(step, world.costs)
+        result = rollout(
+            work.batch,
+            world.draws.iterations(step, world.acceptance),
+            world.replicas,
+            world.scenario.engine.dispatch,
+            world.costs.iteration,
+            world.scenario.engine.prefix_caching,
+        )
+        if step >= world.scenario.simulation.warmup_steps:
+            trace.iterations(result.tally)
+        generation = result.seconds + world.scenario.workload.environment_s
+        phases = {
+            "prepare_s": prepare.seconds,
+            "generation_s": generation,
+            "data_s": work.data.seconds,
+            "logprob_s": work.logprob.seconds,
+            "train_s": work.train.seconds,
+        }
+        for name, seconds in phases.items():
+            begin = float(env.now)
+            yield env.timeout(seconds)
+            trace.span("generator" if name == "generation_s" else "trainer", name, step, begin, float(env.now))
+        if step == 0:
+            _show_rollout(trace, result, start + prepare.seconds, step)
+        phases |= {"refit_s": refit.seconds, "exposed_generation_s": generation}
+        trace.steps.append(
+            record(world, step, start, float(env.now), phases, {0: len(work.trained_tokens)}, result.facts())
+        )
+
+
+def _show_rollout(trace: Trace, result: RolloutResult, offset_s: float, step: int) -> None:
+    """Replica lanes and the number of running sequences of one rollout."""
+    if not trace.detailed:
+        return
+    for replica, end in enumerate(result.replica_end_s[:SHOWN_REPLICAS]):
+        trace.span(f"replica {replica}", "generation_s", step, offset_s, offset_s + float(end))
+    times, running = result.running_curve()
+    trace.curve("running sequences", [offset_s + t for t in times], running)

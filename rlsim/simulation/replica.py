@@ -1,0 +1,388 @@
+"""One data-parallel replica of a rollout engine, advanced from one change of batch membership to the next.
+
+Rules, after the scheduler of vLLM V1 (``vllm/v1/core/sched/scheduler.py``):
+
+- An iteration decodes every decoding sequence once and prefills with the token budget that is left: first sequences in
+  prefill, then waiting ones in the order of their submission, while slots and KV cache last. Without chunked prefill an
+  iteration that can admit whole prompts does so and decodes nothing.
+- The iteration that finishes a prefill emits the first token; the sequence decodes from the next one. Its remaining
+  tokens take ``iterations`` decode iterations and its cached context grows evenly over them.
+- With prefix caching the prompt of a group is held once while one of its samples is resident, and further samples
+  prefill one token of it.
+- A sequence holds, from its admission on, the context it has or is prefilling and the tokens that it puts into one
+  iteration. Where that exceeds the capacity, the newest running sequence is evicted to the head of the queue, where it
+  cannot fit again before another one leaves. It prefills all its tokens again, which emits one more and counts as one
+  decode iteration.
+- A sample counts as arrived at the first iteration that starts at or after its submission. A pause starts when the
+  iteration in progress ends.
+
+Ties are FIFO and nothing is drawn at random, so equal input gives equal bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable, Iterable
+from heapq import heappop, heappush
+
+from rlsim.costs.seam import IterationTable
+from rlsim.errors import Infeasible
+from rlsim.simulation.samples import Sample, Sequence
+from rlsim.simulation.tally import Tally
+from rlsim.simulation.timing import prepare
+
+_INFINITY = math.inf
+
+
+class Replica:
+    """State of one replica; times in seconds, KV cache in tokens.
+
+    table: its iteration costs and limits. tally: counters, shared by the replicas of a rollout.
+    """
+
+    def __init__(self, table: IterationTable, prefix_caching: bool = True, tally: Tally | None = None) -> None:
+        self._timing = prepare(table)
+        self._sharing = prefix_caching
+        self.tally = tally if tally is not None else Tally(self._timing.slots)
+        self.now_s = 0.0
+        self.peak_kv_tokens = 0.0
+        self.outstanding = 0
+        self._waiting: deque[Sequence] = deque()
+        self._waiting_prompts = 0
+        self._running: dict[Sequence, None] = {}
+        self._prefilling: deque[Sequence] = deque()
+        self._prefilled: list[Sequence] = []
+        self._heap: list[tuple[int, int, Sequence]] = []
+        self._residents: dict[Hashable, int] = {}
+        self._interrupts: deque[tuple[float, float, bool]] = deque()
+        self._iteration = 0
+        self._tickets = 0
+        self._base = 0.0
+        self._growth = 0.0
+        self._held = 0.0
+        self._end_s: float | None = None
+        self._stretch = self._decoded = 0
+
+    def submit(self, time_s: float, samples: Iterable[Sample]) -> None:
+        """Queue samples at a time not before earlier submissions.
+
+        Raises Infeasible for a sample that could not fit the KV cache even alone.
+        """
+        spare = self._timing.kv_capacity_tokens - self._timing.tokens_per_sequence + 1
+        waiting = self._waiting
+        first = not waiting
+        for sample in samples:
+            if sample[2] + sample[3] > spare:
+                raise Infeasible(
+                    "one sequence exceeds the KV cache of a replica",
+                    sample[2] + sample[3] + self._timing.tokens_per_sequence - 1,
+                    self._timing.kv_capacity_tokens,
+                    "tokens",
+                )
+            waiting.append(Sequence(sample, time_s))
+            self._waiting_prompts += sample[2]
+            self.outstanding += 1
+        if first and len(self._running) < self._timing.slots:
+            self._cut(time_s)
+
+    def has_room(self, sample: Sample) -> bool:
+        """Whether a slot and KV cache for the prompt are free behind all that wait."""
+        waiting = self._waiting_prompts + (len(self._waiting) + 1) * self._timing.tokens_per_sequence
+        return (
+            self.outstanding < self._timing.slots
+            and self._kv_tokens() + waiting + sample.prompt_tokens <= self._timing.kv_capacity_tokens
+        )
+
+    def pause(self, time_s: float, duration_s: float, recompute_kv: bool = False) -> None:
+        """Stop for ``duration_s`` once the iteration in progress at ``time_s`` has ended.
+
+        recompute_kv: all resident sequences then prefill their context again.
+        """
+        self._interrupts.append((time_s, duration_s, recompute_kv))
+        self._cut(time_s)
+
+    def recompute_kv(self, time_s: float) -> None:
+        """Drop the KV cache at the first iteration boundary from ``time_s`` on; resident sequences prefill again."""
+        self.pause(time_s, 0.0, recompute_kv=True)
+
+    def next_event_time(self) -> float:
+        """End of the current segment, infinite when idle.
+
+        A segment is a pause, one iteration with prefill, or a stretch of decoding up to a completion, a lack of KV
+        cache, an arrival or a pause. Nothing completes before it ends. Later submissions and pauses shorten a stretch;
+        an iteration with prefill starts with this call, so submit what arrives now before asking.
+        """
+        if self._end_s is None:
+            self._begin()
+        end_s = self._end_s
+        return _INFINITY if end_s is None else end_s
+
+    def advance_to(self, time_s: float) -> list[tuple[float, int]]:
+        """Complete all segments that end by ``time_s``; (finish time, sample id) in order of time.
+
+        What starts at ``time_s`` itself is left for later, so that samples submitted then still take part in it.
+        """
+        done: list[tuple[float, int]] = []
+        end_s = self._end_s
+        while True:
+            if end_s is None:
+                if self.now_s >= time_s:
+                    return done
+                self._begin()
+                end_s = self._end_s
+            if end_s is None or end_s > time_s:
+                return done
+            self._finish(end_s, done)
+            end_s = None
+
+    def _begin(self) -> None:
+        """Settle what the next segment is and when it ends."""
+        self._stretch = self._decoded = 0
+        if self._interrupts and self._begin_pause():
+            return
+        waiting, running = self._waiting, self._running
+        if not running:
+            if not waiting:
+                return
+            if waiting[0].arrival_s > self.now_s:
+                self.now_s = waiting[0].arrival_s
+        timing = self._timing
+        context = self._base + self._iteration * self._growth
+        kv = context + self._held + len(running) * timing.tokens_per_sequence
+        if kv > timing.kv_capacity_tokens:
+            kv = self._evict(kv)
+        if self._prefilling or (
+            waiting
+            and waiting[0].arrival_s <= self.now_s
+            and len(running) < timing.slots
+            and kv + self._kv_of(waiting[0]) <= timing.kv_capacity_tokens
+        ):
+            self._begin_prefill(kv)
+        else:
+            self._begin_stretch(kv)
+
+    def _begin_prefill(self, kv: float) -> None:
+        """Start one iteration that prefills within the token budget."""
+        timing = self._timing
+        decoding = len(self._running) - len(self._prefilling) if timing.chunked_prefill else 0
+        budget = timing.max_batched_tokens - decoding * timing.tokens_per_sequence
+        tokens = 0
+        for sequence in self._prefilling:
+            chunk = self._chunk(sequence.need, tokens, budget)
+            if not chunk:
+                break
+            sequence.need -= chunk
+            tokens += chunk
+            if not sequence.need:
+                self._prefilled.append(sequence)
+        if len(self._prefilled) == len(self._prefilling):
+            tokens, kv = self._admit(tokens, budget, kv)
+        if kv > self.peak_kv_tokens:
+            self.peak_kv_tokens = kv
+        seconds = timing.prefill(decoding, tokens)
+        if decoding:
+            context = (self._base + self._iteration * self._growth) / decoding
+            seconds += timing.decode(decoding, context)
+            self.tally.count(decoding, 1, context)
+            self._decoded = 1
+        self.tally.prefill(tokens)
+        self._end_s = self.now_s + seconds
+
+    def _admit(self, tokens: int, budget: int, kv: float) -> tuple[int, float]:
+        """Admit waiting sequences in order while budget, slots and KV cache last; tokens and KV tokens taken so far."""
+        waiting, running, residents, timing = self._waiting, self._running, self._residents, self._timing
+        capacity, per_sequence = timing.kv_capacity_tokens, timing.tokens_per_sequence
+        while waiting and len(running) < timing.slots and waiting[0].arrival_s <= self.now_s:
+            sequence = waiting[0]
+            others = residents.get(sequence.group, 0) if self._sharing else 0
+            need = 0 if others else sequence.prompt
+            held: float = need
+            if sequence.resumed:
+                need += sequence.generated()
+                held += (sequence.done + 1) * sequence.growth
+            chunk = self._chunk(need or 1, tokens, budget)
+            if not chunk or kv + held + per_sequence > capacity:
+                break
+            kv += held + per_sequence
+            tokens += chunk
+            waiting.popleft()
+            self._held += held
+            self._waiting_prompts -= sequence.prompt
+            running[sequence] = None
+            if self._sharing:
+                residents[sequence.group] = others + 1
+            sequence.need = (need or 1) - chunk
+            self._prefilling.append(sequence)
+            if not sequence.need:
+                self._prefilled.append(sequence)
+        return tokens, kv
+
+    def _chunk(self, need: int, taken: int, budget: int) -> int:
+        """Tokens of a prefill that fit an iteration: any share of it when chunked, else all or nothing."""
+        if self._timing.chunked_prefill:
+            return min(need, budget - taken)
+        return need if not taken or taken + need <= budget else 0
+
+    def _begin_stretch(self, kv: float) -> None:
+        """Find how many iterations pass before the membership changes, and when the last of them ends."""
+        timing = self._timing
+        decoding = len(self._running)
+        heap, growth, iteration = self._heap, self._growth, self._iteration
+        while heap[0][2].ticket != heap[0][1]:
+            heappop(heap)
+        count = heap[0][0] - iteration
+        spare = timing.kv_capacity_tokens - kv
+        if count * growth > spare:
+            count = min(count, int(spare / growth) + 1)
+        context = (self._base + iteration * growth) / decoding
+        seconds = timing.stretch(decoding, context, growth / decoding, count)
+        self._stretch = self._decoded = count
+        self._end_s = self.now_s + seconds
+        if self._interrupts:
+            self._cut(self._interrupts[0][0])
+        waiting = self._waiting
+        if waiting and waiting[0].arrival_s > self.now_s and decoding < timing.slots:
+            self._cut(waiting[0].arrival_s)
+
+    def _cut(self, time_s: float) -> None:
+        """End a stretch of decoding with the iteration that is in progress at ``time_s``."""
+        end_s = self._end_s
+        if not self._stretch or end_s is None or time_s >= end_s:
+            return
+        if time_s <= self.now_s:
+            self._end_s = None
+            return
+        decoding = len(self._running)
+        context = (self._base + self._iteration * self._growth) / decoding
+        count, seconds = self._timing.iterations_until(
+            time_s - self.now_s, decoding, context, self._growth / decoding, (self._stretch, end_s - self.now_s)
+        )
+        self._stretch = self._decoded = count
+        self._end_s = self.now_s + seconds
+
+    def _finish(self, end_s: float, done: list[tuple[float, int]]) -> None:
+        """Book the segment that ends at ``end_s``."""
+        count = self._stretch
+        if count:
+            growth, decoding = self._growth, len(self._running)
+            last = self._base + (self._iteration + count - 1) * growth
+            kv = last + self._held + decoding * self._timing.tokens_per_sequence
+            if kv > self.peak_kv_tokens:
+                self.peak_kv_tokens = kv
+            tally = self.tally
+            tally.iterations_at[decoding] += count
+            tally.context_at[decoding] += count * (last - 0.5 * (count - 1) * growth) / decoding
+        self._iteration += self._decoded
+        self.now_s = end_s
+        self._end_s = None
+        self._stretch = 0
+        heap, iteration = self._heap, self._iteration
+        while heap and heap[0][0] <= iteration:
+            _, ticket, sequence = heappop(heap)
+            if sequence.ticket == ticket:
+                self._leave_decoding(sequence)
+                self._remove(sequence)
+                done.append((end_s, sequence.id))
+        if self._prefilled:
+            self._start_decoding(end_s, done)
+
+    def _start_decoding(self, end_s: float, done: list[tuple[float, int]]) -> None:
+        iteration = self._iteration
+        for sequence in self._prefilled:
+            self._prefilling.popleft()
+            self._held -= (sequence.done + sequence.resumed) * sequence.growth
+            sequence.done += sequence.resumed
+            sequence.resumed = True
+            if sequence.done >= sequence.total:
+                self._remove(sequence)
+                done.append((end_s, sequence.id))
+                continue
+            base = sequence.prompt + (sequence.done - iteration) * sequence.growth
+            sequence.base = base
+            self._base += base
+            self._growth += sequence.growth
+            self._held -= sequence.prompt
+            self._tickets += 1
+            sequence.ticket = self._tickets
+            sequence.last = iteration + sequence.total - sequence.done
+            heappush(self._heap, (sequence.last, self._tickets, sequence))
+        self._prefilled.clear()
+
+    def _kv_tokens(self) -> float:
+        context = self._base + self._iteration * self._growth
+        return context + self._held + len(self._running) * self._timing.tokens_per_sequence
+
+    def _kv_of(self, sequence: Sequence) -> float:
+        """KV tokens that admission of ``sequence`` adds."""
+        own = (sequence.done + sequence.resumed) * sequence.growth + self._timing.tokens_per_sequence
+        return own if self._sharing and sequence.group in self._residents else own + sequence.prompt
+
+    def _leave_decoding(self, sequence: Sequence) -> None:
+        """Take a decoding sequence out of the sums; it holds only its prompt afterwards."""
+        sequence.ticket = -1
+        self._base -= sequence.base
+        self._growth -= sequence.growth
+        self._held += sequence.prompt
+
+    def _remove(self, sequence: Sequence, completed: bool = True) -> None:
+        del self._running[sequence]
+        self.outstanding -= completed
+        if self._sharing:
+            others = self._residents[sequence.group] - 1
+            if others:
+                self._residents[sequence.group] = others
+                return
+            del self._residents[sequence.group]
+        self._held -= sequence.prompt
+        if not self._running:
+            self._base = self._growth = self._held = 0.0
+
+    def _evict(self, kv: float) -> float:
+        """Send the newest running sequences back to the head of the queue until the rest fits; KV tokens left."""
+        while kv > self._timing.kv_capacity_tokens and len(self._running) > 1:
+            sequence = next(reversed(self._running))
+            self._stop(sequence)
+            self._remove(sequence, completed=False)
+            self._waiting.appendleft(sequence)
+            self._waiting_prompts += sequence.prompt
+            self.tally.preemptions += 1
+            kv = self._kv_tokens()
+        return kv
+
+    def _stop(self, sequence: Sequence) -> None:
+        """Leave decoding or prefill with nothing but the prompt held."""
+        if sequence.ticket < 0:
+            self._prefilling.remove(sequence)
+            self._held -= (sequence.done + sequence.resumed) * sequence.growth
+        else:
+            sequence.done = sequence.total - (sequence.last - self._iteration)
+            self._leave_decoding(sequence)
+
+    def _begin_pause(self) -> bool:
+        """Start a pause that is due, if any; an idle replica first serves those due before its next arrival."""
+        time_s, duration_s, recompute = self._interrupts[0]
+        due_s = self.now_s
+        if not self._running:
+            if not self._waiting:
+                return False
+            due_s = max(due_s, self._waiting[0].arrival_s)
+        if time_s > due_s:
+            return False
+        self._interrupts.popleft()
+        if recompute:
+            self._prefill_again()
+        self._end_s = max(self.now_s, time_s) + duration_s
+        return True
+
+    def _prefill_again(self) -> None:
+        """All resident sequences prefill their context again, in the order of their admission."""
+        seen: set[Hashable] = set()
+        for sequence in self._running:
+            self._stop(sequence)
+            self._held += (sequence.done + sequence.resumed) * sequence.growth
+            generated = sequence.generated()
+            known = self._sharing and sequence.group in seen
+            seen.add(sequence.group)
+            sequence.need = max(1, generated) if known else sequence.prompt + generated
+            self._prefilling.append(sequence)

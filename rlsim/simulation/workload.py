@@ -1,0 +1,106 @@
+"""The rollout batch of one step, drawn from a seed alone.
+
+Lengths depend on (seed, replication, step), never on a deployment: whatever is compared meets the same work.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.schema.workload import ConstantLength, Workload
+from rlsim.simulation.lengths import LengthDistribution, solve_distribution, whole_tokens
+from rlsim.speculation.acceptance import Acceptance, iterations_needed
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE = range(4)
+_CAP_POINTS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Samples of one step in the order of their prompt groups; arrays of one entry per sample.
+
+    group: number of the prompt, 0, 0, ..., 1, 1, ... prompt_tokens + response_tokens never exceeds the cap.
+    """
+
+    prompt_tokens: IntArray
+    response_tokens: IntArray
+    group: IntArray
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return int(self.group.size)
+
+    @property
+    def total_tokens(self) -> IntArray:
+        """Prompt plus response of each sample."""
+        return self.prompt_tokens + self.response_tokens
+
+
+def draw_batch(workload: Workload, seed: int, step: int, replication: int) -> Batch:
+    """Draw the generated batch of a step: ceil(prompts_per_step x generated_batch_factor) groups.
+
+    Log lengths (normal scores for other distributions) are sqrt(rho) u_prompt + sqrt(1 - rho) e_sample with
+    rho = group_correlation. Prompts stay below max_sequence_tokens; responses are cut where prompt and response reach
+    it. Raises InputError where a mean length reaches its cap or a length file cannot be used.
+    """
+    prompts, responses = _distributions(workload)
+    groups = math.ceil(workload.prompts_per_step * workload.generated_batch_factor - 1e-9)
+    size = workload.generations_per_prompt
+    prompt = whole_tokens(
+        prompts.at(_normals(groups, seed, replication, step, _PROMPTS)), workload.max_sequence_tokens - 1
+    )
+    shared = _normals(groups, seed, replication, step, _GROUPS)
+    own = _normals(groups * size, seed, replication, step, _SAMPLES)
+    rho = workload.group_correlation
+    scores = np.repeat(math.sqrt(rho) * shared, size) + math.sqrt(1 - rho) * own
+    prompt = np.repeat(prompt, size)
+    return Batch(
+        prompt_tokens=prompt,
+        response_tokens=whole_tokens(responses.at(scores), workload.max_sequence_tokens - prompt),
+        group=np.repeat(np.arange(groups), size),
+    )
+
+
+def draw_iterations(batch: Batch, acceptance: Acceptance, seed: int, step: int, replication: int) -> IntArray:
+    """Decode iterations of each sample of ``batch``.
+
+    The prefill emits the first token; the rest takes one iteration a token, or as many verifications as it needs.
+    """
+    rng = _generator(seed, replication, step, _ACCEPTANCE)
+    return iterations_needed(batch.response_tokens - 1, acceptance, rng)
+
+
+def _generator(seed: int, replication: int, step: int, purpose: int) -> np.random.Generator:
+    return np.random.default_rng([seed, replication, step, purpose])
+
+
+def _normals(count: int, seed: int, replication: int, step: int, purpose: int) -> FloatArray:
+    return _generator(seed, replication, step, purpose).standard_normal(count)
+
+
+@functools.lru_cache(maxsize=64)
+def _distributions(workload: Workload) -> tuple[LengthDistribution, LengthDistribution]:
+    """Prompt and response distributions; a length file is read once per process."""
+    cap = workload.max_sequence_tokens
+    prompts = solve_distribution(workload.prompt_tokens, np.array([cap - 1.0]), "prompt")
+    if isinstance(workload.prompt_tokens, ConstantLength):
+        caps = np.array([float(cap - workload.prompt_tokens.tokens)])
+    else:
+        quantiles = _normal_quantiles(_CAP_POINTS)
+        caps = cap - whole_tokens(prompts.at(quantiles), cap - 1).astype(np.float64)
+    return prompts, solve_distribution(workload.response_tokens, caps, "response")
+
+
+def _normal_quantiles(points: int) -> FloatArray:
+    """Normal scores of ``points`` equally likely classes."""
+    return np.array([NormalDist().inv_cdf((i + 0.5) / points) for i in range(points)])

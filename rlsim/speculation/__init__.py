@@ -1,0 +1,1 @@
+"""Speculative decoding: the acceptance process and the drafters."""

@@ -1,0 +1,12 @@
+"""The only place with powers of ten and two. Everything else is seconds, bytes, FLOP and tokens."""
+
+from __future__ import annotations
+
+GIGA = 1e9
+TERA = 1e12
+GIB = float(2**30)
+MICROSECOND = 1e-6
+MILLISECOND = 1e-3
+
+BYTES_PER_ELEMENT = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "fp32": 4.0}
+"""Bytes of one stored value by precision; NVFP4 is 4 bits plus one FP8 scale for 16 values."""

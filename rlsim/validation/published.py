@@ -1,0 +1,114 @@
+"""All published tables at once: steps, the study, fixed-batch speedups, refits, and sweeps given by path."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlsim.validation.refits import published_refits
+from rlsim.validation.speculation import measured_speculation
+from rlsim.validation.study import Compared, published_table, study
+from rlsim.validation.sweeps import SweepResult, iteration_sweep
+from rlsim.validation.text import columns, render
+from rlsim.validation.validate import Validation, quantile_abs, validate
+
+STUDY_SIMULATIONS = 17
+"""Projections behind the study's cells, for the progress counter."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """Everything published beside our predictions.
+
+    digest: first 16 hex digits of the SHA-256 of the published tables. refits_left_out: (id, reason).
+    """
+
+    digest: str
+    steps: Validation
+    study: tuple[Compared, ...]
+    speculation: tuple[Compared, ...]
+    refits: tuple[Compared, ...]
+    refits_left_out: tuple[tuple[str, str], ...]
+    sweeps: tuple[SweepResult, ...]
+
+    def compared(self) -> tuple[Compared, ...]:
+        """All figures beside the steps."""
+        return (*self.study, *self.speculation, *self.refits)
+
+    def to_json(self) -> str:
+        """The steps by contract, with the other tables beside them."""
+        document = {
+            **self.steps.as_dict(),
+            "digest": self.digest,
+            "compared": [cell.as_dict() for cell in self.compared()],
+            "sweeps": [sweep.as_dict() for sweep in self.sweeps],
+            "refits_left_out": dict(self.refits_left_out),
+        }
+        return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+    def text(self) -> str:
+        """For a terminal."""
+        parts = [render(self.steps), "Other published figures\n" + group_table(self.compared())]
+        return "\n\n".join([*parts, *(sweep.text() for sweep in self.sweeps)])
+
+
+def group_errors(cells: Sequence[Compared]) -> list[tuple[str, int, float, float]]:
+    """(group, number of figures, median absolute error, largest absolute error) in per cent."""
+    out = []
+    for group in dict.fromkeys(cell.group for cell in cells):
+        errors = [cell.error_pct for cell in cells if cell.group == group]
+        out.append((group, len(errors), quantile_abs(errors, 0.5) or 0.0, max(abs(e) for e in errors)))
+    return out
+
+
+def group_table(cells: Sequence[Compared]) -> str:
+    """One line per group of figures."""
+    body = [[group, str(n), f"{median:.1f} %", f"{worst:.1f} %"] for group, n, median, worst in group_errors(cells)]
+    return columns(["", "figures", "median error", "largest"], body)
+
+
+def run_published(
+    seed: int = 0,
+    replications: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+    sweeps: Sequence[Path] = (),
+) -> Published:
+    """Predict every published table that comes with rlsim, and the sweeps of engine iterations at ``sweeps``."""
+    done = [0, STUDY_SIMULATIONS]
+
+    def rows(now: int, total: int) -> None:
+        done[:] = [now, total + STUDY_SIMULATIONS]
+        if progress is not None:
+            progress(now, done[1])
+
+    def tick() -> None:
+        done[0] = min(done[0] + 1, done[1] - 1)
+        if progress is not None:
+            progress(*done)
+
+    steps = validate(published_table("rl_steps.csv"), rows, seed, replications)
+    cells = study(seed, replications, tick)
+    refits, left_out = published_refits()
+    found = Published(
+        published_digest(),
+        steps,
+        cells,
+        measured_speculation(),
+        refits,
+        left_out,
+        tuple(iteration_sweep(path) for path in sweeps),
+    )
+    if progress is not None:
+        progress(done[1], done[1])
+    return found
+
+
+def published_digest() -> str:
+    """First 16 hex digits of the SHA-256 of the published tables, names included."""
+    digest = hashlib.sha256()
+    for path in sorted(published_table("").glob("*.csv")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,242 @@
+"""One row of a table of measured steps becomes one scenario.
+
+Columns are those of the table of published steps (calibration/published). Lengths there exclude the prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from rlsim.hardware.cards import list_cards, load_card
+from rlsim.hardware.profile import list_profiles, load_profile
+from rlsim.schema.messages import as_input_error
+from rlsim.schema.scenario import Scenario
+
+PROMPT_TOKENS = 107
+"""Prompt with template of OpenMathInstruct-2 on these recipes: tokens/s x time - mean generated, median of 41 rows."""
+LOG_SIGMA = 0.7
+"""Spread of log lengths where a table gives only the mean. Assumption."""
+MTP_ACCEPTANCE_LENGTH = 1.82
+"""DeepSeek-R1 MTP with k=1 (vLLM PR 12755), where a row publishes none."""
+MAX_SAMPLES = 200_000
+"""Samples of one step that a row may ask for; the largest published one has 4,096."""
+VLLM_OF_RELEASE = {"v0.3": "0.10.0", "v0.4": "0.10.0", "v0.5": "0.11.2", "v0.6": "0.17.1", "v0.7": "0.20.0"}
+"""vLLM version pinned by each NeMo-RL release. Its main branch of mid 2026 counts as v0.7."""
+NEEDED = (
+    "id", "model", "gpu", "num_gpus", "on_off_policy", "prompts_per_step", "generations_per_prompt",
+    "max_seq_len", "avg_seq_len", "total_step_time_s",
+)  # fmt: skip
+"""Columns without which nothing can be simulated."""
+
+Row = Mapping[str, str]
+
+
+class Skip(Exception):  # noqa: N818 - a reason rather than an accident
+    """Why a row is not simulated."""
+
+
+def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
+    """Scenario of one measured step. Raises Skip where the row leaves something essential open or is not understood."""
+    for column in NEEDED:
+        if not row.get(column, "").strip():
+            raise Skip(f"{column} is not given")
+    lag = _lag(row["on_off_policy"])
+    document: dict[str, object] = {
+        "name": row["id"][:200],
+        "model": load_card(card_name(row["model"])),
+        "hardware": load_profile(profile_name(row["gpu"])),
+        "cluster": _cluster(row, lag),
+        "workload": _workload(row),
+        "engine": _engine(row),
+        "speculation": _speculation(row),
+        "trainer": _trainer(row),
+        "loop": {
+            "mode": "async" if lag else "sync",
+            "policy_lag": lag,
+            "in_flight_updates": _flag(row, "in_flight_weight_updates", True),
+        },
+        "simulation": {
+            "seed": seed,
+            "replications": replications,
+            "steps": 4 if lag else 1,
+            "warmup_steps": lag + 2 if lag else 0,
+        },
+    }
+    try:
+        return Scenario.model_validate(document)
+    except ValidationError as error:
+        raise Skip(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
+
+
+def engine_version(row: Row) -> str | None:
+    """Version of the rollout engine that the row's framework release pins, or None where that is not known."""
+    release = row.get("framework_version", "").lower()
+    if not release.startswith("nemo-rl"):
+        return None
+    if "main 2026" in release:
+        return VLLM_OF_RELEASE["v0.7"]
+    return next((version for tag, version in VLLM_OF_RELEASE.items() if tag in release), None)
+
+
+def number(row: Row, column: str, default: float | None = None) -> float:
+    """A finite, non-negative number from a cell; Skip names the column otherwise."""
+    text = row.get(column, "").strip()
+    if not text:
+        if default is None:
+            raise Skip(f"{column} is not given")
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise Skip(f"{column} is not a number: {text[:40]!r}") from None
+    if not math.isfinite(value) or value < 0:
+        raise Skip(f"{column} must be finite and not negative; got {text[:40]}")
+    return value
+
+
+def _whole(row: Row, column: str, default: int | None = None) -> int:
+    value = number(row, column, default)
+    if value != int(value) or value < 1:
+        raise Skip(f"{column} must be a whole number of at least 1; got {row.get(column, '')[:40]}")
+    return int(value)
+
+
+def _flag(row: Row, column: str, default: bool) -> bool:
+    text = row.get(column, "").strip().lower()
+    return default if not text else text.startswith("true")
+
+
+def card_name(name: str) -> str:
+    """Model card of a model named as its publishers do; Skip where there is none."""
+    wanted = name.split("/")[-1].lower().replace("-instruct", "").replace("-base", "")
+    known = {card.lower(): card for card in list_cards()}
+    if wanted not in known:
+        raise Skip(f"no model card for {name!r}; there are {', '.join(sorted(known))}")
+    return known[wanted]
+
+
+def profile_name(gpu: str) -> str:
+    """Hardware profile of a GPU by its name or the first part of it (h100, gb200); Skip where there is none."""
+    wanted = gpu.strip().lower()
+    for name in list_profiles():
+        if name == wanted or name.split("_")[0] == wanted:
+            return name
+    raise Skip(f"no hardware profile for {gpu!r}; there are {', '.join(list_profiles())}")
+
+
+def _lag(text: str) -> int:
+    words = text.lower().split()
+    if words and words[0] == "sync":
+        return 0
+    if words and words[0].startswith("async"):
+        digits = [word for word in words if word.isdigit()]
+        return int(digits[0]) if digits else 1
+    raise Skip(f"on_off_policy must be 'sync' or 'async lag N'; got {text[:40]!r}")
+
+
+def _cluster(row: Row, lag: int) -> dict[str, int]:
+    total = _whole(row, "num_gpus")
+    if lag or not _flag(row, "colocated", True):
+        generation = _whole(row, "gen_gpus", max(1, total // 2))
+        return {
+            "num_gpus": total,
+            "generation_gpus": generation,
+            "training_gpus": _whole(row, "train_gpus", max(1, total - generation)),
+        }
+    return {"num_gpus": total}
+
+
+def _workload(row: Row) -> dict[str, object]:
+    prompts, group = _whole(row, "prompts_per_step"), _whole(row, "generations_per_prompt")
+    trained = _whole(row, "rollout_batch", prompts * group)
+    if max(prompts * group, trained) > MAX_SAMPLES:
+        raise Skip(f"{max(prompts * group, trained):,} samples in one step are more than {MAX_SAMPLES:,}")
+    factor = max(1.0, prompts * group / trained)
+    cap, mean = _whole(row, "max_seq_len"), number(row, "avg_seq_len")
+    prompt = _whole(row, "prompt_tokens", min(PROMPT_TOKENS, max(1, cap // 4)))
+    if mean >= cap - prompt:
+        raise Skip(f"avg_seq_len {mean:g} reaches max_seq_len {cap} less a prompt of {prompt} tokens")
+    return {
+        "prompts_per_step": max(1, round(trained / group)),
+        "generations_per_prompt": group,
+        "generated_batch_factor": factor,
+        "prompt_tokens": {"kind": "constant", "tokens": prompt},
+        "response_tokens": {"kind": "lognormal", "mean_tokens": mean, "log_sigma": LOG_SIGMA},
+        "max_sequence_tokens": cap,
+    }
+
+
+def _engine(row: Row) -> dict[str, object]:
+    own_engine = _flag(row, "async_engine", row["on_off_policy"].lower().startswith("async"))
+    precision = row.get("gen_precision", "").strip() or "bf16"
+    tensor = _whole(row, "gen_tp", 1)
+    return {
+        "version": engine_version(row),
+        "tensor_parallel": tensor,
+        "pipeline_parallel": _whole(row, "gen_pp", 1),
+        "expert_parallel": _whole(row, "gen_ep", 1),
+        "weight_precision": precision,
+        "max_running_sequences": _whole(row, "inferred_max_num_seqs", 128 if own_engine else 1024),
+        "max_batched_tokens": 2048 if own_engine else 16384,
+        "max_captured_tokens": min(512, 2 * _whole(row, "inferred_max_num_seqs", 128 if own_engine else 1024)),
+        "gpu_memory_utilization": number(row, "gpu_memory_utilization", 0.6),
+        "dispatch": "round_robin" if own_engine else "static",
+    }
+
+
+def _speculation(row: Row) -> dict[str, object]:
+    method = row.get("spec_decode_method", "").strip().lower() or "none"
+    if method == "none":
+        return {}
+    name = {"deepseek_mtp": "mtp", "eagle3": "eagle3", "eagle-3": "eagle3", "mtp": "mtp", "ngram": "ngram"}.get(method)
+    if name is None:
+        raise Skip(f"spec_decode_method {method!r} is not known")
+    k = _whole(row, "spec_k")
+    default = MTP_ACCEPTANCE_LENGTH if name == "mtp" and k == 1 else None
+    return {
+        "method": name,
+        "draft_length": k,
+        "acceptance_length": number(row, "acceptance_length", default),
+        "draft_graph": False,
+    }
+
+
+def _trainer(row: Row) -> dict[str, object]:
+    cap = _whole(row, "max_seq_len")
+    return {
+        "backend": _backend(row),
+        "tensor_parallel": _whole(row, "train_tp", 1),
+        "pipeline_parallel": _whole(row, "train_pp", 1),
+        "context_parallel": _whole(row, "train_cp", 1),
+        "expert_parallel": _whole(row, "train_ep", 1),
+        "precision": row.get("train_precision", "").strip() or "bf16",
+        "global_batch_samples": _whole(row, "train_gbs", 10**9) if row.get("train_gbs", "").strip() else None,
+        "sequence_packing": _flag(row, "sequence_packing", True),
+        "micro_batch_tokens": _whole(row, "train_mb_tokens", cap),
+        "logprob_micro_batch_tokens": _whole(row, "logprob_mb_tokens", cap),
+        "recompute": "full" if _flag(row, "activation_checkpointing", False) else "none",
+        "optimizer_bytes_per_parameter": 8.0,
+        "policy_logprobs": _flag(row, "prev_logprobs_recomputed", True),
+        "reference_logprobs": _reference_logprobs(row),
+    }
+
+
+def _backend(row: Row) -> str:
+    given = row.get("train_backend", "").strip().lower()
+    if given in ("megatron", "fsdp"):
+        return given
+    if given:
+        raise Skip(f"train_backend must be megatron or fsdp; got {given[:40]!r}")
+    hints = f"{row['id']} {row.get('notes', '')}".lower()
+    return "fsdp" if "dtensor" in hints or "fsdp" in hints else "megatron"
+
+
+def _reference_logprobs(row: Row) -> bool:
+    """Whether the reference policy's forward pass runs; it does by default even without a KL penalty (NeMo-RL)."""
+    if row.get("reference_logprobs", "").strip():
+        return _flag(row, "reference_logprobs", True)
+    text = row.get("reference_policy_kl", "").lower()
+    return "recomputed" in text or not any(word in text for word in ("kl=0.0", "skip", "none"))

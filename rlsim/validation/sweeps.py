@@ -1,0 +1,203 @@
+"""Sweeps of engine iterations: measured decode and verification steps beside the cost model's.
+
+The published sweep (furiosa-ai/EfficientRollout, arXiv 2606.18967) is timed around the model runner: it has rows of
+batch 0, which no scheduler would run. Scheduler and executor time is therefore left out here. Its steps also grow with
+context three to four times more slowly than the memory bandwidth of an A100 allows for caches of their own (64
+sequences of Llama-3.1-8B: 1.2 us per token of context, 4.1 us at 2.04 TB/s), as if the sequences shared one cached
+prompt; the cost model has separate caches, so it is too slow at large batch and long context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlsim.costs.model import build_costs
+from rlsim.costs.seam import IterationTable
+from rlsim.errors import InputError, RlsimError
+from rlsim.hardware.cards import load_card
+from rlsim.hardware.profile import load_profile
+from rlsim.schema.scenario import Scenario
+from rlsim.validation.rows import Skip, card_name, number
+from rlsim.validation.table import printable, read_table
+from rlsim.validation.validate import quantile_abs
+
+SWEEP_COLUMNS = ("model", "batch", "seq", "gamma", "mode", "median_ms")
+"""Columns of a sweep; the mode is target_decode or target_verify (gamma + 1 tokens of each sequence in one pass)."""
+MOST_SEQUENCES, MOST_CONTEXT_TOKENS, MOST_DRAFTED = 4096, 1_000_000, 32
+"""Largest point of a sweep that is compared."""
+CAPTURED_TOKENS = 512
+"""Largest captured batch of engines with their usual limit of 256 sequences and more."""
+TRAINING_GPUS = 64
+"""Trainer beside the engine of a sweep; it only has to fit, nothing of it is timed."""
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One engine step: ``batch`` sequences of ``context_tokens`` cached tokens, ``draft_length`` + 1 tokens each."""
+
+    model: str
+    batch: int
+    context_tokens: float
+    draft_length: int
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def error_pct(self) -> float:
+        """100 (predicted / measured - 1)."""
+        return 100 * (self.predicted_s / self.measured_s - 1)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """All comparable points of a sweep; ``skipped`` counts the others by reason."""
+
+    name: str
+    points: tuple[SweepPoint, ...]
+    skipped: Mapping[str, int]
+
+    def median_abs_error_pct(self, verifying: bool | None = None) -> float | None:
+        """Median absolute error; of verification only, of decoding only, or (None) of all points."""
+        chosen = [p for p in self.points if verifying is None or (p.draft_length > 0) == verifying]
+        return quantile_abs([p.error_pct for p in chosen], 0.5)
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "points": len(self.points),
+            "median_abs_error_pct": self.median_abs_error_pct(),
+            "decode_median_abs_error_pct": self.median_abs_error_pct(False),
+            "verify_median_abs_error_pct": self.median_abs_error_pct(True),
+            "p90_abs_error_pct": quantile_abs([p.error_pct for p in self.points], 0.9),
+            "skipped": dict(self.skipped),
+        }
+
+    def text(self) -> str:
+        """Errors by number of tokens per sequence, then the summary."""
+        lines = [f"{printable(self.name)}: {len(self.points)} points"]
+        for k in sorted({p.draft_length for p in self.points}):
+            errors = [p.error_pct for p in self.points if p.draft_length == k]
+            what = "decode" if k == 0 else f"verify {k} + 1"
+            lines.append(
+                f"  {what:14s} {len(errors):4d} points, median error {quantile_abs(errors, 0.5):5.1f} %, "
+                f"bias {float(np.median(errors)):+5.1f} %"
+            )
+        for reason, count in self.skipped.items():
+            lines.append(f"  {count} points left out: {reason}")
+        median = self.median_abs_error_pct()
+        return "\n".join([*lines, f"  median error {median:.1f} %" if median is not None else "  nothing to compare"])
+
+
+def iteration_sweep(table: Path, hardware: str = "a100_sxm", engine_version: str = "0.11.2") -> SweepResult:
+    """Compare a sweep of engine steps with the cost model at tensor parallel 1 in BF16 with captured graphs.
+
+    table: CSV with SWEEP_COLUMNS. hardware: profile it was measured on. engine_version: of vLLM. Steps of a drafter
+    (mode drafter_decode) are left out, since drafters of sweeps are not described. Raises InputError where the file is
+    no such table.
+    """
+    points, skipped = [], dict[str, int]()
+    tables: dict[tuple[str, int], IterationTable] = {}
+    records = read_table(table, SWEEP_COLUMNS)
+    largest = _largest([record.cells for record in records])
+    for record in records:
+        try:
+            if record.problem:
+                raise Skip("a record with another number of cells than the header")
+            points.append(_point(record.cells, hardware, engine_version, tables, largest))
+        except (Skip, RlsimError) as reason:
+            skipped[str(reason)] = skipped.get(str(reason), 0) + 1
+    return SweepResult(table.stem, tuple(points), skipped)
+
+
+def _largest(rows: Sequence[Mapping[str, str]]) -> tuple[int, int]:
+    """Most sequences and longest context of the sweep, where they are numbers."""
+
+    def top(column: str, most: int) -> int:
+        digits = [cell for row in rows if (cell := row.get(column, "")).isascii() and cell.isdigit() and len(cell) < 8]
+        return max([1, *(value for value in map(int, digits) if value <= most)])
+
+    return top("batch", MOST_SEQUENCES), top("seq", MOST_CONTEXT_TOKENS)
+
+
+def _point(
+    cells: Mapping[str, str],
+    hardware: str,
+    version: str,
+    tables: dict[tuple[str, int], IterationTable],
+    largest: tuple[int, int],
+) -> SweepPoint:
+    mode = cells["mode"]
+    if mode not in ("target_decode", "target_verify"):
+        raise Skip(f"mode {printable(mode, 30)}")
+    batch, context, gamma = (number(cells, name) for name in ("batch", "seq", "gamma"))
+    measured_ms = number(cells, "median_ms")
+    if batch < 1 or context < 1 or measured_ms <= 0:
+        raise Skip("batch, seq and median_ms must be above 0")
+    if batch > MOST_SEQUENCES or context > MOST_CONTEXT_TOKENS or gamma > MOST_DRAFTED or batch % 1 or gamma % 1:
+        raise Skip(
+            f"batch over {MOST_SEQUENCES:,}, seq over {MOST_CONTEXT_TOKENS:,}, gamma over {MOST_DRAFTED}, or not whole"
+        )
+    k = int(gamma) if mode == "target_verify" else 0
+    key = (cells["model"], k)
+    if key not in tables:
+        engine = {"version": version, "host_iteration_s": 0.0, "host_sequence_s": 0.0}
+        tables[key] = engine_table(cells["model"], hardware, *largest, engine, verification(k))
+    predicted_s = iteration_s(tables[key], int(batch), context)
+    return SweepPoint(cells["model"], int(batch), context, k, measured_ms / 1e3, predicted_s)
+
+
+def verification(draft_length: int) -> dict[str, object]:
+    """Speculation keys of a verification of ``draft_length`` + 1 tokens without a drafter; none for 0."""
+    if draft_length == 0:
+        return {}
+    lookup = {"method": "ngram", "acceptance_length": 1.0, "lookup_s_per_1k_tokens": 0.0}
+    return {**lookup, "draft_length": draft_length}
+
+
+def engine_table(
+    model: str,
+    hardware: str,
+    batch: int,
+    context_tokens: float,
+    engine: Mapping[str, object],
+    speculation: Mapping[str, object],
+) -> IterationTable:
+    """Iteration costs of one replica for up to ``batch`` sequences of up to ``context_tokens``.
+
+    model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
+    """
+    gpus = engine.get("tensor_parallel", 1)
+    document = {
+        "name": "engine",
+        "model": load_card(card_name(model)),
+        "hardware": load_profile(hardware),
+        "cluster": {"num_gpus": gpus + TRAINING_GPUS if isinstance(gpus, int) else gpus, "generation_gpus": gpus},
+        "workload": {
+            "prompts_per_step": 2 * batch,
+            "generations_per_prompt": 1,
+            "prompt_tokens": {"kind": "constant", "tokens": 8},
+            "response_tokens": {"kind": "constant", "tokens": 8},
+            "max_sequence_tokens": max(64, int(context_tokens) + 64),
+        },
+        "engine": {
+            "max_running_sequences": batch,
+            "max_captured_tokens": CAPTURED_TOKENS,
+            "dispatch": "round_robin",
+            **engine,
+        },
+        "speculation": dict(speculation),
+    }
+    return build_costs(Scenario.model_validate(document)).iteration
+
+
+def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:
+    """Seconds of one iteration of ``batch`` decoding sequences with ``context_tokens`` cached each."""
+    if batch >= len(table.step_s):
+        raise InputError(f"the table holds up to {len(table.step_s) - 1} sequences; got {batch}")
+    grid = np.arange(table.attention_s.shape[1]) * table.context_step_tokens
+    return float(table.step_s[batch] + np.interp(context_tokens, grid, table.attention_s[batch]))

@@ -1,0 +1,135 @@
+"""Reading tables that nobody vouches for, and writing tables that spreadsheets may open."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import IO
+
+from rlsim.errors import InputError
+
+MAX_ROWS = 10_000
+"""Rows of one table. A larger file is refused before anything is simulated."""
+MAX_LINE_CHARACTERS = 100_000
+MAX_CELL_CHARACTERS = 10_000
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters that spreadsheets take for a formula (OWASP, CSV injection)."""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One record: the line it ends on, its cells by column (stripped), and why it cannot be read, if so."""
+
+    line: int
+    cells: Mapping[str, str]
+    problem: str = ""
+
+
+def read_table(path: Path, needed: Sequence[str]) -> list[TableRow]:
+    """All records of a UTF-8 CSV with a header line.
+
+    Columns may stand in any order; unknown ones are kept. Raises InputError, naming file and line or column, where the
+    file is no such table, lacks a needed column or has more than MAX_ROWS records. A record with too many or too few
+    cells is returned with its ``problem``.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return list(_records(file, path, needed))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+
+
+def _records(file: IO[str], path: Path, needed: Sequence[str]) -> Iterator[TableRow]:
+    reader = csv.reader(_short_lines(file, path), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(header, path, needed)
+        count = 0
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            count += 1
+            if count > MAX_ROWS:
+                raise InputError(f"{path}: has more than {MAX_ROWS:,} rows; validate it in parts")
+            yield _row(reader.line_num, header, cells)
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num}: not CSV ({error})") from error
+
+
+def _short_lines(file: IO[str], path: Path) -> Iterator[str]:
+    """Lines of the file, none of which can fill the memory."""
+    number = 0
+    while line := file.readline(MAX_LINE_CHARACTERS + 1):
+        number += 1
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise InputError(
+                f"{path}: line {number} is longer than {MAX_LINE_CHARACTERS:,} characters; is this a table?"
+            )
+        if "\0" in line:
+            raise InputError(f"{path}: line {number} holds a NUL character; is this a table?")
+        yield line
+
+
+def _check_header(header: Sequence[str], path: Path, needed: Sequence[str]) -> None:
+    if not any(header):
+        raise InputError(f"{path}: is empty; a header line with {', '.join(needed)} is needed")
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise InputError(f"{path}: column {', '.join(twice)} appears more than once")
+    missing = [name for name in needed if name not in header]
+    if missing:
+        others = [name for name in header if name not in needed]
+        raise InputError(f"{path}: column {', '.join(_with_hint(name, others) for name in missing)} is missing")
+
+
+def _with_hint(name: str, header: Sequence[str]) -> str:
+    near = get_close_matches(name, header, n=1, cutoff=0.75)
+    return f"{name} (there is '{near[0][:60]}')" if near else name
+
+
+def _row(line: int, header: Sequence[str], cells: Sequence[str]) -> TableRow:
+    record = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if name}
+    if len(cells) != len(header):
+        return TableRow(line, record, f"line {line} has {len(cells)} cells, the header {len(header)}")
+    long = [name for name, cell in record.items() if len(cell) > MAX_CELL_CHARACTERS]
+    if long:
+        return TableRow(
+            line,
+            {k: v[:200] for k, v in record.items()},
+            f"{long[0]} is longer than {MAX_CELL_CHARACTERS:,} characters",
+        )
+    return TableRow(line, record)
+
+
+def safe_cell(text: str) -> str:
+    """Text that no spreadsheet runs: an apostrophe before whatever looks like a formula."""
+    return "'" + text if text.lstrip().startswith(_FORMULA_STARTS) or text.startswith(_FORMULA_STARTS) else text
+
+
+def write_table(columns: Sequence[str], rows: Sequence[Sequence[str | float | int | bool | None]]) -> str:
+    """CSV text; text cells are made safe for spreadsheets, numbers keep nine significant digits, None is blank."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: str | float | int | bool | None) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return safe_cell(value) if isinstance(value, str) else f"{value:.9g}"
+
+
+def printable(text: str, width: int = 60) -> str:
+    """One line of printable characters for terminals and pictures: no escapes or breaks, at most ``width`` wide."""
+    clean = "".join(c if c.isprintable() else "?" for c in text)
+    return clean if len(clean) <= width else clean[: width - 3] + "..."

@@ -1,0 +1,93 @@
+"""The journal keeps whole lines only, whatever interrupts it."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from rlsim.calibration.journal import Journal, write_whole
+from rlsim.errors import InputError
+
+
+def test_records_are_there_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "journal.jsonl"
+    journal = Journal(path, "run")
+    journal.append({"cell": "a", "x": 1})
+    journal.append({"cell": "b", "x": 2})
+    assert {key: record["x"] for key, record in Journal(path, "run").records.items()} == {"a": 1, "b": 2}
+
+
+def test_a_later_record_of_the_same_cell_wins(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", "run")
+    journal.append({"cell": "a", "x": 1})
+    journal.append({"cell": "a", "x": 2})
+    assert Journal(tmp_path / "j", "run").records["a"]["x"] == 2
+
+
+@pytest.mark.parametrize("kept", range(1, 30))
+def test_a_line_torn_at_any_byte_costs_that_line_only(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path, "run")
+    journal.append({"cell": "a"})
+    whole = path.read_bytes()
+    journal.append({"cell": "b"})
+    path.write_bytes(path.read_bytes()[: len(whole) + kept])
+    resumed = Journal(path, "run")
+    assert set(resumed.records) == {"a"}
+    resumed.append({"cell": "c"})
+    assert set(Journal(path, "run").records) == {"a", "c"}
+
+
+def test_another_fingerprint_is_ignored_and_kept(tmp_path: Path) -> None:
+    Journal(tmp_path / "j", "old").append({"cell": "a"})
+    Journal(tmp_path / "j", "new").append({"cell": "b"})
+    assert set(Journal(tmp_path / "j", "new").records) == {"b"}
+    assert set(Journal(tmp_path / "j", "old").records) == {"a"}
+
+
+def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path, "run")
+    journal.append({"cell": "a"})
+    before = path.read_bytes()
+    real_write = os.write
+
+    def short(handle: int, data: bytes) -> int:
+        real_write(handle, data[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", short)
+        with pytest.raises(InputError, match="No space left on device"):
+            journal.append({"cell": "b"})
+    assert path.read_bytes() == before
+    journal.append({"cell": "c"})
+    assert set(Journal(path, "run").records) == {"a", "c"}
+
+
+def test_a_number_that_is_none_is_refused(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", "run")
+    with pytest.raises(ValueError, match="JSON"):
+        journal.append({"cell": "a", "x": float("nan")})
+
+
+def test_an_impossible_folder_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        Journal(tmp_path / "file" / "j", "run")
+
+
+def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.json"
+    write_whole(path, "old")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(InputError, match="No space"):
+            write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]

@@ -1,0 +1,89 @@
+"""Scenarios, layers and profiles for the tests of the costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlsim.costs.fabric import Fabric
+from rlsim.costs.layers import EngineLayers
+from rlsim.costs.operators import Operators
+from rlsim.costs.overheads import Overheads
+from rlsim.costs.reference import reference_profile
+from rlsim.hardware.cards import load_card
+from rlsim.hardware.profile import load_profile
+from rlsim.hardware.tables import OperatorTables
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.scenario import Scenario
+
+RATES = (
+    "memory_bandwidth_bytes_per_s",
+    "nvlink_bandwidth_bytes_per_s",
+    "network_bandwidth_bytes_per_s",
+    "host_link_bandwidth_bytes_per_s",
+    "bf16_flops",
+    "fp8_flops",
+)
+"""Rates of a profile of which none may speed anything up when it shrinks."""
+
+WORKLOAD: dict[str, Any] = {
+    "prompts_per_step": 16,
+    "generations_per_prompt": 16,
+    "response_tokens": {"kind": "lognormal", "mean_tokens": 1000.0, "log_sigma": 0.7},
+    "max_sequence_tokens": 4096,
+}
+
+PLAIN = Overheads(
+    host_iteration_s=0.0015,
+    host_sequence_s=1.5e-5,
+    dense_efficiency=1.0,
+    moe_efficiency=1.0,
+    moe_host_layer_s=0.0055,
+    refit_tensor_s=2e-4,
+    refit_fixed_s=0.5,
+    step_error=0.0,
+    speedup_error=0.0,
+    source="tests",
+)
+"""Overheads at round values: operators at the speed of their tables, so that tests do not move with a fit."""
+
+
+def scenario(model: str = "qwen3-8b", hardware: HardwareProfile | str = "h100_sxm", **sections: Any) -> Scenario:
+    """A scenario of 8 GPUs with a small workload; ``sections`` are merged over its own."""
+    profile = load_profile(hardware) if isinstance(hardware, str) else hardware
+    base: dict[str, Any] = {"cluster": {"num_gpus": 8}, "workload": WORKLOAD, "trainer": {"recompute": "full"}}
+    merged = {key: {**base.get(key, {}), **sections.get(key, {})} for key in {*base, *sections}}
+    card = load_card(model).model_dump(mode="json")
+    return Scenario.model_validate(
+        {"name": "test", "model": card, "hardware": profile.model_dump(mode="json"), **merged}
+    )
+
+
+def without_tables(name: str) -> HardwareProfile:
+    """A profile whose operators come from the roofline alone."""
+    return load_profile(name).model_copy(update={"operator_tables": None})
+
+
+def scaled(profile: HardwareProfile, key: str, factor: float) -> HardwareProfile:
+    """``profile`` with one of its quantities multiplied by ``factor``."""
+    quantity = getattr(profile, key)
+    return profile.model_copy(update={key: quantity.model_copy(update={"value": quantity.value * factor})})
+
+
+def tables_of(profile: HardwareProfile) -> OperatorTables | None:
+    """vLLM's measured tables that ``profile`` names."""
+    return None if profile.operator_tables is None else OperatorTables.load(profile.operator_tables, "vllm")
+
+
+def operators(profile: HardwareProfile) -> Operators:
+    """Operator times of ``profile`` with the tables that it names."""
+    return Operators(profile, tables_of(profile), reference_profile(profile))
+
+
+def fabric(profile: HardwareProfile) -> Fabric:
+    """Collective times of ``profile`` with the tables that it names."""
+    return Fabric(profile, tables_of(profile), reference_profile(profile))
+
+
+def layers(given: Scenario) -> EngineLayers:
+    """Rollout layers of a scenario."""
+    return EngineLayers(given.model, given.engine, operators(given.hardware), fabric(given.hardware))

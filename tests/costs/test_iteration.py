@@ -1,0 +1,189 @@
+"""The iteration table: staircase, eager fallback, verification, prefill, monotone where it must be."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import builders
+import numpy as np
+import pytest
+
+from rlsim.costs.iteration import IterationCosts, captured_sizes
+from rlsim.costs.model import build_costs
+
+SPECULATION = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.8}
+MOE = {"cluster": {"num_gpus": 8}, "engine": {"tensor_parallel": 2}, "trainer": {"expert_parallel": 8}}
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "dense": ("qwen3-8b", "h100_sxm", {}),
+    "moe": ("qwen3-30b-a3b", "gb200_nvl72", MOE),
+    "latent": (
+        "deepseek-v3",
+        "h100_sxm",
+        {
+            "cluster": {"num_gpus": 256},
+            "engine": {"tensor_parallel": 32, "gpu_memory_utilization": 0.9},
+            "trainer": {"expert_parallel": 16, "pipeline_parallel": 16},
+        },
+    ),
+    "no tables": ("llama-3.1-8b", "a100_sxm", {}),
+}
+
+
+@cache
+def _costs(case: str, speculative: bool = False, prompts: int = 128, captured: int = 512) -> IterationCosts:
+    model, hardware, sections = CASES[case]
+    engine = {**sections.get("engine", {}), "max_captured_tokens": captured}
+    extra = {"speculation": SPECULATION} if speculative else {}
+    given = builders.scenario(
+        model, hardware, **{**sections, "engine": engine}, workload={"prompts_per_step": prompts}, **extra
+    )
+    return build_costs(given).iteration_costs
+
+
+def test_captured_sizes_are_those_of_the_engines() -> None:
+    """vLLM captures 1, 2, 4, multiples of 8 up to 256 and of 16 beyond, up to its largest."""
+    sizes = captured_sizes(512).tolist()
+    assert sizes[:5] == [1, 2, 4, 8, 16]
+    assert {248, 256, 272, 512} <= set(sizes)
+    assert len(sizes) == 51
+    assert captured_sizes(1).tolist() == [1]
+    assert captured_sizes(500).tolist()[-2:] == [496, 500]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_layers_take_one_time_from_one_captured_size_to_the_next(case: str) -> None:
+    costs = _costs(case)
+    device = costs.components["attention projections"].seconds + costs.components["elementwise"].seconds
+    most = min(len(device) - 1, 255)
+    for low in range(8, most - 8, 8):
+        stair = device[low + 1 : low + 9]
+        assert (stair == stair[0]).all()
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_an_iteration_never_gets_shorter_with_more_sequences(case: str, speculative: bool) -> None:
+    """Captured or eager: within each regime, and from the one into the other."""
+    table = _costs(case, speculative).table
+    assert (np.diff(table.step_s) >= -1e-12).all()
+    assert (np.diff(table.attention_s, axis=1) >= 0).all()
+    assert (np.diff(table.attention_s[1:], axis=0) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_verification_costs_at_least_a_decode(case: str) -> None:
+    decode, verify = _costs(case).table, _costs(case, True).table
+    most = min(len(decode.step_s), len(verify.step_s))
+    assert (verify.step_s[1:most] >= decode.step_s[1:most]).all()
+    assert (verify.attention_s[1:most] >= decode.attention_s[1:most] * (1 - 1e-12)).all()
+    assert verify.tokens_per_sequence == 4
+
+
+def test_nothing_drafted_equals_the_baseline() -> None:
+    """k = 0 at acceptance length 1, whatever the method says, is the autoregressive table."""
+    base = build_costs(builders.scenario()).iteration
+    for method in ("none", "eagle3", "ngram"):
+        chosen = {"method": method, "draft_length": 0, "acceptance_length": 1.0}
+        table = build_costs(builders.scenario(speculation=chosen)).iteration
+        assert (table.step_s == base.step_s).all()
+        assert (table.attention_s == base.attention_s).all()
+        assert (table.prefill_s == base.prefill_s).all()
+        assert table.tokens_per_sequence == 1
+        assert table.kv_capacity_tokens == base.kv_capacity_tokens
+
+
+def test_batches_beyond_the_largest_capture_wait_for_launches() -> None:
+    """Qwen3-8B on H100: 36 layers x 17 operators + 8, 16.8 us each, is more than the device needs at 129 tokens."""
+    small, large = _costs("dense", captured=128), _costs("dense", captured=512)
+    launches = (36 * 17 + 8) * 16.8e-6
+    assert large.components["eager launches"].seconds[129] == 0.0
+    assert small.components["eager launches"].seconds[128] == 0
+    device = sum(part.seconds[129] for name, part in small.components.items() if name in LAYER_PARTS)
+    assert device + small.components["eager launches"].seconds[129] == pytest.approx(launches)
+    assert (small.table.step_s[:129] == large.table.step_s[:129]).all()
+    assert small.table.step_s[129] > large.table.step_s[129]
+
+
+LAYER_PARTS = {"attention projections", "feed-forward", "experts", "all-reduce", "elementwise"}
+
+
+def test_speculation_leaves_the_graph_at_a_quarter_of_the_sequences() -> None:
+    costs = _costs("moe", True, prompts=256)
+    eager = costs.components["eager launches"].seconds
+    assert (eager[:129] == 0).all()
+    assert (eager[129:] > 0).all()
+
+
+def test_eager_launches_count_an_all_reduce_once() -> None:
+    """Launch-bound: layers and launches together last as long as all launches, all-reduces among them."""
+    given = builders.scenario(
+        "qwen3-30b-a3b", "gb200_nvl72", **{**MOE, "engine": {"tensor_parallel": 2, "cuda_graphs": False}}
+    )
+    costs = build_costs(given).iteration_costs
+    device = sum(part.seconds[1] for name, part in costs.components.items() if name in LAYER_PARTS | {"eager launches"})
+    assert device == pytest.approx((48 * (11 + 15 + 2) + 8) * 39.3e-6)
+
+
+def test_components_add_up_to_the_table() -> None:
+    costs = _costs("moe", True)
+    summed = sum(part.seconds for part in costs.components.values())
+    assert costs.table.step_s[1:] == pytest.approx(summed[1:])
+    parts = costs.parts([0.0] * 32 + [2.0], [0.0] * 32 + [2.0 * 1000.0])
+    row = costs.table.attention_s[32]
+    attention = np.interp(1000.0, np.arange(len(row)) * costs.table.context_step_tokens, row)
+    assert sum(part.seconds for part in parts) == pytest.approx(2 * (costs.table.step_s[32] + attention), rel=1e-6)
+
+
+def test_asynchronous_scheduling_hides_host_work_under_the_device() -> None:
+    plain = build_costs(builders.scenario(engine={"host_iteration_s": 0.001})).iteration.step_s
+    hidden = build_costs(
+        builders.scenario(engine={"host_iteration_s": 0.001, "async_scheduling": True})
+    ).iteration.step_s
+    free = build_costs(builders.scenario(engine={"host_iteration_s": 0.0, "host_sequence_s": 0.0})).iteration.step_s
+    assert (hidden[1:] < plain[1:]).all()
+    assert hidden == pytest.approx(np.maximum(free, hidden))
+    slow = build_costs(
+        builders.scenario(engine={"host_iteration_s": 1.0, "host_sequence_s": 0.0, "async_scheduling": True})
+    ).iteration.step_s
+    assert slow[1:] == pytest.approx(np.ones_like(slow[1:]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prefill_adds_time_that_grows_with_its_tokens(case: str) -> None:
+    table = _costs(case, True).table
+    assert (table.prefill_s[:, 0] == 0).all()
+    assert (np.diff(table.prefill_s, axis=1) >= 0).all()
+    assert table.prefill_s[0, 1] > 0
+    assert np.isfinite(table.prefill_s).all()
+
+
+def test_prefill_of_a_full_budget_runs_near_the_peak() -> None:
+    """16,384 tokens of Qwen3-8B: 6.95 G layer parameters; H100 BF16 serving reaches 50 to 80 % of 989 TFLOP/s."""
+    table = _costs("dense").table
+    rate = 2 * 6.95e9 * 16384 / table.prefill_s[0, -1]
+    assert 0.4 < rate / 989e12 < 0.85
+
+
+def test_data_parallel_attention_captures_graphs_per_copy() -> None:
+    """Sixteen copies capture 512 tokens each: 4,096 sequences still replay."""
+    shape = {"tensor_parallel": 16, "expert_parallel": 16, "attention_data_parallel": 16, "weight_precision": "fp8"}
+    given = builders.scenario(
+        "deepseek-v3", "gb200_nvl72", cluster={"num_gpus": 128}, engine={**shape, "max_running_sequences": 4096},
+        trainer={"expert_parallel": 16, "pipeline_parallel": 8}, workload={"prompts_per_step": 2048},
+    )  # fmt: skip
+    costs = build_costs(given).iteration_costs
+    assert len(costs.table.step_s) > 4000
+    assert "eager launches" not in costs.components
+
+
+def test_published_decode_iterations_of_llama_8b() -> None:
+    """A100-80GB, vLLM 0.11.2, graphs, 2,048 tokens of context: Llama-3.1-8B 10.3, 12.6 and 14.1 ms at batch 1,
+    16 and 32 (furiosa-ai/EfficientRollout@0ff0bc5, sd_toggle/configs). From datasheet rates alone: within 25 %."""
+    costs = _costs("no tables")
+    table = costs.table
+    for batch, published in ((1, 10.3), (16, 12.6), (32, 14.1)):
+        row = table.attention_s[batch]
+        attention = np.interp(2048.0, np.arange(len(row)) * table.context_step_tokens, row)
+        host = costs.components["host"].seconds[batch]
+        assert 1e3 * (table.step_s[batch] + attention - host) == pytest.approx(published, rel=0.25)

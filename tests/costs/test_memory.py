@@ -1,0 +1,183 @@
+"""Memory per GPU: by hand, sharding, typed shortfalls, and layouts that are known to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import builders
+import pytest
+
+from rlsim.costs.memory import (
+    RUNTIME_BYTES,
+    engine_memory,
+    kv_bytes_per_gpu_token,
+    trainer_memory,
+    weight_bytes,
+)
+from rlsim.errors import Infeasible
+from rlsim.hardware.cards import load_card
+from rlsim.units import GIB
+
+WHOLE_235B = {"tensor_parallel": 4, "pipeline_parallel": 8, "expert_parallel": 16}
+
+
+def test_kv_capacity_of_qwen3_8b_on_h100_by_hand() -> None:
+    """36 layers x 2 x 8 KV heads x 128 x 2 bytes = 147,456 bytes a token; 8.19 G parameters in BF16 are 16.4 GB."""
+    memory = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.9}))
+    assert kv_bytes_per_gpu_token(builders.scenario()) == 147_456
+    assert memory.parts["weights"] == pytest.approx(2 * 8.19e9, rel=0.002)
+    room = 0.9 * 80 * GIB - 2 * 8.19e9 - RUNTIME_BYTES - 16384 * 4096 * 8 * 2 - 51 * 10 * 2**20
+    assert memory.kv_capacity_tokens == pytest.approx(room / 147_456, rel=0.002)
+    assert memory.kv_capacity_tokens == pytest.approx(379_000, rel=0.03)
+
+
+def test_235b_on_one_gpu_is_infeasible_and_says_by_how_much() -> None:
+    with pytest.raises(Infeasible) as caught:
+        engine_memory(builders.scenario("qwen3-235b-a22b", cluster={"num_gpus": 1}))
+    answer = caught.value
+    assert answer.unit == "bytes"
+    assert answer.needed > 2 * 235e9
+    assert answer.available == pytest.approx(0.9 * 80 * GIB)
+    assert "tensor_parallel=1" in str(answer)
+    assert "GiB" in str(answer)
+
+
+def test_training_235b_on_eight_gpus_is_infeasible() -> None:
+    given = builders.scenario("qwen3-235b-a22b", trainer={"expert_parallel": 8, "recompute": "full"},
+                              engine={"tensor_parallel": 8})  # fmt: skip
+    with pytest.raises(Infeasible, match=r"most of it is (optimizer|gradients)") as caught:
+        trainer_memory(given)
+    assert caught.value.needed > caught.value.available == 80 * GIB
+
+
+def test_low_precision_weights_shrink_all_but_embedding_head_and_router() -> None:
+    card = load_card("qwen3-235b-a22b")
+    high = 2 * 151_936 * 4096 + 94 * 4096 * 128
+    full, half = weight_bytes(card, "bf16"), weight_bytes(card, "fp8")
+    assert full - half == pytest.approx(full / 2 - high)
+    assert weight_bytes(card, "nvfp4") < 0.6 * half + 2 * high
+
+
+def test_engine_parallelism_divides_weights_and_cache() -> None:
+    one = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5}))
+    four = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5, "tensor_parallel": 4}))
+    piped = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5, "pipeline_parallel": 4}))
+    assert four.parts["weights"] == pytest.approx(one.parts["weights"] / 4)
+    assert piped.parts["weights"] == pytest.approx(one.parts["weights"] / 4)
+    assert four.kv_capacity_tokens > 4 * one.kv_capacity_tokens
+
+
+def test_kv_heads_that_do_not_divide_are_replicated() -> None:
+    """Qwen3-235B has 4 KV heads: TP8 holds each twice, so a token costs each GPU as much as at TP4."""
+    per_token = [
+        kv_bytes_per_gpu_token(builders.scenario("qwen3-235b-a22b", "gb200_nvl72", engine={"tensor_parallel": tp}))
+        for tp in (1, 4, 8)
+    ]
+    assert per_token[0] == 4 * per_token[1] == 4 * per_token[2]
+
+
+def _latent(**engine: Any) -> Any:
+    return builders.scenario(
+        "deepseek-v3", "gb200_nvl72", cluster={"num_gpus": 128},
+        engine={"tensor_parallel": 16, "expert_parallel": 16, "weight_precision": "fp8", **engine},
+        trainer={"expert_parallel": 16, "pipeline_parallel": 8},
+    )  # fmt: skip
+
+
+def test_latent_cache_is_replicated_by_tp_and_split_by_data_parallel_attention() -> None:
+    """61 layers x 576 x 2 bytes a token on every GPU (DeepSeek-V2, arXiv 2405.04434)."""
+    assert kv_bytes_per_gpu_token(_latent()) == 61 * 576 * 2
+    shared, split = engine_memory(_latent()), engine_memory(_latent(attention_data_parallel=16))
+    assert split.kv_capacity_tokens > 10 * shared.kv_capacity_tokens
+    assert split.parts["weights"] > shared.parts["weights"]
+
+
+def test_one_copy_of_data_parallel_attention_must_hold_a_whole_sequence() -> None:
+    """A sequence does not spread over copies: what one copy cannot hold does not fit, however many there are."""
+    tight = {"gpu_memory_utilization": 0.31, "attention_data_parallel": 16}
+    with pytest.raises(Infeasible):
+        engine_memory(
+            builders.scenario(
+                "deepseek-v3",
+                "gb200_nvl72",
+                cluster={"num_gpus": 128},
+                workload={"max_sequence_tokens": 160_000},
+                engine={"tensor_parallel": 16, "expert_parallel": 16, "weight_precision": "fp8", **tight},
+                trainer={"expert_parallel": 16, "pipeline_parallel": 8},
+            )
+        )
+
+
+def test_drafters_take_memory() -> None:
+    plain = builders.scenario()
+    eagle = builders.scenario(speculation={"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5})
+    assert engine_memory(eagle).parts["draft"] > 0.5e9
+    assert kv_bytes_per_gpu_token(eagle) - kv_bytes_per_gpu_token(plain) == 2 * 8 * 128 * 2
+    mtp = _latent().model_copy(
+        update={"speculation": eagle.speculation.model_copy(update={"method": "mtp", "draft_length": 1})}
+    )
+    assert kv_bytes_per_gpu_token(mtp) == 62 * 576 * 2
+
+
+def test_optimizer_state_is_sharded_over_data_parallel_ranks() -> None:
+    """Adam of Qwen3-8B: 12 bytes a parameter over 8 ranks; weights and FP32 gradients are whole on every rank."""
+    parts = trainer_memory(builders.scenario(trainer={"recompute": "full"}))
+    assert parts["optimizer"] == pytest.approx(12 * 8.19e9 / 8, rel=0.002)
+    assert parts["gradients"] == 2 * parts["weights"] == pytest.approx(4 * 8.19e9, rel=0.002)
+    sharded = trainer_memory(builders.scenario(trainer={"recompute": "full", "backend": "fsdp"}))
+    assert sharded["weights"] == pytest.approx(parts["weights"] / 8)
+    assert sharded["optimizer"] == pytest.approx(parts["optimizer"])
+
+
+def test_experts_are_spread_over_expert_parallel_ranks() -> None:
+    shape = {"cluster": {"num_gpus": 256}, "engine": {"tensor_parallel": 8}}
+    parts = trainer_memory(builders.scenario("qwen3-235b-a22b", trainer=WHOLE_235B, **shape))
+    experts, dense = 94 * 128 * 3 * 4096 * 1536, 235.1e9 - 94 * 128 * 3 * 4096 * 1536
+    assert parts["weights"] == pytest.approx(2 * (experts / (16 * 8) + dense / (4 * 8)), rel=0.01)
+
+
+def test_recomputation_keeps_layer_inputs_only() -> None:
+    """Korthikanti et al. (arXiv 2205.05198): 2 s b h a layer instead of 34."""
+    kept = {
+        mode: trainer_memory(builders.scenario("llama-3.1-8b", "gb200_nvl72", trainer={"recompute": mode}))
+        for mode in ("full", "none")
+    }
+    assert kept["none"]["activations"] == 32 * 4096 * 4096 * 34
+    assert kept["full"]["activations"] == 32 * 4096 * 4096 * 2 + 4096 * 4096 * 34
+
+
+RUNS = (
+    # gpu, model, GPUs (generation, training), cap, generation TP, utilisation, train TP CP EP PP, recompute, precision
+    ("h100_sxm", "llama-3.1-8b", 16, 16, 4096, 1, 0.6, (1, 1, 1, 2), "full", "bf16"),
+    ("h100_sxm", "llama-3.1-8b", 8, 8, 4096, 1, 0.8, (1, 1, 1, 1), "full", "fp8"),
+    ("h100_sxm", "qwen3-30b-a3b", 32, 32, 4096, 4, 0.6, (2, 1, 8, 1), "none", "bf16"),
+    ("h100_sxm", "qwen3-30b-a3b", 32, 32, 4096, 2, 0.6, (1, 1, 8, 1), "none", "bf16"),
+    ("h100_sxm", "qwen3-235b-a22b", 128, 128, 8192, 16, 0.6, (2, 2, 16, 8), "full", "bf16"),
+    ("h100_sxm", "qwen3-235b-a22b", 128, 128, 8192, 8, 0.8, (4, 1, 16, 8), "full", "bf16"),
+    ("h100_sxm", "deepseek-v3", 256, 256, 1536, 32, 0.6, (1, 1, 16, 16), "full", "bf16"),
+    ("h100_sxm", "deepseek-v3", 256, 256, 1536, 16, 0.8, (1, 1, 16, 16), "full", "fp8"),
+    ("gb200_nvl72", "llama-3.1-8b", 4, 4, 4096, 1, 0.8, (1, 1, 1, 1), "full", "bf16"),
+    ("gb200_nvl72", "qwen3-30b-a3b", 16, 16, 4096, 1, 0.6, (1, 1, 16, 1), "none", "bf16"),
+    ("gb200_nvl72", "qwen3-235b-a22b", 64, 64, 8192, 8, 0.4, (2, 2, 16, 4), "full", "bf16"),
+    ("gb200_nvl72", "qwen3-235b-a22b", 64, 64, 8192, 8, 0.8, (4, 1, 16, 4), "full", "bf16"),
+    ("gb200_nvl72", "deepseek-v3", 128, 128, 1536, 32, 0.3, (1, 1, 16, 8), "full", "bf16"),
+    ("gb200_nvl72", "deepseek-v3", 128, 128, 1536, 16, 0.8, (1, 1, 16, 8), "full", "bf16"),
+)
+"""Layouts of published GRPO runs: NVIDIA-NeMo/RL docs/about/performance-summary.md, v0.4.0 to v0.6.0, with the recipes
+of examples/configs/recipes/llm/performance (precision-aware optimizer: 8 bytes a parameter)."""
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run[0]}-{run[1]}-{run[2]}-tp{run[5]}-{run[9]}")
+def test_published_runs_fit(run: tuple[Any, ...]) -> None:
+    gpu, model, generation, training, cap, tp, utilization, layout, recompute, precision = run
+    names = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel")
+    trainer = {**dict(zip(names, layout, strict=True)), "recompute": recompute, "optimizer_bytes_per_parameter": 8.0}
+    given = builders.scenario(
+        model, gpu,
+        cluster={"num_gpus": generation + training, "generation_gpus": generation, "training_gpus": training},
+        workload={"max_sequence_tokens": cap},
+        engine={"tensor_parallel": tp, "gpu_memory_utilization": utilization, "weight_precision": precision},
+        trainer=trainer,
+    )  # fmt: skip
+    assert engine_memory(given).kv_capacity_tokens >= cap
+    assert sum(trainer_memory(given).values()) <= given.hardware.memory_bytes.value

@@ -1,0 +1,186 @@
+"""Whole scenarios: slower hardware never helps, measured tables scale with the profile, phases are consistent."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import builders
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsim.costs.model import ScenarioCosts, build_costs, memory_parts
+from rlsim.costs.seam import CostModel
+from rlsim.errors import InputError
+from rlsim.hardware.profile import load_profile
+
+EAGLE = {"speculation": {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5}}
+NGRAM = {"speculation": {"method": "ngram", "draft_length": 5, "acceptance_length": 2.0}}
+MTP = {"speculation": {"method": "mtp", "draft_length": 1, "acceptance_length": 1.8}}
+SCENARIOS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "dense": ("qwen3-8b", "h100_sxm", {}),
+    "eagle": ("llama-3.1-8b", "h200_sxm", {**EAGLE, "engine": {"tensor_parallel": 2, "cuda_graphs": False}}),
+    "split": (
+        "qwen3-32b",
+        "h100_sxm",
+        {
+            **NGRAM,
+            "cluster": {"num_gpus": 32, "generation_gpus": 16, "training_gpus": 16},
+            "engine": {"tensor_parallel": 4, "pipeline_parallel": 2, "async_scheduling": True},
+            "trainer": {"tensor_parallel": 4, "pipeline_parallel": 2, "context_parallel": 2},
+        },
+    ),
+    "moe": (
+        "qwen3-30b-a3b",
+        "gb200_nvl72",
+        {
+            **EAGLE,
+            "cluster": {"num_gpus": 16},
+            "engine": {"tensor_parallel": 4, "expert_parallel": 4, "weight_precision": "fp8", "kv_precision": "fp8"},
+            "trainer": {"expert_parallel": 8, "tensor_parallel": 2, "moe_host_layer_s": 0.0001},
+        },
+    ),
+    "latent": (
+        "deepseek-v3",
+        "gb200_nvl72",
+        {
+            **MTP,
+            "cluster": {"num_gpus": 128},
+            "engine": {
+                "tensor_parallel": 16,
+                "expert_parallel": 16,
+                "attention_data_parallel": 8,
+                "weight_precision": "fp8",
+            },
+            "trainer": {"expert_parallel": 16, "pipeline_parallel": 8, "moe_host_layer_s": 0.0},
+        },
+    ),
+    "fsdp": ("llama-3.1-8b", "b200_sxm", {"trainer": {"backend": "fsdp"}, "cluster": {"num_gpus": 16}}),
+}
+
+
+@lru_cache(maxsize=64)
+def _costs(name: str, tables: bool, key: str = "", factor: float = 1.0) -> ScenarioCosts:
+    model, hardware, sections = SCENARIOS[name]
+    profile = load_profile(hardware) if tables else builders.without_tables(hardware)
+    return build_costs(builders.scenario(model, builders.scaled(profile, key, factor) if key else profile, **sections))
+
+
+def _everything(costs: ScenarioCosts, mean: float) -> dict[str, np.ndarray]:
+    """Every duration that the simulation may ask for."""
+    table = costs.iteration
+    lengths = np.random.default_rng(1).integers(100, int(mean), 256).astype(float)
+    mixed = table.step_s[table.prefill_sequences.astype(int)][:, None] + table.prefill_s
+    phases = {"train": costs.train(lengths), "logprob": costs.logprob(lengths)}
+    phases |= {"prepare": costs.prepare(), "refit": costs.refit(), "data": costs.data(256)}
+    out = {name: np.array(phase.seconds) for name, phase in phases.items()}
+    return out | {"step": table.step_s, "attention": table.step_s[:, None] + table.attention_s, "mixed": mixed}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(SCENARIOS)),
+    st.booleans(),
+    st.sampled_from(builders.RATES),
+    st.sampled_from([0.5, 0.25, 0.9]),
+    st.integers(200, 4000),
+)
+def test_less_of_any_rate_never_speeds_anything_up(name: str, tables: bool, key: str, factor: float, mean: int) -> None:
+    before = _everything(_costs(name, tables), mean)
+    after = _everything(_costs(name, tables, key, factor), mean)
+    for what, seconds in before.items():
+        assert (after[what] >= seconds * (1 - 1e-9)).all(), what
+
+
+@pytest.mark.parametrize(
+    "key, what",
+    [
+        ("memory_bandwidth_bytes_per_s", "step"),
+        ("nvlink_bandwidth_bytes_per_s", "train"),
+        ("network_bandwidth_bytes_per_s", "refit"),
+        ("bf16_flops", "train"),
+    ],
+)
+def test_half_of_a_rate_shows_where_it_binds_although_tables_were_measured(key: str, what: str) -> None:
+    before = _everything(_costs("split", True), 4000)[what]
+    after = _everything(_costs("split", True, key, 0.5), 4000)[what]
+    assert np.max(after - before) > 0.02 * np.max(before)
+
+
+def test_half_the_host_link_doubles_the_copies() -> None:
+    def copies(costs: ScenarioCosts) -> float:
+        return sum(part.seconds for part in costs.prepare().parts if part.bound == "host link")
+
+    slow = _costs("dense", True, "host_link_bandwidth_bytes_per_s", 0.5)
+    assert copies(slow) == pytest.approx(2 * copies(_costs("dense", True)))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_costs_are_finite_positive_and_consistent(name: str) -> None:
+    costs: CostModel = _costs(name, True)
+    lengths = np.array([500.0, 700.0, 3000.0])
+    for phase in (costs.train(lengths), costs.logprob(lengths), costs.prepare(), costs.refit(), costs.data(3)):
+        assert phase.seconds > 0
+        assert sum(part.seconds for part in phase.parts) == pytest.approx(phase.seconds)
+        assert all(part.root in ("measured", "modelled", "assumed") for part in phase.parts)
+    table = costs.iteration
+    assert table.step_s[0] == 0
+    assert (table.step_s[1:] > 0).all()
+    assert np.isfinite(table.attention_s).all()
+    assert (table.attention_s >= 0).all()
+
+
+def test_one_sample_and_optimizer_steps_of_unequal_size_are_accepted() -> None:
+    costs = _costs("dense", True)
+    assert costs.train(np.array([100.0])).seconds > 0
+    assert costs.logprob(np.array([1.0])).seconds > 0
+    uneven = build_costs(builders.scenario(trainer={"global_batch_samples": 100, "recompute": "full"}))
+    updates = [
+        sum(part.seconds for part in each.train(np.full(256, 900.0)).parts if part.name == "optimizer")
+        for each in (uneven, costs)
+    ]
+    assert updates[0] == pytest.approx(3 * updates[1])
+
+
+def test_log_prob_passes_are_counted() -> None:
+    lengths = np.full(256, 1000.0)
+    both, policy, none = (
+        build_costs(
+            builders.scenario(trainer={"policy_logprobs": own, "reference_logprobs": reference, "recompute": "full"})
+        ).logprob(lengths)
+        for own, reference in ((True, True), (True, False), (False, False))
+    )
+    assert none.seconds == 0
+    swap = sum(part.seconds for part in both.parts if part.name == "reference swap")
+    assert both.seconds - swap == pytest.approx(2 * policy.seconds)
+
+
+def test_online_drafter_training_adds_its_share() -> None:
+    trained = {**EAGLE["speculation"], "online_training": True}
+    lengths = np.full(256, 1000.0)
+    plain = build_costs(builders.scenario(**EAGLE)).train(lengths)
+    online = build_costs(builders.scenario(speculation=trained)).train(lengths)
+    assert 1.02 < online.seconds / plain.seconds < 1.15
+
+
+def test_table_covers_every_sequence_that_can_run() -> None:
+    costs = _costs("dense", True)
+    assert costs.replicas == 8
+    assert len(costs.iteration.step_s) - 1 >= 256 // 8
+    capped = build_costs(builders.scenario(engine={"max_running_sequences": 4}))
+    assert len(capped.iteration.step_s) - 1 == 4
+
+
+def test_memory_parts_follow_the_resident_cache() -> None:
+    costs = _costs("dense", True)
+    parts = memory_parts(costs, costs.iteration.kv_capacity_tokens)
+    assert sum(parts.values()) == pytest.approx(0.9 * 80 * 2**30)
+    assert memory_parts(costs, 0.0)["KV cache"] == 0
+
+
+def test_unknown_tables_are_named() -> None:
+    profile = load_profile("h100_sxm").model_copy(update={"operator_tables": "h101"})
+    with pytest.raises(InputError, match="h101"):
+        build_costs(builders.scenario(hardware=profile))

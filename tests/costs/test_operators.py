@@ -1,0 +1,150 @@
+"""Operator times: measured where measured, roofline limits beyond, and what a changed profile does to both."""
+
+from __future__ import annotations
+
+import builders
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsim.costs import work
+from rlsim.costs.operators import DEFAULT_COMPUTE, DEFAULT_MEMORY, KERNEL_FLOOR_S, Operators, Timed, modelled, zero
+from rlsim.costs.reference import reference_profile
+from rlsim.costs.work import Matrix
+from rlsim.hardware.cards import load_card
+from rlsim.hardware.profile import load_profile
+from rlsim.units import TERA
+
+H100 = load_profile("h100_sxm")
+QKV = Matrix("qkv", 6144, 4096)
+
+
+def test_large_product_without_tables_runs_at_the_stated_share_of_the_peak() -> None:
+    bare = Operators(builders.without_tables("h100_sxm"), None)
+    seconds = float(bare.gemm(2**20, QKV, "bf16").seconds)
+    assert seconds == pytest.approx(2 * 2**20 * 6144 * 4096 / (989 * TERA * DEFAULT_COMPUTE), rel=1e-3)
+
+
+def test_one_row_without_tables_streams_the_weights() -> None:
+    bare = Operators(builders.without_tables("h100_sxm"), None)
+    big = Matrix("lm_head", 152_064, 4096)
+    assert float(bare.gemm(1, big, "bf16").seconds) == pytest.approx(
+        big.elements * 2 / (3.35 * TERA * DEFAULT_MEMORY), rel=1e-3
+    )
+    assert float(bare.gemm(1, Matrix("tiny", 8, 8), "bf16").seconds) == KERNEL_FLOOR_S
+
+
+def test_measured_products_stay_below_the_datasheet() -> None:
+    """No product beats 989 TFLOP/s or 3.35 TB/s by more than the L2 cache can explain."""
+    ops = builders.operators(H100)
+    for rows in (1, 64, 1024, 16384):
+        amount = work.gemm(rows, QKV.n, QKV.k, 2.0)
+        bound = max(float(amount.flops) / H100.bf16_flops.value, float(amount.bytes) / (2 * 3.35 * TERA))
+        assert float(ops.gemm(rows, QKV, "bf16").seconds) > bound
+
+
+def test_large_measured_product_on_h100_matches_published_rates() -> None:
+    """cuBLAS BF16 on H100 SXM: 600 to 800 TFLOP/s (PyTorch and CUTLASS reports); the tables agree."""
+    rate = 2 * 8192.0**3 / float(builders.operators(H100).gemm(8192, Matrix("square", 8192, 8192), "bf16").seconds)
+    assert 600 * TERA < rate < 800 * TERA
+
+
+def test_h100_decode_attention_reads_the_cache_at_most_of_the_bandwidth() -> None:
+    """FlashInfer and FlashAttention-3 decode at 70-95 % of HBM bandwidth on long caches."""
+    card = load_card("llama-3.1-8b")
+    timed = builders.operators(H100).decode_attention(card, 1, "bf16", 64, 8192)
+    rate = 64 * 8192 * 2 * 8 * 128 * 2 / float(timed.seconds)
+    assert 0.6 < rate / 3.35e12 < 1.0
+    assert timed.bound == "memory"
+
+
+def test_an_unmodified_profile_gives_the_table_exactly() -> None:
+    ops, tables = builders.operators(H100), builders.tables_of(H100)
+    assert tables is not None
+    look = tables.gemm_s("bf16", 64.0, QKV.n, QKV.k)
+    assert look is not None
+    timed = ops.gemm(64, QKV, "bf16")
+    assert float(timed.seconds) == float(look.seconds)
+    assert float(timed.measured) == float(look.measured) == 1.0
+
+
+def test_half_the_bandwidth_doubles_a_measured_memory_bound_time_and_marks_it() -> None:
+    slow = builders.operators(builders.scaled(H100, "memory_bandwidth_bytes_per_s", 0.5))
+    fast, big = builders.operators(H100), Matrix("gate_up", 24_576, 4096)
+    assert float(slow.gemm(1, big, "bf16").seconds) == pytest.approx(2 * float(fast.gemm(1, big, "bf16").seconds))
+    assert float(slow.gemm(1, big, "bf16").measured) == 0
+    compute_bound = slow.gemm(8192, big, "bf16")
+    assert float(compute_bound.seconds) == float(fast.gemm(8192, big, "bf16").seconds)
+    assert float(compute_bound.measured) == 1
+
+
+def test_the_reference_of_a_profile_is_the_shipped_one_with_its_tables() -> None:
+    mine = builders.scaled(H100, "bf16_flops", 0.5).model_copy(update={"name": "mine"})
+    assert reference_profile(mine) == H100
+    unknown = mine.model_copy(update={"operator_tables": "nobody_ships_this"})
+    assert reference_profile(unknown) is unknown
+    bare = builders.without_tables("h100_sxm")
+    assert reference_profile(bare) is bare
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["memory_bandwidth_bytes_per_s", "bf16_flops", "fp8_flops"]),
+    st.floats(0.1, 1.0),
+    st.sampled_from(["bf16", "fp8"]),
+    st.floats(1, 3e4),
+    st.booleans(),
+)
+def test_less_of_any_rate_never_speeds_an_operator_up(
+    key: str, factor: float, precision: str, tokens: float, measured: bool
+) -> None:
+    profile = H100 if measured else builders.without_tables("h100_sxm")
+    before, after = builders.operators(profile), builders.operators(builders.scaled(profile, key, factor))
+    card, moe_card = load_card("qwen3-8b"), load_card("qwen3-30b-a3b")
+    rows, latent = np.array([tokens]), load_card("deepseek-v3")
+    assert moe_card.moe is not None
+
+    def times(ops: Operators) -> list[Timed]:
+        return [
+            ops.gemm(rows, QKV, precision),
+            ops.decode_attention(card, 1, "bf16", rows, 2000.0),
+            ops.prefill_attention(card, 1, 1.0, rows),
+            ops.experts(rows, 2048, moe_card.moe, precision, (1, 8), "balanced"),
+            ops.experts(rows, 2048, moe_card.moe, precision, (2, 1), "power_law_1.2"),
+            ops.latent_projections(latent, 8, precision, "bf16", rows),
+            ops.latent_attention(latent, 8, precision, "bf16", rows, np.array([3000.0])),
+            ops.stream(rows * 1e6),
+        ]
+
+    for faster, slower in zip(times(before), times(after), strict=True):
+        assert float(np.sum(slower.seconds)) >= float(np.sum(faster.seconds)) * (1 - 1e-12)
+
+
+def test_latent_block_is_its_projections_plus_its_attention() -> None:
+    """The measured MLA module at any context splits into both parts without remainder."""
+    ops, tables, card = builders.operators(H100), builders.tables_of(H100), load_card("deepseek-v3")
+    assert tables is not None
+    batch, context = np.array([64.0]), np.array([8192.0])
+    whole = tables.mla_decode_s(16, "bf16", "bf16", batch, context)
+    assert whole is not None
+    parts = ops.latent_projections(card, 8, "bf16", "bf16", batch)
+    attention = ops.latent_attention(card, 8, "bf16", "bf16", batch, context)
+    assert float((parts.seconds + attention.seconds)[0]) == pytest.approx(float(whole.seconds[0]))
+    assert parts.measured[0] == 1
+
+
+def test_expert_layouts_that_no_table_has_borrow_the_nearest_efficiency() -> None:
+    ops, card = builders.operators(load_profile("gb200_nvl72")), load_card("qwen3-235b-a22b")
+    assert card.moe is not None
+    measured = ops.experts(np.array([512.0]), 4096, card.moe, "fp8", (1, 8), "power_law_1.2")
+    assert measured.measured[0] == 1
+    borrowed = ops.experts(np.array([512.0]), 4096, card.moe, "bf16", (4, 4), "balanced")
+    assert borrowed.measured[0] == 0
+    assert borrowed.seconds[0] > 0
+
+
+def test_sum_of_times_keeps_the_share_that_was_measured() -> None:
+    half = Timed(np.array([1.0]), np.array([1.0]), "memory") + modelled([3.0], "compute")
+    assert (half.seconds[0], half.measured[0], half.bound) == (4.0, 0.25, "compute")
+    assert (zero([1.0, 2.0]) + half).seconds.tolist() == [4.0, 4.0]

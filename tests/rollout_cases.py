@@ -1,0 +1,69 @@
+"""Cost tables and random cases for the tests of the rollout simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from rlsim.costs.seam import IterationTable
+from rlsim.simulation.samples import Sample
+from rlsim.simulation.workload import Batch
+
+PROMPTS = (5, 30, 17, 50, 1)
+
+
+def cost_table(**keys: Any) -> IterationTable:
+    """Smooth costs: a floor, a share per sequence, attention proportional to all cached tokens, linear prefill."""
+    slots = keys.get("max_running_sequences", 64)
+    n = np.arange(slots + 1, dtype=np.float64)
+    step = keys.pop("floor_s", 5e-3) + keys.pop("sequence_s", 2e-5) * n
+    step[0] = 0.0
+    context = np.arange(keys.pop("knots", 40)) * 64.0
+    attention = keys.pop("attention_s", 4e-7) * np.outer(n, context + 3e-5 * context**2)
+    grid = np.array([1.0, 64.0, 512.0, 4096.0])
+    prefill = keys.pop("prefill_s", 8e-6) * np.outer([1.0, 1.1, 1.3], grid + 20)
+    values: dict[str, Any] = {
+        "tokens_per_sequence": 1,
+        "max_batched_tokens": 8192,
+        "max_running_sequences": slots,
+        "kv_capacity_tokens": 1e9,
+        "chunked_prefill": True,
+        **keys,
+    }
+    return IterationTable(step, 64.0, attention, grid, np.array([0.0, slots / 2, float(slots)]), prefill, **values)
+
+
+def make_batch(prompts: list[int], responses: list[int], group_size: int = 1) -> Batch:
+    """A batch from lists of one entry per sample; prompts are those of each group's first sample."""
+    group = np.arange(len(responses)) // group_size
+    return Batch(np.asarray(prompts)[group * group_size], np.asarray(responses), group)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> IterationTable:
+    """Small engines: few slots, a tight token budget, often a tight KV cache.
+
+    Its capacity is no sum of the samples' growths: at an exact tie the last bit of a sum would settle who is evicted.
+    """
+    per_sequence = draw(st.integers(1, 4))
+    return cost_table(
+        max_running_sequences=draw(st.integers(1, 8)),
+        max_batched_tokens=draw(st.integers(8 * per_sequence, 100)),
+        kv_capacity_tokens=draw(st.integers(130, 500)) + 0.371717,
+        chunked_prefill=draw(st.booleans()),
+        tokens_per_sequence=per_sequence,
+    )
+
+
+@st.composite
+def sample_lists(draw: st.DrawFn, per_sequence: int, most: int = 25) -> list[Sample]:
+    """Samples of five prompts with iterations between full and no acceptance."""
+    samples = []
+    for number in range(draw(st.integers(1, most))):
+        group = draw(st.integers(0, len(PROMPTS) - 1))
+        tokens = draw(st.integers(0, 59))
+        iterations = draw(st.integers(-(-tokens // per_sequence), tokens))
+        samples.append(Sample(number, group, PROMPTS[group], tokens + 1, iterations))
+    return samples

@@ -1,0 +1,174 @@
+"""The acceptance process against published series, limits and brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsim.errors import InputError
+from rlsim.schema.speculation import Speculation
+from rlsim.speculation.acceptance import (
+    Acceptance,
+    acceptance_of,
+    iterations_needed,
+    solve_rates,
+    two_parameter_rates,
+)
+
+# Acceptance length over k and the two parameters (a_1, d): NVIDIA arXiv:2604.26779; vLLM pull requests 20780 and 32628.
+PUBLISHED = [
+    ({3: 3.32, 5: 4.35, 7: 5.06}, 0.886, 0.985, 0.006),
+    ({3: 2.77, 5: 3.23, 7: 3.48}, 0.770, 0.970, 0.016),
+    ({2: 2.36, 3: 2.79, 4: 3.08, 5: 3.32, 6: 3.46, 7: 3.54}, 0.774, 0.975, 0.010),
+    ({2: 2.10, 3: 2.29, 4: 2.39, 5: 2.43, 6: 2.45, 7: 2.47}, 0.682, 0.875, 0.010),
+    ({3: 2.61, 4: 2.81, 5: 2.93, 6: 3.00, 7: 3.04, 8: 3.04}, 0.746, 0.935, 0.007),
+]
+
+
+def speculation(**keys: object) -> Speculation:
+    return Speculation.model_validate({"method": "eagle3", **keys})
+
+
+@pytest.mark.parametrize(("series", "first", "decay", "rmse"), PUBLISHED)
+def test_two_parameters_reproduce_published_acceptance_lengths(
+    series: dict[int, float], first: float, decay: float, rmse: float
+) -> None:
+    errors = [1 + two_parameter_rates(first, decay, k).sum() - length for k, length in series.items()]
+    assert np.sqrt(np.mean(np.square(errors))) <= rmse + 0.005
+
+
+def test_solved_at_k3_predicts_k7_where_a_constant_acceptance_overshoots() -> None:
+    first = solve_rates(3.32, 0.985, 3)[0]
+    assert 1 + two_parameter_rates(first, 0.985, 7).sum() == pytest.approx(5.06, abs=0.05)
+    constant = solve_rates(2.77, 1.0, 3)[0]
+    assert 1 + two_parameter_rates(constant, 1.0, 7).sum() > 1.03 * 3.48
+
+
+@given(k=st.integers(1, 12), share=st.floats(0, 1), decay=st.floats(0.5, 1))
+def test_solved_rates_have_the_given_acceptance_length(k: int, share: float, decay: float) -> None:
+    rates = solve_rates(1 + share * k, decay, k)
+    assert 1 + rates.sum() == pytest.approx(1 + share * k, abs=1e-9)
+    assert np.all(rates <= 1 + 1e-12) and np.all(np.diff(rates) <= 1e-12)
+
+
+def test_full_acceptance_is_all_ones() -> None:
+    assert solve_rates(4.0, 0.97, 3) == pytest.approx([1, 1, 1])
+
+
+def test_moments_from_the_distribution_itself() -> None:
+    acceptance = Acceptance(np.array([0.8, 0.5, 0.2]))
+    tokens, share = np.arange(1, 5), np.array([0.2, 0.3, 0.3, 0.2])
+    assert acceptance.mean == pytest.approx(tokens @ share)
+    assert acceptance.variance == pytest.approx(tokens**2 @ share - (tokens @ share) ** 2)
+
+
+def test_forms_of_the_schema() -> None:
+    assert acceptance_of(Speculation()).mean == 1.0
+    assert acceptance_of(speculation(draft_length=3, acceptance_length=2.6)).mean == pytest.approx(2.6)
+    given_rates = acceptance_of(speculation(draft_length=3, position_acceptance=[0.73, 0.52, 0.36]))
+    assert given_rates.mean == pytest.approx(2.61)
+    first = acceptance_of(speculation(draft_length=3, first_acceptance=0.886, acceptance_decay=0.985))
+    assert first.mean == pytest.approx(3.32, abs=0.01)
+
+
+def test_ngram_is_a_mixture_over_all_iterations() -> None:
+    # vLLM pull request 24344: 4.59 tokens per drafting step, 2.96 over all steps at k = 5.
+    match = 1.96 / 3.59
+    mixture = acceptance_of(
+        speculation(method="ngram", draft_length=5, match_probability=match, acceptance_length=2.96)
+    )
+    assert mixture.mean == pytest.approx(2.96)
+    by_position = acceptance_of(
+        speculation(
+            method="ngram",
+            draft_length=5,
+            match_probability=match,
+            position_acceptance=[0.81, 0.74, 0.70, 0.68, 0.66],
+        )
+    )
+    assert by_position.mean == pytest.approx(2.96, abs=0.01)
+    assert mixture.variance > acceptance_of(speculation(draft_length=5, acceptance_length=2.96)).variance
+
+
+def test_ngram_out_of_reach_is_told() -> None:
+    with pytest.raises(InputError, match=r"match_probability 0\.2 .* at most 1\.6"):
+        acceptance_of(speculation(method="ngram", draft_length=3, match_probability=0.2, acceptance_length=2.0))
+    with pytest.raises(InputError, match="acceptance_length"):
+        solve_rates(5.0, 0.97, 3)
+
+
+def test_without_drafting_every_token_takes_an_iteration() -> None:
+    lengths = np.array([0, 1, 7, 40_000])
+    rng = np.random.default_rng(1)
+    assert iterations_needed(lengths, Acceptance(np.zeros(0)), rng).tolist() == lengths.tolist()
+    assert iterations_needed(lengths, Acceptance(np.zeros(4)), rng).tolist() == lengths.tolist()
+
+
+def test_full_acceptance_takes_a_quarter_of_the_iterations() -> None:
+    counts = iterations_needed(np.array([0, 1, 4, 5, 4001]), Acceptance(np.ones(3)), np.random.default_rng(0))
+    assert counts.tolist() == [0, 1, 1, 2, 1001]
+
+
+def brute_force(length: int, rates: np.ndarray, count: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    emitted = 1 + (rng.random((count, length, 1)) < rates).sum(axis=2)
+    return (np.cumsum(emitted, axis=1) >= length).argmax(axis=1) + 1
+
+
+@pytest.mark.parametrize("length", [1, 2, 9, 60, 290, 900])
+@pytest.mark.parametrize("rates", [(0.77, 0.57, 0.41), (0.3, 0.27, 0.25, 0.25, 0.24)])
+def test_iterations_agree_with_brute_force(length: int, rates: tuple[float, ...]) -> None:
+    """Mean within 4 standard errors, spread within 5 % (plus sampling), quantiles within 1.5 % of the mean."""
+    count = 4000
+    truth = brute_force(length, np.asarray(rates), count, seed=7)
+    drawn = iterations_needed(np.full(count, length), Acceptance(np.asarray(rates)), np.random.default_rng([3, length]))
+    error = np.sqrt((truth.var() + drawn.var()) / count)
+    assert abs(truth.mean() - drawn.mean()) <= 4 * error + 1e-9
+    assert drawn.std() == pytest.approx(truth.std(), rel=0.1, abs=0.02)
+    quantiles = [0.05, 0.5, 0.95]
+    assert np.quantile(drawn, quantiles) == pytest.approx(np.quantile(truth, quantiles), rel=0.015, abs=1.01)
+
+
+def exact_moments(length: int, rates: np.ndarray) -> tuple[float, float]:
+    """Mean and variance of the verifications for ``length`` tokens, by recursion over the tokens still missing."""
+    share = -np.diff(np.concatenate(([1.0], rates, [0.0])))
+    first, second = np.zeros(length + 1), np.zeros(length + 1)
+    for left in range(1, length + 1):
+        rest = np.maximum(left - np.arange(1, share.size + 1), 0)
+        first[left] = 1 + share @ first[rest]
+        second[left] = 1 + share @ (2 * first[rest] + second[rest])
+    return float(first[-1]), float(second[-1] - first[-1] ** 2)
+
+
+@pytest.mark.parametrize("length", [40, 700, 3000])
+@pytest.mark.parametrize("rates", [(0.77, 0.57, 0.41), (0.3, 0.27, 0.25, 0.25, 0.24), (0.9,)])
+def test_moments_are_exact(length: int, rates: tuple[float, ...]) -> None:
+    """Both branches: mean within 4 standard errors, variance within 5 % (and the 1/12 that rounding adds)."""
+    mean, variance = exact_moments(length, np.asarray(rates))
+    drawn = iterations_needed(np.full(60_000, length), Acceptance(np.asarray(rates)), np.random.default_rng(11))
+    assert abs(drawn.mean() - mean) <= 4 * np.sqrt(variance / drawn.size) + 1e-9
+    assert drawn.var() == pytest.approx(variance, rel=0.05, abs=0.15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rates=st.lists(st.floats(0, 1), min_size=1, max_size=7).map(lambda r: sorted(r, reverse=True)),
+    lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=20),
+    spread=st.sampled_from([0.0, 0.2]),
+)
+def test_iterations_stay_within_what_is_possible(rates: list[float], lengths: list[int], spread: float) -> None:
+    asked = np.array(lengths)
+    counts = iterations_needed(asked, Acceptance(np.array(rates)), np.random.default_rng(5), spread)
+    assert np.all(counts <= asked)
+    assert np.all(counts * (len(rates) + 1) >= asked)
+
+
+def test_spread_widens_without_moving_the_rate() -> None:
+    lengths = np.full(20_000, 3000)
+    acceptance = Acceptance(two_parameter_rates(0.8, 0.97, 3))
+    narrow = iterations_needed(lengths, acceptance, np.random.default_rng(2))
+    wide = iterations_needed(lengths, acceptance, np.random.default_rng(2), spread=0.15)
+    assert wide.std() > 2 * narrow.std()
+    assert (lengths / wide).mean() == pytest.approx(acceptance.mean, rel=0.005)

@@ -1,0 +1,350 @@
+"""The command line's manners: what it prints where, which exit code, and what it leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlsim
+from rlsim.cli import main
+from rlsim.errors import Infeasible, InputError
+from rlsim.outputs import staged_folder
+
+Run = Callable[..., tuple[int, str, str]]
+
+SMALL = """\
+name: small
+model: qwen3-8b
+hardware: h100_sxm
+cluster: {num_gpus: 8}
+workload:
+  prompts_per_step: 4
+  generations_per_prompt: 4
+  response_tokens: {kind: lognormal, mean_tokens: 200}
+  max_sequence_tokens: 1024
+speculation: {method: eagle3, draft_length: 3, acceptance_length: 2.5}
+simulation: {replications: 2}
+"""
+
+PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
+PROJECTION_KEYS = {
+    *("schema", "scenario", "digest", "seed", "baseline", "candidate", "rollout_speedup", "end_to_end_speedup"),
+    *("provenance", "assumptions", "warnings"),
+}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process; gives exit code, stdout, stderr."""
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(argv)
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def process(*argv: str, stdout: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from rlsim.cli import main; main()", *argv]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+# help and catalogues
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"rlsim {rlsim.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("project",), ("schema",), ("models", "show"), ("hardware", "list"), ("calibrate",)]
+)
+def test_help(run: Run, command: tuple[str, ...]) -> None:
+    code, out, err = run(*command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: rlsim")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = ("numpy", "scipy", "pandas", "pyarrow", "pydantic", "yaml", "simpy", "matplotlib", "torch")
+    code = f"import sys, rlsim.cli; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_schema_is_one_json_object(run: Run) -> None:
+    code, out, _ = run("schema")
+    assert code == 0
+    assert "cluster" in json.loads(out)["properties"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("models", "qwen3-8b"), ("hardware", "gb200_nvl72")])
+def test_catalogues_list_and_show_what_can_be_used(run: Run, small: str, tmp_path: Path, kind: str, name: str) -> None:
+    code, out, _ = run(kind, "list")
+    assert code == 0 and name in out.split()
+    code, shown, _ = run(kind, "show", name)
+    (tmp_path / "own.yaml").write_text(shown)
+    assert run(kind, "show", str(tmp_path / "own.yaml")) == (0, shown, "")
+
+
+def test_unknown_names_and_commands(run: Run) -> None:
+    complains(run("models", "show", "qwen3-9b"), "unknown model 'qwen3-9b'; nearest: qwen3-8b")
+    complains(run("hardware", "show", "gb20"), "unknown hardware profile 'gb20'; nearest: gb200_nvl72")
+    for argv in (("projekt",), ("project",), ("project", "x", "--sett", "a=1"), ("project", "x", "--seed", "one")):
+        code, out, err = run(*argv)
+        assert (code, out) == (2, "") and err
+
+
+# project
+
+
+def test_project_prints_a_table(run: Run, small: str) -> None:
+    code, out, _ = run("project", small)
+    assert code == 0
+    for word in ("EAGLE-3", "k=3", "2.50", "baseline", "candidate", "generation", "measured"):
+        assert word in out
+
+
+def test_project_json_is_the_contract(run: Run, small: str) -> None:
+    code, out, _ = run("project", small, "--json", "--seed", "7", "--replications", "3")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer.keys() >= PROJECTION_KEYS
+    assert (answer["schema"], answer["scenario"], answer["seed"]) == ("rlsim.projection/1", "small", 7)
+    for arm in ("baseline", "candidate"):
+        assert answer[arm]["phases"].keys() >= PHASES
+        for quantity in (answer[arm]["step_s"], *answer[arm]["phases"].values()):
+            assert quantity["low"] <= quantity["mean"] <= quantity["high"]
+    assert sum(answer["provenance"].values()) == pytest.approx(1)
+    assert run("project", small, "--json", "--seed", "7", "--replications", "3")[1] == out
+    assert run("project", small, "--json", "--seed", "8", "--replications", "3")[1] != out
+
+
+def test_out_holds_the_answer_and_a_scenario_that_gives_it_again(run: Run, small: str, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "results"
+    code, printed, _ = run("project", small, "--json", "--out", str(out))
+    assert code == 0
+    assert {path.name for path in out.iterdir()} == {"projection.json", "phases.png", "timeline.json", "scenario.yaml"}
+    assert (out / "projection.json").read_text() == printed
+    assert run("project", str(out / "scenario.yaml"), "--json") == (0, printed, "")
+
+
+def test_no_speculation_at_all(run: Run, small: str) -> None:
+    code, out, _ = run("project", small, "--json", "--set", "speculation.method=none")
+    assert code == 0
+    assert json.loads(out)["rollout_speedup"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
+
+
+# bad input
+
+BAD_SETS = (
+    ("speculation.draft_length=-1",),
+    ("speculation.acceptance_length=5",),
+    ("speculation.draft_lenght=2",),
+    ("engine.tensor_parallel=7",),
+    ("engine.tensor_paralel=8",),
+    ("engine.host_iteration_s=1.5ms",),
+    ("cluster.num_gpus=6", "engine.tensor_parallel=3"),
+    ("cluster.num_gpus=1", "engine.tensor_parallel=8"),
+    ("cluster.num_gpus=1e99",),
+    ("model=qwen3-235b-a22b", "cluster.num_gpus=1"),
+    ("workload.prompts_per_step=abc",),
+    ("workload.prompts_per_step=nan",),
+    ("loop.mode=fast",),
+    ("hardware=gb999",),
+    ("nonsense.key=3",),
+    ("no_equals_sign",),
+    ("simulation.seed=-1",),
+)
+
+
+def complains(result: tuple[int, str, str], *naming: str) -> None:
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("rlsim: ") and err.count("\n") == 1
+    for name in naming:
+        assert name in err
+
+
+@pytest.mark.parametrize("overrides", BAD_SETS, ids=" ".join)
+def test_bad_settings_give_one_message_and_write_nothing(
+    run: Run, small: str, tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    options = [word for override in overrides for word in ("--set", override)]
+    complains(run("project", small, "--json", "--out", str(tmp_path / "out"), *options))
+    assert not (tmp_path / "out").exists()
+
+
+BAD_FILES = {
+    "empty": b"",
+    "list": b"- 1\n",
+    "duplicate_keys": b"name: a\nname: b\n",
+    "binary": b"\x00\x01\xff",
+    "not_yaml": b"a: [1,\n",
+    "tag": b"a: !!python/object/apply:os.getcwd []\n",
+    "unknown_key": (SMALL + "extra: 1\n").encode(),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_give_one_message_naming_them(run: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.yaml"
+    path.write_bytes(BAD_FILES[name])
+    complains(run("project", str(path), "--json"), path.name)
+
+
+def test_missing_files_folders_and_overlong_names(run: Run, tmp_path: Path) -> None:
+    complains(run("project", str(tmp_path / "absent.yaml")), "absent.yaml: no such file")
+    complains(run("project", str(tmp_path)), "is a folder")
+    complains(run("project", "x" * 5000), "too long")
+
+
+def test_a_trace_with_negative_lengths(run: Run, small: str, tmp_path: Path) -> None:
+    (tmp_path / "lengths.csv").write_text("output_tokens\n5\n-3\n")
+    complains(
+        run("project", small, "--set", "workload.response_tokens={kind: trace, path: lengths.csv}"), "lengths.csv", "3"
+    )
+
+
+def test_infeasible_is_an_answer_with_exit_code_2(run: Run, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def infeasible(_: object) -> None:
+        raise Infeasible("weights do not fit", 2.0**34, 2.0**33, "bytes")
+
+    monkeypatch.setattr("rlsim.projection.project", infeasible)
+    complains(run("project", small), "infeasible: weights do not fit (needed 16.0 GiB, available 8.0 GiB)")
+
+
+def test_a_bug_is_not_dressed_up_as_bad_input(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("rlsim.projection.project", bug)
+    with pytest.raises(ZeroDivisionError):
+        main(["project", small])
+
+
+def test_interruption_ends_with_130(run: Run, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlsim.projection.project", interrupted)
+    assert run("project", small) == (130, "", "")
+
+
+# calibrate
+
+
+@dataclass(frozen=True)
+class FakeReport:
+    folder: Path
+    system: str = "gb200"
+    backend: str = "vllm"
+
+    def text(self) -> str:
+        return f"tables in {self.folder}"
+
+
+def test_calibrate_moves_whole_tables_into_place(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_tables(system: str, backend: str, out: Path) -> FakeReport:
+        (out / system / backend).mkdir(parents=True)
+        (out / system / backend / "gemm.parquet").write_text("rows")
+        if system == "broken":
+            raise InputError("no such system")
+        return FakeReport(out / system / backend)
+
+    monkeypatch.setattr("rlsim.calibration.aiconfigurator.import_tables", import_tables)
+    complains(run("calibrate", "--from", "aiconfigurator", "--system", "broken", "--out", str(tmp_path / "tables")))
+    assert list(tmp_path.iterdir()) == []
+    folder = tmp_path / "tables" / "gb200" / "vllm"
+    result = run("calibrate", "--from", "aiconfigurator", "--system", "gb200", "--out", str(tmp_path / "tables"))
+    assert result == (0, f"tables in {folder}\n", "")
+    assert (folder / "gemm.parquet").read_text() == "rows"
+
+
+def test_calibrate_lists_what_there_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlsim.calibration.aiconfigurator.list_systems", lambda: [("gb200", "vllm", "0.24.0")])
+    code, out, err = run("calibrate", "--from", "aiconfigurator", "--list")
+    assert (code, out.split(), err) == (0, ["gb200", "vllm", "0.24.0"], "")
+
+
+def test_calibrate_needs_a_known_origin(run: Run) -> None:
+    for argv in (("calibrate",), ("calibrate", "--from", "thin-air")):
+        code, out, err = run(*argv)
+        assert (code, out) == (2, "") and ("aiconfigurator" in err or "--from-steps" in err)
+
+
+# output that fails
+
+
+def test_out_that_is_a_file(run: Run, small: str) -> None:
+    complains(run("project", small, "--out", small), "small.yaml: is a file; --out needs a folder")
+    complains(run("project", small, "--out", f"{small}/results"), "results: cannot be written")
+    assert Path(small).read_text() == SMALL
+
+
+@pytest.mark.parametrize("before", [None, "earlier answer"])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, before: str | None) -> None:
+    out = tmp_path / "out"
+    if before is not None:
+        out.mkdir()
+        (out / "projection.json").write_text(before)
+    with (
+        pytest.raises(InputError, match=r"out: cannot be written \(No space left on device\)"),
+        staged_folder(out) as stage,
+    ):
+        (stage / "projection.json").write_text("half an ans")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    left = [path.name for path in tmp_path.rglob("*")]
+    assert left == ([] if before is None else ["out", "projection.json"])
+    assert before is None or (out / "projection.json").read_text() == before
+
+
+def test_an_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), staged_folder(tmp_path / "out") as stage:
+        (stage / "projection.json").write_text("half an ans")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_new_files_replace_old_ones_and_leave_others(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "a.json").write_text("old")
+    with staged_folder(tmp_path) as stage:
+        (stage / "plots").mkdir()
+        for name in ("a.json", "plots/b.png"):
+            (stage / name).write_text("new")
+    found = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {"notes.txt": "mine", "a.json": "new", "plots/b.png": "new"}
+
+
+def test_a_full_standard_output_is_one_message() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = process("schema", stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "rlsim: standard output: No space left on device\n"
+
+
+def test_a_reader_that_stops_listening_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = process("schema", stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,191 @@
+"""Hugging Face configs: what is read, and what is refused by the name of its key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.hardware.cards import load_card
+from rlsim.schema.huggingface import card_from_huggingface
+from rlsim.schema.model import parameter_counts
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+QWEN25_7B = LLAMA | {
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "sliding_window": 131072,
+    "use_sliding_window": False,
+}
+MIXTRAL_8X7B = LLAMA | {
+    "model_type": "mixtral",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+    "sliding_window": None,
+}
+DEEPSEEK_V2_LITE = LLAMA | {
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 1408,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "vocab_size": 102400,
+}
+KIMI_K2 = DEEPSEEK_V2_LITE | {
+    "model_type": "kimi_k2",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "q_lora_rank": 1536,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 384,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "vocab_size": 163840,
+}
+GLM_45_AIR = LLAMA | {
+    "model_type": "glm4_moe",
+    "attention_bias": True,
+    "head_dim": 128,
+    "intermediate_size": 10944,
+    "num_attention_heads": 96,
+    "num_hidden_layers": 46,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "num_nextn_predict_layers": 1,
+    "use_qk_norm": False,
+    "vocab_size": 151552,
+}
+
+
+def _write(folder: Path, config: Any, name: str = "config.json") -> Path:
+    path = folder / name
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active", "tables_left_out"),
+    [
+        (LLAMA, 8.03e9, 8.03e9, 0),
+        (QWEN25_7B, 7.61e9, 6.53e9, 2),  # model card: 7.61B, 6.53B without embedding and head
+        (MIXTRAL_8X7B, 46.7e9, 12.9e9, 0),  # mistral.ai/news/mixtral-of-experts: 46.7B, 12.9B per token
+        (DEEPSEEK_V2_LITE, 15.7e9, 2.4e9, 1),  # model card: 15.7B, 2.4B active (meets ours without the embedding)
+        (KIMI_K2, 1.04e12, 32.6e9, 0),  # arXiv 2507.20534 table 2
+        (GLM_45_AIR, 106e9, 12e9, 2),  # arXiv 2508.06471 table 1, which leaves out embedding and head
+    ],
+)
+def test_counts_of_other_families(
+    tmp_path: Path, config: dict[str, Any], total: float, active: float, tables_left_out: int
+) -> None:
+    counts = parameter_counts(card_from_huggingface(_write(tmp_path, config)))
+    assert counts.total == pytest.approx(total, rel=0.015)
+    assert counts.active - tables_left_out * counts.embedding == pytest.approx(active, rel=0.03)
+
+
+def test_shipped_card_agrees_with_its_config(tmp_path: Path) -> None:
+    folder = tmp_path / "Llama-3.1-8B"
+    folder.mkdir()
+    _write(folder, LLAMA)
+    card = load_card(str(folder))
+    assert card.model_dump(exclude={"source"}) == load_card("llama-3.1-8b").model_dump(exclude={"source"})
+
+
+def test_nested_text_config(tmp_path: Path) -> None:
+    text = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
+    path = _write(tmp_path, {"text_config": text, "vision_config": {"hidden_size": 7}, "tie_word_embeddings": True})
+    card = card_from_huggingface(path)
+    assert (card.hidden_size, card.tied_embeddings) == (4096, True)
+
+
+def test_mtp_and_shared_experts_are_read(tmp_path: Path) -> None:
+    card = card_from_huggingface(_write(tmp_path, GLM_45_AIR))
+    assert card.mtp_layers == 1
+    assert card.attention_bias
+    assert card.moe is not None
+    assert (card.moe.first_dense_layers, card.moe.num_shared_experts) == (1, 1)
+
+
+def test_qwen3_has_a_query_and_key_norm(tmp_path: Path) -> None:
+    assert card_from_huggingface(_write(tmp_path, LLAMA | {"model_type": "qwen3"})).qk_norm
+    assert not card_from_huggingface(_write(tmp_path, LLAMA)).qk_norm
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "key"),
+    [
+        (LLAMA, {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
+        (LLAMA, {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        (LLAMA, {"hybrid_override_pattern": "M*M-"}, "hybrid_override_pattern"),
+        (LLAMA, {"ssm_state_size": 128}, "ssm_state_size"),
+        (LLAMA, {"linear_num_key_heads": 16}, "linear_num_key_heads"),
+        (LLAMA, {"sliding_window": 4096}, "sliding_window"),
+        (LLAMA, {"hidden_act": "gelu_new"}, "hidden_act"),
+        (LLAMA, {"num_attention_heads": 31}, "head_dim"),
+        (LLAMA, {"num_hidden_layers": None}, "num_hidden_layers"),
+        (LLAMA, {"vocab_size": "128256"}, "vocab_size"),
+        (LLAMA, {"num_key_value_heads": 5}, "num_kv_heads"),
+        (KIMI_K2, {"index_topk": 2048}, "index_topk"),
+        (KIMI_K2, {"qk_rope_head_dim": None}, "qk_rope_head_dim"),
+        (KIMI_K2, {"num_experts_per_tok": 500}, "top_k"),
+        (MIXTRAL_8X7B, {"decoder_sparse_step": 2}, "decoder_sparse_step"),
+        (MIXTRAL_8X7B, {"mlp_only_layers": [3]}, "mlp_only_layers"),
+        (MIXTRAL_8X7B, {"moe_layer_freq": [0, 1, 0, 1]}, "moe_layer_freq"),
+        (MIXTRAL_8X7B, {"num_experts_per_tok": None}, "moe.top_k"),
+    ],
+)
+def test_refused_by_key(tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], key: str) -> None:
+    path = _write(tmp_path, base | changes)
+    with pytest.raises(InputError, match=rf"config\.json: .*\b{key}\b") as raised:
+        card_from_huggingface(path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 100_000])
+def test_not_a_config(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"config\.json"):
+        card_from_huggingface(path)
+
+
+def test_missing_config(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        card_from_huggingface(tmp_path)

@@ -1,0 +1,187 @@
+"""Model cards: counts against published ones, and what a card refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rlsim.errors import InputError
+from rlsim.hardware.cards import list_cards, load_card
+from rlsim.schema.drafter import (
+    default_eagle3_draft,
+    draft_kv_bytes_per_token,
+    draft_model_from_card,
+    draft_parameters,
+    mtp_draft,
+)
+from rlsim.schema.model import ModelCard, kv_bytes_per_token, parameter_counts
+
+# Totals and active parameters in 1e9 as the model cards on Hugging Face state them; DeepSeek-V3 from
+# arXiv 2412.19437 section 4.2. Llama-3.1: safetensors totals of the repositories.
+PUBLISHED = {
+    "qwen3-8b": (8.2, 8.2),
+    "qwen3-32b": (32.8, 32.8),
+    "qwen3-30b-a3b": (30.5, 3.3),
+    "qwen3-235b-a22b": (235.0, 22.0),
+    "llama-3.1-8b": (8.03, 8.03),
+    "llama-3.1-70b": (70.6, 70.6),
+    "deepseek-v3": (671.0, 37.0),
+    "qwen2.5-7b": (7.6, 7.6),
+}
+
+
+def _values(**changes: Any) -> dict[str, Any]:
+    return {**load_card("qwen3-30b-a3b").model_dump(), **changes}
+
+
+def test_every_shipped_card_has_a_published_count() -> None:
+    assert set(list_cards()) == set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counts_match_the_published_ones(name: str) -> None:
+    total, active = PUBLISHED[name]
+    counts = parameter_counts(load_card(name))
+    assert counts.total == pytest.approx(total * 1e9, rel=0.01)
+    assert counts.active == pytest.approx(active * 1e9, rel=0.03)
+
+
+def test_llama_count_is_exact() -> None:
+    """8,030,261,248 values in the safetensors files of meta-llama/Llama-3.1-8B."""
+    assert parameter_counts(load_card("llama-3.1-8b")).total == 8_030_261_248
+
+
+def test_parts_add_up_to_the_total() -> None:
+    card = load_card("deepseek-v3")
+    counts = parameter_counts(card)
+    assert card.moe is not None
+    moe_layer = counts.router_per_layer + counts.shared_experts_per_layer + card.moe.num_experts * counts.expert
+    parts = counts.embedding + counts.lm_head + counts.final_norm
+    parts += card.num_layers * (counts.attention_per_layer + counts.norms_per_layer)
+    parts += card.num_dense_layers * counts.dense_ffn_per_layer + card.num_moe_layers * moe_layer
+    assert counts.total == parts
+    idle = card.num_moe_layers * (card.moe.num_experts - card.moe.top_k) * counts.expert
+    assert counts.total - counts.active == idle
+
+
+def test_mtp_layer_of_deepseek_is_counted_apart() -> None:
+    """14B of the checkpoint are MTP weights, embedding and head included (README_WEIGHTS.md of the repository)."""
+    card = load_card("deepseek-v3")
+    counts = parameter_counts(card)
+    shared = counts.embedding + counts.lm_head
+    assert counts.mtp + shared == pytest.approx(14e9, rel=0.05)
+    without = ModelCard.model_validate({**card.model_dump(), "mtp_layers": 0})
+    assert parameter_counts(without).total == counts.total
+
+
+def test_tied_embeddings_save_one_table() -> None:
+    card = load_card("qwen3-8b")
+    tied = ModelCard.model_validate({**card.model_dump(), "tied_embeddings": True})
+    assert parameter_counts(card).total - parameter_counts(tied).total == card.vocab_size * card.hidden_size
+
+
+def test_kv_bytes_per_token() -> None:
+    assert kv_bytes_per_token(load_card("qwen3-8b"), "bf16") == 36 * 2 * 8 * 128 * 2
+    assert kv_bytes_per_token(load_card("qwen3-8b"), "fp8") == 36 * 2 * 8 * 128
+    # 70 KB per token: DeepSeek-V3 in arXiv 2505.09343 table 1 (70.272 KB in BF16).
+    assert kv_bytes_per_token(load_card("deepseek-v3"), "bf16") == 70_272
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_kv_heads": 5}, "does not divide num_heads"),
+        ({"num_layers": 0}, "greater than 0"),
+        ({"hidden_size": "2048"}, "valid integer"),
+        ({"hidden_size": True}, "valid integer"),
+        ({"tied_embeddings": 1}, "valid boolean"),
+        ({"layers": 3}, "Extra inputs"),
+    ],
+)
+def test_card_refuses(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ModelCard.model_validate(_values(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"top_k": 129}, "top_k 129 exceeds num_experts 128"),
+        ({"first_dense_layers": 48}, "leaves no MoE layer"),
+        ({"num_shared_experts": 1}, "both zero or both positive"),
+    ],
+)
+def test_moe_card_refuses(changes: dict[str, Any], message: str) -> None:
+    moe = load_card("qwen3-30b-a3b").moe
+    assert moe is not None
+    with pytest.raises(ValidationError, match=message):
+        ModelCard.model_validate(_values(moe={**moe.model_dump(), **changes}))
+
+
+def test_mla_card_refuses_another_head_dim() -> None:
+    with pytest.raises(ValidationError, match="qk_nope_head_dim"):
+        ModelCard.model_validate({**load_card("deepseek-v3").model_dump(), "head_dim": 128})
+
+
+@pytest.mark.parametrize("name", ["QWEN3-8B", "Qwen/Qwen3-8B", "qwen3_8b"])
+def test_card_is_found_whatever_the_case(name: str) -> None:
+    assert load_card(name).name == "Qwen3-8B"
+
+
+def test_unknown_card_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"unknown model 'qwen3-7b'; nearest: .*qwen3-8b"):
+        load_card("qwen3-7b")
+
+
+def test_eagle3_head_of_qwen3_8b() -> None:
+    """One layer with a 2 x hidden input, a 3 x hidden fusion and a 32,000-row head; the published one has 0.4B."""
+    card = load_card("qwen3-8b")
+    draft = default_eagle3_draft(card)
+    attention = 2 * 4096 * (32 + 2 * 8) * 128 + 32 * 128 * 4096
+    expected = 3 * 4096 * 4096 + attention + 3 * 4096 * 12_288 + 4 * 4096 + 32_000 * 4096
+    assert draft_parameters(draft, card) == expected
+    assert draft_parameters(draft, card) == pytest.approx(0.4e9, rel=0.05)
+    assert draft_kv_bytes_per_token(draft, card, "bf16") == 2 * 8 * 128 * 2
+
+
+def test_eagle3_heads_are_published_or_say_that_they_are_assumed() -> None:
+    for name in list_cards():
+        card = load_card(name)
+        draft = default_eagle3_draft(card)
+        known = name in {"qwen3-8b", "qwen3-30b-a3b", "qwen3-235b-a22b", "llama-3.1-8b"}
+        assert ("assumed" in draft.source) is not known
+        assert draft.hidden_size == card.hidden_size
+        assert draft.num_heads % draft.num_kv_heads == 0
+        assert 0 < draft_parameters(draft, card) < 0.12 * parameter_counts(card).total
+
+
+def test_derivation_reproduces_the_published_moe_heads() -> None:
+    """A model that differs from Qwen3-235B-A22B only by name gets the head that was published for it."""
+    card = load_card("qwen3-235b-a22b")
+    renamed = ModelCard.model_validate({**card.model_dump(), "name": "other"})
+    shape = {"source"}
+    assert default_eagle3_draft(renamed).model_dump(exclude=shape) == default_eagle3_draft(card).model_dump(
+        exclude=shape
+    )
+
+
+def test_mtp_draft_is_the_layer_of_the_target() -> None:
+    card = load_card("deepseek-v3")
+    draft = mtp_draft(card)
+    assert draft_parameters(draft, card) == parameter_counts(card).mtp
+    assert draft.vocab_size == card.vocab_size
+    assert draft_kv_bytes_per_token(draft, card, "bf16") == pytest.approx(kv_bytes_per_token(card, "bf16") / 61)
+    with pytest.raises(InputError, match="no MTP layer"):
+        mtp_draft(load_card("qwen3-8b"))
+    with pytest.raises(InputError, match="no MTP layer"):
+        draft_parameters(draft, load_card("qwen3-8b"))
+
+
+def test_draft_model_counts_everything() -> None:
+    small = load_card("llama-3.1-8b")
+    draft = draft_model_from_card(small)
+    assert draft_parameters(draft, load_card("llama-3.1-70b")) == parameter_counts(small).total
+    with pytest.raises(InputError, match="only dense models"):
+        draft_model_from_card(load_card("qwen3-30b-a3b"))

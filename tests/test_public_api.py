@@ -1,0 +1,42 @@
+"""The public surface: what `import rlsim` offers and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import rlsim
+
+
+def test_all_names_are_there_and_documented() -> None:
+    assert rlsim.__all__ == sorted(rlsim.__all__)
+    assert set(rlsim.__all__) == {
+        *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary")
+    }
+    for name in rlsim.__all__:
+        assert getattr(rlsim, name).__doc__, name
+    assert set(rlsim.__all__) <= set(dir(rlsim))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'projekt'"):
+        rlsim.projekt  # noqa: B018
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert rlsim.__version__ == version("rlsim")
+
+
+def test_errors_are_one_family() -> None:
+    assert issubclass(rlsim.InputError, rlsim.RlsimError)
+    assert issubclass(rlsim.Infeasible, rlsim.RlsimError)
+
+
+def test_importing_costs_nothing_until_something_is_used() -> None:
+    heavy = ("numpy", "pydantic", "simpy", "typer", "yaml")
+    code = f"import sys, rlsim; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

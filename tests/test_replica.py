@@ -1,0 +1,196 @@
+"""One replica against a token-by-token reference written apart from it, and against arithmetic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_rollout import ReferenceReplica, iteration_seconds
+from rollout_cases import cost_table, sample_lists, tables
+
+from rlsim.costs.seam import IterationTable
+from rlsim.errors import Infeasible
+from rlsim.simulation.replica import Replica
+from rlsim.simulation.samples import Sample
+from rlsim.simulation.timing import Timing
+
+Interrupt = tuple[float, float, bool]
+
+
+def run_both(
+    table: IterationTable,
+    samples: list[Sample],
+    arrivals: list[float],
+    interrupts: list[Interrupt],
+    prefix_caching: bool,
+) -> tuple[Replica, dict[int, float], ReferenceReplica]:
+    """Drive the fast replica event by event and run the reference on the same submissions."""
+    fast, slow = Replica(table, prefix_caching), ReferenceReplica(table, prefix_caching)
+    slow.interrupts = sorted(interrupts)
+    done: list[tuple[float, int]] = []
+    times = sorted({*arrivals, *(time for time, _, _ in interrupts)})
+    for time in [*times, math.inf]:
+        while fast.next_event_time() < time:
+            done += fast.advance_to(fast.next_event_time())
+        arriving = [sample for sample, at in zip(samples, arrivals, strict=True) if at == time]
+        if arriving:
+            fast.submit(time, arriving)
+            slow.submit(time, arriving)
+        for _, pause_s, recompute in (i for i in slow.interrupts if i[0] == time):
+            fast.pause(time, pause_s, recompute)
+    slow.run()
+    assert done == sorted(done, key=lambda event: event[0])
+    return fast, {sample: time for time, sample in done}, slow
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
+    """Queueing, chunks, eviction, shared prompts, speculation, arrivals and pauses; the requirement is 0.1 %."""
+    table = data.draw(tables())
+    samples = data.draw(sample_lists(table.tokens_per_sequence))
+    moments = st.sampled_from([0.0, 0.0, 0.0, 0.013, 0.1, 0.1, 0.31])
+    arrivals = sorted(data.draw(st.lists(moments, min_size=len(samples), max_size=len(samples))))
+    interrupts = data.draw(
+        st.lists(
+            st.tuples(st.floats(0.001, 0.6), st.floats(0, 0.1), st.booleans()), max_size=3, unique_by=lambda i: i[0]
+        )
+    )
+    fast, finish, slow = run_both(table, samples, arrivals, interrupts, data.draw(st.booleans()))
+    assert finish == pytest.approx(slow.finish, rel=1e-5)
+    assert fast.tally.preemptions == slow.preemptions
+    assert fast.tally.prefill_tokens == slow.prefilled
+    assert fast.peak_kv_tokens == pytest.approx(slow.peak_kv)
+    assert fast.outstanding == 0
+
+
+def test_the_cases_reach_eviction_and_chunks() -> None:
+    """A guard for the test above: a tight engine evicts and splits prompts."""
+    table = cost_table(max_running_sequences=8, max_batched_tokens=20, kv_capacity_tokens=150.0)
+    samples = [Sample(i, i, 30, 40, 39) for i in range(10)]
+    fast, finish, slow = run_both(table, samples, [0.0] * 10, [], True)
+    assert slow.preemptions > 5 and slow.prefilled > 10 * 30
+    assert finish == pytest.approx(slow.finish, rel=1e-8)
+    assert fast.peak_kv_tokens <= 150
+
+
+def test_one_sequence_by_hand() -> None:
+    """Prefill of 100 tokens, then 9 decode iterations at contexts 100..108."""
+    table = cost_table()
+    replica = Replica(table)
+    replica.submit(1.0, [Sample(7, 0, 100, 10, 9)])
+    expected = 1.0 + iteration_seconds(table, 0, 0, 100)
+    expected += sum(iteration_seconds(table, 1, 100 + i, 0) for i in range(9))
+    ((time, number),) = replica.advance_to(math.inf)
+    assert number == 7
+    assert time == pytest.approx(expected, rel=1e-12)
+
+
+def test_first_token_only_ends_with_the_prefill() -> None:
+    table = cost_table()
+    replica = Replica(table)
+    replica.submit(0.0, [Sample(0, 0, 100, 1, 0)])
+    assert replica.advance_to(math.inf) == [(pytest.approx(iteration_seconds(table, 0, 0, 100)), 0)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    n=st.integers(1, 64),
+    context=st.floats(1, 5000),
+    growth=st.floats(0.5, 4),
+    count=st.integers(1, 400),
+)
+def test_stretch_is_the_sum_of_its_iterations(n: int, context: float, growth: float, count: int) -> None:
+    table = cost_table()
+    total = sum(iteration_seconds(table, n, context + i * growth, 0) for i in range(count))
+    assert Timing(table).stretch(n, context, growth, count) == pytest.approx(total, rel=1e-6)
+
+
+def test_stretch_within_one_segment_is_exact() -> None:
+    table = cost_table(knots=2)
+    total = sum(iteration_seconds(table, 3, 10 + 2.5 * i, 0) for i in range(20))
+    assert Timing(table).stretch(3, 10.0, 2.5, 20) == pytest.approx(total, rel=1e-13)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_doubled_costs_double_every_time(data: st.DataObject) -> None:
+    table = data.draw(tables())
+    samples = data.draw(sample_lists(table.tokens_per_sequence))
+    slower = replace(table, step_s=2 * table.step_s, attention_s=2 * table.attention_s, prefill_s=2 * table.prefill_s)
+    times = []
+    for costs in (table, slower):
+        replica = Replica(costs)
+        replica.submit(0.0, samples)
+        times.append({number: time for time, number in replica.advance_to(math.inf)})
+    assert times[1] == {number: 2 * time for number, time in times[0].items()}
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_every_iteration_of_every_sample_is_done_once(data: st.DataObject) -> None:
+    """Decoded plus re-prefilled tokens are all there are; a completed re-prefill replaces one decode iteration."""
+    table = data.draw(tables())
+    samples = data.draw(sample_lists(table.tokens_per_sequence))
+    replica = Replica(table, prefix_caching=False)
+    replica.submit(0.0, samples)
+    assert len(replica.advance_to(math.inf)) == len(samples)
+    decoded = sum(n * count for n, count in enumerate(replica.tally.iterations_at))
+    asked = sum(sample.iterations for sample in samples)
+    assert asked - replica.tally.preemptions <= decoded <= asked
+    prompts = sum(sample.prompt_tokens for sample in samples)
+    assert replica.tally.prefill_tokens >= prompts
+    if not replica.tally.preemptions:
+        assert (decoded, replica.tally.prefill_tokens) == (asked, prompts)
+
+
+def test_shared_prompts_prefill_and_hold_once() -> None:
+    samples = [Sample(i, 0, 1000, 11, 10) for i in range(8)]
+    replica = Replica(cost_table())
+    replica.submit(0.0, samples)
+    replica.advance_to(math.inf)
+    assert replica.tally.prefill_tokens == 1000 + 7
+    assert replica.peak_kv_tokens == 1000 + 8 * (9 + 1)
+
+
+def test_a_sequence_that_cannot_fit_is_infeasible() -> None:
+    replica = Replica(cost_table(kv_capacity_tokens=99.0))
+    with pytest.raises(Infeasible, match="KV cache") as error:
+        replica.submit(0.0, [Sample(0, 0, 60, 40, 39)])
+    assert (error.value.needed, error.value.available) == (100, 99)
+
+
+def test_a_pause_delays_by_its_duration() -> None:
+    table = cost_table()
+    samples = [Sample(i, i, 50, 200 + i, 199 + i) for i in range(4)]
+    plain, paused = Replica(table), Replica(table)
+    for replica in (plain, paused):
+        replica.submit(0.0, samples)
+    paused.pause(0.2, 3.0)
+    before, after = plain.advance_to(math.inf), paused.advance_to(math.inf)
+    assert [time + 3.0 for time, _ in before] == pytest.approx([time for time, _ in after], rel=1e-12)
+
+
+def test_recomputing_the_cache_costs_a_prefill_of_the_context() -> None:
+    table = cost_table(prefill_s=1e-4)
+    samples = [Sample(0, 0, 50, 400, 399)]
+    plain, again = Replica(table), Replica(table)
+    for replica in (plain, again):
+        replica.submit(0.0, samples)
+    again.recompute_kv(0.5)
+    assert again.advance_to(math.inf)[0][0] > plain.advance_to(math.inf)[0][0]
+    assert 50 < again.tally.prefill_tokens - plain.tally.prefill_tokens < 450
+
+
+def test_equal_input_gives_equal_bits() -> None:
+    table = cost_table(max_running_sequences=5, kv_capacity_tokens=700.0)
+    samples = [Sample(i, i // 3, 20 + i // 3, 50 + 37 * i % 90, 49 + 37 * i % 90) for i in range(40)]
+    runs = []
+    for _ in range(2):
+        replica = Replica(table)
+        replica.submit(0.0, samples)
+        runs.append(replica.advance_to(math.inf))
+    assert runs[0] == runs[1]

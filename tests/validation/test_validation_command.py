@@ -1,0 +1,95 @@
+"""``rlsim validate`` as users run it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from measured_tables import ROW, row, write
+
+from rlsim.cli import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process; gives exit code, stdout, stderr."""
+
+    def call(*argv: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in argv])
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_text_and_files(run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [row(), row(id="-2+3", model="none")])
+    code, out, err = run("validate", table, "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "2 rows, 1 simulated, 1 skipped" in out
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "validation.json",
+        "rows.csv",
+        "scatter.png",
+        "waterfall.png",
+    }
+    with (tmp_path / "out" / "rows.csv").open(newline="") as file:
+        assert [cells["id"] for cells in csv.DictReader(file)] == ["own-run", "'-2+3"]
+
+
+def test_json_is_one_object_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [row()])
+    code, out, err = run("validate", table, "--json", "--seed", 3)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["rows"][0]["id"] == "own-run"
+    assert out != run("validate", table, "--json", "--seed", 4)[1]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("validate",),
+        ("validate", "absent.csv"),
+        ("validate", "absent.csv", "--published"),
+        ("validate", "--published", "--date", "today"),
+        ("validate", "--sweep", "absent.csv"),
+        ("validate", "absent.csv", "--replications", "0"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(run: Run, argv: tuple[str, ...]) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert err.strip()
+    assert "Traceback" not in err
+
+
+def test_a_table_that_lacks_a_column_is_told_by_name(run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [{k: v for k, v in ROW.items() if k != "gpu"}])
+    code, out, err = run("validate", table, "--json")
+    assert (code, out) == (2, "")
+    assert "column gpu" in err
+
+
+def test_nothing_is_left_where_the_folder_cannot_be_written(run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [row()])
+    (tmp_path / "file").write_text("mine")
+    code, _, err = run("validate", table, "--out", tmp_path / "file")
+    assert code == 2
+    assert "is a file" in err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_sweeps_are_compared_as_text_and_json(run: Run, tmp_path: Path) -> None:
+    sweep = tmp_path / "s.csv"
+    sweep.write_text("model,batch,seq,gamma,mode,median_ms\nQwen2.5-7B,1,2048,0,target_decode,9.6\n")
+    assert "1 points" in run("validate", "--sweep", sweep)[1]
+    code, out, _ = run("validate", "--sweep", sweep, "--json")
+    assert code == 0
+    assert json.loads(out)["sweeps"][0]["points"] == 1

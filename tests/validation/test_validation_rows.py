@@ -1,0 +1,127 @@
+"""One row of a table becomes one scenario, or a reason."""
+
+from __future__ import annotations
+
+import pytest
+from measured_tables import row
+
+from rlsim.validation.rows import PROMPT_TOKENS, Skip, engine_version, scenario_of
+
+
+def test_the_needed_columns_make_a_scenario() -> None:
+    scenario = scenario_of(row())
+    assert (scenario.model.name, scenario.hardware.name) == ("Llama-3.1-8B", "h100_sxm")
+    assert scenario.cluster.colocated
+    assert scenario.loop.mode == "sync"
+    assert scenario.engine.dispatch == "static"
+    assert scenario.workload.samples_per_step == 64
+    assert scenario.workload.prompt_tokens.model_dump() == {"kind": "constant", "tokens": PROMPT_TOKENS}
+
+
+def test_asynchronous_rows_split_the_cluster_and_use_the_streaming_engine() -> None:
+    scenario = scenario_of(row(on_off_policy="async lag 2", gen_gpus="6", train_gpus="2"))
+    assert (scenario.loop.mode, scenario.loop.policy_lag) == ("async", 2)
+    assert (scenario.cluster.generation, scenario.cluster.training) == (6, 2)
+    assert (scenario.engine.max_running_sequences, scenario.engine.dispatch) == (128, "round_robin")
+    assert scenario.simulation.warmup_steps >= 3
+
+
+def test_dynamic_sampling_generates_more_than_it_trains_on() -> None:
+    """DAPO row of NeMo-RL v0.5: 256 x 16 generated, 512 kept."""
+    scenario = scenario_of(row(prompts_per_step="256", generations_per_prompt="16", rollout_batch="512"))
+    assert scenario.workload.samples_per_step == 512
+    assert scenario.workload.generated_batch_factor == 8.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "backend"),
+    [
+        ({}, "megatron"),
+        ({"id": "llama-dtensor"}, "fsdp"),
+        ({"notes": "PyTorch DTensor (FSDP2)"}, "fsdp"),
+        ({"train_backend": "fsdp"}, "fsdp"),
+        ({"id": "llama-dtensor", "train_backend": "megatron"}, "megatron"),
+    ],
+)
+def test_training_backend(changes: dict[str, str], backend: str) -> None:
+    assert scenario_of(row(**changes)).trainer.backend == backend
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy", "reference"),
+    [
+        ({}, True, True),
+        ({"prev_logprobs_recomputed": "false (force_on_policy_ratio)"}, False, True),
+        ({"reference_policy_kl": "kl=0.01; ref logprobs recomputed every step"}, True, True),
+        ({"reference_policy_kl": "kl=0.0; ref logprobs recomputed every step"}, True, True),
+        ({"reference_policy_kl": "kl=0.0; skipped"}, True, False),
+        ({"reference_policy_kl": "0.01", "reference_logprobs": "false"}, True, False),
+    ],
+)
+def test_number_of_log_prob_passes(changes: dict[str, str], policy: bool, reference: bool) -> None:
+    trainer = scenario_of(row(**changes)).trainer
+    assert (trainer.policy_logprobs, trainer.reference_logprobs) == (policy, reference)
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ("NeMo-RL v0.3.0", "0.10.0"),
+        ("NeMo-RL v0.4.0", "0.10.0"),
+        ("NeMo-RL v0.5.0", "0.11.2"),
+        ("NeMo-RL v0.6.0", "0.17.1"),
+        ("NeMo-RL v0.7.0", "0.20.0"),
+        ("NeMo-RL main 2026-06 (pre v0.7.0)", "0.20.0"),
+        ("verl v0.5", None),
+        ("", None),
+    ],
+)
+def test_engine_release_of_a_framework_release(release: str, version: str | None) -> None:
+    """NeMo-RL's lock files: vLLM 0.10.0, 0.11.2, 0.17.1, 0.20.0."""
+    assert engine_version({"framework_version": release}) == version
+    assert scenario_of(row(framework_version=release)).engine.version == version
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"avg_seq_len": ""}, "avg_seq_len is not given"),
+        ({"total_step_time_s": ""}, "total_step_time_s is not given"),
+        ({"avg_seq_len": "4k"}, "avg_seq_len is not a number: '4k'"),
+        ({"avg_seq_len": "nan"}, "avg_seq_len must be finite"),
+        ({"avg_seq_len": "inf"}, "avg_seq_len must be finite"),
+        ({"avg_seq_len": "-3"}, "avg_seq_len must be finite and not negative"),
+        ({"avg_seq_len": "2000"}, "reaches max_seq_len 2048"),
+        ({"avg_seq_len": "0"}, "mean_tokens"),
+        ({"num_gpus": "8.5"}, "num_gpus must be a whole number"),
+        ({"num_gpus": "0"}, "num_gpus must be a whole number"),
+        ({"num_gpus": "1e99"}, "num_gpus"),
+        ({"prompts_per_step": "1e6", "generations_per_prompt": "1e6"}, "samples in one step"),
+        ({"model": "gpt-17"}, "no model card for 'gpt-17'"),
+        ({"gpu": "potato"}, "no hardware profile for 'potato'"),
+        ({"on_off_policy": "maybe"}, "on_off_policy must be"),
+        ({"gen_tp": "7"}, "tensor_parallel"),
+        ({"gen_precision": "fp2"}, "weight_precision"),
+        ({"spec_decode_method": "telepathy"}, "spec_decode_method 'telepathy'"),
+        ({"spec_decode_method": "eagle3", "spec_k": "3"}, "acceptance_length is not given"),
+        ({"spec_decode_method": "eagle3", "spec_k": "3", "acceptance_length": "9"}, "acceptance_length"),
+        ({"train_backend": "abacus"}, "train_backend must be"),
+        ({"on_off_policy": "async lag 1", "gen_gpus": "6", "train_gpus": "6"}, "must equal num_gpus"),
+    ],
+)
+def test_rows_that_say_too_little_or_nonsense_are_skipped_with_a_reason(changes: dict[str, str], reason: str) -> None:
+    with pytest.raises(Skip) as caught:
+        scenario_of(row(**changes))
+    assert reason in str(caught.value)
+
+
+def test_expert_parallelism_beyond_the_training_gpus_is_skipped_not_clamped() -> None:
+    """Published row nemorl-v0.6.0-gb200-qwen3-30b-a3b-grpo-async1-16g: 16 expert ranks on 8 GPUs."""
+    cells = row(model="Qwen3-30B-A3B", gpu="gb200", num_gpus="16", on_off_policy="async lag 1", train_ep="16")
+    with pytest.raises(Skip, match=r"expert_parallel \(16\) must divide the 8 training GPUs"):
+        scenario_of(cells)
+
+
+def test_an_mtp_head_without_published_acceptance_takes_the_published_typical_one() -> None:
+    cells = row(model="DeepSeek-V3", num_gpus="256", gen_tp="32", train_pp="16", train_ep="16", spec_k="1")
+    assert scenario_of({**cells, "spec_decode_method": "deepseek_mtp"}).speculation.acceptance_length == 1.82

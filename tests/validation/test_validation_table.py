@@ -1,0 +1,84 @@
+"""Reading tables that nobody vouches for."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlsim.errors import InputError
+from rlsim.validation.table import MAX_LINE_CHARACTERS, MAX_ROWS, printable, read_table, safe_cell, write_table
+
+
+def table(tmp_path: Path, content: bytes | str) -> Path:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_reads_cells_by_column_with_a_byte_order_mark_quotes_and_windows_line_ends(tmp_path: Path) -> None:
+    path = table(tmp_path, b'\xef\xbb\xbfid, note\r\na," x, y "\r\n\r\n"b","say ""hi"""\r\n')
+    records = read_table(path, ("id",))
+    assert [dict(r.cells) for r in records] == [{"id": "a", "note": "x, y"}, {"id": "b", "note": 'say "hi"'}]
+    assert [r.line for r in records] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("identity,b\n1,2\n", r"column id \(there is 'identity'\)|column id is missing"),
+        ("iD,b\n1,2\n", "column id"),
+        ("id,id\n1,2\n", "column id appears more than once"),
+        (b"id\n\xff\xfe\n", "not UTF-8"),
+        (b"id\na\0b\n", "line 2 holds a NUL"),
+        ('id\n"never closed\n', "not CSV"),
+        ("id\n" + "x" * (MAX_LINE_CHARACTERS + 1), "line 2 is longer"),
+    ],
+)
+def test_what_is_no_table_is_told_in_one_line(tmp_path: Path, content: bytes | str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read_table(table(tmp_path, content), ("id",))
+    assert "\n" not in str(caught.value)
+    assert "t.csv" in str(caught.value)
+
+
+def test_missing_files_and_folders_are_input_errors(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.csv", tmp_path):
+        with pytest.raises(InputError, match=str(path)):
+            read_table(path, ("id",))
+
+
+def test_a_million_rows_are_refused_after_a_few_have_been_read(tmp_path: Path) -> None:
+    path = table(tmp_path, "id\n" + "r\n" * 1_000_000)
+    with pytest.raises(InputError, match=f"more than {MAX_ROWS:,} rows"):
+        read_table(path, ("id",))
+
+
+def test_records_of_another_width_keep_their_place_and_carry_the_problem(tmp_path: Path) -> None:
+    records = read_table(table(tmp_path, "id,b\n1\n2,3,4\n5,6\n" + "y" * 20_000 + ",7\n"), ("id",))
+    assert [bool(r.problem) for r in records] == [True, True, False, True]
+    assert "line 2 has 1 cells, the header 2" in records[0].problem
+    assert len(records[3].cells["id"]) <= 200
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-cmd", "@SUM(A1)", "\t=1", " =HYPERLINK(1)", "\r=1"])
+def test_formulas_in_names_are_defused(text: str) -> None:
+    assert safe_cell(text) == "'" + text
+
+
+def test_plain_names_and_negative_numbers_are_left_alone() -> None:
+    written = write_table(["id", "error"], [["a-b", -12.5], ["=x", None], ["c,d", True]])
+    assert list(csv.reader(io.StringIO(written))) == [["id", "error"], ["a-b", "-12.5"], ["'=x", ""], ["c,d", "true"]]
+
+
+@given(st.text(max_size=80))
+def test_printable_text_is_one_short_line_without_escapes(text: str) -> None:
+    shown = printable(text, 30)
+    assert len(shown) <= 30
+    assert shown == "" or shown.isprintable()
