@@ -16,7 +16,6 @@ from rlsim.outputs import staged_folder
 from rlsim.planning.commands import register as register_planning
 from rlsim.validation.commands import register as register_validate
 
-
 BAD_INPUT = 2
 """Exit code of bad input and of infeasible configurations; 0 is done, 1 a bug."""
 

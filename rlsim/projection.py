@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +16,7 @@ from rlsim.loading import dump_scenario, scenario_digest
 from rlsim.results import PHASES, Arm, MemoryUse, Projection, Quantity, Share
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.simulation.loop import run_loop
+from rlsim.simulation.loop import cycle_steps, run_loop
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.simulation.world import Draws, StepWork, World
 from rlsim.speculation.acceptance import Acceptance, acceptance_of
@@ -48,20 +50,16 @@ def project(scenario: Scenario, progress: Progress | None = None, tables: Operat
     progress: called with (done, total) simulated arms. tables: operator tables in place of the profile's own.
     Raises Infeasible where a configuration cannot run and InputError where it makes no sense.
     """
-    baseline = baseline_of(scenario)
-    arms = [baseline, scenario]
-    costs = [build_costs(baseline, tables)]
-    costs.append(build_costs(scenario, tables) if scenario.speculation.active else costs[0])
-    draws = [Draws(scenario, r) for r in range(scenario.simulation.replications)]
+    arms = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
+    costs = [build_costs(arm, tables) for arm in arms]
+    draws = [Draws(scenario, replication) for replication in range(scenario.simulation.replications)]
     runs: list[ArmRun] = []
-    for index, arm in enumerate(arms):
-        if index == 1 and not scenario.speculation.active:
-            runs.append(runs[0])
-            continue
-        retrain = index == 1 and scenario.speculation.online_training
-        own = [Draws(scenario, d.replication) for d in draws] if retrain else draws
-        runs.append(simulate_arm(arm, costs[index], own, _advance(progress, index * len(draws), 2 * len(draws))))
-    return _answer(scenario, runs[0], runs[1])
+    for arm, cost in zip(arms, costs, strict=True):
+        if runs and scenario.speculation.online_training:
+            for work in draws:
+                work.forget_costs()
+        runs.append(simulate_arm(arm, cost, draws, _advance(progress, len(runs) * len(draws), len(arms) * len(draws))))
+    return _answer(scenario, runs[0], runs[-1])
 
 
 def _advance(progress: Progress | None, before: int, total: int) -> Callable[[int], object]:
@@ -83,18 +81,32 @@ def simulate_arm(
     kept, first = [], Trace(detailed=True)
     for index, work in enumerate(draws):
         trace = first if index == 0 else Trace()
-        run_loop(World(scenario, costs, costs.replicas, acceptance, work), trace)
+        with _cycles_left_alone():
+            run_loop(World(scenario, costs, costs.replicas, acceptance, work), trace)
         kept.append(trace.steps[warmup:])
         advance(index + 1)
     return ArmRun(scenario, costs, acceptance, kept, first, draws[0].step(warmup, costs))
 
 
+@contextmanager
+def _cycles_left_alone() -> Iterator[None]:
+    """No search for reference cycles meanwhile: the simulation makes many small objects and no cycles among them, and
+    the searches through all that live are a tenth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _answer(scenario: Scenario, base: ArmRun, cand: ArmRun) -> Projection:
     parts = phase_parts(cand)
-    mean_steps = [replication_means(run, lambda s: s.seconds) for run in (base, cand)]
-    generation = [replication_means(run, lambda s: s.phases["generation_s"]) for run in (base, cand)]
+    step_s = [step_values(run, lambda s: s.seconds) for run in (base, cand)]
+    generation = [step_values(run, _phase("generation_s")) for run in (base, cand)]
     rollout_speedup, end_to_end_speedup = speedups(
-        generation, mean_steps, cand.costs.overheads.speedup_error if scenario.speculation.active else 0.0
+        generation, step_s, cand.costs.overheads.speedup_error if scenario.speculation.active else 0.0
     )
     return Projection(
         scenario=scenario.name,
@@ -119,16 +131,33 @@ def _answer(scenario: Scenario, base: ArmRun, cand: ArmRun) -> Projection:
 def speedups(
     generation_s: Sequence[Sequence[float]], step_s: Sequence[Sequence[float]], error: float
 ) -> tuple[Quantity, Quantity]:
-    """Rollout and end-to-end speed-up from seconds per replication of (baseline, candidate), which share their work.
+    """Rollout and end-to-end speed-up from seconds of (baseline, candidate), pair by pair on the same drawn work.
 
+    The pairs are measured steps, or means over several of them. A speed-up is the ratio of the mean times; its
+    interval is that of one more pair, from the deviations of the pairs linearised around the ratio (ratio estimator,
+    W. G. Cochran, Sampling Techniques, 3rd ed., chapter 6).
     error: standard deviation of the logarithm of a predicted generation speed-up; the step has its share of it.
     """
     share = min(1.0, float(np.mean(generation_s[1]) / np.mean(step_s[1])))
     return widened(_ratio(*generation_s), error), widened(_ratio(*step_s), error * share)
 
 
+def step_values(run: ArmRun, of: Callable[[StepRecord], float]) -> list[float]:
+    """Value of every measured step, replication by replication; asynchronous: mean of every cycle of policy_lag steps.
+
+    Entries of equal index of two arms belong together. Steps of synchronous runs are independent; consecutive cycles of
+    an asynchronous one share stragglers and slots and are slightly correlated, which intervals over them neglect.
+    """
+    size = cycle_steps(run.scenario)
+    return [
+        float(np.mean([of(step) for step in steps[first : first + size]]))
+        for steps in run.steps
+        for first in range(0, len(steps), size)
+    ]
+
+
 def replication_means(run: ArmRun, of: Callable[[StepRecord], float]) -> list[float]:
-    """Mean over the steps of each replication."""
+    """Mean over the measured steps of each replication."""
     return [float(np.mean([of(step) for step in steps])) for steps in run.steps]
 
 
@@ -137,8 +166,12 @@ def _phase(name: str) -> Callable[[StepRecord], float]:
 
 
 def _ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Quantity:
-    """Speed-up over paired replications."""
-    return interval([a / b if b > 0 else 1.0 for a, b in zip(numerators, denominators, strict=True)])
+    """Ratio of two means with the interval of its linearised pairs; 1 where there is nothing to divide by."""
+    below = float(np.mean(denominators))
+    if below <= 0:
+        return Quantity(1.0, 1.0, 1.0)
+    ratio = float(np.mean(numerators)) / below
+    return interval([ratio + (a - ratio * b) / below for a, b in zip(numerators, denominators, strict=True)])
 
 
 def arm_of(run: ArmRun, shares: tuple[Share, ...]) -> Arm:
@@ -152,10 +185,10 @@ def arm_of(run: ArmRun, shares: tuple[Share, ...]) -> Arm:
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         acceptance_length=_reached_acceptance(run),
-        step_s=widened(interval(replication_means(run, lambda s: s.seconds)), error),
-        phases={name: widened(interval(replication_means(run, _phase(name))), error) for name in PHASES},
+        step_s=widened(interval(step_values(run, lambda s: s.seconds)), error),
+        phases={name: widened(interval(step_values(run, _phase(name))), error) for name in PHASES},
         tokens_per_s_per_gpu=widened(
-            interval(replication_means(run, lambda s: s.total_tokens / s.seconds / scenario.cluster.num_gpus)), error
+            interval(step_values(run, lambda s: s.total_tokens / s.seconds / scenario.cluster.num_gpus)), error
         ),
         memory=_memory(run),
         shares=shares,
@@ -168,8 +201,7 @@ def arm_of(run: ArmRun, shares: tuple[Share, ...]) -> Arm:
 
 def _reached_acceptance(run: ArmRun) -> Quantity:
     """Mean tokens per verification as drawn (the mean of the process for the autoregressive arm)."""
-    values = [float(np.mean([s.facts["tokens_per_verification"] for s in steps])) for steps in run.steps]
-    return interval(values)
+    return interval(step_values(run, lambda s: s.facts["tokens_per_verification"]))
 
 
 def _mean_facts(steps: list[StepRecord]) -> dict[str, float]:
@@ -192,10 +224,13 @@ def phase_parts(run: ArmRun) -> tuple[Share, ...]:
     mean = {name: float(np.mean([s.phases[name] for s in steps])) for name in PHASES}
     work = run.work
     generation = run.costs.iteration_costs.parts(run.trace.iterations_at, run.trace.context_at)
-    out = _scaled("generation_s", mean["generation_s"], generation)
     if run.scenario.loop.mode == "sync":
+        rewards_s = run.scenario.workload.environment_s
+        out = _scaled("generation_s", mean["generation_s"] - rewards_s, generation)
+        out += _scaled("generation_s", rewards_s, [Part("environment", rewards_s, "host", "assumed")])
         out += _scaled("prepare_s", mean["prepare_s"], list(run.costs.prepare().parts))
     else:
+        out = _scaled("generation_s", mean["generation_s"], generation)
         out += _scaled("refit_s", mean["refit_s"], list(run.costs.refit().parts))
     costs: dict[str, PhaseCost] = {"data_s": work.data, "logprob_s": work.logprob, "train_s": work.train}
     for name, cost in costs.items():
@@ -226,12 +261,14 @@ def _provenance(shares: tuple[Share, ...]) -> dict[str, float]:
 def _assumptions(run: ArmRun) -> tuple[str, ...]:
     scenario, found = run.scenario, run.costs.overheads
     own = [
-        f"Host work per engine iteration: {found.host_iteration_s * 1e3:.3g} ms + {found.host_sequence_s * 1e6:.3g} us per "
-        f"sequence (engine.host_iteration_s, engine.host_sequence_s; where not stated, fitted: {found.source}).",
-        f"Training kernels reach {found.dense_efficiency:.0%} (dense) and {found.moe_efficiency:.0%} (MoE) of the operator "
-        f"tables' speed; a weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit (fitted: {found.source}).",
-        f"Largest captured CUDA graph: {scenario.engine.largest_graph_tokens} tokens; larger iterations launch every kernel "
-        "from the host (engine.max_captured_tokens).",
+        f"Host work per engine iteration: {found.host_iteration_s * 1e3:.3g} ms + "
+        f"{found.host_sequence_s * 1e6:.3g} us per sequence (engine.host_iteration_s, engine.host_sequence_s; where "
+        f"not stated, fitted: {found.source}).",
+        f"Training kernels reach {found.dense_efficiency:.0%} (dense) and {found.moe_efficiency:.0%} (MoE) of the "
+        f"operator tables' speed; a weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
+        f"(fitted: {found.source}).",
+        f"Largest captured CUDA graph: {scenario.engine.largest_graph_tokens} tokens; larger iterations launch every "
+        "kernel from the host (engine.max_captured_tokens).",
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
         "(workload.group_correlation).",
     ]
@@ -254,7 +291,8 @@ def _warnings(scenario: Scenario, cand: ArmRun) -> tuple[str, ...]:
     facts = _mean_facts([s for steps in cand.steps for s in steps])
     if facts.get("preemptions", 0.0) > 0:
         out.append(
-            f"KV cache overflows: {facts['preemptions']:.0f} preemptions per step; evicted sequences are prefilled again."
+            f"KV cache overflows: {facts['preemptions']:.0f} preemptions per step; evicted sequences are prefilled "
+            "again."
         )
     if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < scenario.loop.policy_lag + 1:
         out.append("simulation.warmup_steps is below policy_lag + 1: the first steps still hold the start-up.")

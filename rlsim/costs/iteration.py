@@ -84,9 +84,10 @@ def build_iteration(
     step = max(8.0, max_context / (CONTEXT_POINTS - 1))
     contexts = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0)
     own = np.ceil(n / engine.pipeline_parallel)
+    drafting_part = "context look-up" if drafting.draft is None else "draft attention"
     attention = {
         "attention": layers.cached_attention(own[:, None], contexts[None, :], k + 1),
-        "draft attention": drafting.cached_attention(own[:, None], contexts[None, :]),
+        drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]),
     }
     grid, counts, added = _prefill_table(layers, overheads, max_sequences, prompt_tokens, k)
     table = IterationTable(

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlsim.planning.evaluate import STEP_PHASES, ArmTimes, simulate
 from rlsim.planning.money import cost_usd, energy_j
+from rlsim.projection import speedups
 from rlsim.results import Quantity
 from rlsim.schema.scenario import Scenario
 from rlsim.statistics import interval
@@ -105,8 +106,9 @@ def _same_work(first: Scenario, second: Scenario) -> bool:
 
 def _speedup(runs: tuple[ArmTimes, ArmTimes], paired: bool) -> Quantity:
     first, second = runs[0].step_s, runs[1].step_s
-    if paired:
-        return interval([a / b for a, b in zip(first, second, strict=True)])
+    if paired and len(first) == len(second):
+        generation = (runs[0].generation_s, runs[1].generation_s)
+        return speedups(generation, (first, second), 0.0)[1]
     return interval([a / b for a in first for b in second])
 
 

@@ -11,7 +11,16 @@ from rlsim.loading import scenario_digest
 from rlsim.planning.money import cost_usd, energy_j
 from rlsim.planning.shared import Kept, shared_costs
 from rlsim.planning.variation import varied
-from rlsim.projection import ArmRun, arm_of, baseline_of, phase_parts, replication_means, simulate_arm, speedups
+from rlsim.projection import (
+    ArmRun,
+    arm_of,
+    baseline_of,
+    phase_parts,
+    replication_means,
+    simulate_arm,
+    speedups,
+    step_values,
+)
 from rlsim.results import Arm, Quantity
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.world import Draws
@@ -29,10 +38,15 @@ STEP_PHASES = {
 
 @dataclass(frozen=True)
 class ArmTimes:
-    """Seconds per replication of one arm and its summary; replications of equal index share their drawn work."""
+    """Seconds of one arm and its summary.
+
+    step_s, generation_s: by measured step, or cycle of steps, so that entries of equal index share their drawn work;
+    mean_s: step by replication.
+    """
 
     step_s: tuple[float, ...]
     generation_s: tuple[float, ...]
+    mean_s: tuple[float, ...]
     arm: Arm
     speedup_error: float
 
@@ -60,11 +74,12 @@ def simulate(scenario: Scenario) -> ArmTimes:
 
 
 def _times(run: ArmRun) -> ArmTimes:
-    step = replication_means(run, lambda record: record.seconds)
-    generation = replication_means(run, lambda record: record.phases["generation_s"])
+    step = step_values(run, lambda record: record.seconds)
+    generation = step_values(run, lambda record: record.phases["generation_s"])
+    mean = replication_means(run, lambda record: record.seconds)
     summary = arm_of(run, phase_parts(run))
     error = run.costs.overheads.speedup_error if run.scenario.speculation.active else 0.0
-    return ArmTimes(tuple(step), tuple(generation), summary, error)
+    return ArmTimes(tuple(step), tuple(generation), tuple(mean), summary, error)
 
 
 def baseline_times(scenario: Scenario) -> ArmTimes:
@@ -82,7 +97,7 @@ def evaluate(scenario: Scenario, with_baseline: bool = True) -> Outcome:
         return Outcome("infeasible", str(error).removeprefix("infeasible: "), {}, (), error.needed, error.available)
     except InputError as error:
         return Outcome("invalid", str(error))
-    return Outcome("ok", "", _columns(scenario, before if with_baseline else None, after), after.step_s)
+    return Outcome("ok", "", _columns(scenario, before if with_baseline else None, after), after.mean_s)
 
 
 def evaluate_assignment(

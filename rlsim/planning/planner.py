@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import dump_scenario
+from rlsim.planning.comparing import differences
 from rlsim.planning.confidence import Confidence, ranking_confidence
 from rlsim.planning.evaluate import Outcome, evaluate_assignment
 from rlsim.planning.execution import Runner, executor
@@ -15,7 +17,7 @@ from rlsim.planning.goals import Goal
 from rlsim.planning.sampled import sampled_search
 from rlsim.planning.search import Cell, Found, bounded_cells, search
 from rlsim.planning.space import Assignment, Limits, Rejected, Space, build_space, nearest_miss
-from rlsim.planning.variation import overrides_of, varied
+from rlsim.planning.variation import varied
 from rlsim.schema.scenario import Scenario
 
 NEAR = 0.03
@@ -327,5 +329,6 @@ def _current(scenario: Scenario) -> dict[str, Any] | None:
 
 
 def changes(scenario: Scenario, row: PlanRow) -> list[str]:
-    """Overrides that turn ``scenario`` into the plan, as ``--set`` takes them."""
-    return overrides_of(scenario, row.assignment)
+    """Overrides that turn ``scenario`` into the plan, as ``--set`` takes them; what stays the same is left out."""
+    changed = differences(scenario, varied(scenario, row.assignment))
+    return [f"{key}={json.dumps(value)}" for key, (_, value) in changed.items()]

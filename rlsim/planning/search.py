@@ -17,7 +17,7 @@ from rlsim.planning.bounds import (
 from rlsim.planning.evaluate import Outcome, evaluate_assignment
 from rlsim.planning.execution import Runner
 from rlsim.planning.progress import ProgressLine
-from rlsim.planning.shared import shared_costs
+from rlsim.planning.shared import shared_costs, transfer_s
 from rlsim.planning.space import Assignment, Pool, Space
 from rlsim.planning.variation import varied
 from rlsim.schema.scenario import Scenario
@@ -79,7 +79,7 @@ def bounded_cells(scenario: Scenario, space: Space, run: Runner) -> list[Cell]:
             candidate = varied(scenario, {**pool.assignment, **engine, **trainer})
             key = (repr(candidate.speculation), pool.lag)
             work = works.get(key) or works.setdefault(key, _works(candidate))
-            bound = _bound_s(candidate, rates[_key(engine)], work, trainer_s)
+            bound = _bound_s(candidate, rates[_key(engine)], work, trainer_s + transfer_s(candidate))
             cells.append(Cell(pool, engine, trainer, len(space.trainers[number]), bound))
     return sorted(cells, key=lambda cell: (cell.bound_s, sorted(cell.assignment.items())))
 
@@ -113,7 +113,7 @@ def _key(engine: Assignment) -> tuple[tuple[str, str], ...]:
 def fastest_trainers(
     scenario: Scenario, space: Space, usable: Sequence[int], run: Runner
 ) -> dict[int, tuple[Assignment, float]]:
-    """The fastest trainer of each pool with its seconds per step; where a refit depends on the engine, without it."""
+    """The fastest trainer of each pool with the seconds per step of its passes."""
     tasks, place = [], []
     for number in usable:
         pool, trainers = space.pools[number], space.trainers[number]
@@ -136,23 +136,25 @@ def fastest_trainers(
 
 
 def price_trainers(task: tuple[object, ...]) -> list[float]:
-    """Seconds per step outside generation for each trainer layout, on the first measured step or on all of them."""
+    """Seconds per step of each trainer layout: with the weight transfer on the first measured step, which is enough to
+    rank them, or its passes alone over all measured steps. The transfer adds up from the engine's and the trainer's."""
     scenario, fixed, trainers, every = (*task, False)[:4]
     out = []
     for trainer in trainers:  # type: ignore[attr-defined]
         candidate = varied(scenario, {**fixed, **trainer, **SEARCH_SETTINGS})  # type: ignore[arg-type, dict-item]
-        out.append(_trainer_s(candidate, bool(every)))
+        steps = _measured_steps(candidate)
+        if every:
+            out.append(_passes_s(candidate, steps))
+        else:
+            out.append(_passes_s(candidate, steps[:1]) + transfer_s(candidate))
     return out
 
 
-def _trainer_s(scenario: Scenario, every: bool) -> float:
+def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
+    """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
     costs, draws = shared_costs(scenario), Draws(scenario, 0)
-    steps = _measured_steps(scenario)
-    works = [draws.step(step, costs) for step in (steps if every else steps[:1])]
-    passes = sum(work.data.seconds + work.logprob.seconds + work.train.seconds for work in works) / len(works)
-    transfer = costs.prepare() if scenario.loop.mode == "sync" else costs.refit()
-    engine_parts = ("engine weights to host",) + (("weights on the wire",) if scenario.loop.refit == "reshard" else ())
-    return passes + sum(part.seconds for part in transfer.parts if part.name not in engine_parts)
+    works = [draws.step(step, costs) for step in steps]
+    return sum(work.data.seconds + work.logprob.seconds + work.train.seconds for work in works) / len(works)
 
 
 # --- engines --------------------------------------------------------------------------------------------------------

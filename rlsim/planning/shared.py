@@ -12,10 +12,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from rlsim.costs.fabric import Fabric
 from rlsim.costs.memory import trainer_memory
 from rlsim.costs.model import ScenarioCosts, build_costs
 from rlsim.costs.overheads import overheads_of
 from rlsim.costs.packing import MicroBatches
+from rlsim.costs.reference import reference_profile
+from rlsim.costs.refit import WeightMovement
 from rlsim.costs.seam import FloatArray, PhaseCost
 from rlsim.hardware.fitted import load_fitted
 from rlsim.hardware.tables import OperatorTables
@@ -88,6 +91,7 @@ _engines = Kept(ENGINES_KEPT)
 _trainers = Kept(TRAINERS_KEPT)
 _packings = Kept(TRAINERS_KEPT)
 _tables = Kept(16)
+_fabrics = Kept(16)
 
 
 def shared_costs(scenario: Scenario) -> SharedCosts:
@@ -104,6 +108,17 @@ def shared_costs(scenario: Scenario) -> SharedCosts:
         trainer_bytes=trainer_memory(scenario),
     )
     return SharedCosts(**vars(own), known=known)
+
+
+def transfer_s(scenario: Scenario) -> float:
+    """Seconds of the weight transfer, with everything around it in a synchronous step, without pricing iterations."""
+    fabric: Fabric = _fabrics.get((scenario.hardware, scenario.engine.name), lambda: _fabric(scenario))
+    movement = WeightMovement(scenario, fabric, overheads_of(scenario, load_fitted(scenario.simulation.parameters)))
+    return (movement.prepare() if scenario.loop.mode == "sync" else movement.transfer()).seconds
+
+
+def _fabric(scenario: Scenario) -> Fabric:
+    return Fabric(scenario.hardware, _operator_tables(scenario), reference_profile(scenario.hardware))
 
 
 def engine_key(scenario: Scenario) -> Hashable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,7 +91,7 @@ def render_plan(plan: Plan, changes: Sequence[str]) -> str:
         *_best_lines(plan, best),
         "",
         "Set",
-        *(f"  --set {change}" for change in changes),
+        *(f"  --set {quoted(change)}" for change in changes),
         "",
         *_plans("Within 3 % of it", plan.near),
         *_plans("Cost against time", plan.pareto),
@@ -98,6 +99,11 @@ def render_plan(plan: Plan, changes: Sequence[str]) -> str:
     if len(plan.by_group) > len(plan.pareto):
         lines += _plans("Best of each cluster size and lag", plan.by_group)
     return "\n".join([*lines, *_confidence(plan)]).rstrip() + "\n"
+
+
+def quoted(change: str) -> str:
+    """An override as a shell takes it."""
+    return shlex.quote(change)
 
 
 def _best_lines(plan: Plan, best: PlanRow) -> list[str]:

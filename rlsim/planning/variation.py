@@ -24,7 +24,7 @@ DERIVED_KEYS = ("k", "lag", "generation_share")
 DEFAULT_GENERATION_SHARE = 0.5
 """Share of generating GPUs where a synchronous scenario on shared GPUs becomes asynchronous without a split."""
 ASYNC_MEASURED_STEPS = 3
-"""Fewest steps after the warm-up of an asynchronous cell that was made from a synchronous scenario."""
+"""Fewest steps after the warm-up of an asynchronous cell; rounded up to whole cycles of ``lag`` steps."""
 
 
 def check_key(key: str, where: str) -> None:
@@ -100,7 +100,7 @@ def _lagging(scenario: Scenario, lag: int) -> list[str]:
         out = ["loop.mode=sync", "loop.policy_lag=0", "cluster.generation_gpus=null", "cluster.training_gpus=null"]
         return out + (["loop.refit=auto"] if scenario.loop.refit != "auto" else [])
     warmup = max(scenario.simulation.warmup_steps, lag + 1)
-    steps = max(scenario.simulation.steps, ASYNC_MEASURED_STEPS)
+    steps = lag * -(-max(scenario.simulation.steps, ASYNC_MEASURED_STEPS) // lag)
     out = [
         "loop.mode=async",
         f"loop.policy_lag={lag}",

@@ -165,7 +165,9 @@ def times(quantity: Quantity) -> str:
 
 
 def verdict(quantity: Quantity) -> str:
-    """``shortens``, ``lengthens``, or ``unclear`` where the interval holds 1."""
+    """``shortens``, ``lengthens``, ``unclear`` where the interval holds 1, ``unchanged`` within NOTABLE_SHARE of 1."""
+    if abs(quantity.mean - 1) < NOTABLE_SHARE and not quantity.low < 1 < quantity.high:
+        return "unchanged"
     return "shortens" if quantity.low > 1 else "lengthens" if quantity.high < 1 else "unclear"
 
 
@@ -184,7 +186,8 @@ def headline(projection: Projection) -> str:
     if verdict(rollout) == verdict(step):
         text = _joined(rollout, step)
     else:
-        text = f"{clauses[0]} {'and' if verdict(step) == 'unclear' == verdict(rollout) else 'but'} {clauses[1]}"
+        neither = {verdict(rollout), verdict(step)} == {"unclear", "unchanged"}
+        text = f"{clauses[0]} {'and' if neither else 'but'} {clauses[1]}"
     return f"Speculative decoding ({arm_label(arm)}) {text} {where}."
 
 
@@ -205,6 +208,8 @@ def _joined(rollout: Quantity, step: Quantity) -> str:
     verb = verdict(rollout)
     if verb == "unclear":
         return f"changes neither the rollout ({times(rollout)}) nor the step ({times(step)}) beyond the 90 % interval"
+    if verb == "unchanged":
+        return f"changes neither the rollout ({times(rollout)}) nor the step ({times(step)})"
     if verb == "lengthens":
         return f"slows the rollout down, speedup {times(rollout)}, and the step, {times(step)},"
     return f"shortens the rollout {times(rollout)} and the step {times(step)}"
@@ -214,6 +219,8 @@ def _clause(quantity: Quantity, what: str) -> str:
     verb = verdict(quantity)
     if verb == "unclear":
         return f"does not change {what} beyond the 90 % interval ({times(quantity)})"
+    if verb == "unchanged":
+        return f"does not change {what} ({times(quantity)})"
     if verb == "lengthens":
         return f"slows {what} down, speedup {times(quantity)},"
     return f"shortens {what} {times(quantity)}"

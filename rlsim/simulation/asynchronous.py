@@ -53,7 +53,8 @@ def _train(env: simpy.Environment, world: World, trace: Trace, collector: Collec
             trace.span("trainer", "exposed_generation_s", step, begin_s, float(env.now), "drain")
         refit_s = yield from _publish(env, world, trace, collector, step)
         generation_s = collector.busy_s(float(env.now)) - busy_s
-        phases |= {"prepare_s": 0.0, "generation_s": generation_s, "refit_s": refit_s, "exposed_generation_s": exposed_s}
+        phases |= {"prepare_s": 0.0, "generation_s": generation_s}
+        phases |= {"refit_s": refit_s, "exposed_generation_s": exposed_s}
         facts = collector.pool.facts(generation_s)
         trace.steps.append(record(world, step, start_s, float(env.now), phases, staleness, facts))
     trace.iterations(collector.pool.tally, before)
@@ -82,4 +83,4 @@ def _until(env: simpy.Environment, collector: Collector, poll_s: float, done: Ca
     while not done():
         if not collector.in_flight:
             raise RuntimeError("the trainer waits for prompt groups that nobody generates")
-        yield from _pass(env, collector, poll_s or collector.next_change_s() - float(env.now))
+        yield from _pass(env, collector, poll_s or max(0.0, collector.next_change_s() - float(env.now)))

@@ -81,7 +81,7 @@ class Collector:
         return self._busy_s + (now_s - self._busy_since_s if self._running and not self._paused else 0.0)
 
     def next_change_s(self) -> float:
-        """No group is done and nothing changes in the pool earlier."""
+        """No group is done and nothing changes in the pool earlier; past where a replica catches up on old pauses."""
         return min(self.pool.next_event_time(), self._scoring[0][0] if self._scoring else math.inf)
 
     def advance(self, until_s: float) -> None:

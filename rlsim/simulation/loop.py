@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 import simpy
 
+from rlsim.schema.scenario import Scenario
 from rlsim.simulation.asynchronous import run_asynchronous
 from rlsim.simulation.rollout import RolloutResult, rollout
 from rlsim.simulation.trace import Trace
@@ -16,10 +17,25 @@ SHOWN_REPLICAS = 8
 """Replicas drawn in the timeline."""
 
 
+def cycle_steps(scenario: Scenario) -> int:
+    """Consecutive steps that make one observation: policy_lag of an asynchronous loop, else 1.
+
+    At lag L the batches of L steps start together and finish together, so a generation-bound trainer waits for the
+    first of them and hardly for the others (185, 42, 185, 42 s at lag 2): only the mean over all L means anything.
+    """
+    return max(1, scenario.loop.policy_lag)
+
+
+def measured_steps(scenario: Scenario) -> int:
+    """Steps simulated after the warm-up: ``simulation.steps``, rounded up to whole cycles."""
+    size = cycle_steps(scenario)
+    return -(-scenario.simulation.steps // size) * size
+
+
 def run_loop(world: World, trace: Trace) -> None:
     """Simulate one arm of one replication into ``trace``: warm-up and measured steps."""
     env = simpy.Environment()
-    count = world.scenario.simulation.warmup_steps + world.scenario.simulation.steps
+    count = world.scenario.simulation.warmup_steps + measured_steps(world.scenario)
     if world.scenario.loop.mode == "async":
         run_asynchronous(env, world, trace, count)
         return

@@ -127,12 +127,12 @@ def _fit() -> str:
 def _fit_paragraph(name: str, fit: Mapping[str, Any]) -> str:
     held = fit.get("held_out_median_error")
     left_out = ", ".join(f"{k} {100 * float(v):.1f} %" for k, v in held.items()) if isinstance(held, Mapping) else ""
-    median, p90 = (100 * float(fit.get(key, 0.0)) for key in ("median_error", "p90_error"))
-    return (
-        f"`calibration/fitted/{name}` was fitted to {fit.get('rows')} rows and misses them by {median:.1f} % in the "
-        f"median, {p90:.1f} % at p90. Made by `{fit.get('command')}`."
-        + (f" With one group left out of the fit at a time, median error on its rows: {left_out}." if left_out else "")
-    )
+    median, p90 = (f"{100 * float(fit.get(key, 0.0)):.1f} %" for key in ("median_error", "p90_error"))
+    score = f"median error {median}, p90 {p90} on {fit.get('rows')} rows."
+    if fit.get("command") == "none":
+        return f"`calibration/fitted/{name}`: values before any fit; {score}"
+    groups = f" With one group left out of the fit at a time, median error on its rows: {left_out}." if left_out else ""
+    return f"`calibration/fitted/{name}`: fitted by `{fit.get('command')}`; {score}{groups}"
 
 
 def _steps(steps: Validation) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from rlsim.datafiles import data_folder
 from rlsim.errors import InputError, RlsimError
 from rlsim.hardware.fitted import load_fitted
 from rlsim.schema.fitted import FittedParameters
@@ -99,20 +100,27 @@ def fit_steps(
     table: Path,
     start: FittedParameters | None = None,
     rounds: int = 3,
+    name: str | None = None,
     tell: Callable[[str], object] = lambda line: None,
 ) -> StepFit:
-    """Fit the global parameters to ``table`` and score them by leaving out models, devices and releases."""
-    start = start or load_fitted(START)
+    """Fit the global parameters to ``table`` and score them by leaving out models, devices and releases.
+
+    start: where the fit begins and what it is pulled to; by default the published fit, and for the published table
+    itself the committed start values. tell: called with a line now and then. Raises InputError where too few rows can
+    be simulated.
+    """
+    published = data_folder("calibration") / "published" / "rl_steps.csv"
+    start = start or load_fitted(START if table.resolve() == published.resolve() else None)
     with process_map() as workers:
         problem, rows = problem_of(table, start, _mapper(workers))
         tell(f"{len(rows)} rows, {len(problem.observations)} measured times, {len(problem.parameters)} parameters")
         x, base, slope = problem.fit(rounds, tell)
         held = {}
-        for name, column in GROUPINGS.items():
+        for grouping, column in GROUPINGS.items():
             groups = [row.get(column, "") for row in rows]
             if len(set(groups)) > 1:
-                held[name] = problem.held_out(x, base, slope, groups)
-                tell(f"left out by {name}: median {_median(held[name]):.1%}")
+                held[grouping] = problem.held_out(x, base, slope, groups)
+                tell(f"left out by {grouping}: median {_median(held[grouping]):.1%}")
     steps = np.array([r for r, o in zip(base, problem.observations, strict=True) if o.quantity == "step_s"])
     return StepFit(_recorded(problem, x, steps, held, table, name), tuple(rows), steps, held)
 
@@ -134,11 +142,14 @@ def _median(residuals: FloatArray) -> float:
 def _recorded(
     problem: Problem, x: FloatArray, steps: FloatArray, held: Mapping[str, FloatArray], table: Path, name: str | None
 ) -> FittedParameters:
-    """The parameters, rounded to what they are worth, with the record of the fit."""
+    """The parameters, rounded to what they are worth, with the record of the fit.
+
+    The model error is that of models left out; a table of one model says nothing of it and keeps the start's.
+    """
     rounded = np.array([float(f"{value:.3g}") for value in x])
     document = with_values(problem.start, problem.parameters, rounded).model_dump()
-    widest = held.get("model", steps)
-    document["step_error"] = float(f"{_robust_deviation(widest):.3g}")
+    if "model" in held:
+        document["step_error"] = float(f"{_robust_deviation(held['model']):.3g}")
     document["fit"] = {
         "command": f"rlsim calibrate --from-steps {table.name}",
         "rows": len(steps),

@@ -61,10 +61,8 @@ def _points(axes: Axes, rows: Sequence[RowResult]) -> None:
         )
     values = [float(v) for row in rows for v in (row.measured_s, row.predicted_s) if v]
     ends = np.array([min(values) / 1.35, max(values) * 1.35])
-    axes.fill_between(ends, ends * 0.8, ends * 1.2, color=BACKGROUND, linewidth=0, zorder=0)
+    axes.fill_between(ends, ends * 0.8, ends * 1.2, color=BACKGROUND, linewidth=0, zorder=0, label="± 20 %")
     axes.plot(ends, ends, color=GREY, linewidth=1.0, zorder=1)
-    corner = (ends[1] / 1.02, ends[1] * 0.8 / 1.12)
-    axes.annotate("shade: ± 20 %", corner, ha="right", va="top", fontsize=8.5, color=GREY)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, seconds", ylabel="predicted, seconds")
     axes.set_aspect("equal")
     _seconds_ticks(axes, ends)
@@ -120,7 +118,7 @@ def _bars(axes: Axes, rows: Sequence[RowResult]) -> None:
     axes.axvline(0, color=GREY, linewidth=1.0, zorder=1)
     _row_names(axes, rows)
     axes.set_xlabel(
-        "error in % of the measured step (line: 90 % interval; pale: measured step outside it; shade: ± 20 %)",
+        "error, %; line: 90 % interval, pale: measured step outside it, shade: ± 20 %",
         fontsize=9,
     )
 

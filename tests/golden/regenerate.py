@@ -1,8 +1,8 @@
 """Golden predictions: ``python -m tests.golden.regenerate`` writes anchors.csv anew, from the root of the checkout.
 
-An anchor is one arm of a scenario or one published run, simulated with seed 0 and two replications; its step and all its
-phases are kept, so that a drift can be told by phase. The test compares step_s and generation_s. Regenerate after a change
-that is meant to move predictions, and say in the commit why they moved.
+An anchor is one arm of a scenario or one published run, simulated with seed 0 and two replications; its step and all
+its phases are kept, so that a drift can be told by phase. The test compares step_s and generation_s. Regenerate after a
+change that is meant to move predictions, and say in the commit why they moved.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""Keys that stand for several: k, lag, generation_share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlsim.errors import InputError
+from rlsim.loading import vary
+from rlsim.planning.variation import extended_rates, split_gpus, varied
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
+from rlsim.speculation.acceptance import acceptance_of, two_parameter_rates
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 6])
+def test_k_keeps_the_acceptance_of_each_position(tiny: Scenario, k: int) -> None:
+    own = acceptance_of(tiny.speculation).position_rates
+    rates = acceptance_of(varied(tiny, {"k": str(k)}).speculation).position_rates
+    assert len(rates) == k
+    np.testing.assert_allclose(rates[:3], own[:k], rtol=1e-12)
+
+
+def test_k_extends_the_two_parameter_form_exactly() -> None:
+    speculation = Speculation(method="eagle3", draft_length=3, first_acceptance=0.886, acceptance_decay=0.985)
+    np.testing.assert_allclose(extended_rates(speculation, 7), two_parameter_rates(0.886, 0.985, 7), rtol=1e-12)
+
+
+def test_k_of_a_drafter_that_seldom_proposes_keeps_its_rates_per_proposal() -> None:
+    speculation = Speculation(method="ngram", draft_length=2, position_acceptance=(0.8, 0.6), match_probability=0.25)
+    assert extended_rates(speculation, 2) == pytest.approx([0.8, 0.6])
+
+
+def test_k_zero_is_autoregressive_and_needs_no_drafter(tiny: Scenario) -> None:
+    plain = varied(tiny, {"k": "0"})
+    assert not plain.speculation.active
+    assert not varied(plain, {"k": "0"}).speculation.active
+    with pytest.raises(InputError, match="k needs a scenario with speculation"):
+        varied(plain, {"k": "2"})
+
+
+def test_lag_moves_between_the_modes(tiny: Scenario, lagged: Scenario) -> None:
+    split = varied(tiny, {"lag": "2"})
+    assert (split.loop.mode, split.loop.policy_lag, split.simulation.warmup_steps) == ("async", 2, 3)
+    assert (split.cluster.generation, split.cluster.training) == (4, 4)
+    together = varied(lagged, {"lag": "0"})
+    assert (together.loop.mode, together.cluster.colocated) == ("sync", True)
+
+
+def test_a_split_cluster_keeps_its_share_when_it_grows(lagged: Scenario) -> None:
+    base = vary(lagged, "cluster.num_gpus=16", "cluster.generation_gpus=12", "cluster.training_gpus=4")
+    grown = varied(base, {"cluster.num_gpus": "64"})
+    assert (grown.cluster.generation, grown.cluster.training) == (48, 16)
+
+
+def test_a_share_gives_whole_replicas_and_whole_shards(lagged: Scenario) -> None:
+    split = varied(lagged, {"cluster.num_gpus": "32", "generation_share": "0.7", "engine.tensor_parallel": "4"})
+    assert (split.cluster.generation, split.cluster.training) == (24, 8)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ({"k": "-1"}, "must be at least 0"),
+        ({"k": "two"}, "must be a whole number"),
+        ({"lag": "0.5"}, "must be a whole number"),
+        ({"generation_share": "1"}, "must lie between 0 and 1"),
+        ({"generation_share": "half"}, "must be a number"),
+        ({"generation_share": "0.5", "cluster.generation_gpus": "4"}, "contradict"),
+        ({"generation_share": "0.5", "cluster.num_gpus": "many"}, "must be a whole number"),
+    ],
+)
+def test_bad_values_are_answers(lagged: Scenario, assignment: dict[str, str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        varied(lagged, assignment)
+
+
+@given(st.integers(2, 512), st.floats(0.01, 0.99), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]))
+def test_a_split_is_as_near_as_whole_replicas_and_shards_allow(
+    gpus: int, share: float, replica: int, shard: int
+) -> None:
+    found = split_gpus(gpus, share, replica, shard)
+    valid = [n for n in range(replica, gpus, replica) if (gpus - n) % shard == 0]
+    if valid:
+        assert found in valid
+        assert abs(found - share * gpus) == min(abs(n - share * gpus) for n in valid)
+    else:
+        assert 1 <= found < max(gpus, replica + 1)

@@ -1,0 +1,295 @@
+"""The asynchronous loop: NeMo-RL's collector, the trainer's waiting, refits, staleness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import simpy
+from fixed_costs import FixedCosts, run, steps, world_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsim.simulation.asynchronous import _until
+from rlsim.simulation.collector import Collector
+from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.trace import StepRecord, Trace
+
+TRAINER = ("data_s", "logprob_s", "train_s")
+SLOW = FixedCosts(train_s=196.0)
+"""200 s of training beside 100 s of generation."""
+LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
+
+
+def total_s(found: list[StepRecord]) -> float:
+    return found[-1].end_s
+
+
+# --- who waits for whom -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_trainer_bound_steps_are_training_and_refit(lag):
+    for step in steps(SLOW, lag=lag, tokens=401)[1:]:
+        assert step.phases["exposed_generation_s"] == 0.0
+        assert step.seconds == SLOW.trainer_s + SLOW.refit_s
+
+
+def test_generation_is_busy_for_one_batch_per_step_even_if_it_idles_during_the_refit():
+    for step in steps(SLOW, lag=1, tokens=401)[2:]:
+        assert step.phases["generation_s"] == 100.0
+
+
+def test_generation_bound_steps_are_generation_and_refit():
+    costs = FixedCosts()
+    for step in steps(costs, lag=1, tokens=401)[1:]:
+        assert step.seconds == 100.0 + costs.refit_s
+        assert step.phases["generation_s"] == 100.0
+        assert step.phases["exposed_generation_s"] == 100.0 - costs.trainer_s
+
+
+def test_the_first_batch_is_waited_for_in_the_first_step():
+    first = steps(FixedCosts(), lag=1, tokens=401)[0]
+    assert first.phases["exposed_generation_s"] == 100.0
+    assert first.staleness == {0: 8}
+
+
+def test_more_lag_hides_more_generation_until_the_trainer_is_busy():
+    """In the limit of an engine that takes any batch at once, lag L has L batches under way."""
+    mean = {lag: total_s(steps(FixedCosts(), lag=lag, tokens=401)) / 12 for lag in (1, 2, 3)}
+    assert mean[2] < 0.6 * mean[1]
+    assert mean[3] < mean[2]
+    assert total_s(steps(SLOW, lag=1)) == total_s(steps(SLOW, lag=2))
+
+
+def test_batches_that_start_together_make_cycles_of_lag_steps():
+    found = steps(FixedCosts(), lag=2, tokens=401)[2:]
+    long, short = found[::2], found[1::2]
+    assert min(s.phases["exposed_generation_s"] for s in long) > 50
+    assert max(s.phases["exposed_generation_s"] for s in short) < 10
+
+
+@pytest.mark.parametrize("poll_s", [0.5, 7.0])
+def test_the_trainer_looks_at_intervals(poll_s):
+    exact, polled = (steps(FixedCosts(), f"loop.poll_s={p}", lag=1, tokens=402) for p in (0.0, poll_s))
+    assert exact[0].phases["exposed_generation_s"] == 100.25
+    assert polled[0].phases["exposed_generation_s"] == np.ceil(100.25 / poll_s) * poll_s
+    assert all(step.phases["exposed_generation_s"] % poll_s == 0 for step in polled)
+    assert total_s(exact) < total_s(polled)
+
+
+# --- the collector ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_targets_up_to_the_lag_may_start_on_the_first_weights(lag):
+    ages = [step.staleness for step in steps(SLOW, lag=lag, tokens=401)]
+    assert ages == [{min(step, lag): 8} for step in range(12)]
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_a_target_waits_for_the_weights_lag_steps_before_it(lag):
+    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16))
+    starts = {span.step: span.start_s for span in trace.spans if span.actor == "generator"}
+    assert set(range(12)) <= set(starts)
+    for target, start_s in starts.items():
+        if target > lag:
+            assert start_s >= trace.steps[target - lag - 1].end_s
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_at_most_lag_batches_of_groups_are_in_flight(lag):
+    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16, size=4))
+    (curve,) = trace.curves
+    assert max(curve.values) == 16 * 4 * lag
+    collector = Collector(world_of(FixedCosts(), lag=lag, prompts=16, size=4), Trace(), 3)
+    assert collector.in_flight == 16 * lag
+    assert collector.pool.outstanding == 16 * 4 * lag
+
+
+def test_a_straggling_group_stalls_its_own_step_only():
+    """Target 1 holds one sample of 1,000 s; the batch of target 2 is ready long before it."""
+    lengths = {1: [401] * 7 + [4001]}
+    trace = run(world_of(FixedCosts(), lag=2, tokens=401, lengths=lengths))
+    ends = {span.step: span.end_s for span in trace.spans if span.actor == "generator"}
+    assert ends[2] < ends[1]
+    straggled, after = trace.steps[1], trace.steps[2]
+    assert straggled.start_s + straggled.phases["exposed_generation_s"] == ends[1] >= 1000.0
+    assert after.phases["exposed_generation_s"] == 0.0
+
+
+def test_a_group_is_done_with_its_slowest_sample():
+    lengths = {0: [401, 5, 5, 5, 5, 5, 5, 5]}
+    collector = Collector(world_of(FixedCosts(), lag=1, lengths=lengths), Trace(), 1)
+    collector.advance(1.0)
+    assert collector.in_flight == 4
+    assert not collector.is_ready(0)
+    assert collector.next_change_s() > 1.0
+    collector.advance(100.0)
+    assert collector.is_ready(0)
+    assert collector.take(0) == {0: 8}
+
+
+def test_rewards_keep_a_group_in_flight_without_keeping_the_engine_busy():
+    costs = FixedCosts()
+    found = steps(costs, "workload.environment_s=5", lag=1, tokens=401)
+    assert found[0].phases["exposed_generation_s"] == 105.0
+    for step in found[1:]:
+        assert step.seconds == pytest.approx(105.0 + costs.refit_s)
+        assert step.phases["generation_s"] == pytest.approx(100.0)
+
+
+def test_dropped_groups_are_generated_but_not_trained_on():
+    costs = FixedCosts()
+    found = steps(costs, "workload.generated_batch_factor=1.5", lag=1, prompts=4, size=2)
+    assert all(sum(step.staleness.values()) == step.samples == 8 for step in found)
+    assert {step.generated_tokens for step in found} == {12 * 401}
+    assert {len(tokens) for tokens in costs.trained} == {8}
+
+
+# --- publishing weights -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_draining_is_never_faster_than_updating_in_flight(lag, seed):
+    keys = {"lag": lag, "prompts": 16}
+    times = [
+        total_s(steps(FixedCosts(), LOGNORMAL, f"simulation.seed={seed}", f"loop.in_flight_updates={updates}", **keys))
+        for updates in ("true", "false")
+    ]
+    assert times[1] > times[0]
+
+
+def test_a_drained_pool_is_empty_at_the_refit():
+    trace = run(world_of(FixedCosts(), LOGNORMAL, "loop.in_flight_updates=false", lag=2, prompts=16))
+    (curve,) = trace.curves
+    for span in trace.spans:
+        if span.phase == "refit_s":
+            before = np.searchsorted(curve.times_s, span.start_s, side="right") - 1
+            assert curve.values[before] == 0.0
+    drained = [span for span in trace.spans if span.detail == "drain"]
+    assert drained
+    for step in trace.steps:
+        waited = [s for s in trace.spans if s.phase == "exposed_generation_s" and s.step == step.step]
+        assert step.phases["exposed_generation_s"] == pytest.approx(sum(s.end_s - s.start_s for s in waited))
+
+
+def test_draining_an_idle_pool_costs_nothing():
+    assert steps(SLOW, "loop.in_flight_updates=false", lag=1) == steps(SLOW, lag=1)
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_recomputing_the_cache_is_never_faster(lag):
+    costs = FixedCosts(prefill_token_s=2.0**-9)
+    stale, fresh = (steps(costs, LOGNORMAL, f"loop.recompute_kv={r}", lag=lag) for r in ("false", "true"))
+    assert total_s(fresh) > total_s(stale)
+    assert sum(s.facts["prefill_tokens"] for s in fresh) > sum(s.facts["prefill_tokens"] for s in stale)
+
+
+def test_a_refit_pauses_generation():
+    """Generation-bound, each batch is interrupted by one refit."""
+    short, long = (steps(FixedCosts(refit_s=s), lag=1, tokens=401)[3] for s in (0.5, 8.0))
+    assert long.seconds - short.seconds == 7.5
+    assert long.phases["generation_s"] == short.phases["generation_s"] == 100.0
+    assert (short.phases["refit_s"], long.phases["refit_s"]) == (0.5, 8.0)
+
+
+# --- invariants -------------------------------------------------------------------------------------------------------
+
+CASES: dict[str, Any] = {
+    "lag": st.integers(1, 4),
+    "prompts": st.integers(1, 6),
+    "size": st.integers(1, 4),
+    "replicas": st.integers(1, 5),
+    "slots": st.integers(1, 8),
+    "train_s": st.sampled_from([0.0, 1.0, 30.0, 300.0]),
+    "refit_s": st.sampled_from([0.0, 0.7, 11.0]),
+    "poll_s": st.sampled_from([0, 0.5, 3]),
+    "environment_s": st.sampled_from([0, 0, 2.5]),
+    "factor": st.sampled_from([1, 1, 1.4]),
+    "drain": st.booleans(),
+    "recompute": st.booleans(),
+    "seed": st.integers(0, 10_000),
+    "dispatch": st.sampled_from(["round_robin", "static", "least_loaded"]),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(**CASES)
+def test_what_holds_of_every_run(
+    lag, prompts, size, replicas, slots, train_s, refit_s, poll_s, environment_s, factor, drain, recompute, seed, dispatch
+):
+    costs = FixedCosts(train_s=train_s, refit_s=refit_s, slots=slots, prefill_token_s=1e-4)
+    world = world_of(
+        costs,
+        LOGNORMAL,
+        f"loop.poll_s={poll_s}",
+        f"loop.in_flight_updates={str(not drain).lower()}",
+        f"loop.recompute_kv={str(recompute).lower()}",
+        f"workload.environment_s={environment_s}",
+        f"workload.generated_batch_factor={factor}",
+        f"engine.dispatch={dispatch}",
+        f"simulation.seed={seed}",
+        "simulation.steps=6",
+        lag=lag,
+        prompts=prompts,
+        size=size,
+        replicas=replicas,
+    )
+    trace = run(world)
+    for step in trace.steps:
+        phases = step.phases
+        assert phases["exposed_generation_s"] >= 0.0
+        assert -1e-9 <= phases["generation_s"] <= step.seconds - refit_s + 1e-9
+        serial = phases["exposed_generation_s"] + phases["refit_s"] + sum(phases[name] for name in TRAINER)
+        assert step.seconds == pytest.approx(serial)
+        assert sum(step.staleness.values()) == step.samples == prompts * size
+        assert min(step.staleness) >= min(step.step, 1)
+        assert max(step.staleness) <= min(step.step, lag)
+    assert [s.start_s for s in trace.steps] == [0.0, *(s.end_s for s in trace.steps[:-1])]
+    spans = [s for s in trace.spans if s.actor == "generator"]
+    assert len({s.step for s in spans}) == len(spans)
+    ends = {s.step: s.end_s for s in spans}
+    for step in trace.steps:
+        assert ends[step.step] <= step.start_s + step.phases["exposed_generation_s"] + 1e-9
+    assert run(world).steps == trace.steps
+
+
+def test_every_sample_is_generated_once_and_every_batch_consumed_once(monkeypatch):
+    submitted: list[int] = []
+    submit = GenerationPool.submit
+
+    def recorded(pool: GenerationPool, time_s: float, samples: Any) -> None:
+        submitted.extend(sample.id for sample in samples)
+        submit(pool, time_s, samples)
+
+    monkeypatch.setattr(GenerationPool, "submit", recorded)
+    trace = run(world_of(FixedCosts(), LOGNORMAL, lag=2, prompts=5, size=3))
+    assert len(submitted) == len(set(submitted))
+    assert set(range(12 * 15)) <= set(submitted)
+    assert [step.step for step in trace.steps] == list(range(12))
+    world = world_of(FixedCosts(), LOGNORMAL, lag=2, prompts=5, size=3)
+    drawn = [int(world.draws.batch(step).response_tokens.sum()) for step in range(12)]
+    assert [step.generated_tokens for step in trace.steps] == drawn
+
+
+def test_the_tally_leaves_the_warm_up_out():
+    whole = run(world_of(FixedCosts(), lag=1, tokens=401))
+    warm = run(world_of(FixedCosts(), "simulation.steps=8", "simulation.warmup_steps=4", lag=1, tokens=401))
+    assert len(warm.steps) == len(whole.steps) == 12
+    assert 0 < sum(warm.iterations_at) < sum(whole.iterations_at)
+    per_step = [step.facts["decode_iterations"] for step in warm.steps]
+    assert sum(warm.iterations_at) == pytest.approx(sum(per_step[4:]))
+
+
+def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
+    collector = Collector(world_of(FixedCosts(), lag=1, tokens=5), Trace(), 1)
+    collector.block()
+    collector.advance(1000.0)
+    assert not collector.in_flight
+    env = simpy.Environment()
+    env.process(_until(env, collector, 0.5, lambda: False))
+    with pytest.raises(RuntimeError, match="nobody generates"):
+        env.run()

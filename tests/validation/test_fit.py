@@ -1,0 +1,115 @@
+"""Fit of the global parameters: recovery of known ones, bounds, the file that comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.hardware.fitted import load_fitted
+from rlsim.schema.fitted import FittedParameters
+from rlsim.validation.fit import PARAMETERS, Observation, Parameter, Problem, get_value, simulate, with_values
+from rlsim.validation.fit_steps import fit_steps, to_yaml
+from rlsim.validation.rows import scenario_of
+
+ROW = {
+    "model": "Llama-3.1-8B", "gpu": "h100", "num_gpus": "8", "on_off_policy": "sync", "prompts_per_step": "4",
+    "generations_per_prompt": "8", "max_seq_len": "1024", "avg_seq_len": "300", "train_pp": "1",
+}  # fmt: skip
+CHOSEN = (
+    Parameter("sequence_s", 2e-5, 0.0, 2e-3),
+    Parameter("dense_efficiency", 0.15, 0.3, 1.0),
+    Parameter("colocated_fixed_s", 2.0, 0.0, 20.0),
+)
+
+
+def _rows() -> list[dict[str, str]]:
+    sizes = [("4", "8"), ("16", "8"), ("4", "32"), ("64", "8")]
+    return [
+        {**ROW, "id": f"r{i}", "prompts_per_step": p, "generations_per_prompt": g, "total_step_time_s": "1"}
+        for i, (p, g) in enumerate(sizes)
+    ]
+
+
+def _problem(truth: FittedParameters, start: FittedParameters) -> Problem:
+    scenarios = [scenario_of(row, replications=1) for row in _rows()]
+    observations = [
+        Observation(i, name, simulate((scenario, truth))[name], 1.0)
+        for i, scenario in enumerate(scenarios)
+        for name in ("step_s", "train_s", "prepare_s")
+    ]
+    return Problem(scenarios, observations, start, CHOSEN)
+
+
+def test_known_parameters_are_found_again() -> None:
+    start = load_fitted("start")
+    wanted = np.array([8e-5, 0.5, 7.0])
+    problem = _problem(with_values(start, CHOSEN, wanted), start)
+    x, residuals, _ = problem.fit(rounds=4)
+    assert float(np.max(np.abs(residuals))) < 0.06  # the prior keeps a little of the start
+    assert x[1:] == pytest.approx(wanted[1:], rel=0.05)
+
+
+def test_left_out_rows_are_predicted_by_the_others() -> None:
+    start = load_fitted("start")
+    problem = _problem(with_values(start, CHOSEN, np.array([6e-5, 0.55, 6.0])), start)
+    x, base, slope = problem.fit(rounds=3)
+    held = problem.held_out(x, base, slope, ["a", "a", "b", "b"])
+    assert held.shape == (4,)
+    assert float(np.max(np.abs(held))) < 0.1
+
+
+def test_a_fit_stays_within_its_bounds() -> None:
+    start = load_fitted("start")
+    problem = _problem(with_values(start, CHOSEN, np.array([6e-5, 0.55, 6.0])), start)
+    base = np.full(len(problem.observations), 3.0)
+    slope = np.ones((len(problem.observations), len(CHOSEN)))
+    found = problem.solve_linear(problem.x0, base, slope, np.ones(len(base), dtype=np.bool_))
+    for value, parameter in zip(found, CHOSEN, strict=True):
+        assert parameter.low - 1e-12 <= value <= parameter.high + 1e-12
+
+
+def test_every_parameter_can_be_read_and_written() -> None:
+    fitted = load_fitted()
+    values = np.array([get_value(fitted, p.path) for p in PARAMETERS])
+    assert with_values(fitted, PARAMETERS, values) == fitted
+    changed = with_values(fitted, PARAMETERS, values + 0.01 * np.array([p.scale for p in PARAMETERS]))
+    assert all(get_value(changed, p.path) > value for p, value in zip(PARAMETERS, values, strict=True))
+
+
+def _write(path: Path, rows: list[dict[str, str]]) -> Path:
+    names = list(rows[0])
+    path.write_text("\n".join([",".join(names), *(",".join(row[name] for name in names) for row in rows)]) + "\n")
+    return path
+
+
+def test_own_steps_bring_the_error_down_and_give_a_file(tmp_path: Path) -> None:
+    start = load_fitted("start")
+    truth = with_values(start, CHOSEN, np.array([1e-4, 0.45, 9.0]))
+    rows = [
+        {**row, "total_step_time_s": f"{simulate((scenario_of(row, replications=1), truth))['step_s']:.3f}"}
+        for row in _rows()
+    ]
+    found = fit_steps(_write(tmp_path / "mine.csv", rows), rounds=2)
+    before = [
+        abs(np.log(simulate((scenario_of(row, replications=1), start))["step_s"] / float(row["total_step_time_s"])))
+        for row in rows
+    ]
+    assert float(np.median(np.abs(found.residuals))) < float(np.median(before)) / 2
+    (tmp_path / "mine.yaml").write_text(to_yaml(found.parameters))
+    assert load_fitted(str(tmp_path / "mine.yaml")) == found.parameters
+    assert "4 steps: median error" in found.text()
+
+
+def test_too_few_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least 2"):
+        fit_steps(_write(tmp_path / "one.csv", _rows()[:1]))
+
+
+def test_the_committed_fit_says_what_it_rests_on() -> None:
+    record = load_fitted().fit
+    assert record.rows >= 40
+    assert record.median_error < 0.08 and record.p90_error < 0.20
+    assert record.held_out_median_error["model"] < 0.20
