@@ -130,8 +130,6 @@ def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dic
         return _REFERENCES[path](reference, folder)
     except InputError as error:
         raise InputError(f"{origin}: {path}: {error}") from error
-    except (OSError, RuntimeError, ValueError) as error:  # a home folder of nobody, a NUL, an overlong name
-        raise InputError(f"{origin}: {path}: {reference!r} cannot be a path ({error})") from error
 
 
 def _load_draft(reference: str, folder: Path | None) -> dict[str, Any]:

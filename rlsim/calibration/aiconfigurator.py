@@ -49,6 +49,8 @@ SOURCES = (
     Source(files.PREFILL_ATTENTION, "attention", "context_attention", package_files.adapt_prefill_attention),
     Source(files.MLA_DECODE, "mla", "mla_generation_module", package_files.adapt_mla_decode),
     Source(files.MLA_PREFILL, "mla", "mla_context_module", package_files.adapt_mla_prefill),
+    Source(files.MLA_DECODE_KERNEL, "mla", "generation_mla", package_files.adapt_mla_decode_kernel),
+    Source(files.MLA_PREFILL_KERNEL, "mla", "context_mla", package_files.adapt_mla_prefill_kernel),
     Source(files.MOE, "moe", "moe", package_files.adapt_moe),
     Source(files.ALL_REDUCE, "comm", "custom_allreduce", package_files.adapt_all_reduce),
     Source(files.COLLECTIVES, "comm", "nccl", package_files.adapt_collectives, NCCL),

@@ -28,16 +28,6 @@ from rlsim.outputs import staged_folder
 
 ENGINE = "measured"
 SCHEMA = "rlsim.tables/1"
-VERIFY_ATTENTION = TableLayout(
-    "verify_attention",
-    ("head_dim", "kv_precision", "heads", "kv_heads"),
-    ("queries", "batch", "context_tokens"),
-    (1.0, 1.0, 1.0),
-)
-"""Attention of k+1 queries per sequence; context_tokens counts them with the cached ones."""
-SAMPLING = TableLayout("sampling", ("op", "vocabulary"), ("rows",), (1.0,))
-REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
-"""Acceptance test and residual draw; queries is k+1."""
 CELLS = "cells.parquet"
 _COLLECTIVE_NAMES = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
 _KERNELS = {"gemm": "torch.nn.functional.linear", "moe": "torch._grouped_mm"}
@@ -153,7 +143,7 @@ def _collective(op: str) -> Adapt:
 _TARGETS: dict[str, tuple[TableLayout, Adapt]] = {
     "gemm": (files.GEMM, lambda p: {"precision": p["dtype"], "n": p["n"], "k": p["k"], "m": p["m"]}),
     "decode_attention": (files.DECODE_ATTENTION, _attention),
-    "verify_attention": (VERIFY_ATTENTION, lambda p: {**_attention(p), "queries": p["queries"]}),
+    "verify_attention": (files.VERIFY_ATTENTION, lambda p: {**_attention(p), "queries": p["queries"]}),
     "prefill_attention": (
         files.PREFILL_ATTENTION,
         lambda p: {**_heads(p), "batch": p["batch"], "prompt_tokens": p["tokens"]},
@@ -161,10 +151,10 @@ _TARGETS: dict[str, tuple[TableLayout, Adapt]] = {
     "moe": (files.MOE, _moe),
     "all_reduce": (files.ALL_REDUCE, lambda p: {"mode": "eager", "num_gpus": p["ranks"], "message_bytes": p["bytes"]}),
     **{op: (files.COLLECTIVES, _collective(op)) for op in _COLLECTIVE_NAMES},
-    "sampling_softmax": (SAMPLING, lambda p: {"op": "softmax", **p}),
-    "sampling_draw": (SAMPLING, lambda p: {"op": "draw", **p}),
+    "sampling_softmax": (files.SAMPLING, lambda p: {"op": "softmax", **p}),
+    "sampling_draw": (files.SAMPLING, lambda p: {"op": "draw", **p}),
     "rejection": (
-        REJECTION,
+        files.REJECTION,
         lambda p: {
             "vocabulary": p["vocabulary"],
             "draft_vocabulary": p["draft_vocabulary"],

@@ -29,7 +29,17 @@ PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4
 HEAD_DIMS = (64, 128, 192, 256)
 NCCL_TYPE, NCCL_BYTES = "half", 2
 """NCCL rows kept: 2-byte elements, the width of BF16."""
-A2A_MODES = {"deepep_ll": "low_latency", "deepep_ht": "throughput"}
+A2A_MODES = {
+    "deepep_ll": "low_latency",
+    "deepep_ht": "throughput",
+    "trtllm_deepep_ll": "low_latency",
+    "trtllm_deepep_ht": "throughput",
+}
+A2A_TYPES = ("default", "bfloat16")
+"""Element types of DeepEP rows kept: the engine's own choice where the package states none, else BF16."""
+RELEASE = re.compile(r"[\d.]+(?:rc\d+|\.post\d+)?")
+"""Version folders that count: releases, their candidates and corrections; builds from a branch do not."""
+_STAGES = {"rc": -1, "": 0, "post": 1}
 
 
 @dataclass(frozen=True)
@@ -98,9 +108,14 @@ def data_of(package: Package, system: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def version_key(version: str) -> tuple[int, ...]:
-    """Order of version strings by their numbers."""
-    return tuple(int(number) for number in re.findall(r"\d+", version))
+def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
+    """Order of version strings: by release, a candidate (1.3.0rc20) before it, a correction (0.5.6.post2) after it.
+
+    >>> sorted(["1.3.0", "1.3.0rc20", "1.3.0.post1", "1.3.0rc3", "1.2.9"], key=version_key)
+    ['1.2.9', '1.3.0rc3', '1.3.0rc20', '1.3.0', '1.3.0.post1']
+    """
+    release, stage, number = re.findall(r"^([\d.]*)(rc|post)?(\d*)", version)[0]
+    return tuple(int(part) for part in release.split(".") if part), _STAGES[stage], int(number or 0)
 
 
 def current_version(package: Package, system: str, backend: str) -> str:
@@ -115,7 +130,7 @@ def current_version(package: Package, system: str, backend: str) -> str:
 def find_table(package: Package, system: str, family: str, engine: str, name: str, version: str | None) -> Path | None:
     """File of one table in the newest version folder not newer than ``version`` (None: newest of all)."""
     folder = package.systems / "data" / system / family / engine
-    found = [path for path in folder.glob(f"*/{name}_perf.parquet") if re.fullmatch(r"[\d.]+", path.parent.name)]
+    found = [path for path in folder.glob(f"*/{name}_perf.parquet") if RELEASE.fullmatch(path.parent.name)]
     if version is not None:
         found = [path for path in found if version_key(path.parent.name) <= version_key(version)]
     return max(found, key=lambda path: version_key(path.parent.name), default=None)
@@ -162,6 +177,11 @@ def adapt_gemm(raw: Columns) -> Columns:
     return _kept(table, raw, (table["precision"] != "") & _few_steps(raw["m"]))
 
 
+def _stated(raw: Columns, name: str, default: int | str) -> NDArray[Any]:
+    """A column that older files lack, with what they mean by it."""
+    return raw[name] if name in raw else np.full(row_count(raw), default)
+
+
 def _attention(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
     table = {
         "head_dim": raw["head_dim"],
@@ -170,7 +190,7 @@ def _attention(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
         "kv_heads": raw["num_key_value_heads"],
         "batch": raw["batch_size"],
     }
-    plain = (raw["window_size"] == 0) & (raw["beam_width"] == 1) & (raw["attn_dtype"] == "bfloat16")
+    plain = (_stated(raw, "window_size", 0) == 0) & (raw["beam_width"] == 1) & (raw["attn_dtype"] == "bfloat16")
     return table, plain & np.isin(raw["head_dim"], HEAD_DIMS)
 
 
@@ -207,6 +227,24 @@ def adapt_mla_prefill(raw: Columns) -> Columns:
     return _kept({**_mla(raw), "prompt_tokens": raw["isl"]}, raw, keep)
 
 
+def _mla_kernel(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
+    names = {"heads": "num_heads", "batch": "batch_size"}
+    table = {"kv_precision": _precision(raw["kv_cache_dtype"]), **{new: raw[old] for new, old in names.items()}}
+    return table, (raw["mla_dtype"] == "bfloat16") & (table["kv_precision"] != "")
+
+
+def adapt_mla_decode_kernel(raw: Columns) -> Columns:
+    """Latent attention alone at decode; heads per rank, the context includes the new token."""
+    table, keep = _mla_kernel(raw)
+    return _kept({**table, "context_tokens": raw["step"] + raw["isl"]}, raw, keep)
+
+
+def adapt_mla_prefill_kernel(raw: Columns) -> Columns:
+    """Attention of DeepSeek-V3 alone at prefill; heads per rank, no cached prefix."""
+    table, keep = _mla_kernel(raw)
+    return _kept({**table, "prompt_tokens": raw["isl"]}, raw, keep & (raw["step"] == 0))
+
+
 def adapt_moe(raw: Columns) -> Columns:
     """Routed experts of every model shape, in the precisions rlsim knows."""
     names = {
@@ -224,8 +262,12 @@ def adapt_moe(raw: Columns) -> Columns:
 
 
 def adapt_all_reduce(raw: Columns) -> Columns:
-    """The engine's all-reduce; the package counts elements of 2 bytes."""
-    mode = np.where(np.char.endswith(raw["backend"], "graph"), "graph", "eager")
+    """The engine's all-reduce; the package counts elements of 2 bytes.
+
+    Files that state no mode (TensorRT-LLM) were replayed from a graph: their smallest messages take 3 to 5 us, where
+    the eager ones of the same devices take 20 to 50 us.
+    """
+    mode = np.where(np.char.endswith(_stated(raw, "backend", "graph"), "graph"), "graph", "eager")
     table = {"mode": mode, "num_gpus": raw["num_gpus"], "message_bytes": raw["message_size"] * NCCL_BYTES}
     return _kept(table, raw, raw["allreduce_dtype"] == "bfloat16")
 
@@ -248,7 +290,8 @@ def adapt_moe_a2a(raw: Columns) -> Columns:
         "expert_parallel": raw["ep_size"],
         "tokens": raw["num_tokens"],
     }
-    return _kept(table, raw, (modes != "") & (raw["node_num"] == 1), unit=MICROSECOND)
+    wanted = (modes != "") & (raw["node_num"] == 1) & np.isin(_stated(raw, "comm_dtype", "default"), A2A_TYPES)
+    return _kept(table, raw, wanted, unit=MICROSECOND)
 
 
 def _kept(table: Columns, raw: Columns, keep: NDArray[np.bool_], unit: float = MILLISECOND) -> Columns:

@@ -129,6 +129,8 @@ _COUNTERS = {
     "prefill_attention": _prefill_attention,
     "mla_decode": _mla_decode,
     "mla_prefill": _mla_prefill,
+    "mla_decode_kernel": _mla_decode,
+    "mla_prefill_kernel": _mla_prefill,
     "moe": _moe,
     "all_reduce": _collective,
     "collectives": _collective,

@@ -39,10 +39,13 @@ def as_path(name: str, suffixes: tuple[str, ...], base: Path | None) -> Path | N
 
     A relative path counts from ``base`` (the folder of the file that refers to it) where it exists there.
     """
-    given = Path(name).expanduser()
-    candidates = [given] if base is None else [base / given, given]
-    looks_like_path = given.suffix.lower() in suffixes or name.startswith((".", "/", "~"))
-    for candidate in candidates:
-        if candidate.exists() and (looks_like_path or len(given.parts) > 1):
-            return candidate
+    try:
+        given = Path(name).expanduser()
+        candidates = [given] if base is None else [base / given, given]
+        looks_like_path = given.suffix.lower() in suffixes or name.startswith((".", "/", "~"))
+        for candidate in candidates:
+            if candidate.exists() and (looks_like_path or len(given.parts) > 1):
+                return candidate
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{name[:80]!r} cannot be a path ({error})") from None
     return candidates[0] if looks_like_path else None

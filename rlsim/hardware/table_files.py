@@ -53,6 +53,12 @@ MLA_DECODE = TableLayout(
 MLA_PREFILL = TableLayout(
     "mla_prefill", ("gemm_precision", "kv_precision"), ("heads", "prompt_tokens", "batch"), (1.0, 2.0, 1.0)
 )
+MLA_DECODE_KERNEL = TableLayout(
+    "mla_decode_kernel", ("kv_precision",), ("heads", "context_tokens", "batch"), (1.0, 1.0, 1.0)
+)
+MLA_PREFILL_KERNEL = TableLayout(
+    "mla_prefill_kernel", ("kv_precision",), ("heads", "prompt_tokens", "batch"), (1.0, 2.0, 1.0)
+)
 MOE = TableLayout(
     "moe",
     ("precision", "hidden", "width", "top_k", "experts", "tensor_parallel", "expert_parallel", "distribution"),
@@ -64,7 +70,20 @@ COLLECTIVES = TableLayout("collectives", ("op", "num_gpus"), ("message_bytes",),
 MOE_A2A = TableLayout(
     "moe_a2a", ("mode", "phase", "hidden", "top_k", "experts", "expert_parallel"), ("tokens",), (1.0,)
 )
-LAYOUTS = (GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MOE, ALL_REDUCE, COLLECTIVES, MOE_A2A)
+VERIFY_ATTENTION = TableLayout(
+    "verify_attention",
+    ("head_dim", "kv_precision", "heads", "kv_heads"),
+    ("queries", "batch", "context_tokens"),
+    (1.0, 1.0, 1.0),
+)
+"""Attention of k+1 queries per sequence; context_tokens counts them with the cached ones."""
+SAMPLING = TableLayout("sampling", ("op", "vocabulary"), ("rows",), (1.0,))
+REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
+"""Acceptance test and residual draw; queries is k+1."""
+LAYOUTS = (
+    GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
+    ALL_REDUCE, COLLECTIVES, MOE_A2A, VERIFY_ATTENTION, SAMPLING, REJECTION,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

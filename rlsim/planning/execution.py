@@ -96,10 +96,22 @@ def _end_with_parent() -> None:
 def _on_dask(client: Any, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
     from dask.distributed import as_completed
 
-    futures = client.map(function, list(tasks), pure=False)
-    place = {future.key: index for index, future in enumerate(futures)}
-    for future, result in as_completed(futures, with_results=True):  # type: ignore[no-untyped-call]
-        yield place[future.key], result
+    finished = as_completed(loop=client.loop)  # type: ignore[no-untyped-call]
+    room = IN_FLIGHT_PER_JOB * max(1, sum(client.nthreads().values()))
+    place: dict[Any, int] = {}
+    queue = enumerate(tasks)
+
+    def hand_out() -> None:
+        while len(place) < room and (item := next(queue, None)) is not None:
+            future = client.submit(function, item[1], pure=False)
+            place[future.key] = item[0]
+            finished.add(future)
+
+    hand_out()
+    while place:
+        future = next(finished)
+        yield place.pop(future.key), future.result()
+        hand_out()
 
 
 def _dask_client(address: str) -> Any:

@@ -78,9 +78,12 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
-    """The valid dotted key of ``model`` closest to ``dotted``: a neighbour first, then the same name elsewhere."""
+    """The valid dotted key of ``model`` closest to ``dotted``: a neighbour first, then the same name elsewhere.
+
+    ``dotted`` itself, valid in another branch of a union, is never the answer.
+    """
     parent, _, leaf = dotted.rpartition(".")
-    keys = list(dict.fromkeys(_all_keys(model)))
+    keys = [key for key in dict.fromkeys(_all_keys(model)) if key != dotted]
     siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == parent}
     close = difflib.get_close_matches(leaf, siblings, n=1)
     if close:
@@ -98,7 +101,9 @@ def _shown(value: Any) -> str:
 
 
 def _unknown_key(dotted: str, holders: list[type[BaseModel]], model: type[BaseModel]) -> str:
-    near = nearest_key(dotted, model)
+    here = {name for holder in holders for name in holder.model_fields}
+    branch = dotted in set(_all_keys(model)) and dotted.rpartition(".")[2] not in here
+    near = None if branch else nearest_key(dotted, model)
     if near is not None:
         return f"unknown key '{dotted}'; did you mean '{near}'?"
     valid = ", ".join(dict.fromkeys(name for holder in holders for name in holder.model_fields))

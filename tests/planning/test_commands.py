@@ -1,0 +1,95 @@
+"""The planning commands: what they print and how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlsim.cli import main
+from rlsim.loading import dump_scenario, vary
+from rlsim.schema.scenario import Scenario
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process; gives exit code, stdout, stderr."""
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(argv)
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def file(tiny: Scenario, tmp_path: Path) -> str:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(dump_scenario(tiny))
+    return str(path)
+
+
+def test_sweep_prints_a_table_or_json(run: Run, file: str, tmp_path: Path) -> None:
+    axes = ["--vary", "speculation.draft_length=1:3", "--vary", "speculation.acceptance_length=1.5,2", "--jobs", "1"]
+    code, out, err = run("sweep", file, *axes, "--out", str(tmp_path / "o"))
+    assert (code, err) == (0, "")
+    assert "6 cells, 6 can run" in out
+    assert len((tmp_path / "o" / "results.csv").read_text().splitlines()) == 7
+    code, out, err = run("sweep", file, *axes, "--json")
+    assert (code, err) == (0, "")
+    assert [row["speculation.draft_length"] for row in json.loads(out)["rows"]] == [1, 1, 2, 2, 3, 3]
+
+
+def test_plan_prints_what_to_set(run: Run, file: str, tmp_path: Path) -> None:
+    options = ["--max-staleness", "0", "--draws", "2", "--jobs", "1", "--steps", "100", "--drafter", "suffix:0.5:0.9"]
+    code, out, err = run("plan", file, *options, "--out", str(tmp_path / "o"))
+    assert (code, err) == (0, "")
+    for part in ("Best by step time", "Within 3 % of it", "Cost against time", "The best plan beats", "100 steps:"):
+        assert part in out
+    code, out, _ = run("plan", file, *options, "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads((tmp_path / "o" / "plan.json").read_text())
+    assert run("project", str(tmp_path / "o" / "best.yaml"), "--json")[0] == 0
+
+
+def test_sensitivity_and_compare_print_their_answers(run: Run, tiny: Scenario, file: str, tmp_path: Path) -> None:
+    code, out, _ = run("sensitivity", file, "--samples", "110", "--jobs", "1", "--json")
+    assert code == 0
+    assert json.loads(out)["contributions"]
+    other = tmp_path / "other.yaml"
+    other.write_text(dump_scenario(vary(tiny, "engine.tensor_parallel=2", "name=other")))
+    code, out, _ = run("compare", file, str(other))
+    assert code == 0
+    assert "engine.tensor_parallel" in out
+    assert json.loads(run("compare", file, str(other), "--json")[1])["differences"] == {
+        "engine.tensor_parallel": [1, 2]
+    }
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["sweep", "FILE", "--vary", "nonsense=1:3"], "unknown key 'nonsense'"),
+        (["sweep", "FILE", "--vary", "cluster.num_gpus=8:4"], "the range is empty"),
+        (["sweep", "FILE"], "at least one --vary"),
+        (["sweep", "FILE", "--vary", "cluster.num_gpus=abc", "--jobs", "1"], "none of the 1 cells can run"),
+        (["sweep", "FILE", "--vary", "k=1", "--jobs", "0"], "--jobs must be at least 1"),
+        (["plan", "FILE", "--budget-usd", "5"], "--budget-usd needs --steps"),
+        (["plan", "FILE", "--gpus", "0"], "at least 1 GPU"),
+        (["plan", "FILE", "--gpus", "512..64x2"], "the range is empty"),
+        (["plan", "FILE", "--steps", "9", "--deadline-hours", "1e-5", "--max-staleness", "0"], "no plan keeps to"),
+        (["sensitivity", "FILE", "--uncertain", "x"], "is not KEY=LOW:HIGH"),
+        (["compare", "FILE", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_with_2_and_one_message(run: Run, file: str, argv: list[str], said: str) -> None:
+    code, out, err = run(*(file if item == "FILE" else item for item in argv))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1

@@ -1,0 +1,59 @@
+"""Two scenarios side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlsim.loading import vary
+from rlsim.planning import compare
+from rlsim.planning.comparing import differences
+from rlsim.planning.money import cost_usd, energy_j
+from rlsim.planning.text import render_comparison
+from rlsim.schema.scenario import Scenario
+
+
+def test_a_scenario_does_not_differ_from_itself(tiny: Scenario) -> None:
+    comparison = compare(tiny, tiny)
+    assert comparison.differences == {}
+    assert (comparison.speedup.mean, comparison.speedup.low, comparison.speedup.high) == (1.0, 1.0, 1.0)
+    assert comparison.explains is None
+    assert "do not differ" in render_comparison(comparison)
+
+
+def test_differences_are_dotted_keys_of_what_counts(tiny: Scenario) -> None:
+    other = vary(tiny, "name=other", "question=why", "engine.tensor_parallel=2", "speculation.draft_length=2")
+    assert differences(tiny, other) == {"engine.tensor_parallel": (1, 2), "speculation.draft_length": (3, 2)}
+
+
+def test_the_phase_that_changed_explains_the_difference(tiny: Scenario) -> None:
+    comparison = compare(tiny, vary(tiny, "speculation.method=none"))
+    assert comparison.paired
+    assert comparison.explains is not None
+    assert comparison.explains.phase == "generation"
+    assert comparison.explains.share == pytest.approx(1.0, abs=1e-6)
+    assert comparison.speedup.mean < 1
+    slower = compare(tiny, vary(tiny, "loop.refit_fixed_s=50"))
+    assert slower.explains is not None
+    assert slower.explains.phase == "prepare"
+
+
+def test_phases_add_up_to_the_step_in_both_modes(tiny: Scenario, lagged: Scenario) -> None:
+    comparison = compare(tiny, lagged)
+    assert sum(change.before_s for change in comparison.phases) == pytest.approx(comparison.step_s[0].mean)
+    assert sum(change.after_s for change in comparison.phases) == pytest.approx(comparison.step_s[1].mean, rel=0.01)
+
+
+def test_different_work_is_not_paired(tiny: Scenario) -> None:
+    comparison = compare(tiny, vary(tiny, "simulation.seed=5"))
+    assert not comparison.paired
+    assert comparison.speedup.low < comparison.speedup.high
+    assert "on different work" in render_comparison(comparison)
+
+
+def test_money_and_energy_grow_with_gpus_and_time(tiny: Scenario) -> None:
+    priced = vary(tiny, "hardware.price_per_gpu_hour_usd.value=3.6", "hardware.power_w.value=500")
+    assert cost_usd(priced, 100.0) == pytest.approx(8 * 3.6 / 3600 * 100)
+    assert energy_j(priced, 100.0) == 8 * 500 * 100
+    assert compare(priced, priced).cost_per_step_usd[0] == pytest.approx(
+        cost_usd(priced, compare(priced, priced).step_s[0].mean)
+    )

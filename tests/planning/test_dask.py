@@ -1,0 +1,61 @@
+"""The executor seam: a Dask cluster gives what local processes give."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.planning import plan, sweep, what_to_measure
+from rlsim.planning.execution import executor, local_jobs
+from rlsim.planning.space import Limits
+from rlsim.schema.scenario import Scenario
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A local cluster of two worker processes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from dask.distributed import LocalCluster
+
+        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+            yield cluster.scheduler_address
+
+
+def test_a_sweep_on_dask_gives_the_same_bytes(tiny: Scenario, tmp_path: Path, address: str) -> None:
+    axes = ["speculation.draft_length=1:4", "engine.tensor_parallel=1,2,3"]
+    sweep(tiny, axes, out=tmp_path / "local")
+    sweep(tiny, axes, dask=address, out=tmp_path / "dask")
+    for name in ("results.csv", "results.parquet", "lines.png"):
+        assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "dask" / name).read_bytes()
+
+
+def test_plans_and_sensitivities_on_dask_are_the_same(tiny: Scenario, address: str) -> None:
+    limits = Limits((8,), (0,), draft_lengths=(3,))
+    local, remote = plan(tiny, limits=limits, draws=4), plan(tiny, limits=limits, draws=4, dask=address)
+    assert {**local.as_dict(), "simulated": 0} == {**remote.as_dict(), "simulated": 0}
+    assert what_to_measure(tiny, samples=110, dask=address) == what_to_measure(tiny, samples=110)
+
+
+def test_an_address_without_a_scheduler_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask import distributed
+
+    def refuse(*args: object, **named: object) -> None:
+        raise OSError("nobody there")
+
+    monkeypatch.setattr(distributed, "Client", refuse)
+    with (
+        pytest.raises(InputError, match=r"--dask tcp://127.0.0.1:9: no scheduler answers there"),
+        executor(dask="tcp://127.0.0.1:9"),
+    ):
+        pass
+
+
+def test_jobs_are_at_least_one() -> None:
+    assert local_jobs(None) >= 1
+    with pytest.raises(InputError, match="--jobs must be at least 1"):
+        local_jobs(0)

@@ -1,0 +1,213 @@
+"""Fitted parameters: files, look-up of host times, and who wins over whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlsim.costs.overheads import overheads_of
+from rlsim.datafiles import data_folder
+from rlsim.errors import InputError
+from rlsim.hardware.fitted import DEFAULT, load_fitted
+from rlsim.loading import load_scenario
+from rlsim.projection import project
+from rlsim.schema.fitted import FittedParameters
+
+SETS = sorted(path.stem for path in (data_folder("calibration") / "fitted").glob("*.yaml"))
+HOSTS = [
+    {"engine": "vllm", "version": "1.0", "iteration_s": 0.004},
+    {"engine": "vllm", "version": "2.0", "iteration_s": 0.002},
+    {"engine": "sglang", "version": "0.5", "iteration_s": 0.001},
+]
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """A whole set of round values."""
+    fit = {"command": "c", "rows": 1, "data_digest": "d", "median_error": 0.1, "p90_error": 0.2}
+    return {
+        "name": "round",
+        "description": "round values",
+        "fit": {**fit, "held_out_median_error": {"model": 0.1}},
+        "engine_hosts": HOSTS,
+        "sequence_s": 1e-5,
+        "in_process_iteration_s": 1e-3,
+        "in_process_sequence_s": 2e-5,
+        "executor_s": 2e-3,
+        "node_executor_s": 3e-3,
+        "host_cpu_factors": {"x86": 1.0, "Grace": 1.5},
+        "dense_efficiency": 0.5,
+        "moe_efficiency": 0.4,
+        "fsdp_efficiency": 0.8,
+        "moe_host_layer_s": 5e-3,
+        "colocated_tensor_s": 1e-3,
+        "colocated_fixed_s": 4.0,
+        "split_tensor_s": 2e-4,
+        "split_fixed_s": 0.5,
+        "step_error": 0.1,
+        "speedup_error": 0.05,
+        **changes,
+    }
+
+
+def made(**changes: Any) -> FittedParameters:
+    return FittedParameters.model_validate(content(**changes))
+
+
+def write(folder: Path, **changes: Any) -> str:
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(content(**changes)))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_committed_sets_load_under_their_own_name(name):
+    assert load_fitted(name).name == name
+
+
+def test_the_default_is_the_fit_to_published_steps():
+    assert DEFAULT in SETS
+    assert load_fitted() == load_fitted(DEFAULT)
+
+
+def test_a_path_loads_a_file(tmp_path):
+    assert load_fitted(write(tmp_path)) == made()
+
+
+def test_an_unknown_name_lists_what_there_is():
+    with pytest.raises(InputError, match=f"'nothing'.*{DEFAULT}"):
+        load_fitted("nothing")
+
+
+def test_a_missing_path_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="missing.yaml"):
+        load_fitted(str(tmp_path / "missing.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"dense_efficiency": 1.2}, "dense_efficiency"),
+        ({"dense_efficiency": 0.0}, "dense_efficiency"),
+        ({"sequence_s": -1e-6}, "sequence_s"),
+        ({"host_cpu_factors": {"x86": 0.0}}, "host_cpu_factors"),
+        ({"engine_hosts": []}, "engine_hosts"),
+        ({"engine_hosts": [{"engine": "vllm", "version": "1", "iteration_s": "fast"}]}, "iteration_s"),
+        ({"step_error": 1.5}, "step_error"),
+        ({"executor": 1.0}, "executor"),
+    ],
+)
+def test_wrong_values_name_file_and_key(changes, named, tmp_path):
+    path = write(tmp_path, **changes)
+    with pytest.raises(InputError) as caught:
+        load_fitted(path)
+    assert named in str(caught.value)
+    assert "own.yaml" in str(caught.value)
+
+
+def test_a_missing_key_is_named(tmp_path):
+    values = content()
+    del values["split_fixed_s"]
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(InputError, match="split_fixed_s"):
+        load_fitted(str(path))
+
+
+def test_a_file_that_is_no_mapping_is_an_input_error(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("- 1\n- 2\n")
+    with pytest.raises(InputError, match="own.yaml"):
+        load_fitted(str(path))
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "iteration_s"),
+    [
+        ("vllm", "1.0", 0.004),
+        ("vllm", "2.0", 0.002),
+        ("vllm", None, 0.002),
+        ("vllm", "9.9", 0.002),
+        ("sglang", None, 0.001),
+        ("trtllm", None, 0.001),
+    ],
+)
+def test_host_time_by_release_with_the_newest_as_default(engine, version, iteration_s):
+    assert made().host(engine, version, 1, 1, False, "Intel Xeon (x86)") == (iteration_s, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "in_process", "iteration_s", "sequence_s"),
+    [
+        (1, 1, False, 2e-3, 1e-5),
+        (8, 1, False, 4e-3, 1e-5),
+        (16, 2, False, 7e-3, 1e-5),
+        (1, 1, True, 3e-3, 3e-5),
+        (8, 1, True, 5e-3, 3e-5),
+    ],
+)
+def test_host_time_grows_with_what_the_engine_spreads_over(gpus, nodes, in_process, iteration_s, sequence_s):
+    assert made().host("vllm", "2.0", gpus, nodes, in_process, "x86") == pytest.approx((iteration_s, sequence_s))
+
+
+@pytest.mark.parametrize(("cpu", "factor"), [("NVIDIA Grace", 1.5), ("grace", 1.5), ("x86_64", 1.0), ("POWER", 1.0)])
+def test_host_time_scales_with_the_processor(cpu, factor):
+    found = made().host("vllm", "2.0", 1, 1, False, cpu)
+    assert found == pytest.approx((2e-3 * factor, 1e-5 * factor))
+
+
+def test_overheads_come_from_the_fit_where_nothing_is_stated():
+    fitted = made()
+    quickstart = load_scenario("quickstart")
+    found = overheads_of(quickstart, fitted)
+    assert (found.host_iteration_s, found.host_sequence_s) == fitted.host(
+        "vllm", None, 1, 1, True, quickstart.hardware.host_cpu
+    )
+    assert (found.dense_efficiency, found.moe_efficiency) == (0.5, 0.4)
+    assert (found.refit_tensor_s, found.refit_fixed_s) == (1e-3, 4.0)
+    assert found.source == "round"
+    fsdp = overheads_of(load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]), fitted)
+    assert (fsdp.dense_efficiency, fsdp.moe_efficiency) == pytest.approx((0.4, 0.32))
+    split = overheads_of(load_scenario("quickstart", ["cluster.generation_gpus=4"]), fitted)
+    assert (split.refit_tensor_s, split.refit_fixed_s) == (2e-4, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("engine.host_iteration_s", "host_iteration_s"),
+        ("engine.host_sequence_s", "host_sequence_s"),
+        ("trainer.device_efficiency", "dense_efficiency"),
+        ("trainer.device_efficiency", "moe_efficiency"),
+        ("trainer.moe_host_layer_s", "moe_host_layer_s"),
+        ("loop.refit_tensor_s", "refit_tensor_s"),
+        ("loop.refit_fixed_s", "refit_fixed_s"),
+    ],
+)
+@pytest.mark.parametrize("value", [0.0, 0.321])
+def test_a_stated_key_wins_over_the_fit(key, name, value):
+    if name.endswith("efficiency") and value == 0.0:
+        value = 1.0
+    found = overheads_of(load_scenario("quickstart", [f"{key}={value}"]), made())
+    assert getattr(found, name) == value
+
+
+def test_dispatch_says_whether_the_engine_shares_the_process():
+    fitted = made()
+    apart = overheads_of(load_scenario("quickstart", ["engine.dispatch=round_robin"]), fitted)
+    stated = overheads_of(load_scenario("quickstart", ["engine.in_process=false"]), fitted)
+    shared = overheads_of(load_scenario("quickstart"), fitted)
+    assert apart == stated
+    assert shared.host_iteration_s == pytest.approx(apart.host_iteration_s + 1e-3)
+
+
+def test_a_scenario_names_its_set(tmp_path):
+    keys = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
+    own, default = (
+        project(load_scenario("quickstart", [*keys, *extra]))
+        for extra in ([f"simulation.parameters={write(tmp_path, colocated_fixed_s=60.0)}"], [])
+    )
+    assert own.baseline.phases["refit_s"].mean > default.baseline.phases["refit_s"].mean + 50
+    assert any("round" in text for text in own.assumptions)

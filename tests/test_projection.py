@@ -1,0 +1,260 @@
+"""project(): what adds up, what is paired, what is deterministic, what the intervals hold."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from rlsim import projection
+from rlsim.loading import load_scenario, scenario_digest, vary
+from rlsim.projection import (
+    arm_of,
+    baseline_of,
+    phase_parts,
+    project,
+    replication_means,
+    simulate_arm,
+    speedups,
+    step_values,
+)
+from rlsim.results import PHASES, Arm, Projection
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.world import Draws
+
+SYNC = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
+ASYNC = ("exposed_generation_s", "data_s", "logprob_s", "train_s", "refit_s")
+SMALL = ("workload.prompts_per_step=16", "workload.generations_per_prompt=8", "trainer.global_batch_samples=128")
+LAGGED = ("cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "simulation.steps=2")
+SCENARIOS = (
+    "quickstart",
+    "qwen8b_rl_zero",
+    "qwen8b_rl_think",
+    "qwen8b_async_lag1",
+    "qwen235b_512",
+    "qwen235b_2048",
+)
+
+
+def scenario(*overrides: str) -> Scenario:
+    """The quickstart with a small batch and two replications."""
+    return load_scenario("quickstart", [*SMALL, "simulation.replications=2", *overrides])
+
+
+def lagged(*overrides: str) -> Scenario:
+    return scenario(*LAGGED, "loop.policy_lag=1", "simulation.warmup_steps=2", *overrides)
+
+
+@pytest.fixture(scope="module")
+def sync() -> Projection:
+    return project(scenario())
+
+
+@pytest.fixture(scope="module")
+def asynchronous() -> Projection:
+    return project(lagged())
+
+
+def both(made: Projection) -> tuple[Arm, Arm]:
+    return made.baseline, made.candidate
+
+
+def test_synchronous_phases_add_up_to_the_step(sync):
+    for arm in both(sync):
+        assert sum(arm.phases[name].mean for name in SYNC) == pytest.approx(arm.step_s.mean, rel=1e-12)
+        assert arm.phases["exposed_generation_s"] == arm.phases["generation_s"]
+        assert arm.phases["refit_s"].mean <= arm.phases["prepare_s"].mean
+
+
+def test_asynchronous_phases_add_up_to_the_step(asynchronous):
+    for arm in both(asynchronous):
+        assert sum(arm.phases[name].mean for name in ASYNC) == pytest.approx(arm.step_s.mean, rel=1e-12)
+        assert arm.phases["prepare_s"].mean == 0.0
+        assert arm.staleness == {1: 1.0}
+
+
+@pytest.mark.parametrize("made", ["sync", "asynchronous"])
+def test_parts_of_each_phase_add_up_to_it(made, request):
+    for arm in both(request.getfixturevalue(made)):
+        sums: dict[str, float] = {}
+        for share in arm.shares:
+            sums[share.phase] = sums.get(share.phase, 0.0) + share.seconds
+        phases = set(SYNC if made == "sync" else ASYNC) - {"exposed_generation_s"} | {"generation_s"}
+        assert sums == pytest.approx({name: arm.phases[name].mean for name in phases})
+
+
+@pytest.mark.parametrize("made", ["sync", "asynchronous"])
+def test_intervals_hold_their_means_and_shares_make_a_whole(made, request):
+    answer = request.getfixturevalue(made)
+    for arm in both(answer):
+        for quantity in (arm.step_s, arm.acceptance_length, arm.tokens_per_s_per_gpu, *arm.phases.values()):
+            assert 0 <= quantity.low <= quantity.mean <= quantity.high
+        assert tuple(arm.phases) == PHASES
+        assert sum(arm.staleness.values()) == pytest.approx(1.0)
+    for quantity in (answer.rollout_speedup, answer.end_to_end_speedup):
+        assert 0 < quantity.low < quantity.mean < quantity.high
+    assert sum(answer.provenance.values()) == pytest.approx(1.0)
+    assert all(0 <= share <= 1 for share in answer.provenance.values())
+
+
+@pytest.mark.parametrize("made", ["sync", "asynchronous"])
+def test_speedups_are_ratios_of_the_times_shown(made, request):
+    answer = request.getfixturevalue(made)
+    before, after = both(answer)
+    assert answer.end_to_end_speedup.mean == pytest.approx(before.step_s.mean / after.step_s.mean)
+    rollout = before.phases["generation_s"].mean / after.phases["generation_s"].mean
+    assert answer.rollout_speedup.mean == pytest.approx(rollout)
+
+
+@pytest.mark.parametrize("keys", [("speculation={method: none}",), ("speculation={method: eagle3, draft_length: 0}",)])
+@pytest.mark.parametrize("make", [scenario, lagged])
+def test_nothing_drafted_is_the_baseline(keys, make):
+    made = project(make(*keys))
+    assert made.candidate == made.baseline
+    assert made.candidate.method == "none"
+    assert made.rollout_speedup.as_dict() == made.end_to_end_speedup.as_dict() == {"mean": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_the_baseline_is_that_of_any_candidate(sync):
+    other = project(scenario("speculation={method: ngram, draft_length: 4, acceptance_length: 1.6}"))
+    assert other.baseline == sync.baseline
+    assert other.candidate.step_s != sync.candidate.step_s
+
+
+def test_candidate_and_baseline_meet_the_same_batches():
+    chosen = lagged("loop.policy_lag=2")
+    draws = [Draws(chosen, replication) for replication in range(2)]
+    arms = [arm for arm in (baseline_of(chosen), chosen)]
+    runs = [simulate_arm(arm, projection.build_costs(arm), draws) for arm in arms]
+    for before, after in zip(*(run.steps for run in runs), strict=True):
+        assert [s.step for s in before] == [s.step for s in after] == [2, 3]
+        assert [s.generated_tokens for s in before] == [s.generated_tokens for s in after]
+        assert [s.phases["train_s"] for s in before] == [s.phases["train_s"] for s in after]
+    tokens = [[s.generated_tokens for s in steps] for steps in runs[0].steps]
+    assert len({*tokens[0], *tokens[1]}) == 4
+
+
+def test_online_training_costs_the_candidate_only():
+    plain, trained = (project(scenario(f"speculation.online_training={t}")) for t in ("false", "true"))
+    assert trained.baseline == plain.baseline
+    assert trained.candidate.phases["train_s"].mean > plain.candidate.phases["train_s"].mean
+    assert trained.candidate.phases["generation_s"] == plain.candidate.phases["generation_s"]
+
+
+@pytest.mark.parametrize("make", [scenario, lagged])
+def test_same_seed_same_bytes_other_seed_other_bytes(make):
+    first, again, other = (project(make(f"simulation.seed={seed}")).to_json() for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "workload.prompts_per_step=17",
+        "engine.max_running_sequences=1000",
+        "speculation.acceptance_length=2.5",
+        "trainer.recompute=full",
+        "loop.driver_sample_s=1e-4",
+        "simulation.seed=1",
+        "model=qwen3-8b",
+        "hardware=h200_sxm",
+        "name=other",
+    ],
+)
+def test_the_digest_changes_with_any_key(change):
+    assert scenario_digest(scenario()) == scenario_digest(scenario())
+    assert scenario_digest(vary(scenario(), change)) != scenario_digest(scenario())
+
+
+@pytest.mark.parametrize(("keys", "total"), [((), 4), (("speculation={method: none}",), 2)])
+def test_progress_counts_to_the_end(keys, total):
+    calls: list[tuple[int, int]] = []
+    project(scenario(*keys), lambda done, of: calls.append((done, of)))
+    assert calls == [(done, total) for done in range(1, total + 1)]
+
+
+def test_warm_up_steps_are_dropped():
+    chosen = scenario("simulation.warmup_steps=2", "simulation.steps=3", "simulation.replications=1")
+    run = simulate_arm(chosen, projection.build_costs(chosen), [Draws(chosen, 0)])
+    assert [[s.step for s in steps] for steps in run.steps] == [[2, 3, 4]]
+
+
+def test_every_measured_step_is_one_value_and_a_cycle_of_lagged_ones():
+    for lag, values in ((1, 4), (2, 2)):
+        chosen = lagged(f"loop.policy_lag={lag}", "simulation.steps=4", "simulation.replications=1")
+        run = simulate_arm(chosen, projection.build_costs(chosen), [Draws(chosen, 0)])
+        found = step_values(run, lambda s: s.seconds)
+        assert len(found) == values
+        assert replication_means(run, lambda s: s.seconds) == pytest.approx([sum(found) / values])
+        assert arm_of(run, phase_parts(run)).step_s.mean == pytest.approx(sum(found) / values)
+
+
+def test_time_to_the_reward_is_its_own_part():
+    chosen = scenario("workload.environment_s=40", "simulation.replications=1", "speculation={method: none}")
+    arm, plain = project(chosen).candidate, project(vary(chosen, "workload.environment_s=0")).candidate
+    parts = {share.name: share.seconds for share in arm.shares if share.phase == "generation_s"}
+    assert parts.pop("environment") == pytest.approx(40.0)
+    assert parts == pytest.approx({s.name: s.seconds for s in plain.shares if s.phase == "generation_s"})
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_the_host_of_a_lookup_is_not_called_attention(method):
+    made = project(scenario(f"speculation={{method: {method}, draft_length: 4, acceptance_length: 1.6}}"))
+    lookup = [s for s in made.candidate.shares if s.name == "context look-up"]
+    assert [share.bound for share in lookup] == ["host"]
+    assert "draft attention" not in {s.name for s in made.candidate.shares}
+
+
+def test_speedups_of_pairs():
+    before, after = [10.0, 30.0], [5.0, 10.0]
+    rollout, step = speedups((before, after), ([20.0, 40.0], [20.0, 40.0]), 0.0)
+    assert rollout.mean == pytest.approx(40 / 15)
+    assert rollout.low < 40 / 15 < rollout.high
+    assert (step.mean, step.low, step.high) == (1.0, 1.0, 1.0)
+
+
+def test_pairing_takes_the_work_out_of_the_interval():
+    """A batch twice as long takes twice as long in both arms: nothing is left of it in the speed-up."""
+    before = [float(n) for n in (10, 20, 35, 50)]
+    rollout, _ = speedups((before, [b / 2.5 for b in before]), (before, before), 0.0)
+    assert (rollout.low, rollout.high) == pytest.approx((2.5, 2.5))
+
+
+def test_a_model_error_widens_the_step_by_its_share_of_generation():
+    rollout, step = speedups(([10.0, 10.0], [5.0, 5.0]), ([15.0, 15.0], [10.0, 10.0]), 0.1)
+    assert rollout.high / rollout.mean == pytest.approx((step.high / step.mean) ** 2)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(enabled, monkeypatch):
+    seen: list[bool] = []
+    monkeypatch.setattr(projection, "run_loop", lambda world, trace: (seen.append(gc.isenabled()), 1 / 0))
+    chosen: Any = scenario()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            project(chosen)
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert seen == [False]
+
+
+def test_too_little_warm_up_is_said():
+    assert any("warmup_steps" in text for text in project(lagged("simulation.warmup_steps=0")).warnings)
+    assert not any("warmup_steps" in text for text in project(lagged()).warnings)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_committed_scenarios_project(name):
+    made = project(load_scenario(name, ["simulation.replications=1"]))
+    assert made.scenario == name
+    assert made.candidate.method == "eagle3"
+    assert made.rollout_speedup.mean > 1
+    assert made.end_to_end_speedup.mean > 1
+    assert made.provenance["measured"] > 0.3
+    for arm in both(made):
+        assert all(use.total_bytes <= use.available_bytes for use in arm.memory)
+        assert all(len(curve.times_s) <= 2000 for curve in arm.curves)
