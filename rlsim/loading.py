@@ -130,6 +130,8 @@ def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dic
         return _REFERENCES[path](reference, folder)
     except InputError as error:
         raise InputError(f"{origin}: {path}: {error}") from error
+    except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path
+        raise InputError(f"{origin}: {path}: {reference!r} cannot be a path ({error})") from error
 
 
 def _load_draft(reference: str, folder: Path | None) -> dict[str, Any]:
