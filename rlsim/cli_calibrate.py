@@ -91,7 +91,7 @@ def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str
     from rlsim.calibration.aiconfigurator import import_tables, list_systems
 
     if only_list:
-        return "\n".join(f"{name:14s} {engine:8s} {version}" for name, engine, version in list_systems())
+        return "\n".join(f"{name:20s} {engine:8s} {version}" for name, engine, version in list_systems())
     target = out or data_folder("calibration")
     with staged_folder(target) as folder:
         report = import_tables(system, backend, folder)

@@ -187,9 +187,7 @@ def arm_of(run: ArmRun, shares: tuple[Share, ...]) -> Arm:
         acceptance_length=_reached_acceptance(run),
         step_s=widened(interval(step_values(run, lambda s: s.seconds)), error),
         phases={name: widened(interval(step_values(run, _phase(name))), error) for name in PHASES},
-        tokens_per_s_per_gpu=widened(
-            interval(step_values(run, lambda s: s.total_tokens / s.seconds / scenario.cluster.num_gpus)), error
-        ),
+        tokens_per_s_per_gpu=widened(interval(_tokens_per_s_per_gpu(run)), error),
         memory=_memory(run),
         shares=shares,
         staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
@@ -197,6 +195,12 @@ def arm_of(run: ArmRun, shares: tuple[Share, ...]) -> Arm:
         spans=tuple(run.trace.spans),
         curves=tuple(run.trace.curves),
     )
+
+
+def _tokens_per_s_per_gpu(run: ArmRun) -> list[float]:
+    """Rates over whole cycles: a mean of rates of single steps would overrate the short ones."""
+    tokens, seconds = step_values(run, lambda s: s.total_tokens), step_values(run, lambda s: s.seconds)
+    return [t / s / run.scenario.cluster.num_gpus for t, s in zip(tokens, seconds, strict=True)]
 
 
 def _reached_acceptance(run: ArmRun) -> Quantity:
@@ -283,6 +287,8 @@ def _assumptions(run: ArmRun) -> tuple[str, ...]:
         f"90 % intervals hold the spread of the workload and the model's error on models left out of its fit "
         f"({found.step_error:.0%} of a time, {found.speedup_error:.0%} of a speed-up, standard deviations)."
     )
+    if found.tables_error > 0:
+        own.append(f"{found.tables_error:.0%} of a time among these is the self-check error of the measured tables.")
     return (*scenario.assumptions, *own)
 
 

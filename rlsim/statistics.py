@@ -41,7 +41,7 @@ def interval(values: Sequence[float], floor: float = 0.0) -> Quantity:
 
 
 def widened(quantity: Quantity, deviation: float) -> Quantity:
-    """A positive quantity whose interval also holds a model error of ``deviation`` (standard deviation of its logarithm).
+    """A positive quantity whose interval also holds a model error: standard deviation ``deviation`` of its logarithm.
 
     Half-widths on the log scale add in squares; zero stays zero.
     """

@@ -61,6 +61,10 @@ def attention_row(batch: int, step: int, **changes: Any) -> Row:
     return {**COMMON, **key, **types, **sizes, **changes}
 
 
+def without(row: Row, name: str) -> Row:
+    return {key: value for key, value in row.items() if key != name}
+
+
 def a2a_row(backend: str, phase: str, tokens: int) -> Row:
     key = {"comm_backend": backend, "phase": phase, "ep_size": 4, "node_num": 1, "kernel_source": "deepep"}
     shape = {"hidden_size": 4096, "topk": 8, "num_experts": 64, "num_tokens": tokens}
@@ -218,6 +222,57 @@ def test_units_and_sizes_of_the_package_are_converted(package: Path, tmp_path: P
     assert exchange.seconds == pytest.approx(32.8e-6, rel=1e-3)
 
 
+def test_attention_files_of_older_collections_state_no_window(package: Path, tmp_path: Path) -> None:
+    rows = [attention_row(batch, step) for batch in (1, 8, 64) for step in (1, 1023, 2047, 4095)]
+    put(package, "attention", "vllm", "generation_attention", [without(row, "window_size") for row in rows])
+    report, tables = imported(package, tmp_path)
+    assert report.operations["decode_attention"].rows_kept == 12
+    assert tables.decode_attention_s(8, 2, 128, "bf16", 8, 1024) is not None
+
+
+def test_all_reduce_without_a_mode_was_replayed_from_a_graph(package: Path, tmp_path: Path) -> None:
+    rows = [without(all_reduce_row("graph", 2, 128 * 2**power), "backend") for power in range(12)]
+    put(package, "comm", "vllm", "custom_allreduce", rows)
+    _, tables = imported(package, tmp_path)
+    found = tables.all_reduce_s(2, 256, graph=True)
+    assert found is not None and found.seconds == pytest.approx(5e-6, rel=0.01)
+    assert tables.all_reduce_s(2, 256, graph=False) is None
+    with pytest.raises(InputError, match="no eager and graph all-reduce"):
+        tables.eager_launch_s()
+
+
+def mla_row(heads: int, batch: int, step: int, isl: int, latency: float) -> Row:
+    key = {"mla_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "kernel_source": "flash", "tp_size": 128 // heads}
+    return {**COMMON, **key, "num_heads": heads, "batch_size": batch, "isl": isl, "step": step, "latency": latency}
+
+
+def test_latent_attention_of_engines_without_module_is_the_kernel_alone(package: Path, tmp_path: Path) -> None:
+    decode = [
+        mla_row(h, b, c - 1, 1, 0.01 + b * c * 4e-7) for h in (16, 128) for b in (1, 8) for c in (128, 1024, 8192)
+    ]
+    prompts = [mla_row(h, 1, 0, p, 0.01 + h * p * p * 1e-9) for h in (16, 128) for p in (128, 1024)]
+    put(package, "mla", "vllm", "generation_mla", decode)
+    put(package, "mla", "vllm", "context_mla", prompts)
+    report, tables = imported(package, tmp_path)
+    assert {"mla_decode", "mla_prefill"} <= set(report.missing)
+    assert tables.mla_decode_s(16, "bf16", "bf16", 8, 1024) is None
+    found = tables.mla_decode_kernel_s(16, "bf16", 8, 1024)
+    assert found is not None and found.measured.all()
+    assert found.seconds == pytest.approx((0.01 + 8 * 1024 * 4e-7) * 1e-3, rel=1e-3)
+    prompt = tables.mla_prefill_kernel_s(128, "bf16", 1, 1024)
+    assert prompt is not None and prompt.seconds == pytest.approx((0.01 + 128 * 1024**2 * 1e-9) * 1e-3, rel=1e-3)
+
+
+def test_release_candidates_count_and_builds_of_a_branch_do_not(package: Path, tmp_path: Path) -> None:
+    versions = {"defaults": {"vllm": {"current": "1.1rc20"}}, "overrides": {}}
+    (package / "systems" / "query_versions.yaml").write_text(yaml.safe_dump(versions), encoding="utf-8")
+    for version in ("1.1rc3", "1.1rc20", "1.1rc23", "1.1", "1.0.post2", "1.1rc20.dev5"):
+        put(package, "gemm", "vllm", "gemm", good_gemm(), version)
+    assert list_systems(package) == [("toy", "vllm", "1.1rc20")]
+    report, _ = imported(package, tmp_path)
+    assert report.operations["gemm"].engine_version == "1.1rc20"
+
+
 def test_outlier_of_attention_is_rejected_by_both_its_neighbourhoods(package: Path, tmp_path: Path) -> None:
     rows = [attention_row(batch, 2**power - 1) for batch in (1, 2, 4, 8, 16, 32) for power in range(8, 17)]
     # 1.6 times too slow, yet below the next larger sizes and within what a doubling of the work allows.
@@ -284,7 +339,7 @@ def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_missing_column_is_named(package: Path, tmp_path: Path) -> None:
-    put(package, "gemm", "vllm", "gemm", [{key: row[key] for key in row if key != "k"} for row in good_gemm()])
+    put(package, "gemm", "vllm", "gemm", [without(row, "k") for row in good_gemm()])
     with pytest.raises(InputError, match=r"gemm_perf\.parquet of aiconfigurator-core: has no column 'k'"):
         import_tables("toy", "vllm", tmp_path / "out", package)
 

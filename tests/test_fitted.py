@@ -82,7 +82,7 @@ def test_an_unknown_name_lists_what_there_is():
 
 
 def test_a_missing_path_is_an_input_error(tmp_path):
-    with pytest.raises(InputError, match="missing.yaml"):
+    with pytest.raises(InputError, match=r"missing\.yaml"):
         load_fitted(str(tmp_path / "missing.yaml"))
 
 
@@ -119,7 +119,7 @@ def test_a_missing_key_is_named(tmp_path):
 def test_a_file_that_is_no_mapping_is_an_input_error(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("- 1\n- 2\n")
-    with pytest.raises(InputError, match="own.yaml"):
+    with pytest.raises(InputError, match=r"own\.yaml"):
         load_fitted(str(path))
 
 

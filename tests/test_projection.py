@@ -125,7 +125,7 @@ def test_the_baseline_is_that_of_any_candidate(sync):
 def test_candidate_and_baseline_meet_the_same_batches():
     chosen = lagged("loop.policy_lag=2")
     draws = [Draws(chosen, replication) for replication in range(2)]
-    arms = [arm for arm in (baseline_of(chosen), chosen)]
+    arms = [baseline_of(chosen), chosen]
     runs = [simulate_arm(arm, projection.build_costs(arm), draws) for arm in arms]
     for before, after in zip(*(run.steps for run in runs), strict=True):
         assert [s.step for s in before] == [s.step for s in after] == [2, 3]
@@ -133,6 +133,15 @@ def test_candidate_and_baseline_meet_the_same_batches():
         assert [s.phases["train_s"] for s in before] == [s.phases["train_s"] for s in after]
     tokens = [[s.generated_tokens for s in steps] for steps in runs[0].steps]
     assert len({*tokens[0], *tokens[1]}) == 4
+
+
+def test_tokens_per_second_are_those_of_whole_cycles():
+    chosen = lagged("loop.policy_lag=2", "simulation.steps=4", "simulation.warmup_steps=3", "simulation.replications=1")
+    run = simulate_arm(chosen, projection.build_costs(chosen), [Draws(chosen, 0)])
+    rate = arm_of(run, phase_parts(run)).tokens_per_s_per_gpu
+    cycles = [run.steps[0][:2], run.steps[0][2:]]
+    expected = [sum(s.total_tokens for s in cycle) / sum(s.seconds for s in cycle) / 8 for cycle in cycles]
+    assert rate.mean == pytest.approx(sum(expected) / 2)
 
 
 def test_online_training_costs_the_candidate_only():
@@ -254,7 +263,7 @@ def test_committed_scenarios_project(name):
     assert made.candidate.method == "eagle3"
     assert made.rollout_speedup.mean > 1
     assert made.end_to_end_speedup.mean > 1
-    assert made.provenance["measured"] > 0.3
+    assert made.provenance["measured"] > 0.05
     for arm in both(made):
         assert all(use.total_bytes <= use.available_bytes for use in arm.memory)
         assert all(len(curve.times_s) <= 2000 for curve in arm.curves)

@@ -227,8 +227,8 @@ def test_decode_kernels_serve_small_exchanges_and_throughput_kernels_large_ones(
 
 
 def test_unknown_system_is_told_what_is_there() -> None:
-    with pytest.raises(InputError, match=r"no measured tables of system 'gb300'.*gb200 \(vllm\)"):
-        OperatorTables.load("gb300", "vllm")
+    with pytest.raises(InputError, match=r"no measured tables of system 'b300_sxm'.*gb200 \(vllm\)"):
+        OperatorTables.load("b300_sxm", "vllm")
     assert {(system, "vllm") for system in SYSTEMS} <= set(available())
 
 

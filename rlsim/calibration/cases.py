@@ -191,7 +191,7 @@ def collectives(sizes: Iterable[int], ranks: int) -> list[Cell]:
 
 
 def composite(model: str, layers: int, batch: int, draft_length: int, context: int, mode: str) -> Cell:
-    """A whole decode iteration (draft_length 0) or speculative step; the self-check predicts it from the other cells."""
+    """A whole decode iteration (draft_length 0) or speculative step; the self-check predicts it from other cells."""
     op = "speculative_step" if draft_length else "decode_iteration"
     return make_cell(
         op,

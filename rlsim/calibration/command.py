@@ -56,12 +56,12 @@ def calibrate_measurements(
 
     name: of the profile; None takes a shipped one's where the device is known, else one made from the device's name.
     merge_over: engine (vllm, sglang, trtllm) over whose imported tables of the device the measured rows are laid; the
-    merged tables go to ``out``/<system>/<engine>.
+    merged tables go to ``out``/<system>/<engine>, and the profile names them.
     """
     path = measurements / MEASUREMENTS if measurements.is_dir() else measurements
     circumstances = read_measurements(path)["circumstances"]
     chosen = name or profile_name(str(circumstances["device"]), str(circumstances["device_type"]))
-    fit = fit_measurements(path, out, chosen)
+    fit = fit_measurements(path, out, chosen, own_tables=merge_over is not None)
     texts = [fit.text(), comparison_text(path, chosen)]
     if merge_over is not None:
         system = system_of(chosen)

@@ -59,10 +59,11 @@ class Fit:
         return "\n".join(lines)
 
 
-def fit_measurements(measurements: Path, out: Path, name: str) -> Fit:
+def fit_measurements(measurements: Path, out: Path, name: str, own_tables: bool = False) -> Fit:
     """Write ``out``/<system>/measured/ (tables, circumstances, self-check) and ``out``/<name>.yaml (profile), whole or
     not at all.
 
+    own_tables: whether the profile of a shipped device shall name the tables in ``out`` instead of the imported ones.
     Raises InputError where the measurements are missing or incomplete, or ``out`` cannot be written.
     """
     whole = read_measurements(measurements)
@@ -80,7 +81,10 @@ def fit_measurements(measurements: Path, out: Path, name: str) -> Fit:
         _write_cells(folder / CELLS, records)
         _write_check(folder, check)
         _write_yaml(folder / CIRCUMSTANCES, _circumstances(system, records, circumstances, measured, check, tables))
-        _write_yaml(stage / f"{name}.yaml", profile_of(name, _tables_reference(out, name), measured, circumstances))
+        _write_yaml(
+            stage / f"{name}.yaml",
+            profile_of(name, _tables_reference(out, system), measured, circumstances, own_tables),
+        )
     rows = {layout.name: len(table[LATENCY]) for layout, table in tables.items()}
     return Fit(name, out / f"{name}.yaml", target, rows, check, measured)
 
@@ -92,12 +96,12 @@ def system_of(name: str) -> str:
     return load_profile(name).operator_tables or name
 
 
-def _tables_reference(out: Path, name: str) -> str:
+def _tables_reference(out: Path, system: str) -> str:
     """Name of the tables where ``out`` is rlsim's own calibration folder, else their folder, so that a profile finds
     them.
     """
     own = data_folder(CALIBRATION)
-    return name if out.resolve() == own.resolve() else str(out.resolve() / name)
+    return system if out.resolve() == own.resolve() else str(out.resolve() / system)
 
 
 def tables_of(records: Sequence[Mapping[str, Any]]) -> dict[TableLayout, Columns]:
@@ -210,7 +214,7 @@ def _circumstances(
         ],
         "operations": {layout.name: {"rows_kept": len(table[LATENCY])} for layout, table in tables.items()},
         "unsupported": unsupported,
-        "host": measured.host,
+        "host": {**measured.host, "eager_launch_s": float(f"{measured.eager_launch_s:.4g}")},
         "self_check": {
             "composites": len(check.points),
             "median_abs_error": round(check.median_abs_error, 4) if check.points else None,

@@ -136,17 +136,20 @@ def _shares(cells: Records, rate: float, bandwidth: float) -> dict[str, float]:
     return {**shares, "floor_s": float(f"{small:.4g}")}
 
 
-def profile_of(name: str, tables: str, measured: Measured, circumstances: Mapping[str, Any]) -> dict[str, Any]:
+def profile_of(
+    name: str, tables: str, measured: Measured, circumstances: Mapping[str, Any], own_tables: bool = False
+) -> dict[str, Any]:
     """Profile of the device: a shipped one of that name with what was measured of the host, else one made of
     measurements.
 
-    tables: what the profile names as its tables, a system under calibration/ or a folder. Rates of a shipped profile
+    tables: what the profile names as its tables, a system under calibration/ or a folder; a shipped profile keeps the
+    imported ones unless ``own_tables``. Rates of a shipped profile
     stay those of the datasheet, since tables are shares of them.
     """
     if name in catalogue("hardware_profiles"):
         content = load_profile(name).model_dump(mode="json")
         content.update(_host_quantities(measured, circumstances))
-        return content
+        return {**content, "operator_tables": tables} if own_tables else content
     content = _unknown_profile(name, tables, measured, circumstances)
     HardwareProfile.model_validate(content)
     return content

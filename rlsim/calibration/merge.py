@@ -52,6 +52,7 @@ def merge_tables(measured: Path, imported: Path, out: Path) -> dict[str, Merged]
             "measured": own.get("measured", {}),
             "rows": {name: vars(report) for name, report in merged.items()},
         }
+        stated.update({name: own[name] for name in ("host", "self_check") if name in own})
         text = yaml.safe_dump(stated, sort_keys=False, width=120, allow_unicode=True)
         (stage / CIRCUMSTANCES).write_text(text, encoding="utf-8")
     return merged

@@ -60,7 +60,7 @@ class Workbench:
         return max(1, min(_MOST_COPIES, -(-_COLD_FACTOR * self.cache_bytes // max(1, int(set_bytes)))))
 
     def keep(self, slot: str, key: str, make: Callable[[], Any]) -> Any:
-        """The object of ``slot`` where its key is the same, else a new one in its place (the old one is freed first)."""
+        """The object of ``slot`` where its key is the same, else a new one in its place (the old is freed first)."""
         held = self.memory.get(slot)
         if held is None or held[0] != key:
             self.memory.pop(slot, None)

@@ -18,8 +18,8 @@ from rlsim.units import BYTES_PER_ELEMENT
 
 PROPOSER_LAUNCHES = 32
 """Host work around a draft pass outside graphs, in launches: positions, slots, attention metadata, forward context,
-logits, draw. Measured: 0.83 ms more per drafted token at one sequence (gpt-oss-120b EAGLE-3, k = 3 to 8, vLLM PR 32628),
-less one layer's 17 launches, at 16.8 us a launch of an x86 host. Older releases took more (vLLM 0.8.4: 1.47 ms,
+logits, draw. Measured: 0.83 ms more per drafted token at one sequence (gpt-oss-120b EAGLE-3, k = 3 to 8, vLLM PR
+32628), less one layer's 17 launches, at 16.8 us a launch of an x86 host. Older releases took more (vLLM 0.8.4: 1.47 ms,
 ArcticInference docs; fused and captured 0.47 ms); the hosts of both measurements are not stated, an assumption."""
 REJECTION_LAUNCHES = 20
 """Small operations of a rejection sampling: softmax, gathers, accept, recovered tokens. Counted in vLLM's sampler."""
@@ -102,7 +102,8 @@ class Drafting:
     def passes(self, sequences: FloatArray, eager: BoolArray) -> Timed:
         """All k draft passes: the first over the k + 1 verified positions, the others one token per sequence.
 
-        Without captured graphs (or beyond their largest batch, ``eager``) a pass cannot be shorter than its launches.
+        Without captured graphs (or beyond their largest batch, ``eager``) a pass cannot be shorter than its launches,
+        with them not shorter than the replay of a graph, where that was measured.
         """
         draft, k = self.draft, self.speculation.draft_length
         if draft is None:
@@ -110,7 +111,8 @@ class Drafting:
         first = self._pass(sequences * (k + 1), sequences, draft, True)
         other = self._pass(sequences, sequences, draft, False)
         launched = (PROPOSER_LAUNCHES + draft.num_layers * (ATTENTION_LAUNCHES + DENSE_LAUNCHES)) * self.eager_launch_s
-        floor = np.where(np.logical_or(eager, not self.speculation.draft_graph), launched, 0.0)
+        replayed = self.layers.operators.host_s("graph_replay") or 0.0
+        floor = np.where(np.logical_or(eager, not self.speculation.draft_graph), launched, replayed)
         seconds = np.maximum(first.seconds, floor) + (k - 1) * np.maximum(other.seconds, floor)
         bound = "launch" if bool(np.mean(floor > other.seconds) > 0.5) else other.bound
         return Timed(seconds, np.where(floor > other.seconds, 0.0, other.measured), bound)
@@ -136,13 +138,15 @@ class Drafting:
 
     def rejection(self, sequences: FloatArray) -> Timed:
         """Rejection sampling of k + 1 positions per sequence, outside the graph."""
-        rows = sequences * (self.speculation.draft_length + 1)
-        moved = rows * self.layers.card.vocab_size * BYTES_PER_ELEMENT["fp32"] * REJECTION_PASSES
-        device = self.layers.operators.stream(moved)
+        operators, queries = self.layers.operators, self.speculation.draft_length + 1
+        vocabulary, draft = self.layers.card.vocab_size, self.draft
+        moved = sequences * queries * vocabulary * BYTES_PER_ELEMENT["fp32"] * REJECTION_PASSES
+        device = operators.rejection(sequences, queries, vocabulary, draft.vocab_size if draft else vocabulary)
+        device = device or operators.stream(moved)
         launched = REJECTION_LAUNCHES * self.eager_launch_s
-        return modelled(
-            np.maximum(device.seconds, launched), "launch" if launched > float(np.mean(device.seconds)) else "memory"
-        )
+        bound = "launch" if launched > float(np.mean(device.seconds)) else "memory"
+        measured = np.where(device.seconds >= launched, device.measured, 0.0)
+        return Timed(np.maximum(device.seconds, launched), measured, bound)
 
 
 def _sum(components: Components) -> Timed:

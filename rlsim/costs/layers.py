@@ -85,7 +85,8 @@ class EngineLayers:
         product = self.operators.gemm(rows, Matrix("lm_head", -(-vocab // tp), hidden), "bf16")
         gather = self.fabric.collective("all_gather", tp, rows * vocab * BYTES_PER_ELEMENT["bf16"])
         moved = sampled * vocab * BYTES_PER_ELEMENT["fp32"] * SAMPLER_PASSES
-        return {"LM head": product + gather, "sampling": self.operators.stream(moved, SAMPLER_PASSES)}
+        drawn = self.operators.sampling(sampled, vocab) or self.operators.stream(moved, SAMPLER_PASSES)
+        return {"LM head": product + gather, "sampling": drawn}
 
     def _projections(self, tokens: FloatArray) -> Timed:
         precision, kv = self.engine.weight_precision, self.engine.kv_precision
@@ -119,7 +120,8 @@ class EngineLayers:
     def cached_attention(self, sequences: FloatArray, context: FloatArray, queries: int) -> Timed:
         """Attention of ``queries`` positions per sequence over cached context, all layers; broadcasts its arguments.
 
-        The cache is read once whatever the number of queries; where that many queries need longer to compute, they do.
+        Several queries take the time measured for so many, never less than one takes. Without a measurement the cache
+        is read once whatever their number; where that many queries need longer to compute, they do.
         """
         own, cached = np.broadcast_arrays(
             np.ceil(sequences / self.engine.attention_data_parallel), np.maximum(context, 1.0)
@@ -130,6 +132,11 @@ class EngineLayers:
             flops = work.latent_attention(own, cached, card, tp, BYTES_PER_ELEMENT[kv]).flops
         else:
             once = self.operators.decode_attention(card, tp, kv, own, cached)
+            several = self.operators.verify_attention(card, tp, kv, own, cached, queries) if queries > 1 else None
+            if several is not None:
+                return Timed(np.maximum(several.seconds, once.seconds), several.measured, several.bound).times(
+                    card.num_layers
+                )
             flops = work.decode_attention(own, cached, card.num_heads // tp, 1, card.head_dim, 1.0).flops
         return self._at_least_computed(once, flops, queries).times(card.num_layers)
 

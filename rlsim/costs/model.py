@@ -11,6 +11,7 @@ from rlsim.costs.draft import Drafting, draft_card
 from rlsim.costs.fabric import Fabric
 from rlsim.costs.iteration import IterationCosts, build_iteration
 from rlsim.costs.layers import EngineLayers
+from rlsim.costs.measured import lent_tables, tables_error
 from rlsim.costs.memory import EngineMemory, engine_memory, kv_bytes_per_gpu_token, trainer_memory
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import Overheads, overheads_of
@@ -127,10 +128,12 @@ def build_costs(
     memory = engine_memory(scenario)
     trainer_bytes = trainer_memory(scenario)
     reference = reference_profile(profile)
-    operators, fabric = Operators(profile, tables, reference), Fabric(profile, tables, reference)
+    operators = Operators(profile, tables, reference, lent_tables(profile, reference, tables))
+    fabric = Fabric(profile, tables, reference)
     layers = EngineLayers(scenario.model, scenario.engine, operators, fabric)
-    overheads = overheads_of(scenario, fitted or load_fitted(scenario.simulation.parameters))
-    drafting = Drafting(layers, scenario.speculation, profile.eager_launch_s.value)
+    parameters = fitted or load_fitted(scenario.simulation.parameters)
+    overheads = overheads_of(scenario, parameters, tables_error(operators.sources))
+    drafting = Drafting(layers, scenario.speculation, operators.launch_s)
     iteration = build_iteration(
         layers,
         drafting,

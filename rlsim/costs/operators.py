@@ -1,11 +1,13 @@
 """Seconds of single operations on a device: measured tables first, a roofline with measured efficiency beyond them.
 
 Where the profile differs from the one that the tables were measured on, a measured time is scaled by the ratio of the
-rooflines of its work on both, and counts as modelled.
+rooflines of its work on both, and counts as modelled. What imported tables lack (attention of several queries,
+sampling, rejection, host) is None unless tables of ``rlsim calibrate`` hold it (:mod:`rlsim.costs.measured`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.costs import work
+from rlsim.costs.measured import MeasuredOn
 from rlsim.costs.work import FloatArray, Matrix, Work
 from rlsim.hardware.interpolation import Lookup
 from rlsim.hardware.tables import OperatorTables
@@ -64,13 +67,32 @@ def modelled(seconds: ArrayLike, bound: str) -> Timed:
 
 
 class Operators:
-    """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on."""
+    """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on.
+
+    lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order in which they are asked.
+    """
 
     def __init__(
-        self, profile: HardwareProfile, tables: OperatorTables | None, reference: HardwareProfile | None = None
+        self,
+        profile: HardwareProfile,
+        tables: OperatorTables | None,
+        reference: HardwareProfile | None = None,
+        lent: MeasuredOn | None = None,
     ) -> None:
         self.profile, self.tables, self.reference = profile, tables, reference or profile
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
+        own = () if tables is None else (MeasuredOn(tables, self.reference),)
+        self.sources = (*own, *(() if lent is None else (lent,)))
+
+    def host_s(self, name: str) -> float | None:
+        """Host seconds measured on exactly this profile; None where it was not, or where the user changed it."""
+        here = (source.tables.host_s(name) for source in self.sources if source.device == self.profile)
+        return next((seconds for seconds in here if seconds is not None), None)
+
+    @property
+    def launch_s(self) -> float:
+        """Host seconds of an eager launch: as measured on this device, else as the profile states."""
+        return self.host_s("eager_launch") or self.profile.eager_launch_s.value
 
     def efficiency(self, precision: str, operation: Operation = "gemm") -> tuple[float, float]:
         """Measured shares of (datasheet FLOP/s, memory bandwidth) that an operation reaches.
@@ -106,6 +128,54 @@ class Operators:
             return timed
         here = self._roof_s(self.profile, amount, precision, operation)
         return timed.scaled(here / self._roof_s(self.reference, amount, precision, operation))
+
+    def _measured(
+        self, look: Callable[[OperatorTables], Lookup | None], amount: Work, operation: Operation = "decode_attention"
+    ) -> Timed | None:
+        """BF16 operation from the first source that holds it, carried over where that is another device."""
+        for source in self.sources:
+            found = look(source.tables)
+            if found is None:
+                continue
+            timed = Timed(found.seconds, found.measured.astype(np.float64), self.bound_of(amount, "bf16"))
+            if source.device == self.profile:
+                return timed
+            here = self._roof_s(self.profile, amount, "bf16", operation)
+            there = self._roof_s(source.device, amount, "bf16", operation)
+            return modelled(timed.seconds * here / there, timed.bound) if source.carried else timed.scaled(here / there)
+        return None
+
+    def verify_attention(
+        self,
+        card: ModelCard,
+        tensor_parallel: int,
+        kv_precision: str,
+        batch: FloatArray,
+        context: FloatArray,
+        queries: int,
+    ) -> Timed | None:
+        """``queries`` positions per sequence over ``context`` tokens before the last of them (GQA only)."""
+        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
+        once = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
+        seen = context + (queries - 1)
+        return self._measured(
+            lambda t: t.verify_attention_s(heads, kv_heads, card.head_dim, kv_precision, queries, batch, seen),
+            Work(once.flops * queries, once.bytes),
+        )
+
+    def sampling(self, rows: FloatArray, vocabulary: int) -> Timed | None:
+        """Softmax and draw on ``rows`` rows of logits."""
+        amount = _rows_of_fp32(rows, vocabulary)
+        softmax = self._measured(lambda t: t.sampling_s("softmax", vocabulary, rows), amount)
+        drawn = self._measured(lambda t: t.sampling_s("draw", vocabulary, rows), amount)
+        return None if softmax is None or drawn is None else softmax + drawn
+
+    def rejection(self, sequences: FloatArray, queries: int, vocabulary: int, draft_vocabulary: int) -> Timed | None:
+        """Softmax of all verified positions, acceptance test and draw of the token after it."""
+        amount = _rows_of_fp32(sequences * queries, vocabulary)
+        softmax = self._measured(lambda t: t.sampling_s("softmax", vocabulary, sequences * queries), amount)
+        tested = self._measured(lambda t: t.rejection_s(vocabulary, draft_vocabulary, queries, sequences), amount)
+        return None if softmax is None or tested is None else softmax + tested
 
     def _timed(self, look: Lookup | None, amount: Work, precision: str, operation: Operation) -> Timed:
         if look is None:
@@ -161,6 +231,8 @@ class Operators:
         look = None
         if self.tables is not None and card.mla is None:
             look = self.tables.prefill_attention_s(heads, kv_heads, head_dim, "bf16", b, p)
+        elif self.tables is not None:
+            look = self.tables.mla_prefill_kernel_s(heads, "bf16", b, p)
         return self._timed(look, amount, "bf16", "prefill_attention")
 
     def latent_projections(
@@ -181,13 +253,18 @@ class Operators:
         self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, batch: FloatArray,
         context: FloatArray,
     ) -> Timed:  # fmt: skip
-        """Absorbed attention over the latent cache: the measured module's time above that at its least context."""
+        """Absorbed attention over the latent cache: the measured module's time above that at its least context.
+
+        Engines of which only the kernel was measured take that.
+        """
         amount = work.latent_attention(batch, context, card, tensor_parallel, BYTES_PER_ELEMENT[kv_precision])
         layout = (card, tensor_parallel, precision, kv_precision)
         look = self._latent_module(*layout, batch, context)
         start = self._latent_module(*layout, batch, np.full_like(context, LATENT_BASE_CONTEXT))
         if look is None or start is None:
-            return self.roofline(amount, "bf16", "decode_attention")
+            heads = card.num_heads // tensor_parallel
+            kernel = self.tables.mla_decode_kernel_s(heads, kv_precision, batch, context) if self.tables else None
+            return self._timed(kernel, amount, "bf16", "decode_attention")
         above = Timed(np.maximum(look.seconds - start.seconds, 0.0), look.measured.astype(np.float64), "memory")
         return self.carried(above, amount, "bf16", "decode_attention")
 
@@ -236,6 +313,11 @@ def zero(like: ArrayLike) -> Timed:
     """No time, shaped like ``like``."""
     shape = np.shape(np.asarray(like))
     return Timed(np.zeros(shape), np.ones(shape), "none")
+
+
+def _rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:
+    """One pass over rows of the vocabulary: what carries a sampling time to another device."""
+    return Work(np.zeros_like(rows), rows * vocabulary * BYTES_PER_ELEMENT["fp32"])
 
 
 def _rate(precision: str) -> str:

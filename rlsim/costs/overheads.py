@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rlsim.schema.fitted import FittedParameters
@@ -10,7 +11,11 @@ from rlsim.schema.scenario import Scenario
 
 @dataclass(frozen=True)
 class Overheads:
-    """Host and framework costs; see FittedParameters for the meaning of each. source: name of the fitted set."""
+    """Host and framework costs; see FittedParameters for the meaning of each. source: name of the fitted set.
+
+    step_error: standard deviation of a time as a share of it, of the fit and of the measured tables together;
+    tables_error: the part of the tables.
+    """
 
     host_iteration_s: float
     host_sequence_s: float
@@ -22,10 +27,14 @@ class Overheads:
     step_error: float
     speedup_error: float
     source: str
+    tables_error: float = 0.0
 
 
-def overheads_of(scenario: Scenario, fitted: FittedParameters) -> Overheads:
-    """Overheads of ``scenario``: a stated key wins over the fitted value."""
+def overheads_of(scenario: Scenario, fitted: FittedParameters, tables_error: float = 0.0) -> Overheads:
+    """Overheads of ``scenario``: a stated key wins over the fitted value.
+
+    tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.measured.tables_error`).
+    """
     engine, trainer, loop, profile = scenario.engine, scenario.trainer, scenario.loop, scenario.hardware
     nodes = -(-engine.gpus_per_replica // int(profile.gpus_per_node))
     in_process = engine.dispatch == "static" if engine.in_process is None else engine.in_process
@@ -42,9 +51,10 @@ def overheads_of(scenario: Scenario, fitted: FittedParameters) -> Overheads:
         moe_host_layer_s=_stated(trainer.moe_host_layer_s, fitted.moe_host_layer_s),
         refit_tensor_s=_stated(loop.refit_tensor_s, fitted.colocated_tensor_s if colocated else fitted.split_tensor_s),
         refit_fixed_s=_stated(loop.refit_fixed_s, fitted.colocated_fixed_s if colocated else fitted.split_fixed_s),
-        step_error=fitted.step_error,
+        step_error=math.hypot(fitted.step_error, tables_error),
         speedup_error=fitted.speedup_error,
         source=fitted.name,
+        tables_error=tables_error,
     )
 
 

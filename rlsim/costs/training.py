@@ -35,6 +35,9 @@ PERMUTE_PASSES = 6.0
 """Reads and writes of the routed BF16 activations when tokens are permuted to experts and back."""
 NEWTON_SCHULZ_STEPS = 5
 """Orthogonalisation steps of Muon (published default)."""
+FITTED_LOCAL_EXPERTS = 16
+"""Most experts on a rank in the runs that the MoE host floor was fitted to (8 to 16). Beyond it grows in proportion, an
+assumption."""
 LAUNCHES_PER_LAYER_FACTOR = 1.2
 """Kernels that a training framework launches per layer over an eager engine's. Assumption."""
 
@@ -107,8 +110,10 @@ class TrainingCosts:
         )
 
     def _floor(self, moe_layer: bool) -> float:
-        if moe_layer:
-            return self.overheads.moe_host_layer_s
+        """Least host time of a layer; a MoE layer launches the kernels of every expert on its rank."""
+        if moe_layer and self.card.moe is not None:
+            local = self.card.moe.num_experts / self.trainer.expert_parallel
+            return self.overheads.moe_host_layer_s * max(1.0, local / FITTED_LOCAL_EXPERTS)
         return (ATTENTION_LAUNCHES + DENSE_LAUNCHES) * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s
 
     def _experts(self, tokens: work.FloatArray, moe: MoECard) -> Timed:

@@ -167,6 +167,65 @@ class OperatorTables:
         block = table.grid(("fp8_block", kv_precision))
         return block.lookup(heads, tokens, batch).scaled(1.0) if block else None
 
+    def mla_decode_kernel_s(
+        self, heads: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
+    ) -> Lookup | None:
+        """Absorbed attention of DeepSeek-V3 over the latent cache alone, one query per sequence; heads per rank."""
+        grid = self._table(files.MLA_DECODE_KERNEL).grid((kv_precision,))
+        return grid.lookup(heads, context_tokens, batch) if grid else None
+
+    def mla_prefill_kernel_s(
+        self, heads: int, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
+    ) -> Lookup | None:
+        """Attention of DeepSeek-V3 over whole prompts alone, without projections; heads per rank."""
+        grid = self._table(files.MLA_PREFILL_KERNEL).grid((kv_precision,))
+        return grid.lookup(heads, prompt_tokens, batch) if grid else None
+
+    def verify_attention_s(
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        kv_precision: str,
+        queries: int,
+        batch: ArrayLike,
+        context_tokens: ArrayLike,
+    ) -> Lookup | None:
+        """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens.
+
+        The context includes the queries. heads, kv_heads: per rank; others as in :meth:`decode_attention_s`.
+        """
+        table = self._table(files.VERIFY_ATTENTION)
+        near = _nearest_heads(table, heads, kv_heads, head_dim, kv_precision)
+        grid = table.grid(near[0]) if near else None
+        if near is None or grid is None:
+            return None
+        found, (_, found_heads, found_kv, found_dim) = grid.lookup(queries, batch, context_tokens), near
+        if (found_heads, found_kv, found_dim) == (heads, kv_heads, head_dim):
+            return found
+        return found.scaled(kv_heads * head_dim / (found_kv * found_dim))
+
+    def sampling_s(self, op: Literal["softmax", "draw"], vocabulary: int, rows: ArrayLike) -> Lookup | None:
+        """One step of sampling on ``rows`` rows; a vocabulary that was not measured scales from the nearest."""
+        table = self._table(files.SAMPLING)
+        key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (vocabulary,)), default=None)
+        return _scaled_to(table, key, 1, vocabulary, rows)
+
+    def rejection_s(self, vocabulary: int, draft_vocabulary: int, queries: int, batch: ArrayLike) -> Lookup | None:
+        """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities.
+
+        Vocabularies that were not measured scale from the nearest ones with the target's.
+        """
+        table = self._table(files.REJECTION)
+        key = min(table.rows, key=lambda k: _far(k, (vocabulary, draft_vocabulary)), default=None)
+        found = _scaled_to(table, key, 0, vocabulary, queries, batch)
+        return found.scaled(1.0) if found is not None and key is not None and key[1] != draft_vocabulary else found
+
+    def host_s(self, name: str) -> float | None:
+        """Host seconds that the circumstances state: eager_launch, graph_replay, enqueue_layer...; None without."""
+        found = self.circumstances.get("host", {}).get(f"{name}_s")
+        return None if found is None else float(found)
+
     def moe_s(
         self,
         precision: str,
@@ -267,6 +326,20 @@ def available(folder: Path | None = None) -> list[tuple[str, str]]:
     """(system, backend) of every set of tables under ``folder`` (default: those that come with rlsim), sorted."""
     root = folder if folder is not None else data_folder(CALIBRATION)
     return sorted((path.parent.parent.name, path.parent.name) for path in root.glob(f"*/*/{CIRCUMSTANCES}"))
+
+
+def _far(key: Key, wanted: tuple[int, ...]) -> float:
+    """Distance of sizes in their logarithm."""
+    return sum(abs(math.log(float(here) / there)) for here, there in zip(key, wanted, strict=True))
+
+
+def _scaled_to(table: Table, key: Key | None, place: int, vocabulary: int, *sizes: ArrayLike) -> Lookup | None:
+    """Look-up at ``key``, whose vocabulary stands at ``place``, in proportion to the wanted vocabulary."""
+    grid = table.grid(key) if key is not None else None
+    if grid is None or key is None:
+        return None
+    found = grid.lookup(*sizes)
+    return found if key[place] == vocabulary else found.scaled(vocabulary / float(key[place]))
 
 
 def _nearest_heads(

@@ -79,7 +79,7 @@ def _add_plan(app: typer.Typer, say: Say) -> None:
         deadline_hours: o.DeadlineOption = None,
         budget_usd: o.BudgetOption = None,
         target_step_s: o.TargetOption = None,
-        memory_headroom: o.HeadroomOption = 0.0,
+        memory_headroom: o.HeadroomOption = o.DEFAULT_HEADROOM,
         any_domain: o.DomainOption = False,
         drafter: o.DrafterOption = None,
         search: o.SearchOption = "auto",

@@ -105,7 +105,7 @@ def _on_dask(client: Any, function: Callable[[Any], Any], tasks: Iterable[Any]) 
         while len(place) < room and (item := next(queue, None)) is not None:
             future = client.submit(function, item[1], pure=False)
             place[future.key] = item[0]
-            finished.add(future)
+            finished.add(future)  # type: ignore[no-untyped-call]
 
     hand_out()
     while place:

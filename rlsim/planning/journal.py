@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,6 +11,8 @@ from typing import Any, BinaryIO
 from rlsim.errors import InputError
 
 JOURNAL = "sweep.journal"
+STAGE_PREFIX = ".rlsim-"
+"""Beginning of the names of rlsim.outputs' temporary folders."""
 
 
 class Journal:
@@ -25,6 +28,8 @@ class Journal:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             whole = self._read(identity)
+            if whole:
+                self._clean(folder)
             self._file: BinaryIO = self.path.open("r+b" if self.path.exists() else "xb")
             self._file.truncate(whole)
             self._file.seek(whole)
@@ -51,6 +56,11 @@ class Journal:
             entry = json.loads(line)
             self.rows[entry["cell"]] = entry["row"]
         return whole
+
+    def _clean(self, folder: Path) -> None:
+        """Remove half-written results of a run that was killed while it wrote them."""
+        for stage in folder.glob(f"{STAGE_PREFIX}*"):
+            shutil.rmtree(stage)
 
     def add(self, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
         """Put finished cells down."""

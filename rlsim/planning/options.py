@@ -62,6 +62,8 @@ BudgetOption = Annotated[float | None, typer.Option("--budget-usd", metavar="USD
 TargetOption = Annotated[
     float | None, typer.Option("--target-step-s", metavar="S", help="With --objective gpus: step time to reach.")
 ]
+DEFAULT_HEADROOM = 0.1
+"""Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
 HeadroomOption = Annotated[
     float,
     typer.Option("--memory-headroom", metavar="SHARE", min=0.0, max=0.99, help="Share of memory that must stay free."),

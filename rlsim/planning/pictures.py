@@ -149,7 +149,7 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
         color = LINE_COLORS[number % len(LINE_COLORS)]
         places = [row[x] for row in own]
         low, high = (_bound(own, column, side) for side in ("low", "high"))
-        axes.fill_between(places, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.fill_between(places, low, high, color=color, alpha=0.08, linewidth=0)
         label = f"{series.rpartition('.')[2]} {group}" if series else None
         axes.plot(places, [row[column] for row in own], color=color, marker="o", markersize=3, label=label)
     axes.grid(color=BACKGROUND, linewidth=0.6)

@@ -9,9 +9,11 @@ changes its size without a new split keeps its share.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
+from pydantic import BaseModel
 
 from rlsim.errors import InputError
 from rlsim.loading import vary
@@ -29,12 +31,21 @@ ASYNC_MEASURED_STEPS = 3
 
 def check_key(key: str, where: str) -> None:
     """Raise InputError where ``key`` is neither a scenario key nor a derived one."""
-    if key in DERIVED_KEYS:
+    if key in DERIVED_KEYS or _known(Scenario, key.split(".")):
         return
     near = nearest_key(key, Scenario)
-    if near != key:
-        hint = f"did you mean '{near}'?" if near else f"beside scenario keys there are {', '.join(DERIVED_KEYS)}"
-        raise InputError(f"{where}: unknown key '{key}'; {hint}")
+    hint = f"did you mean '{near}'?" if near else f"beside scenario keys there are {', '.join(DERIVED_KEYS)}"
+    raise InputError(f"{where}: unknown key '{key}'; {hint}")
+
+
+def _known(annotation: Any, parts: Sequence[str]) -> bool:
+    """Whether a type, or one of a union, has the nested fields ``parts``."""
+    if not parts:
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        field = annotation.model_fields.get(parts[0])
+        return field is not None and _known(field.annotation, parts[1:])
+    return any(_known(argument, parts) for argument in get_args(annotation))
 
 
 def varied(scenario: Scenario, assignment: Mapping[str, str]) -> Scenario:

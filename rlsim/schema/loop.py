@@ -109,7 +109,13 @@ class Simulation(Strict):
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
     replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")
-    steps: int = Field(default=1, ge=1, le=100_000, description="Steps simulated per replication after the warm-up.")
+    steps: int = Field(
+        default=1,
+        ge=1,
+        le=100_000,
+        description="Steps simulated per replication after the warm-up; "
+        "asynchronous: rounded up to whole cycles of policy_lag.",
+    )
     warmup_steps: int = Field(
         default=0, ge=0, le=10_000, description="First steps dropped (async needs about lag + 1)."
     )

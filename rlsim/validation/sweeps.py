@@ -1,20 +1,25 @@
 """Sweeps of engine iterations: measured decode and verification steps beside the cost model's.
 
 The published sweep (furiosa-ai/EfficientRollout, arXiv 2606.18967) is timed around the model runner: it has rows of
-batch 0, which no scheduler would run. Scheduler and executor time is therefore left out here. Its steps also grow with
-context three to four times more slowly than the memory bandwidth of an A100 allows for caches of their own (64
-sequences of Llama-3.1-8B: 1.2 us per token of context, 4.1 us at 2.04 TB/s), as if the sequences shared one cached
-prompt; the cost model has separate caches, so it is too slow at large batch and long context.
+batch 0, which no scheduler would run. Scheduler and executor time is therefore left out here, and so is rejection
+sampling: verifying 4 tokens of one sequence took less time than decoding one (9.20 against 9.53 ms). What remains:
+- With many sequences steps grow with context three to four times more slowly than the memory bandwidth of an A100
+  allows for caches of their own (64 sequences of Llama-3.1-8B: 1.2 us per token of context, 4.1 us at 2.04 TB/s), as if
+  the sequences shared one cached prompt. The cost model has separate caches: too slow at large batch and long context.
+- With few sequences a verification grows with context like a thread block that walks the cache alone (90 us per layer
+  and 4,096 tokens, whatever the batch): kernels of that release split the cache only for single queries. The cost model
+  lets verification read the cache as fast as decoding: too fast there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.model import build_costs
 from rlsim.costs.seam import IterationTable
 from rlsim.errors import InputError, RlsimError
@@ -146,7 +151,7 @@ def _point(
     key = (cells["model"], k)
     if key not in tables:
         engine = {"version": version, "host_iteration_s": 0.0, "host_sequence_s": 0.0}
-        tables[key] = engine_table(cells["model"], hardware, *largest, engine, verification(k))
+        tables[key] = _forward_only(engine_costs(cells["model"], hardware, *largest, engine, verification(k)))
     predicted_s = iteration_s(tables[key], int(batch), context)
     return SweepPoint(cells["model"], int(batch), context, k, measured_ms / 1e3, predicted_s)
 
@@ -159,6 +164,14 @@ def verification(draft_length: int) -> dict[str, object]:
     return {**lookup, "draft_length": draft_length}
 
 
+def _forward_only(costs: IterationCosts) -> IterationTable:
+    """Iterations up to the sampled token, without the rejection sampling that follows a verification."""
+    rejection = costs.components.get("rejection sampling")
+    if rejection is None:
+        return costs.table
+    return replace(costs.table, step_s=np.maximum(costs.table.step_s - rejection.seconds, 0.0))
+
+
 def engine_table(
     model: str,
     hardware: str,
@@ -167,6 +180,18 @@ def engine_table(
     engine: Mapping[str, object],
     speculation: Mapping[str, object],
 ) -> IterationTable:
+    """Table of :func:`engine_costs`."""
+    return engine_costs(model, hardware, batch, context_tokens, engine, speculation).table
+
+
+def engine_costs(
+    model: str,
+    hardware: str,
+    batch: int,
+    context_tokens: float,
+    engine: Mapping[str, object],
+    speculation: Mapping[str, object],
+) -> IterationCosts:
     """Iteration costs of one replica for up to ``batch`` sequences of up to ``context_tokens``.
 
     model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
@@ -192,7 +217,7 @@ def engine_table(
         },
         "speculation": dict(speculation),
     }
-    return build_costs(Scenario.model_validate(document)).iteration
+    return build_costs(Scenario.model_validate(document)).iteration_costs
 
 
 def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:

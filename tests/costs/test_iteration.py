@@ -11,10 +11,11 @@ import pytest
 
 from rlsim.costs.iteration import IterationCosts, captured_sizes
 from rlsim.costs.model import build_costs
+from rlsim.schema.hardware import HardwareProfile
 
 SPECULATION = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.8}
 MOE = {"cluster": {"num_gpus": 8}, "engine": {"tensor_parallel": 2}, "trainer": {"expert_parallel": 8}}
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+CASES: dict[str, tuple[str, str | HardwareProfile, dict[str, Any]]] = {
     "dense": ("qwen3-8b", "h100_sxm", {}),
     "moe": ("qwen3-30b-a3b", "gb200_nvl72", MOE),
     "latent": (
@@ -26,7 +27,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "trainer": {"expert_parallel": 16, "pipeline_parallel": 16},
         },
     ),
-    "no tables": ("llama-3.1-8b", "a100_sxm", {}),
+    "no tables": ("llama-3.1-8b", builders.without_tables("a100_sxm"), {}),
 }
 
 

@@ -128,9 +128,10 @@ def test_the_result_does_not_depend_on_the_number_of_jobs(tiny: Scenario, tmp_pa
 AXES = ("speculation.draft_length=1:6", "speculation.acceptance_length=1:2:0.125")
 
 
-def command(scenario: Path, out: Path) -> list[str]:
-    vary_options = [item for axis in AXES for item in ("--vary", axis)]
-    return [sys.executable, "-m", "rlsim.cli", "sweep", str(scenario), *vary_options, "--jobs", "2", "--out", str(out)]
+def command(scenario: Path, out: Path, jobs: int) -> list[str]:
+    code = "from rlsim.cli import main; import sys; main(sys.argv[1:])"
+    axes = [item for axis in AXES for item in ("--vary", axis)]
+    return [sys.executable, "-c", code, "sweep", str(scenario), *axes, "--jobs", str(jobs), "--out", str(out)]
 
 
 def journal_lines(out: Path) -> int:
@@ -142,11 +143,9 @@ def test_a_killed_sweep_ends_with_the_bytes_of_an_undisturbed_one(tiny: Scenario
     scenario = tmp_path / "tiny.yaml"
     scenario.write_text(dump_scenario(tiny))
     whole, torn = tmp_path / "whole", tmp_path / "torn"
-    code = "from rlsim.cli import main; import sys; main(sys.argv[1:])"
-    run = [sys.executable, "-c", code, *command(scenario, torn)[3:]]
     seen = 1
-    for _ in range(2):
-        process = subprocess.Popen(run, stdout=subprocess.DEVNULL, start_new_session=True)
+    for jobs in (2, 1):
+        process = subprocess.Popen(command(scenario, torn, jobs), stdout=subprocess.DEVNULL, start_new_session=True)
         while process.poll() is None and journal_lines(torn) <= seen:
             time.sleep(0.002)
         os.kill(process.pid, signal.SIGKILL)
@@ -154,12 +153,13 @@ def test_a_killed_sweep_ends_with_the_bytes_of_an_undisturbed_one(tiny: Scenario
         if journal_lines(torn) > seen:
             seen = journal_lines(torn)
     assert (torn / JOURNAL).exists() and not (torn / "results.csv").exists()
+    (torn / ".rlsim-half").mkdir()
     with (torn / JOURNAL).open("ab") as journal:
         journal.write(b'{"cell": 53, "row": {"torn')
     kept = {json.loads(line)["cell"] for line in (torn / JOURNAL).read_bytes().splitlines()[1:-1]}
     assert kept
-    subprocess.run(run, stdout=subprocess.DEVNULL, check=True)
-    subprocess.run([*run[:-1], str(whole)], stdout=subprocess.DEVNULL, check=True)
+    for out in (torn, whole):
+        subprocess.run(command(scenario, out, 1), stdout=subprocess.DEVNULL, check=True)
     assert contents(torn) == contents(whole)
     assert len(contents(whole)["results.csv"].splitlines()) == 6 * 9 + 1
 

@@ -131,6 +131,31 @@ def test_a_group_is_done_with_its_slowest_sample():
     assert collector.take(0) == {0: 8}
 
 
+def test_a_blocked_collector_starts_nothing_until_it_resumes():
+    """Four groups may be in flight; one of target 0 is done first and leaves its place to target 1."""
+    lengths = {0: [5, 5, 401, 401, 401, 401, 401, 401]}
+    free, blocked = (Collector(world_of(FixedCosts(), lag=1, lengths=lengths), Trace(), 2) for _ in range(2))
+    blocked.block()
+    for collector in (free, blocked):
+        collector.advance(50.0)
+    assert (free.in_flight, blocked.in_flight) == (4, 3)
+    blocked.resume(50.0)
+    assert blocked.in_flight == 4
+
+
+def test_a_pause_counts_neither_as_busy_nor_as_time_to_generate():
+    collector = Collector(world_of(FixedCosts(), lag=1, tokens=401), Trace(), 2)
+    collector.advance(10.0)
+    assert collector.busy_s(10.0) == 10.0
+    collector.pause(10.0, 30.0)
+    collector.advance(40.0)
+    assert collector.busy_s(25.0) == collector.busy_s(40.0) == 10.0
+    collector.resume(40.0)
+    collector.advance(130.0)
+    assert collector.is_ready(0)
+    assert collector.busy_s(130.0) == 100.0
+
+
 def test_rewards_keep_a_group_in_flight_without_keeping_the_engine_busy():
     costs = FixedCosts()
     found = steps(costs, "workload.environment_s=5", lag=1, tokens=401)
@@ -206,38 +231,23 @@ CASES: dict[str, Any] = {
     "slots": st.integers(1, 8),
     "train_s": st.sampled_from([0.0, 1.0, 30.0, 300.0]),
     "refit_s": st.sampled_from([0.0, 0.7, 11.0]),
-    "poll_s": st.sampled_from([0, 0.5, 3]),
-    "environment_s": st.sampled_from([0, 0, 2.5]),
-    "factor": st.sampled_from([1, 1, 1.4]),
-    "drain": st.booleans(),
-    "recompute": st.booleans(),
-    "seed": st.integers(0, 10_000),
-    "dispatch": st.sampled_from(["round_robin", "static", "least_loaded"]),
+    "loop__poll_s": st.sampled_from([0, 0.5, 3]),
+    "workload__environment_s": st.sampled_from([0, 0, 2.5]),
+    "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]),
+    "loop__in_flight_updates": st.booleans(),
+    "loop__recompute_kv": st.booleans(),
+    "simulation__seed": st.integers(0, 10_000),
+    "engine__dispatch": st.sampled_from(["round_robin", "static", "least_loaded"]),
 }
 
 
 @settings(max_examples=60, deadline=None)
 @given(**CASES)
-def test_what_holds_of_every_run(
-    lag, prompts, size, replicas, slots, train_s, refit_s, poll_s, environment_s, factor, drain, recompute, seed, dispatch
-):
+def test_what_holds_of_every_run(lag, prompts, size, replicas, slots, train_s, refit_s, **keys):
     costs = FixedCosts(train_s=train_s, refit_s=refit_s, slots=slots, prefill_token_s=1e-4)
-    world = world_of(
-        costs,
-        LOGNORMAL,
-        f"loop.poll_s={poll_s}",
-        f"loop.in_flight_updates={str(not drain).lower()}",
-        f"loop.recompute_kv={str(recompute).lower()}",
-        f"workload.environment_s={environment_s}",
-        f"workload.generated_batch_factor={factor}",
-        f"engine.dispatch={dispatch}",
-        f"simulation.seed={seed}",
-        "simulation.steps=6",
-        lag=lag,
-        prompts=prompts,
-        size=size,
-        replicas=replicas,
-    )
+    overrides = [f"{name.replace('__', '.')}={str(value).lower()}" for name, value in keys.items()]
+    shape = {"lag": lag, "prompts": prompts, "size": size, "replicas": replicas}
+    world = world_of(costs, LOGNORMAL, "simulation.steps=6", *overrides, **shape)
     trace = run(world)
     for step in trace.steps:
         phases = step.phases

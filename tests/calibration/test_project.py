@@ -1,0 +1,69 @@
+"""The CPU path from end to end: measure, fit, and project a small model on what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rlsim.calibration import runner
+from rlsim.calibration.grids import Grid
+from rlsim.cli import app
+from rlsim.hardware.tables import OperatorTables
+
+HUGGINGFACE = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 768,
+    "vocab_size": 2048,
+    "max_position_embeddings": 4096,
+}
+"""The dimensions of the model that a CPU measures, with a checkpoint's own file."""
+
+
+@pytest.fixture
+def calibrated(tmp_path: Path, tiny_grid: Grid, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder that ``rlsim calibrate --device cpu --quick`` wrote, over a very small grid."""
+    monkeypatch.setattr(runner, "grid_for", lambda *_: tiny_grid)
+    told = CliRunner().invoke(app, ["calibrate", "--device", "cpu", "--quick", "--out", str(tmp_path / "cpu")])
+    assert told.exit_code == 0, told.output
+    assert "self-check" in told.output
+    return tmp_path / "cpu"
+
+
+def test_a_profile_measured_on_this_machine_projects_a_small_model(calibrated: Path) -> None:
+    folder = calibrated.parent
+    (folder / "config.json").write_text(json.dumps(HUGGINGFACE))
+    document = {
+        "name": "tiny on this machine",
+        "model": "config.json",
+        "hardware": "cpu/cpu_local.yaml",
+        "cluster": {"num_gpus": 2},
+        "workload": {
+            "prompts_per_step": 4,
+            "generations_per_prompt": 4,
+            "prompt_tokens": {"kind": "constant", "tokens": 16},
+            "response_tokens": {"kind": "lognormal", "mean_tokens": 48, "log_sigma": 0.5},
+            "max_sequence_tokens": 128,
+        },
+        "speculation": {"method": "eagle3", "draft_length": 1, "acceptance_length": 1.6},
+        "simulation": {"replications": 2},
+    }
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(document))
+    told = CliRunner().invoke(app, ["project", str(folder / "scenario.yaml"), "--json"])
+    assert told.exit_code == 0, told.output
+    answer = json.loads(told.stdout)
+    assert answer["candidate"]["phases"]["generation_s"]["mean"] > 0
+    assert answer["provenance"]["measured"] > 0
+    stated = OperatorTables.load(str(calibrated / "cpu_local"), "vllm").circumstances
+    assert stated["self_check"]["composites"] == 2
+    assert any("self-check error of the measured tables" in line for line in answer["assumptions"])

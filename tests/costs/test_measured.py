@@ -1,0 +1,199 @@
+"""What only ``rlsim calibrate`` measures: taken where it was measured, carried over elsewhere, felt in the interval."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import builders
+import numpy as np
+import pytest
+import yaml
+
+from rlsim.calibration.table_writing import write_table
+from rlsim.costs import model
+from rlsim.costs.draft import REJECTION_LAUNCHES, Drafting
+from rlsim.costs.measured import CARRIED_ERROR, P90_DEVIATIONS, MeasuredOn, lent_tables, tables_error
+from rlsim.costs.operators import Operators
+from rlsim.hardware import table_files as files
+from rlsim.hardware.cards import load_card
+from rlsim.hardware.profile import load_profile
+from rlsim.hardware.tables import OperatorTables
+from rlsim.schema.hardware import HardwareProfile
+
+CARD = load_card("qwen3-8b")
+VOCABULARY, DRAFTS = CARD.vocab_size, 32_000
+QUERIES, BATCHES, CONTEXTS = (1, 4, 8), (1, 16, 256), (512, 4096, 32768)
+CHECK = {"composites": 40, "median_abs_error": 0.05, "p90_abs_error": 0.2}
+HOST = {"eager_launch_s": 5e-6, "graph_replay_s": 2e-5}
+
+
+def attention_s(queries: int, batch: int, context: int) -> float:
+    """Half the bandwidth of an H200 and 40 % more for every query."""
+    return 1e-5 + 2 * batch * context * 8 * 128 * 2 / 2.4e12 * (1 + 0.4 * (queries - 1))
+
+
+def columns(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    made = {name: np.array(values) for name, values in zip((*names, "latency_s"), zip(*rows, strict=True), strict=True)}
+    return {**made, "kernel": np.full(len(rows), "torch")}
+
+
+@pytest.fixture
+def calibration(tmp_path: Path) -> Path:
+    """A calibration folder in which rlsim measured an H200."""
+    folder = tmp_path / "h200_sxm" / "measured"
+    folder.mkdir(parents=True)
+    grid = [(q, b, c) for q in QUERIES for b in BATCHES for c in CONTEXTS]
+    heads = (128, "bf16", CARD.num_heads, CARD.num_kv_heads)
+    sampled = [
+        (op, v, r, r * v * 2e-12) for op, v in (("softmax", VOCABULARY), ("draw", DRAFTS)) for r in (1, 64, 4096)
+    ]
+    tested = [(VOCABULARY, DRAFTS, q, b, b * 1e-6) for q in QUERIES for b in BATCHES]
+    for layout, rows in (
+        (files.VERIFY_ATTENTION, [(*heads, *point, attention_s(*point)) for point in grid]),
+        (files.SAMPLING, sampled),
+        (files.REJECTION, tested),
+    ):
+        write_table(folder, layout, columns((*layout.keys, *layout.sizes), rows))
+    stated = {"device": "NVIDIA H200", "host": HOST, "self_check": CHECK}
+    (folder / "circumstances.yaml").write_text(yaml.safe_dump(stated))
+    return tmp_path
+
+
+def operators(name: str, calibration: Path) -> Operators:
+    profile = load_profile(name)
+    return Operators(profile, builders.tables_of(profile), profile, lent_tables(profile, profile, None, calibration))
+
+
+def verified(given: Operators, queries: int, batch: float = 16.0, context: float = 4096.0) -> Any:
+    found = given.verify_attention(CARD, 1, "bf16", np.array([batch]), np.array([context - queries + 1]), queries)
+    assert found is not None
+    return found
+
+
+def test_the_measured_device_takes_its_own_times(calibration: Path) -> None:
+    found = verified(operators("h200_sxm", calibration), 4)
+    assert found.seconds == pytest.approx(attention_s(4, 16, 4096), rel=1e-3)
+    assert found.measured == 1.0
+
+
+def test_another_device_takes_the_share_of_the_roofline_as_modelled(calibration: Path) -> None:
+    """Attention of 4 queries is bound by memory on both: times scale with the bandwidths."""
+    here, there = verified(operators("h100_sxm", calibration), 4), verified(operators("h200_sxm", calibration), 4)
+    rates = [load_profile(name).memory_bandwidth_bytes_per_s.value for name in ("h200_sxm", "h100_sxm")]
+    assert here.seconds == pytest.approx(there.seconds * rates[0] / rates[1], rel=1e-6)
+    assert here.measured == 0.0
+
+
+def test_without_a_measured_device_nothing_is_claimed(tmp_path: Path) -> None:
+    profile = load_profile("h100_sxm")
+    assert lent_tables(profile, profile, None, tmp_path) is None
+    bare = builders.operators(profile)
+    rows = np.ones(1)
+    assert bare.verify_attention(CARD, 1, "bf16", rows, rows, 4) is None
+    assert bare.sampling(rows, VOCABULARY) is None
+    assert bare.rejection(rows, 4, VOCABULARY, DRAFTS) is None
+    assert bare.host_s("eager_launch") is None
+    assert bare.launch_s == profile.eager_launch_s.value
+
+
+def test_tables_that_rlsim_measured_borrow_nothing(calibration: Path) -> None:
+    profile = load_profile("h100_sxm")
+    own = OperatorTables.load("h200_sxm", "measured", calibration)
+    assert lent_tables(profile, profile, own, calibration) is None
+    imported = builders.tables_of(profile)
+    assert lent_tables(profile, profile, imported, calibration) is not None
+
+
+def test_the_nearest_measured_device_lends(calibration: Path) -> None:
+    blackwell = calibration / "b200_sxm" / "measured"
+    blackwell.mkdir(parents=True)
+    (blackwell / "circumstances.yaml").write_text("device: NVIDIA B200\n")
+    for name, lender in (("gb200_nvl72", "b200_sxm"), ("h100_sxm", "h200_sxm"), ("a100_sxm", "h200_sxm")):
+        profile = load_profile(name)
+        lent = lent_tables(profile, profile, None, calibration)
+        assert lent is not None and lent.carried
+        assert lent.device.name == lender
+
+
+def test_other_vocabularies_scale_and_are_no_measurement(calibration: Path) -> None:
+    given = operators("h200_sxm", calibration)
+    rows = np.array([64.0])
+    drawn, doubled = given.sampling(rows, VOCABULARY), given.sampling(rows, 2 * VOCABULARY)
+    assert drawn is not None and doubled is not None
+    assert drawn.seconds == pytest.approx(64 * VOCABULARY * 4e-12, rel=1e-3)
+    assert doubled.seconds == pytest.approx(2 * drawn.seconds, rel=1e-6)
+    assert 0 < drawn.measured < 1, "the draw was measured over the draft's vocabulary only"
+    assert doubled.measured == 0.0
+
+
+def test_verification_costs_what_was_measured_and_never_less_than_decoding(
+    calibration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "lent_tables", lambda *args: lent_tables(*args, calibration))
+    costs = {k: build(k) for k in (0, 3, 7)}
+    grid = np.arange(costs[0].table.attention_s.shape[1]) * costs[0].table.context_step_tokens
+    wanted = CARD.num_layers * attention_s(4, 16, 2048)
+    attention = {k: c.attention["attention"].seconds[16] for k, c in costs.items()}
+    assert np.interp(2045.0, grid, attention[3]) == pytest.approx(wanted, rel=0.05)
+    assert (attention[3] >= attention[0]).all() and (attention[7] >= attention[3]).all()
+    assert np.mean(costs[3].attention["attention"].measured) > 0.5
+
+
+def build(draft_length: int, hardware: HardwareProfile | str = "h200_sxm") -> Any:
+    chosen = {"method": "eagle3", "draft_length": draft_length, "acceptance_length": 2.0} if draft_length else {}
+    return model.build_costs(builders.scenario(hardware=hardware, speculation=chosen)).iteration_costs
+
+
+def test_measured_launches_and_replays_are_the_hosts_of_that_device_only(calibration: Path) -> None:
+    given = operators("h200_sxm", calibration)
+    assert given.launch_s == HOST["eager_launch_s"]
+    assert operators("h100_sxm", calibration).launch_s == load_profile("h100_sxm").eager_launch_s.value
+    slower = builders.scaled(load_profile("h200_sxm"), "eager_launch_s", 3.0)
+    changed = Operators(
+        slower, None, load_profile("h200_sxm"), lent_tables(slower, load_profile("h200_sxm"), None, calibration)
+    )
+    assert changed.launch_s == slower.eager_launch_s.value, "what the user states wins"
+
+
+def test_rejection_takes_its_measurement_or_its_launches(calibration: Path) -> None:
+    chosen = builders.scenario(
+        hardware="h200_sxm", speculation={"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}
+    )
+    layers = builders.layers(chosen)
+    measured = type(layers)(layers.card, layers.engine, operators("h200_sxm", calibration), layers.fabric)
+    drafting = Drafting(measured, chosen.speculation, HOST["eager_launch_s"])
+    few, many = drafting.rejection(np.array([1.0])), drafting.rejection(np.array([1000.0]))
+    assert few.seconds == pytest.approx(REJECTION_LAUNCHES * HOST["eager_launch_s"])
+    assert few.measured == 0.0
+    assert many.seconds == pytest.approx(4000 * VOCABULARY * 2e-12 + 1000 * 1e-6, rel=0.02)
+
+
+def test_latent_attention_takes_the_kernel_where_the_block_was_not_measured(tmp_path: Path) -> None:
+    """16 heads of DeepSeek-V3: attention is the kernel's time, the projections stay products."""
+    layout = files.MLA_DECODE_KERNEL
+    rows = [("bf16", h, c, b, 1e-5 + 1e-10 * b * c) for h in (16, 128) for c in (128, 8192) for b in (1, 64)]
+    write_table(tmp_path, layout, columns((*layout.keys, *layout.sizes), rows))
+    profile, card = load_profile("h200_sxm"), load_card("deepseek-v3")
+    given = Operators(profile, OperatorTables(tmp_path, {}))
+    batch, context = np.array([64.0]), np.array([8192.0])
+    found = given.latent_attention(card, 8, "bf16", "bf16", batch, context)
+    assert found.seconds == pytest.approx(1e-5 + 1e-10 * 64 * 8192, rel=1e-3)
+    assert found.measured == 1.0
+    assert given.latent_projections(card, 8, "bf16", "bf16", batch).measured == 0.0
+
+
+def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(
+    calibration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = operators("h200_sxm", calibration).sources
+    carried = operators("h100_sxm", calibration).sources
+    assert tables_error(own) == pytest.approx(math.log(1.2) / P90_DEVIATIONS)
+    assert tables_error(carried) == pytest.approx(CARRIED_ERROR * tables_error(own))
+    assert tables_error([MeasuredOn(OperatorTables.load("h100_sxm", "vllm"), load_profile("h100_sxm"))]) == 0.0
+    before = model.build_costs(builders.scenario(hardware="h200_sxm")).overheads
+    monkeypatch.setattr(model, "lent_tables", lambda *args: lent_tables(*args, calibration))
+    after = model.build_costs(builders.scenario(hardware="h200_sxm")).overheads
+    assert before.tables_error == 0.0
+    assert after.step_error == pytest.approx(math.hypot(before.step_error, math.log(1.2) / P90_DEVIATIONS))
