@@ -14,6 +14,7 @@ from rlsim.cli_calibrate import register as register_calibrate
 from rlsim.errors import InputError, RlsimError
 from rlsim.outputs import staged_folder
 from rlsim.planning.commands import register as register_planning
+from rlsim.progress import ProgressLine
 from rlsim.validation.commands import register as register_validate
 
 BAD_INPUT = 2
@@ -101,7 +102,9 @@ def project(
     from rlsim.projection import project as run
     from rlsim.report import files, text
 
-    answer = run(load_scenario(scenario, _with_simulation(overrides, seed, replications)))
+    given = load_scenario(scenario, _with_simulation(overrides, seed, replications))
+    with ProgressLine("replications") as progress:
+        answer = run(given, progress.reach)
     if out is not None:
         with staged_folder(out) as folder:
             files.write(answer, folder)

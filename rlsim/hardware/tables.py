@@ -72,7 +72,10 @@ class OperatorTables:
             here = root / system / MEASURED
         if not (here / CIRCUMSTANCES).is_file():
             known = ", ".join(f"{name} ({engine})" for name, engine in available(root)) or "none"
-            raise InputError(f"no measured tables of system '{system}' with backend '{backend}'; available: {known}")
+            raise InputError(
+                f"no measured tables of system '{system}' with backend '{backend}'; available: {known}; "
+                "others are imported with rlsim calibrate --from aiconfigurator"
+            )
         return cls(here, read_circumstances(here))
 
     def _table(self, layout: TableLayout) -> Table:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from rlsim.planning.evaluate import evaluate_assignment
 from rlsim.planning.execution import Runner
-from rlsim.planning.progress import ProgressLine
 from rlsim.planning.space import Assignment
 from rlsim.planning.uncertainty import drawn_assignment, uncertain_inputs
 from rlsim.planning.variation import varied
+from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 
 FloatArray = NDArray[np.float64]

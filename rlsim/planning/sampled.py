@@ -6,9 +6,9 @@ from typing import Any
 
 from rlsim.errors import InputError
 from rlsim.planning.execution import Runner
-from rlsim.planning.progress import ProgressLine
 from rlsim.planning.search import Cell, Found, fastest_trainers, simulate_cell
 from rlsim.planning.space import Space
+from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 
 TRIALS = 300

@@ -16,10 +16,10 @@ from rlsim.planning.bounds import (
 )
 from rlsim.planning.evaluate import Outcome, evaluate_assignment
 from rlsim.planning.execution import Runner
-from rlsim.planning.progress import ProgressLine
 from rlsim.planning.shared import shared_costs, transfer_s
 from rlsim.planning.space import Assignment, Pool, Space
 from rlsim.planning.variation import varied
+from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.world import Draws
 

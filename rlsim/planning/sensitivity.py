@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rlsim.errors import InputError
 from rlsim.planning.evaluate import evaluate_assignment
 from rlsim.planning.execution import executor
-from rlsim.planning.progress import ProgressLine
 from rlsim.planning.uncertainty import Uncertain, drawn_assignment, uncertain_inputs
+from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 
 FloatArray = NDArray[np.float64]

@@ -18,8 +18,8 @@ from rlsim.planning.evaluate import evaluate_assignment
 from rlsim.planning.execution import executor, local_jobs
 from rlsim.planning.grammar import Axis, grid, parse_axis
 from rlsim.planning.journal import Journal
-from rlsim.planning.progress import ProgressLine
 from rlsim.planning.tables import columns_of, write_csv, write_parquet
+from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 
 SWEEP_REPLICATIONS = 3

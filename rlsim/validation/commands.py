@@ -11,6 +11,7 @@ import typer
 
 from rlsim.errors import InputError
 from rlsim.outputs import staged_folder
+from rlsim.progress import ProgressLine
 
 if TYPE_CHECKING:
     from rlsim.validation.validate import Validation
@@ -74,7 +75,8 @@ def _table(table: Path, as_json: bool, out: Path | None, seed: int, replications
     from rlsim.validation.text import render
     from rlsim.validation.validate import validate
 
-    result = validate(table, progress_line(sys.stderr.isatty()), seed, replications)
+    with ProgressLine("rows") as progress:
+        result = validate(table, progress.reach, seed, replications)
     if out is not None:
         with staged_folder(out) as folder:
             write_files(result, folder)
@@ -88,7 +90,8 @@ def _published(
     from rlsim.validation.published import run_published
 
     day = checked_date(date) if date is not None else today()
-    answer = run_published(seed, replications, progress_line(sys.stderr.isatty()), sweeps)
+    with ProgressLine("rows and cells") as progress:
+        answer = run_published(seed, replications, progress.reach, sweeps)
     document = accuracy_document(answer, day)
     if out is not None:
         with staged_folder(out) as folder:
@@ -122,14 +125,3 @@ def write_files(result: Validation, folder: Path) -> list[Path]:
     scatter(result, folder / "scatter.png")
     waterfall(result, folder / "waterfall.png")
     return [folder / name for name in ("validation.json", "rows.csv", "scatter.png", "waterfall.png")]
-
-
-def progress_line(active: bool) -> Callable[[int, int], None] | None:
-    """A counter on stderr, or None where nobody watches."""
-    if not active:
-        return None
-
-    def show(done: int, total: int) -> None:
-        print(f"\r{done}/{total} rows" + ("\n" if done == total else ""), end="", file=sys.stderr, flush=True)
-
-    return show

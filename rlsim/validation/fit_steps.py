@@ -146,7 +146,9 @@ def _recorded(
 
     The model error is that of models left out; a table of one model says nothing of it and keeps the start's.
     """
-    rounded = np.array([float(f"{value:.3g}") for value in x])
+    low = np.array([parameter.low for parameter in problem.parameters])
+    settled = np.where(x - low < 1e-6 * problem.scale, low, x)
+    rounded = np.array([float(f"{value:.3g}") for value in settled])
     document = with_values(problem.start, problem.parameters, rounded).model_dump()
     if "model" in held:
         document["step_error"] = float(f"{_robust_deviation(held['model']):.3g}")

@@ -18,7 +18,7 @@ from rlsim.errors import InputError
 from rlsim.loading import dump_scenario, vary
 from rlsim.planning import sweep
 from rlsim.planning.journal import JOURNAL, Journal
-from rlsim.planning.progress import ProgressLine
+from rlsim.progress import ProgressLine
 from rlsim.projection import project
 from rlsim.schema.scenario import Scenario
 

@@ -10,7 +10,7 @@ from types import TracebackType
 class ProgressLine:
     """Progress on stderr while it is a terminal, nothing anywhere else. Use as a context manager."""
 
-    def __init__(self, what: str, total: int, done: int = 0) -> None:
+    def __init__(self, what: str, total: int = 0, done: int = 0) -> None:
         self.what, self.total, self.first, self.done = what, total, done, done
         self.start_s = self.shown_s = time.monotonic()
         self.visible = sys.stderr.isatty()
@@ -31,6 +31,11 @@ class ProgressLine:
         if self.visible and (now - self.shown_s > 0.1 or self.done == self.total):
             self.shown_s = now
             print(f"\r\033[K{self.text(now - self.start_s)}", end="", file=sys.stderr, flush=True)
+
+    def reach(self, done: int, total: int) -> None:
+        """``done`` of ``total`` are done; for callbacks that count for themselves."""
+        self.total = total
+        self.advance(done - self.done)
 
     def text(self, elapsed_s: float) -> str:
         """``312/1000 cells  31 %  0:12 left``; what was there before this run does not count for the pace."""
