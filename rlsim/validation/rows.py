@@ -6,6 +6,7 @@ Columns are those of the table of published steps (calibration/published). Lengt
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from pydantic import ValidationError
@@ -128,13 +129,23 @@ def profile_name(gpu: str) -> str:
 
 
 def _lag(text: str) -> int:
-    words = text.lower().split()
-    if words and words[0] == "sync":
+    """Policy lag: 'sync', 'on-policy', 'async lag N', 'async N', 'N-step off-policy'."""
+    words = text.lower()
+    digits = re.search(r"\d+", words)
+    if words.startswith(("sync", "on")):
         return 0
-    if words and words[0].startswith("async"):
-        digits = [word for word in words if word.isdigit()]
-        return int(digits[0]) if digits else 1
+    if words.startswith("async") or "off" in words:
+        return int(digits.group()) if digits else 1
     raise Skip(f"on_off_policy must be 'sync' or 'async lag N'; got {text[:40]!r}")
+
+
+def _precision(row: Row, column: str) -> str:
+    """Number format of a cell; block and microscaling FP8 count as FP8, and a format that is not known is refused."""
+    text = row.get(column, "").strip().lower() or "bf16"
+    for marks, name in ((("bf16", "bfloat16"), "bf16"), (("fp8",), "fp8"), (("fp4",), "nvfp4")):
+        if any(mark in text for mark in marks):
+            return name
+    raise Skip(f"{column} must be bf16, fp8 or nvfp4; got {text[:40]!r}")
 
 
 def _cluster(row: Row, lag: int) -> dict[str, int]:
@@ -170,15 +181,14 @@ def _workload(row: Row) -> dict[str, object]:
 
 
 def _engine(row: Row) -> dict[str, object]:
-    own_engine = _flag(row, "async_engine", row["on_off_policy"].lower().startswith("async"))
-    precision = row.get("gen_precision", "").strip() or "bf16"
+    own_engine = _flag(row, "async_engine", _lag(row["on_off_policy"]) > 0)
     tensor = _whole(row, "gen_tp", 1)
     return {
         "version": engine_version(row),
         "tensor_parallel": tensor,
         "pipeline_parallel": _whole(row, "gen_pp", 1),
         "expert_parallel": _whole(row, "gen_ep", 1),
-        "weight_precision": precision,
+        "weight_precision": _precision(row, "gen_precision"),
         "max_running_sequences": _whole(row, "inferred_max_num_seqs", 128 if own_engine else 1024),
         "max_batched_tokens": 2048 if own_engine else 16384,
         "max_captured_tokens": min(512, 2 * _whole(row, "inferred_max_num_seqs", 128 if own_engine else 1024)),
@@ -212,14 +222,14 @@ def _trainer(row: Row) -> dict[str, object]:
         "pipeline_parallel": _whole(row, "train_pp", 1),
         "context_parallel": _whole(row, "train_cp", 1),
         "expert_parallel": _whole(row, "train_ep", 1),
-        "precision": row.get("train_precision", "").strip() or "bf16",
+        "precision": _precision(row, "train_precision"),
         "global_batch_samples": _whole(row, "train_gbs", 10**9) if row.get("train_gbs", "").strip() else None,
         "sequence_packing": _flag(row, "sequence_packing", True),
         "micro_batch_tokens": _whole(row, "train_mb_tokens", cap),
         "logprob_micro_batch_tokens": _whole(row, "logprob_mb_tokens", cap),
         "recompute": "full" if _flag(row, "activation_checkpointing", False) else "none",
         "optimizer_bytes_per_parameter": 8.0,
-        "policy_logprobs": _flag(row, "prev_logprobs_recomputed", True),
+        "policy_logprobs": _flag(row, "prev_logprobs_recomputed", not _on_policy_ratio(row)),
         "reference_logprobs": _reference_logprobs(row),
     }
 
@@ -232,6 +242,14 @@ def _backend(row: Row) -> str:
         raise Skip(f"train_backend must be megatron or fsdp; got {given[:40]!r}")
     hints = f"{row['id']} {row.get('notes', '')}".lower()
     return "fsdp" if "dtensor" in hints or "fsdp" in hints else "megatron"
+
+
+def _on_policy_ratio(row: Row) -> bool:
+    """Whether the recipes of the row's release skip the policy's log-prob pass: NeMo-RL v0.7, one update per batch."""
+    if "v0.7" not in row.get("framework_version", "").lower():
+        return False
+    batch = _whole(row, "rollout_batch", _whole(row, "prompts_per_step") * _whole(row, "generations_per_prompt"))
+    return _whole(row, "train_gbs", batch) == batch
 
 
 def _reference_logprobs(row: Row) -> bool:

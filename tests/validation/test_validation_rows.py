@@ -101,7 +101,7 @@ def test_engine_release_of_a_framework_release(release: str, version: str | None
         ({"gpu": "potato"}, "no hardware profile for 'potato'"),
         ({"on_off_policy": "maybe"}, "on_off_policy must be"),
         ({"gen_tp": "7"}, "tensor_parallel"),
-        ({"gen_precision": "fp2"}, "weight_precision"),
+        ({"gen_precision": "fp2"}, "gen_precision must be"),
         ({"spec_decode_method": "telepathy"}, "spec_decode_method 'telepathy'"),
         ({"spec_decode_method": "eagle3", "spec_k": "3"}, "acceptance_length is not given"),
         ({"spec_decode_method": "eagle3", "spec_k": "3", "acceptance_length": "9"}, "acceptance_length"),
@@ -125,3 +125,34 @@ def test_expert_parallelism_beyond_the_training_gpus_is_skipped_not_clamped() ->
 def test_an_mtp_head_without_published_acceptance_takes_the_published_typical_one() -> None:
     cells = row(model="DeepSeek-V3", num_gpus="256", gen_tp="32", train_pp="16", train_ep="16", spec_k="1")
     assert scenario_of({**cells, "spec_decode_method": "deepseek_mtp"}).speculation.acceptance_length == 1.82
+
+
+@pytest.mark.parametrize(
+    ("text", "lag"),
+    [
+        ("sync", 0),
+        ("on-policy", 0),
+        ("async", 1),
+        ("async lag 2", 2),
+        ("async1", 1),
+        ("8-step off-policy", 8),
+        ("1-step off", 1),
+    ],
+)
+def test_the_lag_in_the_words_that_tables_use(text: str, lag: int) -> None:
+    split = {"gen_gpus": "4", "train_gpus": "4"} if lag else {}
+    assert scenario_of(row(on_off_policy=text, **split)).loop.policy_lag == lag
+
+
+@pytest.mark.parametrize(("text", "precision"), [("bfloat16", "bf16"), ("MXFP8", "fp8"), ("fp8_block", "fp8")])
+def test_number_formats_by_their_other_names(text: str, precision: str) -> None:
+    scenario = scenario_of(row(gen_precision=text, train_precision=text))
+    assert (scenario.engine.weight_precision, scenario.trainer.precision) == (precision, precision)
+
+
+def test_recipes_of_v07_skip_the_policys_log_probs_where_one_update_uses_the_whole_batch() -> None:
+    """NeMo-RL v0.7 sets force_on_policy_ratio in its recipes with one optimizer step per batch."""
+    release = {"framework_version": "NeMo-RL v0.7.0", "prompts_per_step": "16", "generations_per_prompt": "4"}
+    assert not scenario_of(row(**release, train_gbs="64")).trainer.policy_logprobs
+    assert scenario_of(row(**release, train_gbs="32")).trainer.policy_logprobs
+    assert scenario_of(row(**release, train_gbs="64", prev_logprobs_recomputed="true")).trainer.policy_logprobs
