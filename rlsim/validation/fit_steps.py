@@ -64,11 +64,16 @@ class StepFit:
 
 
 def problem_of(table: Path, start: FittedParameters, mapper: Mapper) -> tuple[Problem, list[Mapping[str, str]]]:
-    """The fit of ``table``; rows that cannot be simulated are left out. InputError where too few are left."""
+    """The fit of ``table``; rows that cannot be simulated, or say ``in_fit`` false, are left out.
+
+    InputError where too few are left.
+    """
     scenarios: list[Scenario] = []
     rows: list[Mapping[str, str]] = []
     observations: list[Observation] = []
     for record in read_table(table, NEEDED):
+        if record.cells.get("in_fit", "").lower() == "false":
+            continue
         try:
             scenario = _small(scenario_of(record.cells, replications=FIT_REPLICATIONS))
             measured = number(record.cells, "total_step_time_s")
