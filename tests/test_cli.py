@@ -49,19 +49,6 @@ def small(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process; gives exit code, stdout, stderr."""
-
-    def call(*argv: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(argv)
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return call
-
-
 def process(*argv: str, stdout: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from rlsim.cli import main; main()", *argv]
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)

@@ -8,24 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.cli import main
 from rlsim.loading import dump_scenario, vary
 from rlsim.schema.scenario import Scenario
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process; gives exit code, stdout, stderr."""
-
-    def call(*argv: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(argv)
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

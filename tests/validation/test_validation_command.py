@@ -10,22 +10,7 @@ from pathlib import Path
 import pytest
 from measured_tables import ROW, row, write
 
-from rlsim.cli import main
-
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process; gives exit code, stdout, stderr."""
-
-    def call(*argv: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(word) for word in argv])
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return call
 
 
 def test_text_and_files(run: Run, tmp_path: Path) -> None:
