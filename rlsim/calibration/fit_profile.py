@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlsim.calibration.cases import CPU_CACHE_BYTES
+from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.hardware.lookup import catalogue
 from rlsim.hardware.profile import load_profile
@@ -28,7 +29,8 @@ Records = Sequence[Mapping[str, Any]]
 class Measured:
     """Best rates that the cells reached, launch costs, and per operation the share of these rates that was achieved.
 
-    flops: best rate by precision. host: seconds of launches and of enqueueing the parts of an eager step.
+    flops: best rate by precision. eager_launch_s: host seconds of an eager layer over the launches that the cost model
+    counts in one. host: seconds of launches and of enqueueing the parts of an eager step.
     """
 
     flops: dict[str, float]
@@ -55,15 +57,15 @@ def summarise_device(records: Records, circumstances: Mapping[str, Any]) -> Meas
     bandwidth = _best(good, "device_copy", "bytes", _beyond_cache(circumstances))
     if bandwidth is None or _PRECISION not in flops:
         raise InputError("the measurements lack a BF16 matrix product or a copy in device memory")
-    eager, graph = _seconds(good, "launch_eager"), _seconds(good, "launch_in_graph")
+    host = _host(good)
     return Measured(
         flops=flops,
         memory_bytes_per_s=bandwidth,
         host_link_bytes_per_s=_best(good, "host_to_device", "bytes"),
         link_bytes_per_s=_best(good, "all_gather", "bytes"),
         link_latency_s=_least(good, "all_reduce"),
-        eager_launch_s=eager - graph if circumstances["device_type"] == "cuda" and eager > graph else eager,
-        host=_host(good),
+        eager_launch_s=_launch_s(host, str(circumstances["device_type"])),
+        host=host,
         efficiency=_efficiency(good, flops, bandwidth),
     )
 
@@ -105,6 +107,16 @@ def _host(records: Records) -> dict[str, float]:
     return {name: float(f"{seconds:.4g}") for name, seconds in host.items()}
 
 
+def _launch_s(host: Mapping[str, float], device_type: str) -> float:
+    """Host seconds of one launch as the cost model counts them; on a CPU, where host and device are one, of a smallest
+    kernel.
+    """
+    layer = host.get("enqueue_layer_s")
+    if device_type != "cuda" or layer is None:
+        return host["launch_eager_s"]
+    return layer / (ATTENTION_LAUNCHES + DENSE_LAUNCHES)
+
+
 def _efficiency(
     records: Records, flops: Mapping[str, float], bandwidth: float
 ) -> dict[str, dict[str, dict[str, float]]]:
@@ -139,16 +151,17 @@ def _shares(cells: Records, rate: float, bandwidth: float) -> dict[str, float]:
 def profile_of(
     name: str, tables: str, measured: Measured, circumstances: Mapping[str, Any], own_tables: bool = False
 ) -> dict[str, Any]:
-    """Profile of the device: a shipped one of that name with what was measured of the host, else one made of
-    measurements.
+    """Profile of the device: a shipped one of that name with the host link as measured, else one made of measurements.
+
+    A shipped profile keeps its launch cost, which an engine's own kernels showed: a bare torch loop launches faster.
 
     tables: what the profile names as its tables, a system under calibration/ or a folder; a shipped profile keeps the
-    imported ones unless ``own_tables``. Rates of a shipped profile
-    stay those of the datasheet, since tables are shares of them.
+    imported ones unless ``own_tables``. Rates of a shipped profile stay those of the datasheet, since tables are shares
+    of them.
     """
     if name in catalogue("hardware_profiles"):
         content = load_profile(name).model_dump(mode="json")
-        content.update(_host_quantities(measured, circumstances))
+        content.update(_host_link(measured, circumstances))
         return {**content, "operator_tables": tables} if own_tables else content
     content = _unknown_profile(name, tables, measured, circumstances)
     HardwareProfile.model_validate(content)
@@ -163,18 +176,12 @@ def _quantity(value: float, source: str, ref: str) -> dict[str, Any]:
     return {"value": float(f"{value:.6g}") if value != int(value) else int(value), "source": source, "ref": ref}
 
 
-def _host_quantities(measured: Measured, circumstances: Mapping[str, Any]) -> dict[str, Any]:
-    origin = _origin(circumstances)
-    found = {
-        "eager_launch_s": _quantity(
-            measured.eager_launch_s, "measured", f"{origin}: smallest kernel, eager minus graph"
-        )
-    }
-    if measured.host_link_bytes_per_s:
-        found["host_link_bandwidth_bytes_per_s"] = _quantity(
-            measured.host_link_bytes_per_s, "measured", f"{origin}: pinned copy"
-        )
-    return found
+def _host_link(measured: Measured, circumstances: Mapping[str, Any]) -> dict[str, Any]:
+    """The link to host memory as measured; nothing where the device has none."""
+    if not measured.host_link_bytes_per_s:
+        return {}
+    link = _quantity(measured.host_link_bytes_per_s, "measured", f"{_origin(circumstances)}: pinned copy")
+    return {"host_link_bandwidth_bytes_per_s": link}
 
 
 class _Origins:
@@ -219,7 +226,7 @@ def _unknown_profile(name: str, tables: str, measured: Measured, circumstances: 
         "power_w": of.assumed(200.0, "typical package power of a server CPU or GPU; set your own"),
         "price_per_gpu_hour_usd": of.assumed(1.0, "round default, no offer; set your own"),
         "eager_launch_s": of.known(
-            measured.eager_launch_s, "smallest kernel, eager minus graph where the device has graphs"
+            measured.eager_launch_s, "host time of an eager layer by the launches in it; on a CPU a smallest kernel"
         ),
     }
 

@@ -149,7 +149,7 @@ def _device(layers: EngineLayers, tokens: FloatArray) -> tuple[Components, BoolA
         other = launched[name]
         seconds = np.where(eager, other.seconds[inverse], timed.seconds[inverse])
         out[name] = Timed(seconds, np.where(eager, other.measured[inverse], timed.measured[inverse]), timed.bound)
-    launch_s = (layers.launches() + SAMPLER_LAUNCHES) * layers.operators.launch_s
+    launch_s = (layers.launches() + SAMPLER_LAUNCHES) * layers.operators.profile.eager_launch_s.value
     waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
     if bool(np.any(waiting > 0)):
         out["eager launches"] = modelled(waiting, "launch")

@@ -133,7 +133,7 @@ def build_costs(
     layers = EngineLayers(scenario.model, scenario.engine, operators, fabric)
     parameters = fitted or load_fitted(scenario.simulation.parameters)
     overheads = overheads_of(scenario, parameters, tables_error(operators.sources))
-    drafting = Drafting(layers, scenario.speculation, operators.launch_s)
+    drafting = Drafting(layers, scenario.speculation, operators.profile.eager_launch_s.value)
     iteration = build_iteration(
         layers,
         drafting,

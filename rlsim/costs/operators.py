@@ -89,11 +89,6 @@ class Operators:
         here = (source.tables.host_s(name) for source in self.sources if source.device == self.profile)
         return next((seconds for seconds in here if seconds is not None), None)
 
-    @property
-    def launch_s(self) -> float:
-        """Host seconds of an eager launch: as measured on this device, else as the profile states."""
-        return self.host_s("eager_launch") or self.profile.eager_launch_s.value
-
     def efficiency(self, precision: str, operation: Operation = "gemm") -> tuple[float, float]:
         """Measured shares of (datasheet FLOP/s, memory bandwidth) that an operation reaches.
 
@@ -154,14 +149,33 @@ class Operators:
         context: FloatArray,
         queries: int,
     ) -> Timed | None:
-        """``queries`` positions per sequence over ``context`` tokens before the last of them (GQA only)."""
+        """``queries`` positions per sequence over ``context`` tokens, the first position included (GQA only).
+
+        One query's time, as the engine's kernel takes it, times how much longer the same measured kernel took for
+        several than for one; on another device times how much that ratio of the rooflines differs there.
+        """
         heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
-        once = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
-        seen = context + (queries - 1)
-        return self._measured(
-            lambda t: t.verify_attention_s(heads, kv_heads, card.head_dim, kv_precision, queries, batch, seen),
-            Work(once.flops * queries, once.bytes),
-        )
+        alone = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
+        shape, last = (heads, kv_heads, card.head_dim, kv_precision), context + (queries - 1)
+        for source in self.sources:
+            several = source.tables.verify_attention_s(*shape, queries, batch, last)
+            single = source.tables.verify_attention_s(*shape, 1, batch, context)
+            if several is None or single is None:
+                continue
+            once = self.decode_attention(card, tensor_parallel, kv_precision, batch, context)
+            ratio = several.seconds / single.seconds
+            if source.device == self.profile:
+                known = np.where(several.measured & single.measured, once.measured, 0.0)
+                return Timed(once.seconds * ratio, known, once.bound)
+            here, there = (self._extra_queries(profile, alone, queries) for profile in (self.profile, source.device))
+            return modelled(once.seconds * ratio * here / there, once.bound)
+        return None
+
+    def _extra_queries(self, profile: HardwareProfile, alone: Work, queries: int) -> FloatArray:
+        """How much longer several queries take than one by the roofline of a device."""
+        several = Work(alone.flops * queries, alone.bytes)
+        ends = (self._roof_s(profile, amount, "bf16", "decode_attention") for amount in (several, alone))
+        return next(ends) / next(ends)
 
     def sampling(self, rows: FloatArray, vocabulary: int) -> Timed | None:
         """Softmax and draw on ``rows`` rows of logits."""

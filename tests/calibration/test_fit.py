@@ -13,6 +13,7 @@ from rlsim.calibration.command import calibrate_measurements, profile_name
 from rlsim.calibration.comparison import compare
 from rlsim.calibration.fit import fit_measurements
 from rlsim.calibration.grids import CPU_QUICK, GPU_QUICK, cells_of
+from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.tables import OperatorTables
@@ -91,6 +92,24 @@ def test_profile_is_valid_and_holds_the_measured_rates(fitted: Path) -> None:
     assert profile.eager_launch_s.source == "measured"
 
 
+def test_a_launch_on_an_unknown_gpu_is_its_share_of_an_eager_layer(tmp_path: Path) -> None:
+    path = measurements(tmp_path, cells_of(GPU_QUICK, True, True, 1), device="Some GPU", device_type="cuda")
+    made = load_profile(calibrate_measurements(path, tmp_path).profile)
+    records = json.loads(path.read_text())["cells"]
+    layer = next(r for r in records if r["op"] == "host_enqueue" and r["params"]["part"] == "layer")
+    per_launch = layer["sample"]["seconds_median"] / (ATTENTION_LAUNCHES + DENSE_LAUNCHES)
+    assert made.eager_launch_s.value == pytest.approx(per_launch, rel=1e-3)
+
+
+def test_one_query_stands_beside_several_of_the_same_kernel(fitted: Path) -> None:
+    tables = OperatorTables.load("cpu_local", "measured", fitted)
+    one = tables.verify_attention_s(8, 2, 32, "bf16", 1, 4, 513)
+    decode = tables.decode_attention_s(8, 2, 32, "bf16", 4, 513)
+    assert one is not None and decode is not None
+    assert one.seconds == pytest.approx(decode.seconds, rel=1e-9)
+    assert bool(one.measured)
+
+
 def test_circumstances_state_origin_errors_and_efficiency(fitted: Path) -> None:
     stated = OperatorTables.load("cpu_local", "measured", fitted).circumstances
     assert stated["source"]["benchmark_version"] == "abc"
@@ -115,6 +134,7 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
     assert result.name == "h200_sxm"
     assert made.bf16_flops == shipped.bf16_flops
     assert made.host_link_bandwidth_bytes_per_s.source == "measured"
+    assert made.eager_launch_s == shipped.eager_launch_s, "an engine's own launches are known of this device"
     assert "measured over imported (h200_sxm, vllm) seconds" in result.text
     records = json.loads(path.read_text())["cells"]
     ratios = {ratio.op: ratio for ratio in compare(records, OperatorTables.load("h200_sxm", "vllm"))}
