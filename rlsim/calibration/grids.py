@@ -98,7 +98,7 @@ GPU_FULL = Grid(
     max_cached_tokens=2**20,
     max_head_rows=2048,
     peak_gemm=(8192, 8192, 8192),
-    budget_s=450.0,
+    budget_s=400.0,
 )
 
 CPU_QUICK = Grid(

@@ -194,9 +194,9 @@ def _record(cell: Cell, bench: Workbench, watch: Watch, limits: Limits) -> Recor
     except torch.OutOfMemoryError:
         _free(bench)
         return {"unsupported": "not enough device memory"}
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError, ValueError) as error:  # torch differs by version and device
         _require_alive(bench.device, cell, error)
-        return {"unsupported": str(error).splitlines()[0]}
+        return {"unsupported": (str(error) or type(error).__name__).splitlines()[0]}
 
 
 def _timed_record(cell: Cell, bench: Workbench, watch: Watch, limits: Limits) -> Record:
@@ -251,7 +251,7 @@ def _free(bench: Workbench) -> None:
         torch.cuda.empty_cache()
 
 
-def _require_alive(device: torch.device, cell: Cell, error: RuntimeError) -> None:
+def _require_alive(device: torch.device, cell: Cell, error: Exception) -> None:
     """InputError where the device answers nothing any more (a fault that stays until the process ends)."""
     if device.type != "cuda":
         return

@@ -105,6 +105,20 @@ def test_what_the_device_cannot_do_is_recorded_with_its_reason(tmp_path: Path, m
     assert "1 cells not supported here: this device has no FP8 matrix product" in runner.outcome_text(outcome)
 
 
+def test_an_operator_that_this_torch_lacks_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_cells(monkeypatch)
+
+    def missing(*_: object) -> None:
+        raise AttributeError("module 'torch' has no attribute '_grouped_mm'")
+
+    monkeypatch.setitem(runner.OPERATORS, "launch_eager", missing)
+    outcome = runner.run("cpu", tmp_path, True, progress=False)
+    assert outcome.unsupported == ("launch_eager {}: module 'torch' has no attribute '_grouped_mm'",)
+    assert len(keys(outcome.path)) == 2
+
+
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "cpu:0", ""])
 def test_an_unknown_device_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="unknown device"):
