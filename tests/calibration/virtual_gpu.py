@@ -185,7 +185,7 @@ def _bytes(tensor: Tensor) -> int:
 
 def _moved_bytes(name: str, operands: list[Tensor], results: list[Tensor]) -> int:
     if name not in _SPARSE:
-        return sum(map(_bytes, operands + results))
+        return sum(map(_bytes, {id(tensor): tensor for tensor in operands + results}.values()))
     rows = operands[1:] if name.endswith("_") else operands[1:] + 2 * results
     return sum(map(_bytes, rows))
 

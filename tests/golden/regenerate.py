@@ -8,6 +8,7 @@ change that is meant to move predictions, and say in the commit why they moved.
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from rlsim.validation.study import published_table
 from rlsim.validation.table import read_table
 
 ANCHORS = Path(__file__).with_name("anchors.csv")
-COLUMNS = ("anchor", "inputs", "fit", "step_s", *PHASES)
+COLUMNS = ("anchor", "inputs", "calibration", "step_s", *PHASES)
 SETTINGS = ("simulation.seed=0", "simulation.replications=2")
 SCENARIOS = ("quickstart", "qwen8b_rl_zero", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512", "qwen235b_2048")
 ROWS = (
@@ -45,19 +46,22 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Anchor:
-    """One prediction: digests of its inputs and of the fitted parameters, seconds of the step and of every phase."""
+    """One prediction: digests of its inputs and of all tables and fitted parameters, seconds of the step and of every
+    phase.
+    """
 
     name: str
     inputs: str
-    fit: str
+    calibration: str
     seconds: Mapping[str, float]
 
 
-def fit_digest() -> str:
-    """SHA-256, first 12 hex digits, of the fitted parameters that come with rlsim."""
-    digest = hashlib.sha256()
-    for path in sorted((data_folder("calibration") / "fitted").glob("*.yaml")):
-        digest.update(path.read_bytes())
+@functools.cache
+def calibration_digest() -> str:
+    """SHA-256, first 12 hex digits, of the fitted parameters and operator tables that come with rlsim."""
+    digest, folder = hashlib.sha256(), data_folder("calibration")
+    for path in sorted(path for kind in ("*.yaml", "*.parquet") for path in folder.rglob(kind)):
+        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -76,7 +80,7 @@ def predict_anchors() -> Iterator[Anchor]:
 
 def _anchor(name: str, scenario: Scenario, arm: Arm) -> Anchor:
     seconds = {"step_s": arm.step_s.mean, **{phase: arm.phases[phase].mean for phase in PHASES}}
-    return Anchor(name, scenario_digest(scenario), fit_digest(), seconds)
+    return Anchor(name, scenario_digest(scenario), calibration_digest(), seconds)
 
 
 def read_anchors() -> dict[str, Anchor]:
@@ -84,7 +88,10 @@ def read_anchors() -> dict[str, Anchor]:
     with ANCHORS.open(newline="", encoding="utf-8") as file:
         return {
             cells["anchor"]: Anchor(
-                cells["anchor"], cells["inputs"], cells["fit"], {q: float(cells[q]) for q in ("step_s", *PHASES)}
+                cells["anchor"],
+                cells["inputs"],
+                cells["calibration"],
+                {q: float(cells[q]) for q in ("step_s", *PHASES)},
             )
             for cells in csv.DictReader(file)
         }
@@ -102,8 +109,8 @@ def drift(old: Anchor, new: Anchor, tolerance: float) -> str:
 def cause(old: Anchor, new: Anchor) -> str:
     """Which input changed, if one did, and the phase that moved most."""
     what = "the code changed"
-    if old.fit != new.fit:
-        what = "calibration/fitted changed"
+    if old.calibration != new.calibration:
+        what = "operator tables or fitted parameters in calibration/ changed"
     if old.inputs != new.inputs:
         what = "the scenario, its model card or its hardware profile changed"
     phase = max(PHASES, key=lambda name: abs(new.seconds[name] - old.seconds[name]))
@@ -123,7 +130,7 @@ def main() -> None:
         writer.writerow(COLUMNS)
         for anchor in found:
             seconds = [f"{anchor.seconds[q]:.6g}" for q in ("step_s", *PHASES)]
-            writer.writerow([anchor.name, anchor.inputs, anchor.fit, *seconds])
+            writer.writerow([anchor.name, anchor.inputs, anchor.calibration, *seconds])
             if anchor.name in before:
                 print(drift(before[anchor.name], anchor, 1e-5) or f"{anchor.name}: unchanged")
     print(f"{len(found)} anchors in {ANCHORS.name}")

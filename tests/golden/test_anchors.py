@@ -33,5 +33,5 @@ def test_a_drift_is_told_with_old_new_and_cause() -> None:
     assert drift(old, replace(old, seconds={**old.seconds, "step_s": 17.01}), TOLERANCE) == ""
     told = drift(old, new, TOLERANCE)
     assert told == "a: step_s 17 -> 18; cause: the code changed, most in train_s 4 -> 5"
-    assert "calibration/fitted changed" in cause(old, replace(new, fit="g"))
-    assert "scenario" in cause(old, replace(new, inputs="j", fit="g"))
+    assert "in calibration/ changed" in cause(old, replace(new, calibration="g"))
+    assert "scenario" in cause(old, replace(new, inputs="j", calibration="g"))
