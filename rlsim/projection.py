@@ -229,7 +229,7 @@ def phase_parts(run: ArmRun) -> tuple[Share, ...]:
     work = run.work
     generation = run.costs.iteration_costs.parts(run.trace.iterations_at, run.trace.context_at)
     if run.scenario.loop.mode == "sync":
-        rewards_s = run.scenario.workload.environment_s
+        rewards_s = run.scenario.workload.environment_s * float(np.mean([s.facts.get("rollouts", 1.0) for s in steps]))
         out = _scaled("generation_s", mean["generation_s"] - rewards_s, generation)
         out += _scaled("generation_s", rewards_s, [Part("environment", rewards_s, "host", "assumed")])
         out += _scaled("prepare_s", mean["prepare_s"], list(run.costs.prepare().parts))
@@ -276,6 +276,11 @@ def _assumptions(run: ArmRun) -> tuple[str, ...]:
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
         "(workload.group_correlation).",
     ]
+    if scenario.workload.usable_group_share < 1:
+        own.append(
+            f"Dynamic sampling: {scenario.workload.usable_group_share:.0%} of the prompt groups are usable, whatever "
+            "their lengths (workload.usable_group_share); the rollouts of a step follow each other."
+        )
     if scenario.model.moe is not None:
         own.append(
             f"A MoE layer's forward pass in training takes at least {found.moe_host_layer_s * 1e3:.3g} ms of host time "

@@ -16,7 +16,7 @@ from rlsim.errors import Infeasible
 from rlsim.schema.workload import Workload
 from rlsim.simulation.drain import drain
 from rlsim.simulation.replica import Replica
-from rlsim.simulation.rollout import Dispatch, make_shards, rollout, samples_of
+from rlsim.simulation.rollout import Dispatch, make_shards, rollout, rollout_facts, samples_of
 from rlsim.simulation.tally import Tally
 from rlsim.simulation.timing import Timing
 from rlsim.simulation.workload import Batch, draw_batch, draw_iterations
@@ -85,7 +85,7 @@ def test_closed_form_agrees_with_the_event_driven_path(
     finish, tally, peaks = scalar(batch, iterations, result.replica, table, sharing)
     assert result.finish_s == pytest.approx(finish, rel=1e-9)
     assert result.peak_kv_tokens == pytest.approx(peaks)
-    assert result.facts() == pytest.approx({**result.facts(), **tally.facts()})
+    assert rollout_facts([result]) == pytest.approx({**rollout_facts([result]), **tally.facts()})
     assert result.tally.iterations_at == tally.iterations_at
 
 
@@ -119,8 +119,8 @@ def test_identical_sequences_by_hand() -> None:
     result = rollout(batch, batch.response_tokens - 1, 3, "static", table, prefix_caching=False)
     expected = iteration_seconds(table, 0, 0, 400) + sum(iteration_seconds(table, 4, 100 + i, 0) for i in range(10))
     assert result.finish_s == pytest.approx(np.full(12, expected), rel=1e-12)
-    assert result.facts()["replica_imbalance"] == 1.0
-    assert result.facts()["mean_batch"] == 4.0
+    assert rollout_facts([result])["replica_imbalance"] == 1.0
+    assert rollout_facts([result])["mean_batch"] == 4.0
 
 
 def test_no_drafting_is_the_baseline() -> None:
@@ -207,7 +207,7 @@ def test_one_queue_beats_a_static_split_when_samples_wait() -> None:
     shared = rollout(batch, iterations, 4, "least_loaded", table)
     static = rollout(batch, iterations, 4, "static", table)
     assert shared.seconds < static.seconds
-    assert shared.facts()["replica_imbalance"] < static.facts()["replica_imbalance"]
+    assert shared.imbalance < static.imbalance
     assert np.bincount(shared.replica).sum() == batch.samples
 
 

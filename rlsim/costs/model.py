@@ -60,6 +60,10 @@ class ScenarioCosts:
         """Weights to a colocated engine and everything around it."""
         return self.movement.prepare()
 
+    def wake(self) -> PhaseCost:
+        """The engine's sleep between two rollouts of a step."""
+        return self.movement.wake()
+
     def refit(self) -> PhaseCost:
         """The weight transfer alone."""
         return self.movement.transfer()

@@ -87,6 +87,19 @@ class WeightMovement:
             parts += self._offload_parts()
         return PhaseCost(sum(p.seconds for p in parts), parts)
 
+    def wake(self) -> PhaseCost:
+        """Sleep of a colocated engine between two rollouts with the same weights (dynamic sampling in NeMo-RL)."""
+        scenario = self.scenario
+        if not scenario.cluster.colocated or not scenario.trainer.offload:
+            return PhaseCost(0.0)
+        part = self._engine_sleep()
+        return PhaseCost(part.seconds, (part,))
+
+    def _engine_sleep(self) -> Part:
+        engine = self.scenario.engine
+        held = weight_bytes(self.scenario.model, engine.weight_precision) / engine.gpus_per_replica
+        return self._copy("engine weights to host and back", 2 * held)
+
     def _offload_parts(self) -> tuple[Part, ...]:
         """Optimizer state and policy weights out and in; engine weights to the host for its sleep and back."""
         scenario = self.scenario
@@ -96,11 +109,10 @@ class WeightMovement:
             held = held * scenario.trainer.tensor_parallel / scenario.cluster.training
         policy = held * BYTES_PER_ELEMENT["bf16"]
         optimizer = layout.optimizer_parameters * scenario.trainer.optimizer_bytes_per_parameter
-        engine = weight_bytes(scenario.model, scenario.engine.weight_precision) / scenario.engine.gpus_per_replica
         return (
             self._copy("optimizer to host and back", 2 * optimizer),
             self._copy("policy weights to host and back", 2 * policy),
-            self._copy("engine weights to host and back", 2 * engine),
+            self._engine_sleep(),
         )
 
     def reference_swap_s(self) -> float:

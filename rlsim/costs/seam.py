@@ -77,6 +77,9 @@ class CostModel(Protocol):
     def prepare(self) -> PhaseCost:
         """Colocated: weights to the engine and everything around it, before generation."""
 
+    def wake(self) -> PhaseCost:
+        """Between two rollouts of a step: a colocated engine's weights to the host and back, nothing elsewhere."""
+
     def refit(self) -> PhaseCost:
         """The weight transfer alone (part of ``prepare`` where colocated)."""
 

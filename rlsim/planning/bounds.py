@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.seam import IterationTable
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.workload import draw_batch, draw_iterations
+from rlsim.simulation.workload import Batch, draw_iterations, draw_rollouts
 from rlsim.speculation.acceptance import acceptance_of
 
 FloatArray = NDArray[np.float64]
@@ -35,12 +35,17 @@ class RolloutWork:
     samples: int
 
 
-def rollout_work(scenario: Scenario, step: int, replication: int = 0) -> RolloutWork:
-    """The batch that a simulation of ``scenario`` draws for ``step``."""
-    seed = scenario.simulation.seed
-    batch = draw_batch(scenario.workload, seed, step, replication)
-    acceptance = acceptance_of(scenario.speculation)
-    iterations = draw_iterations(batch, acceptance, seed, step, replication).astype(np.float64)
+def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
+    """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
+    seed, acceptance = scenario.simulation.seed, acceptance_of(scenario.speculation)
+    rollouts = draw_rollouts(scenario.workload, seed, step, replication)
+    return tuple(
+        _work(one.batch, draw_iterations(one.batch, acceptance, seed, step, replication, number).astype(np.float64))
+        for number, one in enumerate(rollouts)
+    )
+
+
+def _work(batch: Batch, iterations: FloatArray) -> RolloutWork:
     context = batch.prompt_tokens + 0.5 * np.maximum(
         batch.response_tokens - batch.response_tokens / np.maximum(iterations, 1), 0
     )

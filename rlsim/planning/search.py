@@ -12,7 +12,7 @@ from rlsim.planning.bounds import (
     engine_rates,
     lagged_bound_s,
     rollout_bound_s,
-    rollout_work,
+    rollout_works,
 )
 from rlsim.planning.evaluate import Outcome, evaluate_assignment
 from rlsim.planning.execution import Runner
@@ -71,7 +71,7 @@ def bounded_cells(scenario: Scenario, space: Space, run: Runner) -> list[Cell]:
     usable = [i for i in range(len(space.pools)) if space.engines[i] and space.trainers[i]]
     trainers = fastest_trainers(scenario, space, usable, run)
     rates = _rates(scenario, space, usable, trainers, run)
-    works: dict[tuple[str, int], list[RolloutWork]] = {}
+    works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
     cells = []
     for number in usable:
         pool, (trainer, trainer_s) = space.pools[number], trainers[number]
@@ -84,8 +84,8 @@ def bounded_cells(scenario: Scenario, space: Space, run: Runner) -> list[Cell]:
     return sorted(cells, key=lambda cell: (cell.bound_s, sorted(cell.assignment.items())))
 
 
-def _works(scenario: Scenario) -> list[RolloutWork]:
-    return [rollout_work(scenario, step) for step in _measured_steps(scenario)]
+def _works(scenario: Scenario) -> list[tuple[RolloutWork, ...]]:
+    return [rollout_works(scenario, step) for step in _measured_steps(scenario)]
 
 
 def _measured_steps(scenario: Scenario) -> range:
@@ -93,14 +93,17 @@ def _measured_steps(scenario: Scenario) -> range:
     return range(warmup, warmup + scenario.simulation.steps)
 
 
-def _bound_s(scenario: Scenario, rates: EngineRates, works: Sequence[RolloutWork], trainer_s: float) -> float:
+def _bound_s(
+    scenario: Scenario, rates: EngineRates, works: Sequence[tuple[RolloutWork, ...]], trainer_s: float
+) -> float:
     """Mean over the measured steps. The trainer's seconds hold all of a step but generation."""
     replicas = scenario.cluster.generation // scenario.engine.gpus_per_replica
     if scenario.loop.mode == "sync":
-        generation = [rollout_bound_s(rates, work, replicas) for work in works]
-        return sum(generation) / len(works) + scenario.workload.environment_s + trainer_s
+        rewards_s = scenario.workload.environment_s
+        generation = [rollout_bound_s(rates, work, replicas) + rewards_s for step in works for work in step]
+        return sum(generation) / len(works) + trainer_s
     lag = scenario.loop.policy_lag
-    return sum(lagged_bound_s(rates, work, replicas, lag, trainer_s) for work in works) / len(works)
+    return sum(lagged_bound_s(rates, work, replicas, lag, trainer_s) for (work,) in works) / len(works)
 
 
 def _key(engine: Assignment) -> tuple[tuple[str, str], ...]:

@@ -44,6 +44,11 @@ def _loop_and_cluster(s: Scenario) -> None:
         raise ValueError(
             "loop.mode async needs a split cluster: give cluster.generation_gpus and cluster.training_gpus"
         )
+    if s.loop.mode == "async" and s.workload.usable_group_share < 1:
+        raise ValueError(
+            "workload.usable_group_share below 1 repeats rollouts within a step, which loop.mode async does not do; "
+            "give workload.generated_batch_factor instead"
+        )
     if s.loop.refit == "colocated" and not s.cluster.colocated:
         raise ValueError("loop.refit colocated needs generation and training on the same GPUs")
     if s.loop.refit in ("broadcast", "reshard") and s.cluster.colocated:

@@ -101,6 +101,19 @@ class Workload(Strict):
         le=100,
         description="Prompts generated per prompt trained on (dynamic sampling as in DAPO throws groups away).",
     )
+    usable_group_share: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of prompt groups whose samples differ in reward. Below 1 a step repeats its rollout with "
+        "new prompts until prompts_per_step groups are usable (dynamic sampling as in DAPO; synchronous loops).",
+    )
+    max_rollouts_per_step: int = Field(
+        default=10,
+        ge=1,
+        le=1000,
+        description="Rollouts after which dynamic sampling gives up (NeMo-RL: grpo.dynamic_sampling_max_gen_batches).",
+    )
     environment_s: float = Field(
         default=0.0, ge=0, le=1e6, description="Time from the last token of a sample to its reward, in seconds."
     )
@@ -114,6 +127,12 @@ class Workload(Strict):
     def _bounds(self) -> Workload:
         if self.samples_per_step * self.generated_batch_factor > 20_000_000:
             raise ValueError("prompts_per_step x generations_per_prompt must not exceed 20,000,000 samples")
+        most = self.usable_group_share * self.generated_batch_factor * self.max_rollouts_per_step
+        if most < 1:
+            raise ValueError(
+                f"usable_group_share x generated_batch_factor x max_rollouts_per_step ({most:.3g}) must be at least 1: "
+                "fewer prompt groups would be usable than prompts_per_step"
+            )
         if isinstance(self.prompt_tokens, ConstantLength) and self.prompt_tokens.tokens >= self.max_sequence_tokens:
             raise ValueError(
                 f"prompt_tokens ({self.prompt_tokens.tokens}) must be below "

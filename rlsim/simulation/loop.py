@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import simpy
 
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.asynchronous import run_asynchronous
-from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.rollout import RolloutResult, rollout, rollout_facts
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.world import World, record
 
@@ -45,23 +45,21 @@ def run_loop(world: World, trace: Trace) -> None:
 
 def _synchronous(env: simpy.Environment, world: World, trace: Trace, count: int) -> Process:
     """One step after the other; on split pools the same phases with the other pool idle."""
-    prepare, refit = world.costs.prepare(), world.costs.refit()
+    refit = world.costs.refit()
     for step in range(count):
         start = float(env.now)
         work = world.draws.step(step, world.costs)
-        result = rollout(
-            work.batch,
-            world.draws.iterations(step, world.acceptance),
-            world.replicas,
-            world.scenario.engine.dispatch,
-            world.costs.iteration,
-            world.scenario.engine.prefix_caching,
-        )
+        results = _rollouts(world, step)
         if step >= world.scenario.simulation.warmup_steps:
-            trace.iterations(result.tally)
-        generation = result.seconds + world.scenario.workload.environment_s
+            for result in results:
+                trace.iterations(result.tally)
+        facts = rollout_facts(results)
+        if world.scenario.workload.usable_group_share < 1:
+            facts["rollouts"] = float(len(results))
+        generation = sum(result.seconds + world.scenario.workload.environment_s for result in results)
+        prepare = world.costs.prepare().seconds + (len(results) - 1) * world.costs.wake().seconds
         phases = {
-            "prepare_s": prepare.seconds,
+            "prepare_s": prepare,
             "generation_s": generation,
             "data_s": work.data.seconds,
             "logprob_s": work.logprob.seconds,
@@ -72,18 +70,38 @@ def _synchronous(env: simpy.Environment, world: World, trace: Trace, count: int)
             yield env.timeout(seconds)
             trace.span("generator" if name == "generation_s" else "trainer", name, step, begin, float(env.now))
         if step == 0:
-            _show_rollout(trace, result, start + prepare.seconds, step)
+            _show_rollout(trace, results, start + prepare, step)
         phases |= {"refit_s": refit.seconds, "exposed_generation_s": generation}
-        trace.steps.append(
-            record(world, step, start, float(env.now), phases, {0: len(work.trained_tokens)}, result.facts())
+        trace.steps.append(record(world, step, start, float(env.now), phases, {0: len(work.trained_tokens)}, facts))
+
+
+def _rollouts(world: World, step: int) -> list[RolloutResult]:
+    """The rollouts of a step, one after the other with the same weights."""
+    engine = world.scenario.engine
+    return [
+        rollout(
+            generated.batch,
+            world.draws.iterations(step, world.acceptance, number),
+            world.replicas,
+            engine.dispatch,
+            world.costs.iteration,
+            engine.prefix_caching,
         )
+        for number, generated in enumerate(world.draws.rollouts(step))
+    ]
 
 
-def _show_rollout(trace: Trace, result: RolloutResult, offset_s: float, step: int) -> None:
-    """Replica lanes and the number of running sequences of one rollout."""
+def _show_rollout(trace: Trace, results: Sequence[RolloutResult], offset_s: float, step: int) -> None:
+    """Replica lanes and the number of running sequences of the rollouts of one step, drawn without gaps."""
     if not trace.detailed:
         return
-    for replica, end in enumerate(result.replica_end_s[:SHOWN_REPLICAS]):
-        trace.span(f"replica {replica}", "generation_s", step, offset_s, offset_s + float(end))
-    times, running = result.running_curve()
-    trace.curve("running sequences", [offset_s + t for t in times], running)
+    times: list[float] = []
+    running: list[float] = []
+    for result in results:
+        for replica, end in enumerate(result.replica_end_s[:SHOWN_REPLICAS]):
+            trace.span(f"replica {replica}", "generation_s", step, offset_s, offset_s + float(end))
+        at_s, counts = result.running_curve()
+        times += [offset_s + t for t in at_s]
+        running += counts
+        offset_s += result.seconds
+    trace.curve("running sequences", times, running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Literal
@@ -51,15 +52,25 @@ class RolloutResult:
         finished = np.searchsorted(np.sort(self.finish_s), times, side="right")
         return times.tolist(), (self.finish_s.size - finished).astype(np.float64).tolist()
 
-    def facts(self) -> dict[str, float]:
-        """Means and counts for a report; imbalance is the slowest replica's time over the mean."""
+    @property
+    def imbalance(self) -> float:
+        """The slowest replica's time over the mean."""
         busy = self.replica_end_s[self.replica_end_s > 0]
-        return {
-            **self.tally.facts(),
-            "peak_kv_tokens": float(self.peak_kv_tokens.max(initial=0.0)),
-            "replica_imbalance": float(busy.max() / busy.mean()) if busy.size else 1.0,
-            "tokens_per_s": self.generated_tokens / self.seconds if self.seconds else 0.0,
-        }
+        return float(busy.max() / busy.mean()) if busy.size else 1.0
+
+
+def rollout_facts(results: Sequence[RolloutResult]) -> dict[str, float]:
+    """Means and counts for a report over the rollouts of one step."""
+    tally = Tally(0)
+    for result in results:
+        tally.add(result.tally)
+    seconds = sum(result.seconds for result in results)
+    return {
+        **tally.facts(),
+        "peak_kv_tokens": max(float(result.peak_kv_tokens.max(initial=0.0)) for result in results),
+        "replica_imbalance": sum(result.imbalance for result in results) / len(results),
+        "tokens_per_s": sum(result.generated_tokens for result in results) / seconds if seconds else 0.0,
+    }
 
 
 def rollout(

@@ -13,14 +13,16 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsim.errors import Infeasible
 from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.simulation.lengths import LengthDistribution, solve_distribution, whole_tokens
 from rlsim.speculation.acceptance import Acceptance, iterations_needed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
-_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE = range(4)
+_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE = range(5)
 _CAP_POINTS = 32
 
 
@@ -46,8 +48,44 @@ class Batch:
         return self.prompt_tokens + self.response_tokens
 
 
-def draw_batch(workload: Workload, seed: int, step: int, replication: int) -> Batch:
-    """Draw the generated batch of a step: ceil(prompts_per_step x generated_batch_factor) groups.
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """One rollout of a step; trained: of each sample, whether the step trains on it."""
+
+    batch: Batch
+    trained: BoolArray
+
+
+def draw_rollouts(workload: Workload, seed: int, step: int, replication: int) -> tuple[Generated, ...]:
+    """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
+
+    Each group is usable with probability usable_group_share, whatever its lengths; the first usable ones are trained
+    on. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
+    """
+    wanted, found = workload.prompts_per_step, []
+    rng = _generator(seed, replication, step, _USABLE)
+    for number in range(workload.max_rollouts_per_step):
+        batch = draw_batch(workload, seed, step, replication, number)
+        usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
+        if workload.usable_group_share < 1:
+            usable = rng.random(usable.size) < workload.usable_group_share
+        usable &= np.cumsum(usable) <= wanted
+        wanted -= int(usable.sum())
+        found.append(Generated(batch, usable[batch.group]))
+        if wanted == 0:
+            return tuple(found)
+    needed = workload.prompts_per_step
+    raise Infeasible(
+        f"dynamic sampling found too few usable prompt groups in {len(found)} rollouts "
+        "(workload.usable_group_share, workload.max_rollouts_per_step)",
+        needed,
+        needed - wanted,
+        "prompt groups",
+    )
+
+
+def draw_batch(workload: Workload, seed: int, step: int, replication: int, number: int = 0) -> Batch:
+    """Draw rollout ``number`` of a step: ceil(prompts_per_step x generated_batch_factor) groups.
 
     Log lengths (normal scores for other distributions) are sqrt(rho) u_prompt + sqrt(1 - rho) e_sample with
     rho = group_correlation. Prompts stay below max_sequence_tokens; responses are cut where prompt and response reach
@@ -57,10 +95,10 @@ def draw_batch(workload: Workload, seed: int, step: int, replication: int) -> Ba
     groups = math.ceil(workload.prompts_per_step * workload.generated_batch_factor - 1e-9)
     size = workload.generations_per_prompt
     prompt = whole_tokens(
-        prompts.at(_normals(groups, seed, replication, step, _PROMPTS)), workload.max_sequence_tokens - 1
+        prompts.at(_normals(groups, seed, replication, step, _PROMPTS, number)), workload.max_sequence_tokens - 1
     )
-    shared = _normals(groups, seed, replication, step, _GROUPS)
-    own = _normals(groups * size, seed, replication, step, _SAMPLES)
+    shared = _normals(groups, seed, replication, step, _GROUPS, number)
+    own = _normals(groups * size, seed, replication, step, _SAMPLES, number)
     rho = workload.group_correlation
     scores = np.repeat(math.sqrt(rho) * shared, size) + math.sqrt(1 - rho) * own
     prompt = np.repeat(prompt, size)
@@ -71,21 +109,24 @@ def draw_batch(workload: Workload, seed: int, step: int, replication: int) -> Ba
     )
 
 
-def draw_iterations(batch: Batch, acceptance: Acceptance, seed: int, step: int, replication: int) -> IntArray:
-    """Decode iterations of each sample of ``batch``.
+def draw_iterations(
+    batch: Batch, acceptance: Acceptance, seed: int, step: int, replication: int, number: int = 0
+) -> IntArray:
+    """Decode iterations of each sample of ``batch``, rollout ``number`` of its step.
 
     The prefill emits the first token; the rest takes one iteration a token, or as many verifications as it needs.
     """
-    rng = _generator(seed, replication, step, _ACCEPTANCE)
+    rng = _generator(seed, replication, step, _ACCEPTANCE, number)
     return iterations_needed(batch.response_tokens - 1, acceptance, rng)
 
 
-def _generator(seed: int, replication: int, step: int, purpose: int) -> np.random.Generator:
-    return np.random.default_rng([seed, replication, step, purpose])
+def _generator(seed: int, replication: int, step: int, purpose: int, number: int = 0) -> np.random.Generator:
+    """Stream of its own for each purpose and for each further rollout of a step."""
+    return np.random.default_rng([seed, replication, step, purpose, *([number] if number else [])])
 
 
-def _normals(count: int, seed: int, replication: int, step: int, purpose: int) -> FloatArray:
-    return _generator(seed, replication, step, purpose).standard_normal(count)
+def _normals(count: int, seed: int, replication: int, step: int, purpose: int, number: int) -> FloatArray:
+    return _generator(seed, replication, step, purpose, number).standard_normal(count)
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,15 +9,15 @@ import numpy as np
 from rlsim.costs.seam import CostModel, FloatArray, PhaseCost
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
-from rlsim.simulation.workload import Batch, IntArray, draw_batch, draw_iterations
+from rlsim.simulation.workload import Batch, Generated, IntArray, draw_iterations, draw_rollouts
 from rlsim.speculation.acceptance import Acceptance
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """One step's drawn batch and what training on it costs."""
+    """One step's drawn rollouts and what training on them costs."""
 
-    batch: Batch
+    rollouts: tuple[Generated, ...]
     logprob: PhaseCost
     train: PhaseCost
     data: PhaseCost
@@ -30,16 +30,20 @@ class Draws:
 
     scenario: Scenario
     replication: int
-    _batches: dict[int, Batch] = field(default_factory=dict)
+    _rollouts: dict[int, tuple[Generated, ...]] = field(default_factory=dict)
     _work: dict[int, StepWork] = field(default_factory=dict)
-    _iterations: dict[tuple[int, Acceptance], IntArray] = field(default_factory=dict)
+    _iterations: dict[tuple[int, int, Acceptance], IntArray] = field(default_factory=dict)
+
+    def rollouts(self, step: int) -> tuple[Generated, ...]:
+        """The drawn rollouts of ``step``: one, more under dynamic sampling."""
+        if step not in self._rollouts:
+            seed = self.scenario.simulation.seed
+            self._rollouts[step] = draw_rollouts(self.scenario.workload, seed, step, self.replication)
+        return self._rollouts[step]
 
     def batch(self, step: int) -> Batch:
-        """The drawn batch of ``step``."""
-        if step not in self._batches:
-            seed = self.scenario.simulation.seed
-            self._batches[step] = draw_batch(self.scenario.workload, seed, step, self.replication)
-        return self._batches[step]
+        """The drawn batch of the first rollout of ``step``."""
+        return self.rollouts(step)[0].batch
 
     def forget_costs(self) -> None:
         """Keep what was drawn and drop what training on it costs, before an arm with another trainer asks."""
@@ -48,20 +52,19 @@ class Draws:
     def step(self, step: int, costs: CostModel) -> StepWork:
         """The work of ``step``; training costs come from the arm that asks first (the trainer is the same for all)."""
         if step not in self._work:
-            batch = self.batch(step)
-            kept = batch.group < self.scenario.workload.prompts_per_step
-            tokens = batch.total_tokens[kept].astype(np.float64)
-            self._work[step] = StepWork(
-                batch, costs.logprob(tokens), costs.train(tokens), costs.data(batch.samples), tokens
-            )
+            rollouts = self.rollouts(step)
+            trained = [one.batch.total_tokens[one.trained] for one in rollouts]
+            tokens = np.concatenate(trained).astype(np.float64)
+            handled = costs.data(sum(one.batch.samples for one in rollouts))
+            self._work[step] = StepWork(rollouts, costs.logprob(tokens), costs.train(tokens), handled, tokens)
         return self._work[step]
 
-    def iterations(self, step: int, acceptance: Acceptance) -> IntArray:
-        """Engine iterations of every sample of ``step`` under ``acceptance``."""
-        key = (step, acceptance)
+    def iterations(self, step: int, acceptance: Acceptance, number: int = 0) -> IntArray:
+        """Engine iterations of every sample of rollout ``number`` of ``step`` under ``acceptance``."""
+        key = (step, number, acceptance)
         if key not in self._iterations:
-            seed = self.scenario.simulation.seed
-            self._iterations[key] = draw_iterations(self.batch(step), acceptance, seed, step, self.replication)
+            batch, seed = self.rollouts(step)[number].batch, self.scenario.simulation.seed
+            self._iterations[key] = draw_iterations(batch, acceptance, seed, step, self.replication, number)
         return self._iterations[key]
 
 
@@ -87,9 +90,11 @@ def record(
 ) -> StepRecord:
     """Put one finished step down."""
     work = world.draws.step(step, world.costs)
-    iterations = world.draws.iterations(step, world.acceptance)
-    tokens = float(work.batch.response_tokens.sum())
-    verified = tokens - work.batch.samples
+    iterations = sum(
+        float(np.sum(world.draws.iterations(step, world.acceptance, number))) for number in range(len(work.rollouts))
+    )
+    tokens = float(sum(one.batch.response_tokens.sum() for one in work.rollouts))
+    verified = tokens - sum(one.batch.samples for one in work.rollouts)
     return StepRecord(
         step=step,
         start_s=start_s,
@@ -99,5 +104,5 @@ def record(
         generated_tokens=tokens,
         total_tokens=float(work.trained_tokens.sum()),
         staleness=staleness,
-        facts={**facts, "tokens_per_verification": verified / max(1.0, float(np.sum(iterations)))},
+        facts={**facts, "tokens_per_verification": verified / max(1.0, iterations)},
     )

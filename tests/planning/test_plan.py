@@ -11,7 +11,7 @@ import pytest
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import load_scenario, vary
 from rlsim.planning import plan
-from rlsim.planning.bounds import engine_rates, lagged_bound_s, rollout_bound_s, rollout_work
+from rlsim.planning.bounds import engine_rates, lagged_bound_s, rollout_bound_s, rollout_works
 from rlsim.planning.evaluate import evaluate_assignment
 from rlsim.planning.execution import executor
 from rlsim.planning.goals import Goal
@@ -68,13 +68,13 @@ def test_no_plan_is_faster_than_its_bound(tiny: Scenario, lag: int) -> None:
 def test_a_rollout_takes_at_least_its_bound_and_less_than_three_times_it(overrides: tuple[str, ...]) -> None:
     scenario = load_scenario("qwen8b_rl_zero", ("simulation.replications=1", *overrides))
     rates = engine_rates(shared_costs(scenario).iteration)
-    bound = rollout_bound_s(rates, rollout_work(scenario, 0), 32 // scenario.engine.tensor_parallel)
+    bound = rollout_bound_s(rates, rollout_works(scenario, 0)[0], 32 // scenario.engine.tensor_parallel)
     generation = evaluate_assignment(scenario, {}, with_baseline=False).values["generation_s"]
     assert 1 <= generation / bound < 3  # type: ignore[operator]
 
 
 def test_bounds_fall_with_lag_replicas_and_speed(tiny: Scenario) -> None:
-    rates, work = engine_rates(shared_costs(tiny).iteration), rollout_work(tiny, 0)
+    rates, work = engine_rates(shared_costs(tiny).iteration), rollout_works(tiny, 0)[0]
     bounds = [lagged_bound_s(rates, work, 4, lag, 1.0) for lag in (1, 2, 4, 8)]
     assert bounds == sorted(bounds, reverse=True)
     assert rollout_bound_s(rates, work, 8) <= rollout_bound_s(rates, work, 4)

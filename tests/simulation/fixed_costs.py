@@ -12,7 +12,7 @@ from rlsim.costs.seam import FloatArray, IterationTable, PhaseCost
 from rlsim.loading import load_scenario
 from rlsim.simulation.loop import run_loop
 from rlsim.simulation.trace import StepRecord, Trace
-from rlsim.simulation.workload import Batch
+from rlsim.simulation.workload import Batch, Generated
 from rlsim.simulation.world import Draws, World
 from rlsim.speculation.acceptance import Acceptance
 
@@ -33,6 +33,7 @@ class FixedCosts:
     data_s: float = 1.0
     prepare_s: float = 2.0
     refit_s: float = 0.5
+    wake_s: float = 0.125
     logprob_s: float = 3.0
     train_s: float = 4.0
     trained: list[FloatArray] = field(default_factory=list)
@@ -59,6 +60,9 @@ class FixedCosts:
 
     def prepare(self) -> PhaseCost:
         return PhaseCost(self.prepare_s)
+
+    def wake(self) -> PhaseCost:
+        return PhaseCost(self.wake_s)
 
     def refit(self) -> PhaseCost:
         return PhaseCost(self.refit_s)
@@ -101,7 +105,8 @@ def world_of(
     draws = Draws(scenario, 0)
     for step, responses in (lengths or {}).items():
         count = len(responses)
-        draws._batches[step] = Batch(np.full(count, PROMPT), np.asarray(responses), np.arange(count) // size)
+        batch = Batch(np.full(count, PROMPT), np.asarray(responses), np.arange(count) // size)
+        draws._rollouts[step] = (Generated(batch, np.ones(count, dtype=np.bool_)),)
     return World(scenario, costs, replicas, Acceptance(np.zeros(0)), draws)
 
 

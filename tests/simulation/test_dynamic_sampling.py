@@ -1,0 +1,125 @@
+"""Dynamic sampling (DAPO): rollouts repeat within a step until enough prompt groups are usable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fixed_costs import PROMPT, FixedCosts, run, steps, world_of
+
+from rlsim.errors import Infeasible, InputError
+from rlsim.loading import load_scenario
+from rlsim.projection import project
+from rlsim.schema.workload import Workload
+from rlsim.simulation.workload import draw_batch, draw_rollouts
+
+SHARE = "workload.usable_group_share=0.4"
+LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
+
+
+def workload(**keys: object) -> Workload:
+    given = {
+        "prompts_per_step": 64,
+        "generations_per_prompt": 4,
+        "response_tokens": {"kind": "lognormal", "mean_tokens": 300, "log_sigma": 0.8},
+        "max_sequence_tokens": 4096,
+    }
+    return Workload.model_validate({**given, **keys})
+
+
+def test_without_unusable_groups_there_is_one_rollout_as_ever() -> None:
+    (only,) = draw_rollouts(workload(generated_batch_factor=1.5), 0, 3, 1)
+    assert np.array_equal(only.batch.response_tokens, draw_batch(only_workload(), 0, 3, 1).response_tokens)
+    assert np.array_equal(only.trained, only.batch.group < 64)
+
+
+def only_workload() -> Workload:
+    return workload(generated_batch_factor=1.5)
+
+
+def test_rollouts_repeat_until_just_enough_whole_groups_are_usable() -> None:
+    counts = []
+    for step in range(200):
+        found = draw_rollouts(workload(usable_group_share=0.4), 0, step, 0)
+        counts.append(len(found))
+        trained = [one.trained for one in found]
+        assert sum(int(mask.sum()) for mask in trained) == 64 * 4
+        assert sum(int(mask.sum()) for mask in trained[:-1]) < 64 * 4
+        assert all(
+            len(np.unique(mask[one.batch.group == g])) == 1
+            for one, mask in zip(found, trained, strict=True)
+            for g in (0, 63)
+        )
+        first, second = found[0].batch, found[1].batch
+        assert not np.array_equal(first.response_tokens, second.response_tokens)
+    assert np.mean(counts) == pytest.approx(expected_rollouts(0.4, 64), rel=0.05)
+
+
+def expected_rollouts(share: float, prompts: int) -> float:
+    """Mean of the least n with Binomial(n x prompts, share) >= prompts, by brute force."""
+    rng = np.random.default_rng(1)
+    usable = rng.binomial(prompts, share, size=(20_000, 20)).cumsum(1)
+    return float((1 + (usable < prompts).sum(1)).mean())
+
+
+def test_a_step_pays_for_every_rollout_and_trains_on_one_batch() -> None:
+    costs = FixedCosts()
+    found = steps(costs, SHARE, "workload.environment_s=7", prompts=8, size=2)
+    assert max(step.facts["rollouts"] for step in found) > 2
+    for step in found:
+        rollouts = step.facts["rollouts"]
+        assert step.phases["generation_s"] == rollouts * (100 + 7)
+        assert step.phases["prepare_s"] == costs.prepare_s + (rollouts - 1) * costs.wake_s
+        assert step.generated_tokens == rollouts * 16 * 401
+        assert (step.samples, step.total_tokens) == (16, 16 * (401 + PROMPT))
+        assert step.facts["decode_iterations"] == rollouts * 2 * 400
+    assert {len(tokens) for tokens in costs.trained} == {16}
+
+
+def test_the_timeline_shows_every_rollout() -> None:
+    trace = run(world_of(FixedCosts(), SHARE, LOGNORMAL, prompts=8, size=2))
+    first = trace.steps[0]
+    lane = [span for span in trace.spans if span.actor == "replica 0" and span.step == 0]
+    assert len(lane) == first.facts["rollouts"] > 1
+    generation = next(span for span in trace.spans if span.phase == "generation_s" and span.step == 0)
+    assert max(s.end_s for s in trace.spans if s.actor.startswith("replica")) <= generation.end_s + 1e-9
+
+
+def test_too_few_usable_groups_end_as_infeasible() -> None:
+    unlucky = workload(prompts_per_step=2, usable_group_share=0.5, max_rollouts_per_step=2)
+    outcomes = []
+    for step in range(60):
+        try:
+            outcomes.append(len(draw_rollouts(unlucky, 0, step, 0)))
+        except Infeasible as error:
+            assert "too few usable prompt groups in 2 rollouts" in str(error)
+            outcomes.append(0)
+    assert {0, 1, 2} == set(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("workload.usable_group_share=0.05", "must be at least 1"),
+        ("workload.usable_group_share=0", "must be above 0.0"),
+    ],
+)
+def test_shares_that_cannot_fill_a_batch_are_refused(override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_scenario("qwen8b_rl_zero", [override])
+
+
+def test_an_asynchronous_loop_refuses_repeated_rollouts() -> None:
+    with pytest.raises(InputError, match="generated_batch_factor"):
+        load_scenario("qwen8b_async_lag1", [SHARE])
+
+
+def test_both_arms_of_a_projection_repeat_the_same_rollouts() -> None:
+    settings = ["simulation.replications=2", "workload.prompts_per_step=8", "trainer.global_batch_samples=null"]
+    plain, repeated = (project(load_scenario("qwen8b_rl_zero", [*settings, *more])) for more in ([], [SHARE]))
+    rollouts = repeated.baseline.facts["rollouts"]
+    assert rollouts == repeated.candidate.facts["rollouts"] > 1
+    assert "rollouts" not in plain.baseline.facts
+    grown = repeated.baseline.phases["generation_s"].mean / plain.baseline.phases["generation_s"].mean
+    assert grown == pytest.approx(rollouts, rel=0.15)
+    assert repeated.baseline.phases["prepare_s"].mean > plain.baseline.phases["prepare_s"].mean
+    assert any("Dynamic sampling" in line for line in repeated.assumptions)
