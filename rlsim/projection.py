@@ -276,6 +276,8 @@ def _assumptions(run: ArmRun) -> tuple[str, ...]:
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
         "(workload.group_correlation).",
     ]
+    if scenario.trainer.critic:
+        own.append("The value model has the policy's size and layout; no measured PPO step backs its times.")
     if scenario.workload.usable_group_share < 1:
         own.append(
             f"Dynamic sampling: {scenario.workload.usable_group_share:.0%} of the prompt groups are usable, whatever "

@@ -94,6 +94,11 @@ def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
     return total
 
 
+def critic_swapped(scenario: Scenario) -> bool:
+    """Whether the value model and the policy take turns on the training GPUs, as states that are offloaded can."""
+    return scenario.trainer.critic and scenario.trainer.offload and scenario.cluster.colocated
+
+
 def trainer_memory(scenario: Scenario) -> dict[str, float]:
     """Bytes of one training GPU in the backward pass. Raises Infeasible where they exceed the device.
 
@@ -122,6 +127,8 @@ def trainer_memory(scenario: Scenario) -> dict[str, float]:
         "logits": 0.0 if first_stage_is_fuller else logits,
         "runtime": RUNTIME_BYTES,
     }
+    if trainer.critic and not critic_swapped(scenario):
+        parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
     available = scenario.hardware.memory_bytes.value
     if sum(parts.values()) > available:
         worst = max(parts, key=lambda key: parts[key])

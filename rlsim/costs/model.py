@@ -19,7 +19,7 @@ from rlsim.costs.packing import MicroBatches, micro_batches
 from rlsim.costs.reference import reference_profile
 from rlsim.costs.refit import WeightMovement
 from rlsim.costs.seam import FloatArray, IterationTable, Part, PhaseCost
-from rlsim.costs.training import TrainingCosts
+from rlsim.costs.training import HEAD, TrainingCosts
 from rlsim.hardware.fitted import load_fitted
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.drafter import draft_parameters
@@ -86,7 +86,7 @@ class ScenarioCosts:
         """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
         trainer = self.scenario.trainer
         passes = int(trainer.policy_logprobs) + int(trainer.reference_logprobs)
-        if not passes:
+        if not passes and not trainer.critic:
             return PhaseCost(0.0)
         capacity = (
             trainer.logprob_micro_batch_tokens
@@ -94,7 +94,9 @@ class ScenarioCosts:
             or self.scenario.workload.max_sequence_tokens
         )
         once = self.training.forward(self._batches(total_tokens, capacity, 1))
-        parts = [Part(p.name, passes * p.seconds, p.bound, p.root) for p in once.parts]
+        parts = list(_repeated(once, passes).parts)
+        if trainer.critic:
+            parts += self._critic("value pass", once, update=False)
         if trainer.reference_logprobs:
             parts.append(Part("reference swap", self.movement.reference_swap_s(), "host link", "modelled"))
         return PhaseCost(sum(p.seconds for p in parts), tuple(parts))
@@ -105,10 +107,21 @@ class ScenarioCosts:
         steps = max(1, math.ceil(len(total_tokens) / (trainer.global_batch_samples or len(total_tokens))))
         capacity = trainer.micro_batch_tokens or workload.max_sequence_tokens
         cost = self.training.step(self._batches(total_tokens, capacity, steps))
-        extra = cost.seconds * self._draft_training_share()
-        if extra <= 0:
-            return cost
-        return PhaseCost(cost.seconds + extra, (*cost.parts, Part("draft training", extra, "compute", "modelled")))
+        policy, extra = cost, cost.seconds * self._draft_training_share()
+        if extra > 0:
+            policy = _sum_of(*cost.parts, Part("draft training", extra, "compute", "modelled"))
+        policy = _repeated(policy, trainer.epochs)
+        if not trainer.critic:
+            return policy
+        return _sum_of(*policy.parts, *self._critic("value update", _repeated(cost, trainer.epochs), update=True))
+
+    def _critic(self, name: str, cost: PhaseCost, update: bool) -> list[Part]:
+        """The policy's pass or update without its LM head (a value is one number), and the swap around it."""
+        bare = [part for part in cost.parts if part.name != HEAD]
+        longest = max(bare, key=lambda part: part.seconds)
+        swap = Part("value model swap", self.movement.critic_swap_s(update), "host link", "modelled")
+        seconds = sum(part.seconds for part in bare)
+        return [Part(name, seconds, longest.bound, "modelled"), *([swap] if swap.seconds > 0 else [])]
 
     def _draft_training_share(self) -> float:
         """FLOP of the draft head's own pass relative to the policy's, where it is trained online."""
@@ -116,6 +129,15 @@ class ScenarioCosts:
         if draft is None or not self.scenario.speculation.online_training:
             return 0.0
         return draft_parameters(draft, self.scenario.model) / parameter_counts(self.scenario.model).active
+
+
+def _sum_of(*parts: Part) -> PhaseCost:
+    return PhaseCost(sum(part.seconds for part in parts), parts)
+
+
+def _repeated(cost: PhaseCost, times: int) -> PhaseCost:
+    """``cost`` ``times`` times over."""
+    return _sum_of(*(Part(part.name, times * part.seconds, part.bound, part.root) for part in cost.parts))
 
 
 def build_costs(

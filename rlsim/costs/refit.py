@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlsim.costs.fabric import Fabric
-from rlsim.costs.memory import weight_bytes
+from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.parallel import train_layout, weight_tensors
 from rlsim.costs.seam import Part, PhaseCost
@@ -102,23 +102,31 @@ class WeightMovement:
 
     def _offload_parts(self) -> tuple[Part, ...]:
         """Optimizer state and policy weights out and in; engine weights to the host for its sleep and back."""
-        scenario = self.scenario
-        layout = train_layout(scenario.trainer, scenario.model, scenario.cluster.training)
-        held = layout.parameters
-        if scenario.trainer.backend == "fsdp":
-            held = held * scenario.trainer.tensor_parallel / scenario.cluster.training
-        policy = held * BYTES_PER_ELEMENT["bf16"]
-        optimizer = layout.optimizer_parameters * scenario.trainer.optimizer_bytes_per_parameter
+        weights, optimizer = self._trainer_bytes()
         return (
             self._copy("optimizer to host and back", 2 * optimizer),
-            self._copy("policy weights to host and back", 2 * policy),
+            self._copy("policy weights to host and back", 2 * weights),
             self._engine_sleep(),
         )
 
+    def _trainer_bytes(self) -> tuple[float, float]:
+        """BF16 weights and optimizer state of one training GPU."""
+        trainer, cluster = self.scenario.trainer, self.scenario.cluster
+        layout = train_layout(trainer, self.scenario.model, cluster.training)
+        held = layout.parameters
+        if trainer.backend == "fsdp":
+            held = held * trainer.tensor_parallel / cluster.training
+        return held * BYTES_PER_ELEMENT["bf16"], layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
+
     def reference_swap_s(self) -> float:
         """Policy weights out and reference weights in, and back, around the reference pass."""
-        layout = train_layout(self.scenario.trainer, self.scenario.model, self.scenario.cluster.training)
-        held = layout.parameters
-        if self.scenario.trainer.backend == "fsdp":
-            held = held * self.scenario.trainer.tensor_parallel / self.scenario.cluster.training
-        return float(self.fabric.host_copy(4 * held * BYTES_PER_ELEMENT["bf16"]).seconds)
+        return float(self.fabric.host_copy(4 * self._trainer_bytes()[0]).seconds)
+
+    def critic_swap_s(self, update: bool) -> float:
+        """The value model in and out of the GPUs that it shares in turn with the policy: its weights, for an update
+        its optimizer too. Zero where both stay resident.
+        """
+        if not critic_swapped(self.scenario):
+            return 0.0
+        weights, optimizer = self._trainer_bytes()
+        return float(self.fabric.host_copy(2 * (weights + optimizer * update)).seconds)

@@ -38,6 +38,8 @@ NEWTON_SCHULZ_STEPS = 5
 FITTED_LOCAL_EXPERTS = 16
 """Most experts on a rank in the runs that the MoE host floor was fitted to (8 to 16). Beyond it grows in proportion, an
 assumption."""
+HEAD = "LM head and loss"
+"""Name of the part that a value model lacks."""
 LAUNCHES_PER_LAYER_FACTOR = 1.2
 """Kernels that a training framework launches per layer over an eager engine's. Assumption."""
 
@@ -192,7 +194,7 @@ class TrainingCosts:
         busy = batch.steps * batch.count * stage
         parts = [
             Part("layers", busy, self._bound(layer), "measured" if layer.measured >= 0.5 else "modelled"),
-            Part("LM head and loss", batch.steps * batch.count * head, "compute", "measured"),
+            Part(HEAD, batch.steps * batch.count * head, "compute", "measured"),
             Part("pipeline bubble", batch.steps * (pp - 1) * stage, "schedule", "modelled"),
             Part("parameter gathering", batch.steps * batch.count * gathered, "network", "modelled"),
         ]

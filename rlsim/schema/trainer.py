@@ -23,6 +23,17 @@ class Trainer(Strict):
     global_batch_samples: int | None = Field(
         default=None, ge=1, description="Samples per optimizer step; default the whole step's batch."
     )
+    epochs: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="Passes over a step's batch, each with all its optimizer steps (PPO epochs).",
+    )
+    critic: bool = Field(
+        default=False,
+        description="PPO: a value model of the policy's size and layout on the training GPUs, with a pass over the "
+        "batch before the update and an update of its own.",
+    )
     sequence_packing: bool = Field(
         default=True, description="Pack samples into micro-batches; false pads each to the cap."
     )
