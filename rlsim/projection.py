@@ -227,7 +227,7 @@ def phase_parts(run: ArmRun) -> tuple[Share, ...]:
     steps = [step for replication in run.steps for step in replication]
     mean = {name: float(np.mean([s.phases[name] for s in steps])) for name in PHASES}
     work = run.work
-    generation = run.costs.iteration_costs.parts(run.trace.iterations_at, run.trace.context_at)
+    generation = run.costs.iteration_costs.parts(run.trace.tally.iterations_at, run.trace.tally.context_at)
     if run.scenario.loop.mode == "sync":
         rewards_s = run.scenario.workload.environment_s * float(np.mean([s.facts.get("rollouts", 1.0) for s in steps]))
         out = _scaled("generation_s", mean["generation_s"] - rewards_s, generation)

@@ -38,17 +38,17 @@ class Tally:
             self.iterations_at[size] += int(counted[size])
             self.context_at[size] += float(contexts[size])
 
-    def add(self, other: Tally) -> None:
-        """Add what ``other`` counted."""
+    def add(self, other: Tally, times: int = 1) -> None:
+        """Add what ``other`` counted, ``times`` times; -1 takes it away."""
         missing = len(other.iterations_at) - len(self.iterations_at)
         self.iterations_at.extend([0] * missing)
         self.context_at.extend([0.0] * missing)
         for n, count in enumerate(other.iterations_at):
-            self.iterations_at[n] += count
-            self.context_at[n] += other.context_at[n]
-        self.prefill_iterations += other.prefill_iterations
-        self.prefill_tokens += other.prefill_tokens
-        self.preemptions += other.preemptions
+            self.iterations_at[n] += times * count
+            self.context_at[n] += times * other.context_at[n]
+        self.prefill_iterations += times * other.prefill_iterations
+        self.prefill_tokens += times * other.prefill_tokens
+        self.preemptions += times * other.preemptions
 
     def prefill(self, tokens: int) -> None:
         """Add one iteration that prefilled ``tokens``."""

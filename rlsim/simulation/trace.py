@@ -43,15 +43,14 @@ class StepRecord:
 class Trace:
     """Everything one replication recorded. Spans and curves are kept only where ``detailed``.
 
-    iterations_at[n]: engine iterations that decoded n sequences; context_at[n]: sum of their mean contexts in tokens.
+    tally: what the engines did in the measured steps.
     """
 
     detailed: bool = False
     steps: list[StepRecord] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
-    iterations_at: list[int] = field(default_factory=list)
-    context_at: list[float] = field(default_factory=list)
+    tally: Tally = field(default_factory=lambda: Tally(0))
 
     def span(self, actor: str, phase: str, step: int, start_s: float, end_s: float, detail: str = "") -> None:
         """Record what ``actor`` did; spans of no duration are dropped."""
@@ -68,13 +67,6 @@ class Trace:
 
     def iterations(self, tally: Tally, before: Tally | None = None) -> None:
         """Add what the engines of one rollout did, less what they had done ``before``."""
-        missing = len(tally.iterations_at) - len(self.iterations_at)
-        self.iterations_at.extend([0] * missing)
-        self.context_at.extend([0.0] * missing)
-        for n, count in enumerate(tally.iterations_at):
-            self.iterations_at[n] += count
-            self.context_at[n] += tally.context_at[n]
+        self.tally.add(tally)
         if before is not None:
-            for n, count in enumerate(before.iterations_at):
-                self.iterations_at[n] -= count
-                self.context_at[n] -= before.context_at[n]
+            self.tally.add(before, -1)

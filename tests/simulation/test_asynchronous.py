@@ -289,9 +289,9 @@ def test_the_tally_leaves_the_warm_up_out():
     whole = run(world_of(FixedCosts(), lag=1, tokens=401))
     warm = run(world_of(FixedCosts(), "simulation.steps=8", "simulation.warmup_steps=4", lag=1, tokens=401))
     assert len(warm.steps) == len(whole.steps) == 12
-    assert 0 < sum(warm.iterations_at) < sum(whole.iterations_at)
+    assert 0 < sum(warm.tally.iterations_at) < sum(whole.tally.iterations_at)
     per_step = [step.facts["decode_iterations"] for step in warm.steps]
-    assert sum(warm.iterations_at) == pytest.approx(sum(per_step[4:]))
+    assert sum(warm.tally.iterations_at) == pytest.approx(sum(per_step[4:]))
 
 
 def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():

@@ -96,7 +96,7 @@ def test_warm_up_steps_do_not_count_in_the_tally():
     lengths = {step: [4 * step + 5] * 8 for step in range(5)}
     trace = run(world_of(FixedCosts(), "simulation.steps=3", "simulation.warmup_steps=2", lengths=lengths))
     assert len(trace.steps) == 5
-    assert sum(trace.iterations_at) == 2 * sum(4 * step + 4 for step in (2, 3, 4))
+    assert sum(trace.tally.iterations_at) == 2 * sum(4 * step + 4 for step in (2, 3, 4))
 
 
 def test_a_long_curve_is_thinned_to_its_shape():
@@ -120,5 +120,5 @@ def test_a_tally_counts_from_where_it_stood():
     after.count(2, 5, 40.0)
     after.count(3, 1, 7.0)
     trace.iterations(after, before)
-    assert trace.iterations_at == [0, 0, 5, 1, 0]
-    assert trace.context_at == [0.0, 0.0, 200.0, 7.0, 0.0]
+    assert trace.tally.iterations_at == [0, 0, 5, 1, 0]
+    assert trace.tally.context_at == [0.0, 0.0, 200.0, 7.0, 0.0]
