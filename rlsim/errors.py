@@ -23,7 +23,11 @@ class Infeasible(RlsimError):  # noqa: N818 - an answer rather than an accident
 
     def __init__(self, reason: str, needed: float, available: float, unit: str = "") -> None:
         self.reason, self.needed, self.available, self.unit = reason, needed, available, unit
-        super().__init__(f"infeasible: {reason} (needed {_amount(needed, unit)}, available {_amount(available, unit)})")
+        super().__init__(reason, needed, available, unit)  # what pickle and SimPy make it anew from
+
+    def __str__(self) -> str:
+        needed, available = _amount(self.needed, self.unit), _amount(self.available, self.unit)
+        return f"infeasible: {self.reason} (needed {needed}, available {available})"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -229,10 +229,12 @@ def phase_parts(run: ArmRun) -> tuple[Share, ...]:
     work = run.work
     generation = run.costs.iteration_costs.parts(run.trace.tally.iterations_at, run.trace.tally.context_at)
     if run.scenario.loop.mode == "sync":
-        rewards_s = run.scenario.workload.environment_s * float(np.mean([s.facts.get("rollouts", 1.0) for s in steps]))
+        rollouts = float(np.mean([s.facts.get("rollouts", 1.0) for s in steps]))
+        rewards_s = run.scenario.workload.environment_s * rollouts
         out = _scaled("generation_s", mean["generation_s"] - rewards_s, generation)
         out += _scaled("generation_s", rewards_s, [Part("environment", rewards_s, "host", "assumed")])
-        out += _scaled("prepare_s", mean["prepare_s"], list(run.costs.prepare().parts))
+        wakes = [replace(part, seconds=(rollouts - 1) * part.seconds) for part in run.costs.wake().parts]
+        out += _scaled("prepare_s", mean["prepare_s"], [*run.costs.prepare().parts, *wakes])
     else:
         out = _scaled("generation_s", mean["generation_s"], generation)
         out += _scaled("refit_s", mean["refit_s"], list(run.costs.refit().parts))

@@ -144,7 +144,8 @@ def _collective(op: str) -> Adapt:
 
 
 def _verify(params: Mapping[str, Any]) -> Row:
-    return {**_attention(params), "queries": params["queries"]}
+    """Its context is that of the first query, so that all numbers of queries share one axis."""
+    return {**_attention({**params, "queries": 1}), "queries": params["queries"]}
 
 
 def _rejection(params: Mapping[str, Any]) -> Row:

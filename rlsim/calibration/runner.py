@@ -258,7 +258,7 @@ def _require_alive(device: torch.device, cell: Cell, error: Exception) -> None:
     try:
         torch.ones(1, device=device).item()
     except RuntimeError:
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(
             f"the device failed at '{cell.key}' ({reason}); run the same command again to continue"
         ) from error

@@ -156,9 +156,9 @@ class Operators:
         """
         heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
         alone = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
-        shape, last = (heads, kv_heads, card.head_dim, kv_precision), context + (queries - 1)
+        shape = (heads, kv_heads, card.head_dim, kv_precision)
         for source in self.sources:
-            several = source.tables.verify_attention_s(*shape, queries, batch, last)
+            several = source.tables.verify_attention_s(*shape, queries, batch, context)
             single = source.tables.verify_attention_s(*shape, 1, batch, context)
             if several is None or single is None:
                 continue

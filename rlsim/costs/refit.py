@@ -92,13 +92,13 @@ class WeightMovement:
         scenario = self.scenario
         if not scenario.cluster.colocated or not scenario.trainer.offload:
             return PhaseCost(0.0)
-        part = self._engine_sleep()
+        part = self._engine_sleep("engine sleep between rollouts")
         return PhaseCost(part.seconds, (part,))
 
-    def _engine_sleep(self) -> Part:
+    def _engine_sleep(self, name: str) -> Part:
         engine = self.scenario.engine
         held = weight_bytes(self.scenario.model, engine.weight_precision) / engine.gpus_per_replica
-        return self._copy("engine weights to host and back", 2 * held)
+        return self._copy(name, 2 * held)
 
     def _offload_parts(self) -> tuple[Part, ...]:
         """Optimizer state and policy weights out and in; engine weights to the host for its sleep and back."""
@@ -106,7 +106,7 @@ class WeightMovement:
         return (
             self._copy("optimizer to host and back", 2 * optimizer),
             self._copy("policy weights to host and back", 2 * weights),
-            self._engine_sleep(),
+            self._engine_sleep("engine weights to host and back"),
         )
 
     def _trainer_bytes(self) -> tuple[float, float]:

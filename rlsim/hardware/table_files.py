@@ -76,7 +76,7 @@ VERIFY_ATTENTION = TableLayout(
     ("queries", "batch", "context_tokens"),
     (1.0, 1.0, 1.0),
 )
-"""Attention of k+1 queries per sequence; context_tokens counts them with the cached ones."""
+"""Attention of k+1 queries per sequence; context_tokens counts the cached ones and the first query."""
 SAMPLING = TableLayout("sampling", ("op", "vocabulary"), ("rows",), (1.0,))
 REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
 """Acceptance test and residual draw; queries is k+1."""

@@ -196,12 +196,13 @@ class OperatorTables:
     ) -> Lookup | None:
         """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens.
 
-        The context includes the queries. heads, kv_heads: per rank; others as in :meth:`decode_attention_s`.
+        The context includes the first of the queries. heads, kv_heads: per rank; others as in
+        :meth:`decode_attention_s`. None for fewer queries than were measured.
         """
         table = self._table(files.VERIFY_ATTENTION)
         near = _nearest_heads(table, heads, kv_heads, head_dim, kv_precision)
         grid = table.grid(near[0]) if near else None
-        if near is None or grid is None:
+        if near is None or grid is None or np.log(queries) < grid.axes[0][0] - 1e-9:
             return None
         found, (_, found_heads, found_kv, found_dim) = grid.lookup(queries, batch, context_tokens), near
         if (found_heads, found_kv, found_dim) == (heads, kv_heads, head_dim):

@@ -19,6 +19,7 @@ from rlsim.planning.search import Cell, Found, bounded_cells, search
 from rlsim.planning.space import Assignment, Limits, Rejected, Space, build_space, nearest_miss
 from rlsim.planning.variation import varied
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.world import Draws
 
 NEAR = 0.03
 """Plans within this share of the best count as equally good."""
@@ -124,6 +125,7 @@ def plan(
     goal = goal or Goal()
     goal.check()
     limits = limits or default_limits(scenario, goal)
+    _check_dynamic_sampling(scenario, limits)
     with executor(jobs, dask) as run:
         found = _search_sizes(scenario, goal, limits, method, run)
         kept = [row for row in found.rows if _breaches(scenario, goal, row) <= 1.0]
@@ -132,13 +134,32 @@ def plan(
         return _answer(scenario, goal, found, kept, draws, run)
 
 
+def _check_dynamic_sampling(scenario: Scenario, limits: Limits) -> None:
+    """InputError where repeated rollouts would meet a lag; Infeasible where they find too few groups in any plan."""
+    if scenario.workload.usable_group_share == 1:
+        return
+    if any(limits.lags):
+        raise InputError(
+            "workload.usable_group_share below 1 repeats rollouts within a step, which asynchronous loops do not do: "
+            "look at lag 0 only (--max-staleness 0) or give workload.generated_batch_factor instead"
+        )
+    for replication in range(scenario.simulation.replications):
+        draws = Draws(scenario, replication)
+        for step in range(scenario.simulation.warmup_steps + scenario.simulation.steps):
+            draws.rollouts(step)
+
+
 def default_limits(scenario: Scenario, goal: Goal | None = None) -> Limits:
-    """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1."""
+    """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1.
+
+    Under dynamic sampling lag 0 only, since it repeats rollouts within a step.
+    """
     gpus = scenario.cluster.num_gpus
     sizes = (gpus,)
     if goal is not None and goal.objective == "gpus":
         sizes = tuple(sorted({max(1, gpus * 2**i // 16) for i in range(8)}))
-    return Limits(sizes, tuple(range(max(1, scenario.loop.policy_lag) + 1)))
+    most = max(1, scenario.loop.policy_lag) if scenario.workload.usable_group_share == 1 else 0
+    return Limits(sizes, tuple(range(most + 1)))
 
 
 def _search_sizes(scenario: Scenario, goal: Goal, limits: Limits, method: str, run: Runner) -> _Searched:

@@ -76,8 +76,8 @@ def draw_rollouts(workload: Workload, seed: int, step: int, replication: int) ->
             return tuple(found)
     needed = workload.prompts_per_step
     raise Infeasible(
-        f"dynamic sampling found too few usable prompt groups in {len(found)} rollouts "
-        "(workload.usable_group_share, workload.max_rollouts_per_step)",
+        f"step {step} found too few usable prompt groups in {len(found)} rollouts; allow more of them "
+        "(workload.max_rollouts_per_step) or generate more in each (workload.generated_batch_factor)",
         needed,
         needed - wanted,
         "prompt groups",

@@ -142,7 +142,10 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
     merged = pq.read_table(tmp_path / "h200_sxm" / "vllm" / "gemm.parquet").column("kernel").to_pylist()
     assert sum(kernel.startswith("rlsim: ") for kernel in merged) > 50
     used = OperatorTables.load(str(made.operator_tables), "vllm")
-    assert used.verify_attention_s(32, 8, 128, "bf16", 4, 16, 4100) is not None
+    for queries in (1, 4, 8):
+        found = used.verify_attention_s(32, 8, 128, "bf16", queries, [2.0, 16.0, 100.0], [1500.0, 4097.0, 3000.0])
+        assert found is not None and found.measured.all(), "contexts of all numbers of queries share one axis"
+    assert used.verify_attention_s(32, 8, 128, "bf16", 0.5, 16, 4100) is None
     assert used.circumstances["self_check"]["composites"] > 0
     assert used.host_s("graph_replay") is not None
     assert ratios["gemm bf16"].median > 10, "the made-up device is far slower"

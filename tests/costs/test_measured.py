@@ -67,7 +67,7 @@ def operators(name: str, calibration: Path) -> Operators:
 
 
 def verified(given: Operators, queries: int, batch: float = 16.0, context: float = 4096.0) -> Any:
-    found = given.verify_attention(CARD, 1, "bf16", np.array([batch]), np.array([context - queries + 1]), queries)
+    found = given.verify_attention(CARD, 1, "bf16", np.array([batch]), np.array([context]), queries)
     assert found is not None
     return found
 
@@ -79,8 +79,8 @@ def decoded(given: Operators, context: float) -> Any:
 def test_the_engines_kernel_takes_so_much_longer_for_several_queries_as_was_measured(calibration: Path) -> None:
     """Measured is torch's kernel; the engine's own decode attention is known, so its ratio is what counts."""
     given = operators("h200_sxm", calibration)
-    found, once = verified(given, 4), decoded(given, 4093.0)
-    assert found.seconds == pytest.approx(once.seconds * attention_s(4, 16, 4096) / attention_s(1, 16, 4093), rel=1e-3)
+    found, once = verified(given, 4), decoded(given, 4096.0)
+    assert found.seconds == pytest.approx(once.seconds * attention_s(4, 16, 4096) / attention_s(1, 16, 4096), rel=1e-3)
     assert found.measured == once.measured == 1.0
     assert found.seconds != pytest.approx(attention_s(4, 16, 4096), rel=0.05)
 
@@ -98,7 +98,7 @@ def test_a_device_with_its_own_measurements_only_gives_them_back(calibration: Pa
 def test_another_device_takes_the_ratio_as_modelled(calibration: Path) -> None:
     """Attention of 4 queries is bound by memory on both: the rooflines change nothing."""
     here, there = operators("h100_sxm", calibration), operators("h200_sxm", calibration)
-    ratios = [verified(given, 4).seconds / decoded(given, 4093.0).seconds for given in (here, there)]
+    ratios = [verified(given, 4).seconds / decoded(given, 4096.0).seconds for given in (here, there)]
     assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)
     assert ratios[0] > 1.5
     assert verified(here, 4).measured == 0.0
@@ -152,8 +152,8 @@ def test_verification_costs_what_was_measured_and_never_less_than_decoding(
     costs = {k: build(k) for k in (0, 3, 7)}
     grid = np.arange(costs[0].table.attention_s.shape[1]) * costs[0].table.context_step_tokens
     attention = {k: c.attention["attention"].seconds[16] for k, c in costs.items()}
-    longer = np.interp(2045.0, grid, attention[3]) / np.interp(2045.0, grid, attention[0])
-    assert longer == pytest.approx(attention_s(4, 16, 2048) / attention_s(1, 16, 2045), rel=0.05)
+    longer = np.interp(2048.0, grid, attention[3]) / np.interp(2048.0, grid, attention[0])
+    assert longer == pytest.approx(attention_s(4, 16, 2048) / attention_s(1, 16, 2048), rel=0.05)
     assert (attention[3] >= attention[0]).all() and (attention[7] >= attention[3]).all()
     assert np.mean(costs[3].attention["attention"].measured) > 0.5
 

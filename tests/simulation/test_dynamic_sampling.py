@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
-from fixed_costs import PROMPT, FixedCosts, run, steps, world_of
+from fixed_costs import PROMPT, FixedCosts, steps, world_of
+from fixed_costs import run as traced
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import load_scenario
@@ -76,7 +81,7 @@ def test_a_step_pays_for_every_rollout_and_trains_on_one_batch() -> None:
 
 
 def test_the_timeline_shows_every_rollout() -> None:
-    trace = run(world_of(FixedCosts(), SHARE, LOGNORMAL, prompts=8, size=2))
+    trace = traced(world_of(FixedCosts(), SHARE, LOGNORMAL, prompts=8, size=2))
     first = trace.steps[0]
     lane = [span for span in trace.spans if span.actor == "replica 0" and span.step == 0]
     assert len(lane) == first.facts["rollouts"] > 1
@@ -92,8 +97,35 @@ def test_too_few_usable_groups_end_as_infeasible() -> None:
             outcomes.append(len(draw_rollouts(unlucky, 0, step, 0)))
         except Infeasible as error:
             assert "too few usable prompt groups in 2 rollouts" in str(error)
+            assert str(pickle.loads(pickle.dumps(error))) == str(error)
             outcomes.append(0)
     assert {0, 1, 2} == set(outcomes)
+
+
+Command = Callable[..., tuple[int, str, str]]
+TOO_FEW = ("--set", "workload.usable_group_share=0.5", "--set", "workload.max_rollouts_per_step=2")
+
+
+@pytest.mark.parametrize("command", [("project", "quickstart"), ("plan", "quickstart", "--draws", "0")])
+def test_commands_tell_it_in_one_message(command: tuple[str, ...], run: Command) -> None:
+    code, out, told = run(*command, *TOO_FEW)
+    assert (code, out) == (2, "")
+    assert "too few usable prompt groups in 2 rollouts" in told
+    assert "Traceback" not in told
+
+
+def test_a_plan_looks_at_lag_0_and_refuses_to_look_further(run: Command) -> None:
+    code, _, told = run("plan", "quickstart", "--max-staleness", "1", "--set", SHARE)
+    assert code == 2
+    assert "--max-staleness 0" in told
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_sweep_goes_on_behind_an_unlucky_cell(jobs: str, run: Command, tmp_path: Path) -> None:
+    varied = ["--vary", "workload.max_rollouts_per_step=2,9", "--set", "workload.usable_group_share=0.5"]
+    assert run("sweep", "quickstart", *varied, "--jobs", jobs, "--out", tmp_path / "out")[0] == 0
+    lines = (tmp_path / "out" / "results.csv").read_text().splitlines()
+    assert [("too few usable" in line, ",ok," in line) for line in lines[1:]] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize(
@@ -122,4 +154,11 @@ def test_both_arms_of_a_projection_repeat_the_same_rollouts() -> None:
     grown = repeated.baseline.phases["generation_s"].mean / plain.baseline.phases["generation_s"].mean
     assert grown == pytest.approx(rollouts, rel=0.15)
     assert repeated.baseline.phases["prepare_s"].mean > plain.baseline.phases["prepare_s"].mean
+    parts = [
+        {part.name: part.seconds for part in answer.candidate.shares if part.phase == "prepare_s"}
+        for answer in (plain, repeated)
+    ]
+    slept = parts[1].pop("engine sleep between rollouts")
+    assert slept == pytest.approx((rollouts - 1) * parts[0]["engine weights to host and back"])
+    assert parts[1] == pytest.approx(parts[0])
     assert any("Dynamic sampling" in line for line in repeated.assumptions)
