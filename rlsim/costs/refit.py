@@ -33,6 +33,7 @@ class WeightMovement:
         """The weight transfer itself (refit_s).
 
         Resharding: an engine GPU loads a slice of every tensor, or under expert parallelism whole ones of its experts.
+        A stated loop.refit_bandwidth_bytes_per_s replaces what the links allow.
         """
         scenario = self.scenario
         full = weight_bytes(scenario.model, "bf16")
@@ -40,9 +41,12 @@ class WeightMovement:
         if kind == "auto":
             kind = "colocated" if scenario.cluster.colocated else "broadcast"
         wire = {"colocated": self._gather_s, "broadcast": self._broadcast_s, "reshard": self._reshard_s}[kind](full)
+        stated = scenario.loop.refit_bandwidth_bytes_per_s
         share = 1.0 / scenario.engine.expert_parallel if kind == "reshard" else 1.0
         parts = (
-            Part("weights on the wire", wire, "network", "modelled"),
+            Part("weights on the wire", wire, "network", "modelled")
+            if stated is None
+            else Part("weights on the wire", full / stated, "network", "assumed"),
             Part(
                 "handling of weight tensors",
                 weight_tensors(scenario.model) * self.overheads.refit_tensor_s * share,

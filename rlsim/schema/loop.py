@@ -82,6 +82,12 @@ class Loop(Strict):
     refit_fixed_s: float | None = Field(
         default=None, ge=0, le=10_000, description="Fixed time of a refit (sleep, wake, handshakes); default: fitted."
     )
+    refit_bandwidth_bytes_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e15,
+        description="Rate at which your framework moves one copy of the weights; default: what the links allow.",
+    )
     poll_s: float = Field(
         default=0.5, ge=0, le=60, description="Interval at which the asynchronous trainer looks for its batch."
     )

@@ -8,9 +8,11 @@ import builders
 import pytest
 
 from rlsim.costs.fabric import LINK_EFFICIENCY
+from rlsim.costs.overheads import overheads_of
 from rlsim.costs.parallel import train_layout, weight_tensors
 from rlsim.costs.refit import WeightMovement
 from rlsim.hardware.cards import load_card
+from rlsim.hardware.fitted import load_fitted
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 
@@ -50,6 +52,24 @@ def test_a_split_cluster_or_no_offload_pays_the_transfer_alone() -> None:
     for given in (_split(), builders.scenario(trainer={"offload": False})):
         movement = _movement(given)
         assert movement.prepare().seconds == movement.transfer().seconds
+
+
+def test_a_stated_bandwidth_replaces_that_of_the_links() -> None:
+    plain = _movement(_split()).transfer()
+    stated = _movement(_split(loop={"refit_bandwidth_bytes_per_s": 5e9})).transfer()
+    assert stated.parts[0].seconds == pytest.approx(2 * parameter_counts(_split().model).total / 5e9)
+    assert stated.parts[0].root == "assumed"
+    assert stated.parts[1:] == plain.parts[1:]
+    assert stated.seconds > plain.seconds
+
+
+@pytest.mark.parametrize(("model", "measured_s"), [("qwen2.5-7b", 5.75), ("qwen3-30b-a3b", 32.2)])
+def test_verls_broadcasts_with_the_values_that_the_documentation_gives(model: str, measured_s: float) -> None:
+    """verl docs/advance/delta_weight_sync.md, commit 1dda039b9: NCCL full broadcast, FSDP to SGLang, H100."""
+    given = _split(model, loop={"refit_fixed_s": 2.1, "refit_bandwidth_bytes_per_s": 5e9, "refit_tensor_s": 1.1e-3})
+    found = overheads_of(given, load_fitted(None))
+    movement = WeightMovement(given, builders.fabric(given.hardware), found)
+    assert movement.transfer().seconds == pytest.approx(measured_s, rel=0.15)
 
 
 def test_broadcast_crosses_the_network_and_resharding_moves_shards() -> None:
