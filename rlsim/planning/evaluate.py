@@ -53,14 +53,16 @@ class ArmTimes:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell came to. values: columns of the results, empty where it cannot run; step_s: per replication."""
+    """What a cell came to. values: columns of the results, empty where it cannot run; step_s: per replication.
+
+    reason: in one line why not; infeasible: the same with the bound that was violated.
+    """
 
     status: Status
     reason: str = ""
     values: dict[str, Value] = field(default_factory=dict)
     step_s: tuple[float, ...] = ()
-    needed: float = 0.0
-    available: float = 0.0
+    infeasible: Infeasible | None = None
 
 
 _baselines = Kept(BASELINES_KEPT)
@@ -94,7 +96,7 @@ def evaluate(scenario: Scenario, with_baseline: bool = True) -> Outcome:
         before = baseline_times(scenario) if with_baseline or not scenario.speculation.active else None
         after = simulate(scenario) if scenario.speculation.active or before is None else before
     except Infeasible as error:
-        return Outcome("infeasible", str(error).removeprefix("infeasible: "), {}, (), error.needed, error.available)
+        return Outcome("infeasible", str(error).removeprefix("infeasible: "), infeasible=error)
     except InputError as error:
         return Outcome("invalid", str(error))
     return Outcome("ok", "", _columns(scenario, before if with_baseline else None, after), after.mean_s)

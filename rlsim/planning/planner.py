@@ -201,7 +201,9 @@ def _searched(scenario: Scenario, limits: Limits, method: str, run: Runner) -> _
     rows = [_row(found.cells[i], outcome) for i, outcome in found.outcomes.items() if outcome.status == "ok"]
     rows = [row for row in rows if _leaves_headroom(scenario, limits, row, space)]
     failed = [
-        Rejected(found.cells[i].assignment, outcome.reason, outcome.needed, outcome.available)
+        Rejected.by(found.cells[i].assignment, outcome.infeasible)
+        if outcome.infeasible
+        else Rejected(found.cells[i].assignment, outcome.reason)
         for i, outcome in found.outcomes.items()
         if outcome.status != "ok"
     ]
@@ -221,7 +223,7 @@ def _leaves_headroom(scenario: Scenario, limits: Limits, row: PlanRow, space: Sp
     used = max(float(row.values["generation_memory_bytes"]), float(row.values["training_memory_bytes"]))
     if used > allowed:
         reason = f"leaves less than {limits.memory_headroom:.0%} of device memory free"
-        space.rejected.append(Rejected(row.assignment, reason, used, allowed))
+        space.rejected.append(Rejected(row.assignment, reason, used, allowed, "bytes"))
     return used <= allowed
 
 
@@ -269,8 +271,9 @@ def _nothing(scenario: Scenario, goal: Goal, found: _Searched) -> Infeasible:
     if miss is None:
         raise InputError("the limits leave no plan to look at; widen --gpus, --max-staleness or the layouts")
     what = ", ".join(f"{key}={value}" for key, value in miss.assignment.items())
-    unit = "bytes" if miss.available else ""
-    return Infeasible(f"no plan fits; the nearest miss is {what}: {miss.reason}", miss.needed, miss.available, unit)
+    return Infeasible(
+        f"no plan fits; the nearest miss is {what}: {miss.reason}", miss.needed, miss.available, miss.unit
+    )
 
 
 # --- the answer -----------------------------------------------------------------------------------------------------

@@ -33,12 +33,18 @@ _NO_ENGINE = {f"engine.{name}_parallel": "1" for name in ("tensor", "pipeline", 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A part of a plan that cannot run: what was needed of what is there (0 where it is no amount)."""
+    """A part of a plan that cannot run: what was needed of what is there, in ``unit`` (0 where it is no amount)."""
 
     assignment: Assignment
     reason: str
     needed: float = 0.0
     available: float = 0.0
+    unit: str = ""
+
+    @classmethod
+    def by(cls, assignment: Assignment, error: Infeasible) -> Rejected:
+        """What ``error`` says of a part."""
+        return cls(assignment, error.reason, error.needed, error.available, error.unit)
 
     @property
     def excess(self) -> float:
@@ -181,7 +187,7 @@ def _engine_fits(scenario: Scenario, pool: Pool, engine: Mapping[str, str], limi
         candidate = varied(scenario, {**pool.assignment, **_NO_TRAINER, **engine})
         memory = engine_memory(candidate)
     except Infeasible as error:
-        space.rejected.append(Rejected(dict(engine), error.reason, error.needed, error.available))
+        space.rejected.append(Rejected.by(dict(engine), error))
         return False
     except InputError as error:
         space.rejected.append(Rejected(dict(engine), str(error)))
@@ -194,7 +200,7 @@ def _trainer_fits(scenario: Scenario, pool: Pool, trainer: Mapping[str, str], li
         candidate = varied(scenario, {**pool.assignment, **_NO_ENGINE, **trainer})
         used = sum(trainer_memory(candidate).values())
     except Infeasible as error:
-        space.rejected.append(Rejected(dict(trainer), error.reason, error.needed, error.available))
+        space.rejected.append(Rejected.by(dict(trainer), error))
         return False
     except InputError as error:
         space.rejected.append(Rejected(dict(trainer), str(error)))
@@ -207,7 +213,7 @@ def _headroom(used: float, scenario: Scenario, limits: Limits, part: Assignment,
     if used <= allowed:
         return True
     reason = f"leaves less than {limits.memory_headroom:.0%} of device memory free"
-    space.rejected.append(Rejected(part, reason, used, allowed))
+    space.rejected.append(Rejected(part, reason, used, allowed, "bytes"))
     return False
 
 

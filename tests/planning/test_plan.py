@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -236,3 +237,15 @@ def test_a_plan_is_a_valid_scenario_and_its_changes_give_it(tiny: Scenario) -> N
 
     answer = plan(tiny, limits=BOTH, draws=0)
     assert vary(tiny, *changes(tiny, answer.best)) == varied(tiny, answer.best.assignment)
+
+
+def test_a_miss_in_the_simulation_is_told_once_in_its_own_unit(tiny: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise Infeasible("one sequence exceeds the KV cache of a replica", 4000, 3000, "tokens")
+
+    for name in ("simulate", "baseline_times"):
+        monkeypatch.setattr(sys.modules["rlsim.planning.evaluate"], name, full)
+    with pytest.raises(Infeasible) as told:
+        plan(tiny, limits=Limits((8,), (0,)), draws=0)
+    assert (told.value.needed, told.value.available, told.value.unit) == (4000, 3000, "tokens")
+    assert str(told.value).count("needed") == 1
