@@ -10,6 +10,9 @@ from pathlib import Path
 
 from rlsim.errors import InputError
 
+STAGE_PREFIX = ".rlsim-"
+"""Beginning of the names of temporary folders; those of a killed run may be removed."""
+
 
 @contextmanager
 def staged_folder(out: Path) -> Iterator[Path]:
@@ -22,7 +25,7 @@ def staged_folder(out: Path) -> Iterator[Path]:
         if out.exists() and not out.is_dir():
             raise InputError(f"{out}: is a file; --out needs a folder")
         out.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=".rlsim-", dir=out if out.is_dir() else out.parent))
+        stage = Path(tempfile.mkdtemp(prefix=STAGE_PREFIX, dir=out if out.is_dir() else out.parent))
         try:
             yield stage
             _move_files(stage, out)

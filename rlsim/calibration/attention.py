@@ -105,7 +105,7 @@ def _agrees(
     key, value = key_cache[rows, plan.slots], value_cache[rows, plan.slots]
     try:
         out = cached_attention(plan, query, key, value, key_cache, value_cache).float()
-    except (RuntimeError, NotImplementedError, TypeError, AttributeError):  # torch: no such kernel for device or type
+    except (RuntimeError, TypeError, AttributeError):  # how torch says that it has no such kernel for a device or type
         return False
     expected = reference_attention(query, key_cache, value_cache, lengths).float()
     return bool(((out - expected).norm() / expected.norm()).item() < _TOLERANCE)

@@ -220,7 +220,7 @@ def _circumstances(
         ],
         "operations": {layout.name: {"rows_kept": len(table[LATENCY])} for layout, table in tables.items()},
         "unsupported": unsupported,
-        "host": {**measured.host, "eager_launch_s": float(f"{measured.eager_launch_s:.4g}")},
+        "host": measured.host,
         "self_check": {
             "composites": len(check.points),
             "median_abs_error": round(check.median_abs_error, 4) if check.points else None,

@@ -206,13 +206,12 @@ def adapt_prefill_attention(raw: Columns) -> Columns:
     return _kept({**table, "prompt_tokens": raw["isl"]}, raw, keep & (raw["step"] == 0))
 
 
+def _latent(raw: Columns) -> Columns:
+    return {"kv_precision": _precision(raw["kv_cache_dtype"]), "heads": raw["num_heads"], "batch": raw["batch_size"]}
+
+
 def _mla(raw: Columns) -> Columns:
-    return {
-        "gemm_precision": _precision(raw["gemm_type"]),
-        "kv_precision": _precision(raw["kv_cache_dtype"]),
-        "heads": raw["num_heads"],
-        "batch": raw["batch_size"],
-    }
+    return {"gemm_precision": _precision(raw["gemm_type"]), **_latent(raw)}
 
 
 def adapt_mla_decode(raw: Columns) -> Columns:
@@ -228,8 +227,7 @@ def adapt_mla_prefill(raw: Columns) -> Columns:
 
 
 def _mla_kernel(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
-    names = {"heads": "num_heads", "batch": "batch_size"}
-    table = {"kv_precision": _precision(raw["kv_cache_dtype"]), **{new: raw[old] for new, old in names.items()}}
+    table = _latent(raw)
     return table, (raw["mla_dtype"] == "bfloat16") & (table["kv_precision"] != "")
 
 

@@ -53,8 +53,7 @@ class ScenarioCosts:
 
     def data(self, samples: int) -> PhaseCost:
         """Driver work on one step's batch."""
-        seconds = samples * self.scenario.loop.driver_sample_s
-        return PhaseCost(seconds, (Part("driver", seconds, "host", "assumed"),))
+        return PhaseCost.of([Part("driver", samples * self.scenario.loop.driver_sample_s, "host", "assumed")])
 
     def prepare(self) -> PhaseCost:
         """Weights to a colocated engine and everything around it."""
@@ -86,20 +85,18 @@ class ScenarioCosts:
         """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
         trainer = self.scenario.trainer
         passes = int(trainer.policy_logprobs) + int(trainer.reference_logprobs)
-        if not passes and not trainer.critic:
-            return PhaseCost(0.0)
         capacity = (
             trainer.logprob_micro_batch_tokens
             or trainer.micro_batch_tokens
             or self.scenario.workload.max_sequence_tokens
         )
         once = self.training.forward(self._batches(total_tokens, capacity, 1))
-        parts = list(_repeated(once, passes).parts)
+        parts = list(once.repeated(passes).parts)
         if trainer.critic:
             parts += self._critic("value pass", once, update=False)
         if trainer.reference_logprobs:
             parts.append(Part("reference swap", self.movement.reference_swap_s(), "host link", "modelled"))
-        return PhaseCost(sum(p.seconds for p in parts), tuple(parts))
+        return PhaseCost.of(parts)
 
     def train(self, total_tokens: FloatArray) -> PhaseCost:
         """All optimizer steps of one RL step."""
@@ -107,21 +104,18 @@ class ScenarioCosts:
         steps = max(1, math.ceil(len(total_tokens) / (trainer.global_batch_samples or len(total_tokens))))
         capacity = trainer.micro_batch_tokens or workload.max_sequence_tokens
         cost = self.training.step(self._batches(total_tokens, capacity, steps))
-        policy, extra = cost, cost.seconds * self._draft_training_share()
-        if extra > 0:
-            policy = _sum_of(*cost.parts, Part("draft training", extra, "compute", "modelled"))
-        policy = _repeated(policy, trainer.epochs)
-        if not trainer.critic:
-            return policy
-        return _sum_of(*policy.parts, *self._critic("value update", _repeated(cost, trainer.epochs), update=True))
+        drafter = Part("draft training", cost.seconds * self._draft_training_share(), "compute", "modelled")
+        parts = list(PhaseCost.of((*cost.parts, drafter)).repeated(trainer.epochs).parts)
+        if trainer.critic:
+            parts += self._critic("value update", cost.repeated(trainer.epochs), update=True)
+        return PhaseCost.of(parts)
 
     def _critic(self, name: str, cost: PhaseCost, update: bool) -> list[Part]:
         """The policy's pass or update without its LM head (a value is one number), and the swap around it."""
         bare = [part for part in cost.parts if part.name != HEAD]
         longest = max(bare, key=lambda part: part.seconds)
         swap = Part("value model swap", self.movement.critic_swap_s(update), "host link", "modelled")
-        seconds = sum(part.seconds for part in bare)
-        return [Part(name, seconds, longest.bound, "modelled"), *([swap] if swap.seconds > 0 else [])]
+        return [Part(name, sum(part.seconds for part in bare), longest.bound, "modelled"), swap]
 
     def _draft_training_share(self) -> float:
         """FLOP of the draft head's own pass relative to the policy's, where it is trained online."""
@@ -129,15 +123,6 @@ class ScenarioCosts:
         if draft is None or not self.scenario.speculation.online_training:
             return 0.0
         return draft_parameters(draft, self.scenario.model) / parameter_counts(self.scenario.model).active
-
-
-def _sum_of(*parts: Part) -> PhaseCost:
-    return PhaseCost(sum(part.seconds for part in parts), parts)
-
-
-def _repeated(cost: PhaseCost, times: int) -> PhaseCost:
-    """``cost`` ``times`` times over."""
-    return _sum_of(*(Part(part.name, times * part.seconds, part.bound, part.root) for part in cost.parts))
 
 
 def build_costs(

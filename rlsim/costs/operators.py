@@ -173,9 +173,8 @@ class Operators:
 
     def _extra_queries(self, profile: HardwareProfile, alone: Work, queries: int) -> FloatArray:
         """How much longer several queries take than one by the roofline of a device."""
-        several = Work(alone.flops * queries, alone.bytes)
-        ends = (self._roof_s(profile, amount, "bf16", "decode_attention") for amount in (several, alone))
-        return next(ends) / next(ends)
+        several = self._roof_s(profile, Work(alone.flops * queries, alone.bytes), "bf16", "decode_attention")
+        return several / self._roof_s(profile, alone, "bf16", "decode_attention")
 
     def sampling(self, rows: FloatArray, vocabulary: int) -> Timed | None:
         """Softmax and draw on ``rows`` rows of logits."""

@@ -40,13 +40,12 @@ class WeightMovement:
         kind = scenario.loop.refit
         if kind == "auto":
             kind = "colocated" if scenario.cluster.colocated else "broadcast"
-        wire = {"colocated": self._gather_s, "broadcast": self._broadcast_s, "reshard": self._reshard_s}[kind](full)
+        wire = {"colocated": self._gather_s, "broadcast": self._broadcast_s, "reshard": self._reshard_s}[kind]
         stated = scenario.loop.refit_bandwidth_bytes_per_s
+        moved = (full / stated, "network", "assumed") if stated else (wire(full), "network", "modelled")
         share = 1.0 / scenario.engine.expert_parallel if kind == "reshard" else 1.0
         parts = (
-            Part("weights on the wire", wire, "network", "modelled")
-            if stated is None
-            else Part("weights on the wire", full / stated, "network", "assumed"),
+            Part("weights on the wire", *moved),
             Part(
                 "handling of weight tensors",
                 weight_tensors(scenario.model) * self.overheads.refit_tensor_s * share,
@@ -55,7 +54,7 @@ class WeightMovement:
             ),
             Part("refit synchronisation", self.overheads.refit_fixed_s, "host", "modelled"),
         )
-        return PhaseCost(sum(p.seconds for p in parts), parts)
+        return PhaseCost.of(parts)
 
     def _gather_s(self, full: float) -> float:
         """Every GPU gathers every full tensor from the ranks of its model copy."""
@@ -89,15 +88,14 @@ class WeightMovement:
         parts = transfer.parts
         if scenario.trainer.offload:
             parts += self._offload_parts()
-        return PhaseCost(sum(p.seconds for p in parts), parts)
+        return PhaseCost.of(parts)
 
     def wake(self) -> PhaseCost:
         """Sleep of a colocated engine between two rollouts with the same weights (dynamic sampling in NeMo-RL)."""
         scenario = self.scenario
         if not scenario.cluster.colocated or not scenario.trainer.offload:
-            return PhaseCost(0.0)
-        part = self._engine_sleep("engine sleep between rollouts")
-        return PhaseCost(part.seconds, (part,))
+            return PhaseCost.of(())
+        return PhaseCost.of([self._engine_sleep("engine sleep between rollouts")])
 
     def _engine_sleep(self, name: str) -> Part:
         engine = self.scenario.engine

@@ -5,7 +5,8 @@ The simulation sees prepared tables and durations, never hardware. Tests put fix
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -62,6 +63,16 @@ class PhaseCost:
 
     seconds: float
     parts: tuple[Part, ...] = field(default=())
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> PhaseCost:
+        """The parts that take any time, one after the other."""
+        kept = tuple(part for part in parts if part.seconds > 0)
+        return cls(sum(part.seconds for part in kept), kept)
+
+    def repeated(self, times: int) -> PhaseCost:
+        """The same ``times`` times over."""
+        return PhaseCost.of(replace(part, seconds=times * part.seconds) for part in self.parts)
 
 
 class CostModel(Protocol):

@@ -198,7 +198,7 @@ class TrainingCosts:
             Part("pipeline bubble", batch.steps * (pp - 1) * stage, "schedule", "modelled"),
             Part("parameter gathering", batch.steps * batch.count * gathered, "network", "modelled"),
         ]
-        return PhaseCost(sum(p.seconds for p in parts), tuple(p for p in parts if p.seconds > 0))
+        return PhaseCost.of(parts)
 
     def _fsdp_exposed(self, stage: float, backward: bool) -> float:
         """FSDP gathers every layer's weights for each pass; what computation does not hide is exposed."""
@@ -226,7 +226,7 @@ class TrainingCosts:
             Part("gradient exchange", sync, "network", "modelled"),
             Part("optimizer", update, "memory", "modelled"),
         )
-        return PhaseCost(passes.seconds + sync + update, tuple(p for p in parts if p.seconds > 0))
+        return PhaseCost.of(parts)
 
     def _gradient_exposed_s(self, forward_s: float) -> float:
         """FP32 gradients scattered beyond the last backward pass, weights gathered beyond the next forward pass."""

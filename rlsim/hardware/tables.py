@@ -226,7 +226,7 @@ class OperatorTables:
         return found.scaled(1.0) if found is not None and key is not None and key[1] != draft_vocabulary else found
 
     def host_s(self, name: str) -> float | None:
-        """Host seconds that the circumstances state: eager_launch, graph_replay, enqueue_layer...; None without."""
+        """Host seconds that the circumstances state: graph_replay, enqueue_layer...; None without."""
         found = self.circumstances.get("host", {}).get(f"{name}_s")
         return None if found is None else float(found)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlsim.errors import InputError
+from rlsim.outputs import STAGE_PREFIX
 
 JOURNAL = "sweep.journal"
-STAGE_PREFIX = ".rlsim-"
-"""Beginning of the names of rlsim.outputs' temporary folders."""
 
 
 class Journal:
@@ -29,7 +28,7 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             whole = self._read(identity)
             if whole:
-                self._clean(folder)
+                _clean(folder)
             self._file: BinaryIO = self.path.open("r+b" if self.path.exists() else "xb")
             self._file.truncate(whole)
             self._file.seek(whole)
@@ -57,11 +56,6 @@ class Journal:
             self.rows[entry["cell"]] = entry["row"]
         return whole
 
-    def _clean(self, folder: Path) -> None:
-        """Remove half-written results of a run that was killed while it wrote them."""
-        for stage in folder.glob(f"{STAGE_PREFIX}*"):
-            shutil.rmtree(stage)
-
     def add(self, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
         """Put finished cells down."""
         added = dict(rows)
@@ -84,3 +78,9 @@ class Journal:
         """The sweep is complete and its results are written."""
         self._file.close()
         self.path.unlink()
+
+
+def _clean(folder: Path) -> None:
+    """Remove half-written results of a run that was killed while it wrote them."""
+    for stage in folder.glob(f"{STAGE_PREFIX}*"):
+        shutil.rmtree(stage)

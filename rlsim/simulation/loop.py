@@ -9,6 +9,7 @@ import simpy
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.asynchronous import run_asynchronous
 from rlsim.simulation.rollout import RolloutResult, rollout, rollout_facts
+from rlsim.simulation.tally import Tally
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.world import World, record
 
@@ -45,21 +46,22 @@ def run_loop(world: World, trace: Trace) -> None:
 
 def _synchronous(env: simpy.Environment, world: World, trace: Trace, count: int) -> Process:
     """One step after the other; on split pools the same phases with the other pool idle."""
-    refit = world.costs.refit()
+    prepare, wake, refit = (cost.seconds for cost in (world.costs.prepare(), world.costs.wake(), world.costs.refit()))
     for step in range(count):
         start = float(env.now)
         work = world.draws.step(step, world.costs)
         results = _rollouts(world, step)
+        tally = Tally(0)
+        for result in results:
+            tally.add(result.tally)
         if step >= world.scenario.simulation.warmup_steps:
-            for result in results:
-                trace.iterations(result.tally)
-        facts = rollout_facts(results)
+            trace.iterations(tally)
+        facts = {**tally.facts(), **rollout_facts(results)}
         if world.scenario.workload.usable_group_share < 1:
             facts["rollouts"] = float(len(results))
         generation = sum(result.seconds + world.scenario.workload.environment_s for result in results)
-        prepare = world.costs.prepare().seconds + (len(results) - 1) * world.costs.wake().seconds
         phases = {
-            "prepare_s": prepare,
+            "prepare_s": prepare + (len(results) - 1) * wake,
             "generation_s": generation,
             "data_s": work.data.seconds,
             "logprob_s": work.logprob.seconds,
@@ -70,8 +72,8 @@ def _synchronous(env: simpy.Environment, world: World, trace: Trace, count: int)
             yield env.timeout(seconds)
             trace.span("generator" if name == "generation_s" else "trainer", name, step, begin, float(env.now))
         if step == 0:
-            _show_rollout(trace, results, start + prepare, step)
-        phases |= {"refit_s": refit.seconds, "exposed_generation_s": generation}
+            _show_rollout(trace, results, start + phases["prepare_s"], step)
+        phases |= {"refit_s": refit, "exposed_generation_s": generation}
         trace.steps.append(record(world, step, start, float(env.now), phases, {0: len(work.trained_tokens)}, facts))
 
 

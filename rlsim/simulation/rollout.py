@@ -60,13 +60,9 @@ class RolloutResult:
 
 
 def rollout_facts(results: Sequence[RolloutResult]) -> dict[str, float]:
-    """Means and counts for a report over the rollouts of one step."""
-    tally = Tally(0)
-    for result in results:
-        tally.add(result.tally)
+    """What a report shows of the rollouts of one step beside their iterations."""
     seconds = sum(result.seconds for result in results)
     return {
-        **tally.facts(),
         "peak_kv_tokens": max(float(result.peak_kv_tokens.max(initial=0.0)) for result in results),
         "replica_imbalance": sum(result.imbalance for result in results) / len(results),
         "tokens_per_s": sum(result.generated_tokens for result in results) / seconds if seconds else 0.0,

@@ -132,11 +132,11 @@ def _lag(text: str) -> int:
     """Policy lag: 'sync', 'on-policy', 'async lag N', 'async N', 'N-step off-policy'."""
     words = text.lower()
     digits = re.search(r"\d+", words)
-    if words.startswith(("sync", "on")):
+    if re.match(r"sync|on[- ]?policy", words):
         return 0
     if words.startswith("async") or "off" in words:
         return int(digits.group()) if digits else 1
-    raise Skip(f"on_off_policy must be 'sync' or 'async lag N'; got {text[:40]!r}")
+    raise Skip(f"on_off_policy must be 'sync', 'async lag N' or 'N-step off-policy'; got {text[:40]!r}")
 
 
 def _precision(row: Row, column: str) -> str:

@@ -15,7 +15,7 @@ from rlsim.costs.seam import IterationTable
 from rlsim.results import Quantity
 from rlsim.validation.rows import profile_name
 from rlsim.validation.study import Compared, published_table
-from rlsim.validation.sweeps import engine_table, iteration_s
+from rlsim.validation.sweeps import engine_costs, iteration_s
 from rlsim.validation.table import read_table
 
 CONTEXT_TOKENS = 500
@@ -56,7 +56,9 @@ def _table(cell: Mapping[str, str], k: int, tables: dict[tuple[str, ...], Iterat
         }
         eagle = {"method": "eagle3", "draft_length": k, "acceptance_length": 1.0} if k else {}
         hardware = profile_name(cell["gpu"])
-        tables[key] = engine_table(cell["model"], hardware, int(cell["batch"]), MOST_CONTEXT_TOKENS, engine, eagle)
+        tables[key] = engine_costs(
+            cell["model"], hardware, int(cell["batch"]), MOST_CONTEXT_TOKENS, engine, eagle
+        ).table
     return tables[key]
 
 

@@ -172,18 +172,6 @@ def _forward_only(costs: IterationCosts) -> IterationTable:
     return replace(costs.table, step_s=np.maximum(costs.table.step_s - rejection.seconds, 0.0))
 
 
-def engine_table(
-    model: str,
-    hardware: str,
-    batch: int,
-    context_tokens: float,
-    engine: Mapping[str, object],
-    speculation: Mapping[str, object],
-) -> IterationTable:
-    """Table of :func:`engine_costs`."""
-    return engine_costs(model, hardware, batch, context_tokens, engine, speculation).table
-
-
 def engine_costs(
     model: str,
     hardware: str,

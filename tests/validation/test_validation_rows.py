@@ -137,6 +137,8 @@ def test_an_mtp_head_without_published_acceptance_takes_the_published_typical_on
         ("async1", 1),
         ("8-step off-policy", 8),
         ("1-step off", 1),
+        ("one-step off-policy", 1),
+        ("on policy", 0),
     ],
 )
 def test_the_lag_in_the_words_that_tables_use(text: str, lag: int) -> None:
