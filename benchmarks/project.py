@@ -15,13 +15,13 @@ import time
 
 import rollout
 
-from rlsim.costs.model import build_costs
+from rlsim.costs.prices import build_costs
 from rlsim.loading import load_scenario
 from rlsim.projection import project
 from rlsim.simulation.loop import run_loop
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.world import Draws, World
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of
 
 SYNCHRONOUS, ASYNCHRONOUS = "qwen235b_512", "qwen235b_2048"
 REPEATS = 5

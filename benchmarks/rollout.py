@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from reference_rollout import ReferenceReplica
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.schema.workload import Workload
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.rollout import rollout, samples_of
 from rlsim.simulation.samples import Sample
 from rlsim.simulation.timing import Timing
-from rlsim.simulation.workload import Batch, draw_batch, draw_iterations
-from rlsim.speculation.acceptance import Acceptance
+from rlsim.workload.batches import Batch, draw_batch, draw_iterations
+from rlsim.workload.acceptance import Acceptance
 
 REPLICAS = 64
 SIMPY_REPLICAS = 8

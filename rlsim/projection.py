@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.costs.model import ScenarioCosts, build_costs, memory_parts
-from rlsim.costs.seam import Part, PhaseCost
+from rlsim.costs.prices import ScenarioCosts, build_costs, memory_parts
+from rlsim.costs.interface import Part, PhaseCost
 from rlsim.hardware.tables import OperatorTables
 from rlsim.loading import dump_scenario, scenario_digest
 from rlsim.results import PHASES, Arm, MemoryUse, Projection, Quantity, Share
@@ -19,7 +19,7 @@ from rlsim.schema.speculation import Speculation
 from rlsim.simulation.loop import cycle_steps, run_loop
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.simulation.world import Draws, StepWork, World
-from rlsim.speculation.acceptance import Acceptance, acceptance_of
+from rlsim.workload.acceptance import Acceptance, acceptance_of
 from rlsim.statistics import interval, widened
 
 Progress = Callable[[int, int], None]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.schema.speculation import Speculation
-from rlsim.speculation.acceptance import (
+from rlsim.workload.acceptance import (
     Acceptance,
     acceptance_of,
     iterations_needed,

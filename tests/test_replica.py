@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica, iteration_seconds
 from rollout_cases import cost_table, sample_lists, tables
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.samples import Sample

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica, iteration_seconds
 from rollout_cases import cost_table, make_batch
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible
 from rlsim.schema.workload import Workload
 from rlsim.simulation.drain import drain
@@ -19,8 +19,8 @@ from rlsim.simulation.replica import Replica
 from rlsim.simulation.rollout import Dispatch, make_shards, rollout, rollout_facts, samples_of
 from rlsim.simulation.tally import Tally
 from rlsim.simulation.timing import Timing
-from rlsim.simulation.workload import Batch, draw_batch, draw_iterations
-from rlsim.speculation.acceptance import Acceptance, two_parameter_rates
+from rlsim.workload.batches import Batch, draw_batch, draw_iterations
+from rlsim.workload.acceptance import Acceptance, two_parameter_rates
 
 NONE = Acceptance(np.zeros(0))
 DRAFTED = Acceptance(two_parameter_rates(0.8, 0.97, 3))

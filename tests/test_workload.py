@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.schema.workload import Workload
-from rlsim.simulation.lengths import limited_lognormal_mean
-from rlsim.simulation.workload import draw_batch, draw_iterations
-from rlsim.speculation.acceptance import Acceptance
+from rlsim.workload.lengths import limited_lognormal_mean
+from rlsim.workload.batches import draw_batch, draw_iterations
+from rlsim.workload.acceptance import Acceptance
 
 
 def workload(response: dict[str, Any], **keys: Any) -> Workload:

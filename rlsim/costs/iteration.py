@@ -15,7 +15,7 @@ from rlsim.costs.draft import Drafting
 from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
 from rlsim.costs.operators import Timed, modelled
 from rlsim.costs.overheads import Overheads
-from rlsim.costs.seam import IterationTable, Part
+from rlsim.costs.interface import IterationTable, Part
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import BoolArray
 

@@ -13,7 +13,7 @@ from rlsim.costs.fabric import Fabric
 from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.parallel import train_layout, weight_tensors
-from rlsim.costs.seam import Part, PhaseCost
+from rlsim.costs.interface import Part, PhaseCost
 from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
 

@@ -17,7 +17,7 @@ from rlsim.costs.operators import Operators, Timed
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.parallel import TrainLayout, train_layout
-from rlsim.costs.seam import Part, PhaseCost
+from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.work import Matrix
 from rlsim.schema.model import ModelCard, MoECard
 from rlsim.schema.trainer import Trainer

@@ -1,7 +1,7 @@
 """Costs shared between cells: what two scenarios have in common is priced once per process.
 
 The iteration table depends on model, hardware, engine, drafter and cap; training on the trainer and its GPUs. Every
-shared value is the one that :func:`rlsim.costs.model.build_costs` gives, so sharing never changes an answer.
+shared value is the one that :func:`rlsim.costs.prices.build_costs` gives, so sharing never changes an answer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from rlsim.costs.fabric import Fabric
 from rlsim.costs.memory import trainer_memory
-from rlsim.costs.model import ScenarioCosts, build_costs
+from rlsim.costs.prices import ScenarioCosts, build_costs
 from rlsim.costs.overheads import overheads_of
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.reference import reference_profile
 from rlsim.costs.refit import WeightMovement
-from rlsim.costs.seam import FloatArray, PhaseCost
+from rlsim.costs.interface import FloatArray, PhaseCost
 from rlsim.hardware.fitted import load_fitted
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.scenario import Scenario

@@ -18,7 +18,7 @@ from rlsim.errors import InputError
 from rlsim.hardware.fitted import load_fitted
 from rlsim.planning.variation import check_key
 from rlsim.schema.scenario import Scenario
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of
 
 FloatArray = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from rlsim.loading import vary
 from rlsim.schema.messages import nearest_key
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of
 
 DERIVED_KEYS = ("k", "lag", "generation_share")
 DEFAULT_GENERATION_SHARE = 0.5

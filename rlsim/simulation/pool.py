@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.rollout import Dispatch
 from rlsim.simulation.samples import Sample

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from heapq import heappop, heappush
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible
 from rlsim.simulation.samples import Sample, Sequence
 from rlsim.simulation.tally import Tally

@@ -12,14 +12,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible
 from rlsim.simulation.drain import Shards, drain
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.samples import Sample
 from rlsim.simulation.tally import Tally
 from rlsim.simulation.timing import Timing, prepare
-from rlsim.simulation.workload import Batch
+from rlsim.workload.batches import Batch
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

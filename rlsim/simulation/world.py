@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlsim.costs.seam import CostModel, FloatArray, PhaseCost
+from rlsim.costs.interface import CostModel, FloatArray, PhaseCost
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
-from rlsim.simulation.workload import Batch, Generated, IntArray, draw_iterations, draw_rollouts
-from rlsim.speculation.acceptance import Acceptance
+from rlsim.workload.batches import Batch, Generated, IntArray, draw_iterations, draw_rollouts
+from rlsim.workload.acceptance import Acceptance
 
 
 @dataclass(frozen=True)

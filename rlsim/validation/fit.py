@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from rlsim.costs.model import build_costs
+from rlsim.costs.prices import build_costs
 from rlsim.schema.fitted import FittedParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.loop import run_loop
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.world import Draws, World
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of
 
 FloatArray = NDArray[np.float64]
 

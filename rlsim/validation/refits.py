@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlsim.costs.model import build_costs
+from rlsim.costs.prices import build_costs
 from rlsim.errors import RlsimError
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile

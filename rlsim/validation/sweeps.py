@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.costs.iteration import IterationCosts
-from rlsim.costs.model import build_costs
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.prices import build_costs
+from rlsim.costs.interface import IterationTable
 from rlsim.errors import InputError, RlsimError
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile

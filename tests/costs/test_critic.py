@@ -10,9 +10,9 @@ import pytest
 
 from rlsim.costs.fabric import LINK_EFFICIENCY
 from rlsim.costs.memory import trainer_memory
-from rlsim.costs.model import ScenarioCosts, build_costs
+from rlsim.costs.prices import ScenarioCosts, build_costs
 from rlsim.costs.parallel import train_layout
-from rlsim.costs.seam import PhaseCost
+from rlsim.costs.interface import PhaseCost
 from rlsim.costs.training import HEAD
 from rlsim.errors import Infeasible
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlsim.costs.iteration import IterationCosts, captured_sizes
-from rlsim.costs.model import build_costs
+from rlsim.costs.prices import build_costs
 from rlsim.schema.hardware import HardwareProfile
 
 SPECULATION = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.8}

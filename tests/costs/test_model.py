@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.model import ScenarioCosts, build_costs, memory_parts
-from rlsim.costs.seam import CostModel
+from rlsim.costs.prices import ScenarioCosts, build_costs, memory_parts
+from rlsim.costs.interface import CostModel
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile
 

@@ -9,9 +9,9 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.model import build_costs
+from rlsim.costs.prices import build_costs
 from rlsim.costs.packing import MicroBatches
-from rlsim.costs.seam import PhaseCost
+from rlsim.costs.interface import PhaseCost
 from rlsim.costs.training import TrainingCosts
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario

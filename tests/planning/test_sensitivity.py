@@ -13,7 +13,7 @@ from rlsim.planning.text import render_sensitivity
 from rlsim.planning.uncertainty import ACCEPTED, Uncertain, drawn_assignment, uncertain_inputs
 from rlsim.planning.variation import varied
 from rlsim.schema.scenario import Scenario
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of
 
 
 def test_a_polynomial_of_second_order_is_found_exactly() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rlsim.costs.seam import FloatArray, IterationTable, PhaseCost
+from rlsim.costs.interface import FloatArray, IterationTable, PhaseCost
 from rlsim.loading import load_scenario
 from rlsim.simulation.loop import run_loop
 from rlsim.simulation.trace import StepRecord, Trace
-from rlsim.simulation.workload import Batch, Generated
+from rlsim.workload.batches import Batch, Generated
 from rlsim.simulation.world import Draws, World
-from rlsim.speculation.acceptance import Acceptance
+from rlsim.workload.acceptance import Acceptance
 
 PROMPT = 10
 

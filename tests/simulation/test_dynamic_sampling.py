@@ -15,7 +15,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading import load_scenario
 from rlsim.projection import project
 from rlsim.schema.workload import Workload
-from rlsim.simulation.workload import draw_batch, draw_rollouts
+from rlsim.workload.batches import draw_batch, draw_rollouts
 
 SHARE = "workload.usable_group_share=0.4"
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"

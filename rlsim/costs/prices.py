@@ -18,7 +18,7 @@ from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.packing import MicroBatches, micro_batches
 from rlsim.costs.reference import reference_profile
 from rlsim.costs.refit import WeightMovement
-from rlsim.costs.seam import FloatArray, IterationTable, Part, PhaseCost
+from rlsim.costs.interface import FloatArray, IterationTable, Part, PhaseCost
 from rlsim.costs.training import HEAD, TrainingCosts
 from rlsim.hardware.fitted import load_fitted
 from rlsim.hardware.tables import OperatorTables
@@ -31,7 +31,7 @@ from rlsim.schema.workload import ConstantLength
 
 @dataclass(frozen=True)
 class ScenarioCosts:
-    """Costs of one scenario on its hardware; implements :class:`rlsim.costs.seam.CostModel`."""
+    """Costs of one scenario on its hardware; implements :class:`rlsim.costs.interface.CostModel`."""
 
     scenario: Scenario
     iteration_costs: IterationCosts

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
 from rlsim.schema.workload import ConstantLength, Workload
-from rlsim.simulation.lengths import LengthDistribution, solve_distribution, whole_tokens
-from rlsim.speculation.acceptance import Acceptance, iterations_needed
+from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
+from rlsim.workload.acceptance import Acceptance, iterations_needed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
