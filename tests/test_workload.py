@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.schema.workload import Workload
-from rlsim.workload.lengths import limited_lognormal_mean
-from rlsim.workload.batches import draw_batch, draw_iterations
 from rlsim.workload.acceptance import Acceptance
+from rlsim.workload.batches import draw_batch, draw_iterations
+from rlsim.workload.lengths import limited_lognormal_mean
 
 
 def workload(response: dict[str, Any], **keys: Any) -> Workload:

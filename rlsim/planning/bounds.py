@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from rlsim.costs.interface import IterationTable
 from rlsim.schema.scenario import Scenario
-from rlsim.workload.batches import Batch, draw_iterations, draw_rollouts
 from rlsim.workload.acceptance import acceptance_of
+from rlsim.workload.batches import Batch, draw_iterations, draw_rollouts
 
 FloatArray = NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from rlsim.planning.evaluate import STEP_PHASES, ArmTimes, simulate
 from rlsim.planning.money import cost_usd, energy_j
-from rlsim.projection import speedups
 from rlsim.results import Quantity
 from rlsim.schema.scenario import Scenario
 from rlsim.statistics import interval
+from rlsim.summary import speedups
 
 IGNORED = ("name", "question", "assumptions")
 """Keys that describe a scenario without changing its answer."""

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import scenario_digest
 from rlsim.planning.money import cost_usd, energy_j
-from rlsim.planning.shared import Kept, shared_costs
 from rlsim.planning.variation import varied
-from rlsim.projection import (
-    ArmRun,
-    arm_of,
-    baseline_of,
-    phase_parts,
-    replication_means,
-    simulate_arm,
-    speedups,
-    step_values,
-)
+from rlsim.projection import baseline_of
 from rlsim.results import Arm, Quantity
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.world import Draws
+from rlsim.simulated import SimulatedVariant, simulate_variant
+from rlsim.summary import phase_parts, replication_means, speedups, step_values, variant_of
 
 BASELINES_KEPT = 256
 Status = Literal["ok", "infeasible", "invalid"]
@@ -65,29 +57,28 @@ class Outcome:
     infeasible: Infeasible | None = None
 
 
-_baselines = Kept(BASELINES_KEPT)
-
-
 def simulate(scenario: Scenario) -> ArmTimes:
     """Simulate one arm over the scenario's replications. Raises Infeasible and InputError."""
-    draws = [Draws(scenario, replication) for replication in range(scenario.simulation.replications)]
-    run = simulate_arm(scenario, shared_costs(scenario), draws)
-    return _times(run)
+    return _times(simulate_variant(scenario))
 
 
-def _times(run: ArmRun) -> ArmTimes:
+def _times(run: SimulatedVariant) -> ArmTimes:
     step = step_values(run, lambda record: record.seconds)
-    generation = step_values(run, lambda record: record.phases["generation_s"])
+    generation = step_values(run, lambda record: record.phases.generation_s)
     mean = replication_means(run, lambda record: record.seconds)
-    summary = arm_of(run, phase_parts(run))
-    error = run.costs.overheads.speedup_error if run.scenario.speculation.active else 0.0
+    summary = variant_of(run, phase_parts(run))
+    error = run.prices.overheads.speedup_error if run.scenario.speculation.active else 0.0
     return ArmTimes(tuple(step), tuple(generation), tuple(mean), summary, error)
 
 
 def baseline_times(scenario: Scenario) -> ArmTimes:
     """The autoregressive arm of ``scenario``, simulated once for all cells that share it."""
-    baseline = baseline_of(scenario)
-    return _baselines.get(baseline, lambda: simulate(baseline))
+    return _simulated_baseline(baseline_of(scenario))
+
+
+@lru_cache(maxsize=BASELINES_KEPT)
+def _simulated_baseline(baseline: Scenario) -> ArmTimes:
+    return simulate(baseline)
 
 
 def evaluate(scenario: Scenario, with_baseline: bool = True) -> Outcome:
@@ -160,7 +151,7 @@ def limit_of(scenario: Scenario, arm: Arm) -> str:
     """The longest phase of the step and its largest part, such as ``generation: experts (memory)``."""
     phase = max(STEP_PHASES[scenario.loop.mode], key=lambda name: arm.phases[name].mean)
     shown = "generation_s" if phase == "exposed_generation_s" else phase
-    parts = [share for share in arm.shares if share.phase == shown]
+    parts = [share for share in arm.parts if share.phase == shown]
     if not parts:
         return shown.removesuffix("_s")
     largest = max(parts, key=lambda share: share.seconds)

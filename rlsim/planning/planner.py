@@ -19,7 +19,7 @@ from rlsim.planning.search import Cell, Found, bounded_cells, search
 from rlsim.planning.space import Assignment, Limits, Rejected, Space, build_space, nearest_miss
 from rlsim.planning.variation import varied
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.world import Draws
+from rlsim.workload.draw import draw
 
 NEAR = 0.03
 """Plans within this share of the best count as equally good."""
@@ -144,9 +144,7 @@ def _check_dynamic_sampling(scenario: Scenario, limits: Limits) -> None:
             "look at lag 0 only (--max-staleness 0) or give workload.generated_batch_factor instead"
         )
     for replication in range(scenario.simulation.replications):
-        draws = Draws(scenario, replication)
-        for step in range(scenario.simulation.warmup_steps + scenario.simulation.steps):
-            draws.rollouts(step)
+        draw(scenario, replication)
 
 
 def default_limits(scenario: Scenario, goal: Goal | None = None) -> Limits:

@@ -6,6 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.memory import trainer_memory
+from rlsim.costs.prices import price_inputs
+from rlsim.costs.trainer_prices import TrainedBatch, step_cost
 from rlsim.planning.bounds import (
     EngineRates,
     RolloutWork,
@@ -16,12 +20,12 @@ from rlsim.planning.bounds import (
 )
 from rlsim.planning.evaluate import Outcome, evaluate_assignment
 from rlsim.planning.execution import Runner
-from rlsim.planning.shared import shared_costs, transfer_s
 from rlsim.planning.space import Assignment, Pool, Space
 from rlsim.planning.variation import varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.world import Draws
+from rlsim.workload.acceptance import acceptance_of
+from rlsim.workload.draw import draw_step
 
 TRAINERS_PER_TASK = 12
 SEARCH_SETTINGS = {"simulation.replications": "1"}
@@ -155,9 +159,19 @@ def price_trainers(task: tuple[object, ...]) -> list[float]:
 
 def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
-    costs, draws = shared_costs(scenario), Draws(scenario, 0)
-    works = [draws.step(step, costs) for step in steps]
-    return sum(work.data.seconds + work.logprob.seconds + work.train.seconds for work in works) / len(works)
+    trainer, acceptance, seconds = price_inputs(scenario).trainer, acceptance_of(scenario.speculation), 0.0
+    trainer_memory(scenario)
+    for step in steps:
+        drawn = draw_step(scenario, acceptance, step, 0)
+        cost = step_cost(trainer, TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples))
+        seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
+    return seconds / len(steps)
+
+
+def transfer_s(scenario: Scenario) -> float:
+    """Seconds of the weight transfer, with everything around it in a synchronous step."""
+    movement = price_inputs(scenario).movement
+    return (movement.prepare() if scenario.loop.mode == "sync" else movement.transfer()).seconds
 
 
 # --- engines --------------------------------------------------------------------------------------------------------
@@ -191,7 +205,7 @@ def _rates(
 
 def rates_of(task: tuple[Scenario, Assignment]) -> EngineRates:
     """Rates of one engine replica."""
-    return engine_rates(shared_costs(varied(*task)).iteration)
+    return engine_rates(engine_prices(price_inputs(varied(*task)).engine).table)
 
 
 # --- simulation -----------------------------------------------------------------------------------------------------

@@ -58,9 +58,10 @@ class Engine(Strict):
         default=True,
         description="Prefill rides along with decoding within the token budget; false stops decoding for it.",
     )
-    dispatch: Literal["static", "round_robin", "least_loaded"] = Field(
+    dispatch: Literal["static", "round_robin", "least_loaded", "shared_queue"] = Field(
         default="static",
-        description="static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one).",
+        description="static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one); "
+        "least_loaded: to the fewest unfinished samples on submission; shared_queue: to whoever has room first.",
     )
     expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = Field(
         default="power_law_1.2", description="Routing skew of the measured MoE tables."

@@ -11,19 +11,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from rlsim.costs.prices import build_costs
+from rlsim.results import PHASES
 from rlsim.schema.fitted import FittedParameters
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.loop import run_loop
-from rlsim.simulation.trace import Trace
-from rlsim.simulation.world import Draws, World
-from rlsim.workload.acceptance import acceptance_of
+from rlsim.simulated import simulate_variant
 
 FloatArray = NDArray[np.float64]
 
@@ -99,22 +95,10 @@ Mapper = Callable[
 def simulate(task: tuple[Scenario, FittedParameters]) -> dict[str, float]:
     """Mean step and phases of one scenario under fitted parameters, all replications."""
     scenario, fitted = task
-    costs = build_costs(scenario, fitted=fitted)
-    steps = []
-    for replication in range(scenario.simulation.replications):
-        trace = Trace()
-        draws = _draws(scenario, replication)
-        draws.forget_costs()
-        run_loop(World(scenario, costs, costs.replicas, acceptance_of(scenario.speculation), draws), trace)
-        steps += trace.steps[scenario.simulation.warmup_steps :]
-    out = {name: float(np.mean([step.phases[name] for step in steps])) for name in steps[0].phases}
+    replications = simulate_variant(scenario, parameters=fitted).steps
+    steps = [step for replication in replications for step in replication]
+    out = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}
     return {**out, "step_s": float(np.mean([step.seconds for step in steps]))}
-
-
-@lru_cache(maxsize=256)
-def _draws(scenario: Scenario, replication: int) -> Draws:
-    """Batches are drawn once; parameters do not change them."""
-    return Draws(scenario, replication)
 
 
 def get_value(fitted: FittedParameters, path: str) -> float:

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsim.costs.iteration import IterationCosts
-from rlsim.costs.prices import build_costs
+from rlsim.costs.engine_prices import engine_prices
 from rlsim.costs.interface import IterationTable
+from rlsim.costs.iteration import IterationCosts
+from rlsim.costs.prices import price_inputs
 from rlsim.errors import InputError, RlsimError
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
@@ -205,7 +206,7 @@ def engine_costs(
         },
         "speculation": dict(speculation),
     }
-    return build_costs(Scenario.model_validate(document)).iteration_costs
+    return engine_prices(price_inputs(Scenario.model_validate(document)).engine)
 
 
 def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:

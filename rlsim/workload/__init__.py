@@ -1,1 +1,1 @@
-"""Speculative decoding: the acceptance process and the drafters."""
+"""Everything random about a run, drawn before it is priced: batches, lengths and the verifications they take."""

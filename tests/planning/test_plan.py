@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.prices import price_inputs
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import load_scenario, vary
 from rlsim.planning import plan
@@ -18,7 +20,6 @@ from rlsim.planning.execution import executor
 from rlsim.planning.goals import Goal
 from rlsim.planning.planner import default_limits, pareto_front
 from rlsim.planning.search import bounded_cells, simulate_cell
-from rlsim.planning.shared import shared_costs
 from rlsim.planning.space import Limits, build_space, drafter_of
 from rlsim.planning.variation import varied
 from rlsim.projection import project
@@ -68,14 +69,14 @@ def test_no_plan_is_faster_than_its_bound(tiny: Scenario, lag: int) -> None:
 @pytest.mark.parametrize("overrides", [(), ("engine.tensor_parallel=8",), ("workload.response_tokens.log_sigma=0.05",)])
 def test_a_rollout_takes_at_least_its_bound_and_less_than_three_times_it(overrides: tuple[str, ...]) -> None:
     scenario = load_scenario("qwen8b_rl_zero", ("simulation.replications=1", *overrides))
-    rates = engine_rates(shared_costs(scenario).iteration)
+    rates = engine_rates(engine_prices(price_inputs(scenario).engine).table)
     bound = rollout_bound_s(rates, rollout_works(scenario, 0)[0], 32 // scenario.engine.tensor_parallel)
     generation = evaluate_assignment(scenario, {}, with_baseline=False).values["generation_s"]
     assert 1 <= generation / bound < 3  # type: ignore[operator]
 
 
 def test_bounds_fall_with_lag_replicas_and_speed(tiny: Scenario) -> None:
-    rates, work = engine_rates(shared_costs(tiny).iteration), rollout_works(tiny, 0)[0]
+    rates, work = engine_rates(engine_prices(price_inputs(tiny).engine).table), rollout_works(tiny, 0)[0]
     bounds = [lagged_bound_s(rates, work, 4, lag, 1.0) for lag in (1, 2, 4, 8)]
     assert bounds == sorted(bounds, reverse=True)
     assert rollout_bound_s(rates, work, 8) <= rollout_bound_s(rates, work, 4)
