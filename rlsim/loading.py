@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,12 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     return _assemble(read_yaml(path), overrides, str(path), path.parent)
 
 
-def vary(scenario: Scenario, *overrides: str) -> Scenario:
-    """A copy of ``scenario`` with ``a.b=value`` overrides, validated like a file. Raises InputError."""
+def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
+    """A copy of ``scenario`` with overrides, validated like a file; later ones win. Raises InputError.
+
+    overrides: ``"a.b=value"``, the value read as YAML, or mappings ``{"a.b": value}`` and ``{"a": {"b": value}}``,
+    whose values are taken as they are; a section keeps the keys that a mapping does not name.
+    """
     return _assemble(scenario.model_dump(mode="json"), overrides, f"scenario '{scenario.name}'", None)
 
 
@@ -91,10 +95,13 @@ def scenario_json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _assemble(document: dict[str, Any], overrides: Sequence[str], where: str, folder: Path | None) -> Scenario:
-    origin = f"{where} with {', '.join(overrides)}" if overrides else where
-    for override in overrides:
-        _apply(document, override, origin, folder)
+def _assemble(
+    document: dict[str, Any], overrides: Sequence[str | Mapping[str, Any]], where: str, folder: Path | None
+) -> Scenario:
+    given = [setting for override in overrides for setting in _settings(override)]
+    origin = f"{where} with {', '.join(text for _, text, _ in given)}" if given else where
+    for dotted, _, value in given:
+        _apply(document, dotted, value, origin, folder)
     for path in _REFERENCES:
         *section, key = path.split(".")
         holder = document.get(section[0]) if section else document
@@ -107,12 +114,25 @@ def _assemble(document: dict[str, Any], overrides: Sequence[str], where: str, fo
         raise as_input_error(error, origin, Scenario) from error
 
 
-def _apply(document: dict[str, Any], override: str, origin: str, folder: Path | None) -> None:
-    """Set one ``a.b.c=value``; sections on the way are copied, so that YAML aliases of them keep their values."""
-    dotted, equals, text = override.partition("=")
-    parts = dotted.strip().split(".")
-    if not equals or not all(parts):
-        raise InputError(f"'{override}' is not KEY=VALUE, such as engine.tensor_parallel=8")
+def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Dotted key, ``key=value`` as text, and value of every setting of one override."""
+    if isinstance(override, str):
+        dotted, equals, text = override.partition("=")
+        if not equals or not all(dotted.strip().split(".")):
+            raise InputError(f"'{override}' is not KEY=VALUE, such as engine.tensor_parallel=8")
+        yield dotted.strip(), override, parse_value(text, f"--set {override}")
+        return
+    for key, value in override.items():
+        if isinstance(value, Mapping) and value:
+            yield from _settings(value, f"{section}{key}.")
+        else:
+            text = f"{section}{key}={json.dumps(value, default=str)}"
+            yield f"{section}{key}", text, list(value) if isinstance(value, tuple) else value
+
+
+def _apply(document: dict[str, Any], dotted: str, value: Any, origin: str, folder: Path | None) -> None:
+    """Set one key; sections on the way are copied, so that YAML aliases of them keep their values."""
+    parts = dotted.split(".")
     holder = document
     for depth, part in enumerate(parts[:-1], start=1):
         path = ".".join(parts[:depth])
@@ -122,7 +142,7 @@ def _apply(document: dict[str, Any], override: str, origin: str, folder: Path | 
         if not isinstance(section, dict | None):
             raise InputError(f"{origin}: '{path}' holds a value, not further keys")
         holder[part] = holder = dict(section or {})
-    holder[parts[-1]] = parse_value(text, f"--set {override}")
+    holder[parts[-1]] = value
 
 
 def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dict[str, Any]:

@@ -74,7 +74,9 @@ def overheads_of(scenario: Scenario, fitted: FittedParameters, tables_error: flo
         host_iteration_s=_stated(engine.host_iteration_s, iteration_s),
         host_sequence_s=_stated(engine.host_sequence_s, sequence_s),
         dense_efficiency=_stated(trainer.device_efficiency, fitted.dense_efficiency * framework),
-        moe_efficiency=_stated(trainer.device_efficiency, fitted.moe_efficiency * framework),
+        moe_efficiency=_stated(
+            trainer.moe_device_efficiency, _stated(trainer.device_efficiency, fitted.moe_efficiency * framework)
+        ),
         moe_host_layer_s=_stated(trainer.moe_host_layer_s, fitted.moe_host_layer_s),
         refit_tensor_s=_stated(loop.refit_tensor_s, fitted.colocated_tensor_s if colocated else fitted.split_tensor_s),
         refit_fixed_s=_stated(loop.refit_fixed_s, fitted.colocated_fixed_s if colocated else fitted.split_fixed_s),

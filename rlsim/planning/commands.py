@@ -13,9 +13,9 @@ from rlsim.outputs import staged_folder
 from rlsim.planning import options as o
 
 if TYPE_CHECKING:
-    from rlsim.planning.goals import Goal
-    from rlsim.planning.planner import Plan
-    from rlsim.planning.space import Limits
+    from rlsim.planning.objective import Objective
+    from rlsim.planning.results import Plan
+    from rlsim.planning.space import SearchLimits
     from rlsim.schema.scenario import Scenario
 
 Say = Callable[[str], None]
@@ -43,6 +43,7 @@ def _add_sweep(app: typer.Typer, say: Say) -> None:
         dask: o.DaskOption = None,
         as_json: o.JsonOption = False,
         out: o.OutOption = None,
+        overwrite: o.OverwriteOption = False,
     ) -> None:
         """Project a grid of scenarios, each against its baseline, all on equal work.
 
@@ -52,7 +53,7 @@ def _add_sweep(app: typer.Typer, say: Say) -> None:
         goes on where it stopped.
         """
         from rlsim.loading import load_scenario
-        from rlsim.planning.sweeping import sweep as run
+        from rlsim.planning.sweep import sweep as run
         from rlsim.planning.text import render_sweep
 
         result = run(
@@ -63,6 +64,7 @@ def _add_sweep(app: typer.Typer, say: Say) -> None:
             jobs=jobs,
             dask=dask,
             out=out,
+            overwrite=overwrite,
         )
         say(_json(result.as_dict()) if as_json else render_sweep(result))
 
@@ -96,54 +98,53 @@ def _add_plan(app: typer.Typer, say: Say) -> None:
         plan.json and best.yaml, a scenario to project again.
         """
         from rlsim.loading import load_scenario
-        from rlsim.planning.planner import changes
-        from rlsim.planning.planner import plan as run
+        from rlsim.planning.plan import changes
+        from rlsim.planning.plan import plan as run
         from rlsim.planning.text import render_plan
 
         base = load_scenario(scenario, overrides or ())
-        goal = _goal(objective, steps, deadline_hours, budget_usd, target_step_s)
-        limits = _limits(base, goal, gpus, max_staleness, memory_headroom, not any_domain, drafter or [])
-        answer = run(base, goal=goal, limits=limits, method=search, draws=draws, jobs=jobs, dask=dask)
+        wanted = _objective(objective, steps, deadline_hours, budget_usd, target_step_s)
+        limits = _limits(base, wanted, gpus, max_staleness, memory_headroom, not any_domain, drafter or [])
+        answer = run(base, objective=wanted, limits=limits, method=search, draws=draws, jobs=jobs, dask=dask)
         if out is not None:
             _write_plan(answer, out)
         say(_json(answer.as_dict()) if as_json else render_plan(answer, changes(base, answer.best)))
 
 
-def _goal(
-    objective: str, steps: int | None, deadline_hours: float | None, budget_usd: float | None, target_s: float | None
-) -> Goal:
-    from rlsim.planning.goals import Goal
-    from rlsim.planning.money import SECONDS_PER_HOUR
+def _objective(
+    measure: str, steps: int | None, deadline_hours: float | None, budget_usd: float | None, target_s: float | None
+) -> Objective:
+    from rlsim.planning.objective import SECONDS_PER_HOUR, Objective
 
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
-    goal = Goal(objective, steps, deadline_s, budget_usd, target_s)  # type: ignore[arg-type]
-    goal.check()
-    return goal
+    wanted = Objective(measure, steps, deadline_s, budget_usd, target_s)  # type: ignore[arg-type]
+    wanted.check()
+    return wanted
 
 
 def _limits(
     scenario: Scenario,
-    goal: Goal,
+    objective: Objective,
     gpus: str | None,
     max_staleness: int | None,
     memory_headroom: float,
     same_domain: bool,
     drafters: list[str],
-) -> Limits:
+) -> SearchLimits:
     from dataclasses import replace
 
     from rlsim.planning.grammar import parse_sizes
-    from rlsim.planning.planner import default_limits
-    from rlsim.planning.space import drafter_of
+    from rlsim.planning.layouts import Drafter
+    from rlsim.planning.plan import default_limits
 
-    limits = default_limits(scenario, goal)
+    limits = default_limits(scenario, objective)
     return replace(
         limits,
         sizes=parse_sizes(gpus) if gpus is not None else limits.sizes,
         lags=tuple(range(max_staleness + 1)) if max_staleness is not None else limits.lags,
         memory_headroom=memory_headroom,
         same_domain=same_domain,
-        methods=tuple(drafter_of(text) for text in drafters),
+        drafters=tuple(Drafter.parse(text) for text in drafters),
     )
 
 
@@ -171,11 +172,11 @@ def _add_sensitivity(app: typer.Typer, say: Say) -> None:
         --uncertain replaces them. Needs the extra 'plan'.
         """
         from rlsim.loading import load_scenario
-        from rlsim.planning.sensitivity import what_to_measure
+        from rlsim.planning.sensitivity import sensitivity as run
         from rlsim.planning.text import render_sensitivity
 
         base = load_scenario(scenario, overrides or ())
-        answer = what_to_measure(base, uncertain=uncertain or (), samples=samples, jobs=jobs, dask=dask)
+        answer = run(base, uncertain=uncertain or (), samples=samples, jobs=jobs, dask=dask)
         say(_json(answer.as_dict()) if as_json else render_sensitivity(answer))
 
 
@@ -185,15 +186,20 @@ def _add_compare(app: typer.Typer, say: Say) -> None:
         first: Annotated[str, typer.Argument(metavar="A", help="A scenario file or a bundled one's name.")],
         second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
         overrides: o.SetOption = None,
+        first_overrides: o.SetFirstOption = None,
+        second_overrides: o.SetSecondOption = None,
         as_json: o.JsonOption = False,
     ) -> None:
         """Compare two scenarios: what differs in them, in their steps, and which phase explains it.
 
-        --set changes both.
+        --set changes both, --set-a and --set-b one of them afterwards: A and B may be the same file.
         """
         from rlsim.loading import load_scenario
-        from rlsim.planning.comparing import compare as run
+        from rlsim.planning.compare import compare as run
         from rlsim.planning.text import render_comparison
 
-        answer = run(load_scenario(first, overrides or ()), load_scenario(second, overrides or ()))
+        answer = run(
+            load_scenario(first, [*(overrides or ()), *(first_overrides or ())]),
+            load_scenario(second, [*(overrides or ()), *(second_overrides or ())]),
+        )
         say(_json(answer.as_dict()) if as_json else render_comparison(answer))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import scenario_digest
-from rlsim.planning.money import cost_usd, energy_j
-from rlsim.planning.variation import varied
+from rlsim.planning.objective import cost_usd, energy_j
+from rlsim.planning.results import CellNumbers, CellResult
+from rlsim.planning.variation import Overrides, varied
 from rlsim.projection import baseline_of
 from rlsim.results import Arm, Quantity
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.summary import phase_parts, replication_means, speedups, step_values, variant_of
+from rlsim.summary import phase_parts, speedups, step_values, variant_of
 
 BASELINES_KEPT = 256
-Status = Literal["ok", "infeasible", "invalid"]
-Value = float | int | str | None
 
 STEP_PHASES = {
     "sync": ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s"),
@@ -32,29 +30,15 @@ STEP_PHASES = {
 class ArmTimes:
     """Seconds of one arm and its summary.
 
-    step_s, generation_s: by measured step, or cycle of steps, so that entries of equal index share their drawn work;
-    mean_s: step by replication.
+    step_s, generation_s: by measured step, or cycle of steps, so that entries of equal index share their drawn work.
+    step_error, speedup_error: standard deviations of the logarithm of a predicted time and of a predicted speed-up.
     """
 
     step_s: tuple[float, ...]
     generation_s: tuple[float, ...]
-    mean_s: tuple[float, ...]
     arm: Arm
+    step_error: float
     speedup_error: float
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a cell came to. values: columns of the results, empty where it cannot run; step_s: per replication.
-
-    reason: in one line why not; infeasible: the same with the bound that was violated.
-    """
-
-    status: Status
-    reason: str = ""
-    values: dict[str, Value] = field(default_factory=dict)
-    step_s: tuple[float, ...] = ()
-    infeasible: Infeasible | None = None
 
 
 def simulate(scenario: Scenario) -> ArmTimes:
@@ -65,10 +49,10 @@ def simulate(scenario: Scenario) -> ArmTimes:
 def _times(run: SimulatedVariant) -> ArmTimes:
     step = step_values(run, lambda record: record.seconds)
     generation = step_values(run, lambda record: record.phases.generation_s)
-    mean = replication_means(run, lambda record: record.seconds)
-    summary = variant_of(run, phase_parts(run))
-    error = run.prices.overheads.speedup_error if run.scenario.speculation.active else 0.0
-    return ArmTimes(tuple(step), tuple(generation), tuple(mean), summary, error)
+    errors = run.prices.overheads
+    return ArmTimes(
+        tuple(step), tuple(generation), variant_of(run, phase_parts(run)), errors.step_error, errors.speedup_error
+    )
 
 
 def baseline_times(scenario: Scenario) -> ArmTimes:
@@ -81,27 +65,32 @@ def _simulated_baseline(baseline: Scenario) -> ArmTimes:
     return simulate(baseline)
 
 
-def evaluate(scenario: Scenario, with_baseline: bool = True) -> Outcome:
+def evaluate(scenario: Scenario, with_baseline: bool = True) -> CellResult:
     """Numbers of ``scenario`` against its baseline on the same drawn work, or why it cannot run."""
     try:
         before = baseline_times(scenario) if with_baseline or not scenario.speculation.active else None
         after = simulate(scenario) if scenario.speculation.active or before is None else before
     except Infeasible as error:
-        return Outcome("infeasible", str(error).removeprefix("infeasible: "), infeasible=error)
+        return CellResult("infeasible", str(error).removeprefix("infeasible: "), infeasible=error)
     except InputError as error:
-        return Outcome("invalid", str(error))
-    return Outcome("ok", "", _columns(scenario, before if with_baseline else None, after), after.mean_s)
+        return CellResult("invalid", str(error))
+    return CellResult("ok", "", _numbers(scenario, before if with_baseline else None, after))
 
 
-def evaluate_assignment(
-    base: Scenario, assignment: Mapping[str, str], settings: Sequence[str] = (), with_baseline: bool = True
-) -> Outcome:
-    """:func:`evaluate` of ``base`` varied by ``assignment``; settings: further overrides, such as replications."""
+def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool = True) -> CellResult:
+    """:func:`evaluate` of ``base`` with ``overrides``; what makes no sense is the result's reason."""
     try:
-        scenario = varied(base, {**dict(item.split("=", 1) for item in settings), **assignment})
+        scenario = varied(base, overrides)
     except InputError as error:
-        return Outcome("invalid", _bare(str(error)))
+        return CellResult("invalid", _bare(str(error)))
     return evaluate(scenario, with_baseline)
+
+
+def step_s_of(task: tuple[Scenario, Overrides]) -> float:
+    """Step time of a varied scenario on one drawn workload, in seconds; NaN where it cannot run."""
+    base, overrides = task
+    result = evaluate_overrides(base, {**overrides, "simulation.replications": 1}, with_baseline=False)
+    return math.nan if result.numbers is None else result.numbers.step_s.mean
 
 
 def _bare(message: str) -> str:
@@ -110,41 +99,42 @@ def _bare(message: str) -> str:
     return rest if marker and message.startswith("scenario '") else message
 
 
-def _columns(scenario: Scenario, before: ArmTimes | None, after: ArmTimes) -> dict[str, Value]:
+def _numbers(scenario: Scenario, before: ArmTimes | None, after: ArmTimes) -> CellNumbers:
     cluster, arm = scenario.cluster, after.arm
-    out: dict[str, Value] = {
-        "num_gpus": cluster.num_gpus,
-        "generation_gpus": cluster.generation,
-        "training_gpus": cluster.training,
-        "method": arm.method,
-        "draft_length": arm.draft_length,
-        "acceptance_length": arm.acceptance_length.mean,
-        "policy_lag": scenario.loop.policy_lag,
-        **_spread("step", "_s", arm.step_s),
+    memory = {use.pool: use.total_bytes for use in arm.memory}
+    rollout, end_to_end = (None, None) if before is None else speedups_over(before, after)
+    return CellNumbers(
+        num_gpus=cluster.num_gpus,
+        generation_gpus=cluster.generation,
+        training_gpus=cluster.training,
+        method=arm.method,
+        draft_length=arm.draft_length,
+        acceptance_length=arm.acceptance_length.mean,
+        policy_lag=scenario.loop.policy_lag,
+        step_s=arm.step_s,
         **{name: quantity.mean for name, quantity in arm.phases.items()},
-        "tokens_per_s": arm.tokens_per_s_per_gpu.mean * cluster.num_gpus,
-        "tokens_per_s_per_gpu": arm.tokens_per_s_per_gpu.mean,
-        "cost_per_step_usd": cost_usd(scenario, arm.step_s.mean),
-        "energy_per_step_j": energy_j(scenario, arm.step_s.mean),
-        **{f"{use.pool}_memory_bytes": use.total_bytes for use in arm.memory},
-        "limit": limit_of(scenario, arm),
-    }
-    if before is not None:
-        rollout, end_to_end = speedups(
-            (before.generation_s, after.generation_s), (before.step_s, after.step_s), after.speedup_error
-        )
-        out |= {
-            "baseline_step_s": before.arm.step_s.mean,
-            "baseline_cost_per_step_usd": cost_usd(scenario, before.arm.step_s.mean),
-            **_spread("rollout_speedup", "", rollout),
-            **_spread("end_to_end_speedup", "", end_to_end),
-        }
-    out["digest"] = scenario_digest(scenario)
-    return out
+        tokens_per_s=arm.tokens_per_s_per_gpu.mean * cluster.num_gpus,
+        tokens_per_s_per_gpu=arm.tokens_per_s_per_gpu.mean,
+        cost_per_step_usd=cost_usd(scenario, arm.step_s.mean),
+        energy_per_step_j=energy_j(scenario, arm.step_s.mean),
+        generation_memory_bytes=memory["generation"],
+        training_memory_bytes=memory["training"],
+        limit=limit_of(scenario, arm),
+        baseline_step_s=None if before is None else before.arm.step_s.mean,
+        baseline_cost_per_step_usd=None if before is None else cost_usd(scenario, before.arm.step_s.mean),
+        rollout_speedup=rollout,
+        end_to_end_speedup=end_to_end,
+        digest=scenario_digest(scenario),
+    )
 
 
-def _spread(name: str, unit: str, quantity: Quantity) -> dict[str, Value]:
-    return {f"{name}{unit}": quantity.mean, f"{name}_low{unit}": quantity.low, f"{name}_high{unit}": quantity.high}
+def speedups_over(before: ArmTimes, after: ArmTimes) -> tuple[Quantity, Quantity]:
+    """Rollout and end-to-end speed-up of ``after`` over ``before`` on the same drawn work, with the model's error.
+
+    One arm beside itself has none.
+    """
+    error = 0.0 if before is after else after.speedup_error
+    return speedups((before.generation_s, after.generation_s), (before.step_s, after.step_s), error)
 
 
 def limit_of(scenario: Scenario, arm: Arm) -> str:

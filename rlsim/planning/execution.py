@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +13,8 @@ from rlsim.errors import InputError
 
 IN_FLIGHT_PER_JOB = 2
 """Tasks handed out per process: one to work on and one to begin without waiting."""
+ORPHAN_CHECK_S = 1.0
+"""How often a worker looks whether its parent still lives."""
 
 
 def local_jobs(jobs: int | None) -> int:
@@ -52,12 +52,7 @@ def executor(jobs: int | None = 1, dask: str | None = None, most: int | None = N
     if count <= 1:
         yield _here
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent)
-    try:
-        yield lambda function, tasks: _on_processes(pool, count, function, tasks)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    yield lambda function, tasks: _on_processes(count, function, tasks)
 
 
 def _here(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
@@ -65,29 +60,35 @@ def _here(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tupl
         yield index, function(task)
 
 
-def _on_processes(
-    pool: ProcessPoolExecutor, count: int, function: Callable[[Any], Any], tasks: Iterable[Any]
-) -> Iterator[tuple[int, Any]]:
-    running: dict[Future[Any], int] = {}
-    queue = enumerate(tasks)
-    while True:
-        while len(running) < count * IN_FLIGHT_PER_JOB and (item := next(queue, None)) is not None:
-            running[pool.submit(function, item[1])] = item[0]
-        if not running:
-            return
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in sorted(done, key=lambda f: running[f]):
-            yield running.pop(future), future.result()
+def _on_processes(count: int, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    """Joblib's processes (loky) do not import the caller's script, so that one without a main guard works."""
+    from joblib import Parallel, delayed
+
+    parallel = Parallel(
+        count,
+        return_as="generator_unordered",
+        pre_dispatch=count * IN_FLIGHT_PER_JOB,
+        batch_size=1,
+        max_nbytes=None,
+        initializer=_end_with_parent,
+        initargs=(os.getpid(),),
+    )
+    finished: Iterator[tuple[int, Any]] = parallel(
+        delayed(_numbered)(function, index, task) for index, task in enumerate(tasks)
+    )
+    return finished
 
 
-def _end_with_parent() -> None:
+def _numbered(function: Callable[[Any], Any], index: int, task: Any) -> tuple[int, Any]:
+    return index, function(task)
+
+
+def _end_with_parent(parent: int) -> None:
     """Let this worker end when its parent does, however that ends."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
 
     def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
+        while os.getppid() == parent:
+            time.sleep(ORPHAN_CHECK_S)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from rlsim.errors import InputError
-from rlsim.planning.variation import check_key
+from rlsim.loading_yaml import parse_value
+from rlsim.planning.variation import Overrides, Setting, check_key
 
 MAX_CELLS = 1_000_000
 """Most cells of one sweep; a larger grid is a slip of the pen."""
@@ -26,6 +27,11 @@ class Axis:
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The values as YAML reads them."""
+        return [parse_value(value, f"--vary {self.name}={value}") for value in self.values]
 
     @property
     def name(self) -> str:
@@ -111,8 +117,8 @@ def _plain(value: Decimal) -> str:
     return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
 
 
-def grid(axes: Sequence[Axis]) -> list[dict[str, str]]:
-    """One assignment {key: value} per cell; the last axis runs fastest. Raises InputError for a key on two axes."""
+def grid(axes: Sequence[Axis]) -> list[Overrides]:
+    """The overrides of each cell; the last axis runs fastest. Raises InputError for a key on two axes."""
     keys = [key for axis in axes for key in axis.keys]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
@@ -122,7 +128,7 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, str]]:
         raise InputError(f"--vary: the grid has {count:,} cells, more than {MAX_CELLS:,}")
     return [
         {key: value for axis, value in zip(axes, values, strict=True) for key in axis.keys}
-        for values in itertools.product(*(axis.values for axis in axes))
+        for values in itertools.product(*(axis.settings for axis in axes))
     ]
 
 

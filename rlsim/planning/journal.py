@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -75,9 +76,36 @@ class Journal:
         self._file.close()
 
     def remove(self) -> None:
-        """The sweep is complete and its results are written."""
+        """Nothing is left to go on with: the results are written, or there are none."""
         self._file.close()
         self.path.unlink()
+
+
+@contextmanager
+def opened_journal(out: Path | None, identity: str) -> Iterator[Journal | None]:
+    """The journal of ``out``, None without one. It goes when the block is done and stays where that is interrupted.
+
+    Where the sweep is wrong (InputError before any cell ran) nothing stays, nor any folder that was made for it.
+    """
+    if out is None:
+        yield None
+        return
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    journal = Journal(out, identity)
+    try:
+        yield journal
+    except InputError:
+        if any(row["status"] == "ok" for row in journal.rows.values()):
+            journal.close()
+            raise
+        journal.remove()
+        for folder in made:
+            folder.rmdir()
+        raise
+    except BaseException:
+        journal.close()
+        raise
+    journal.remove()
 
 
 def _clean(folder: Path) -> None:

@@ -11,6 +11,13 @@ ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A sce
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a scenario key. Repeatable.")
 ]
+SetFirstOption = Annotated[
+    list[str] | None, typer.Option("--set-a", metavar="KEY=VALUE", help="Override a key of A only. Repeatable.")
+]
+SetSecondOption = Annotated[
+    list[str] | None, typer.Option("--set-b", metavar="KEY=VALUE", help="Override a key of B only. Repeatable.")
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another sweep in --out.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Also write the results into this folder.")

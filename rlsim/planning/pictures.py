@@ -1,10 +1,10 @@
-"""The pictures of a sweep: speedup over k and acceptance length, speedup over cluster size by lag, or step time."""
+"""The pictures of a sweep: speed-up over k and acceptance length, step time over cluster size, or over any axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,85 +13,106 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from rlsim.planning.breakeven import break_even_lengths
+from rlsim.planning.breakeven import ACCEPTANCE_KEY, break_even_lengths
+from rlsim.planning.results import Row, SweepResult
 from rlsim.report.palette import BACKGROUND, GREY, INK
-
-if TYPE_CHECKING:
-    from rlsim.planning.sweeping import SweepResult
 
 DPI = 150
 DRAFT_KEYS = ("speculation.draft_length", "k")
-ACCEPTANCE_KEY = "speculation.acceptance_length"
 SIZE_KEY = "cluster.num_gpus"
 LAG_KEYS = ("lag", "loop.policy_lag")
 LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
 """Okabe and Ito's set, as in rlsim.report.palette."""
 SPEEDUP_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6)
-SPEEDUPS = (("rollout_speedup", "Rollout speedup"), ("end_to_end_speedup", "End-to-end speedup"))
+SPEEDUPS = (
+    ("rollout_speedup", "Rollout, speed-up by speculation"),
+    ("end_to_end_speedup", "End to end, speed-up by speculation"),
+)
+STEP = ("step_s", "Step time (s)")
+MOST_TICKS = 12
 
-Rows = Sequence[dict[str, Any]]
+Rows = Sequence[Row]
 FloatArray = NDArray[np.float64]
 
 
 def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
     """Draw what the axes allow into ``folder``: heatmap.png, scaling.png, else lines.png over the first numeric axis.
 
-    Further axes are fixed at their first value. The same rows give the same bytes with the same matplotlib.
+    Further axes are fixed at the first cell that can run; the heading says at which values. The same rows give the same
+    bytes with the same matplotlib.
     """
     names = [axis.name for axis in result.axes]
     draft = next((name for name in DRAFT_KEYS if name in names), None)
     lag = next((name for name in LAG_KEYS if name in names), None)
-    rows = [row for row in result.rows if row["status"] == "ok"]
     out = []
-    if rows and draft is not None and ACCEPTANCE_KEY in names:
-        out.append(_save(heatmap(_fixed(rows, names, (draft, ACCEPTANCE_KEY)), draft), folder / "heatmap.png"))
-    if rows and SIZE_KEY in names:
-        shown = _fixed(rows, names, (SIZE_KEY, lag) if lag else (SIZE_KEY,))
-        out.append(_save(scaling(shown, lag), folder / "scaling.png"))
-    numeric = [name for name in names if all(isinstance(row[name], int | float) for row in rows)]
-    if rows and not out and numeric:
+    if result.done and draft is not None and ACCEPTANCE_KEY in names:
+        rows, title = _slice(result, (draft, ACCEPTANCE_KEY))
+        out.append(save(heatmap(rows, draft, title), folder / "heatmap.png"))
+    if result.done and SIZE_KEY in names:
+        rows, title = _slice(result, (SIZE_KEY, lag) if lag else (SIZE_KEY,))
+        out.append(save(lines(rows, SIZE_KEY, lag, title), folder / "scaling.png"))
+    numeric = [name for name in names if all(isinstance(row[name], int | float) for row in result.done)]
+    if result.done and not out and numeric:
         series = next((name for name in names if name != numeric[0]), None)
-        shown = _fixed(rows, names, (numeric[0], series) if series else (numeric[0],))
-        out.append(_save(lines(shown, numeric[0], series), folder / "lines.png"))
+        rows, title = _slice(result, (numeric[0], series) if series else (numeric[0],))
+        out.append(save(lines(rows, numeric[0], series, title), folder / "lines.png"))
     return out
 
 
-def _fixed(rows: Rows, names: Sequence[str], free: Sequence[str]) -> Rows:
-    """Rows in which every axis that is not free has the value of the first row."""
-    others = [name for name in names if name not in free]
-    return [row for row in rows if all(row[name] == rows[0][name] for name in others)]
+def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
+    """Rows in which every axis that is not free has the value of the first one, and a heading that says so."""
+    first = result.done[0]
+    fixed = {axis.name: len(axis.values) for axis in result.axes if axis.name not in free}
+    rows = [row for row in result.done if all(row[name] == first[name] for name in fixed)]
+    values = [f"{name} = {first[name]}" + (f" (1 of {n} values)" if n > 1 else "") for name, n in fixed.items()]
+    return rows, "; ".join([result.scenario, *values])
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure, the same bytes for the same content."""
     FigureCanvasAgg(figure)
     figure.savefig(path, dpi=DPI, metadata={"Software": None})
     return path
 
 
-def _axes(figure: Figure, place: tuple[int, int, int], title: str, x: str, y: str) -> Axes:
+def heading(figure: Figure, text: str) -> None:
+    """What the whole picture is of."""
+    figure.suptitle(text, fontsize=10, x=0.01, ha="left", color=INK, wrap=True)
+
+
+def plain_axes(figure: Figure, place: tuple[int, int, int], title: str, x: str, y: str) -> Axes:
+    """Axes with a light grid behind what they show."""
     axes = figure.add_subplot(*place)
-    axes.set_title(title, fontsize=10, loc="left", color=INK)
+    axes.set_title(title, fontsize=9, loc="left", color=INK)
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.tick_params(labelsize=8)
+    axes.grid(color=BACKGROUND, linewidth=0.6)
+    axes.set_axisbelow(True)
     return axes
 
 
-def heatmap(rows: Rows, draft: str) -> Figure:
-    """Rollout and end-to-end speedup over k and acceptance length; the line is where the rollout breaks even."""
+def heatmap(rows: Rows, draft: str, title: str) -> Figure:
+    """Rollout and end-to-end speed-up over k and acceptance length; the line is where each breaks even."""
     ks = sorted({row[draft] for row in rows})
     lengths = sorted({row[ACCEPTANCE_KEY] for row in rows})
-    figure = Figure(figsize=(max(7.0, 1.1 * len(ks) + 4.0), max(3.6, 0.26 * len(lengths) + 1.8)), layout="constrained")
-    for place, (column, title) in enumerate(SPEEDUPS, start=1):
+    size = (max(7.0, 1.1 * len(ks) + 4.0), max(3.6, 0.26 * len(lengths) + 1.8))
+    figure = Figure(figsize=size, layout="constrained")
+    heading(figure, title)
+    known = False
+    for place, (column, name) in enumerate(SPEEDUPS, start=1):
         table = np.full((len(lengths), len(ks)), np.nan)
         for row in rows:
             table[lengths.index(row[ACCEPTANCE_KEY]), ks.index(row[draft])] = row[column]
-        axes = _axes(figure, (1, 2, place), title, "k, drafted tokens", "acceptance length" if place == 1 else "")
+        axes = plain_axes(figure, (1, 2, place), name, "k, drafted tokens", "acceptance length" if place == 1 else "")
+        axes.grid(visible=False)
         _cells(figure, axes, table)
         axes.set_xticks(range(len(ks)), [str(k) for k in ks])
-        shown = range(0, len(lengths), max(1, len(lengths) // 12))
+        shown = range(0, len(lengths), max(1, len(lengths) // MOST_TICKS))
         axes.set_yticks(list(shown), [f"{lengths[i]:g}" for i in shown])
-        _break_even_line(axes, break_even_lengths(rows, draft, column), ks, lengths)
+        known |= _break_even_line(axes, break_even_lengths(rows, draft, column), ks, lengths)
+    if known:
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, frameon=False)
     return figure
 
 
@@ -112,33 +133,29 @@ def _cells(figure: Figure, axes: Axes, table: FloatArray) -> None:
             axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white" if dark else INK)
 
 
-def _break_even_line(axes: Axes, lengths_at: dict[Any, float], ks: Sequence[Any], lengths: Sequence[float]) -> None:
+def _break_even_line(axes: Axes, lengths_at: dict[Any, float], ks: Sequence[Any], lengths: Sequence[float]) -> bool:
+    """Whether there is a line to explain; behind the numbers of the cells."""
     known = [(ks.index(k), float(np.interp(a, lengths, range(len(lengths))))) for k, a in lengths_at.items()]
-    if known:
-        axes.plot(*zip(*sorted(known), strict=True), color=INK, linewidth=1.5, marker="o", markersize=3)
-        x, y = max(known)
-        axes.annotate("break-even", (x, y), (0, -11), textcoords="offset points", ha="center", fontsize=7, color=INK)
+    places = list(zip(*sorted(known), strict=True)) or [(), ()]
+    axes.plot(*places, color=INK, linewidth=1.5, marker="o", markersize=3, zorder=1.5, label="break-even")
+    return bool(known)
 
 
-def scaling(rows: Rows, lag: str | None) -> Figure:
-    """Rollout and end-to-end speedup over the number of GPUs, one line per policy lag."""
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-    for place, (column, title) in enumerate(SPEEDUPS, start=1):
-        axes = _axes(figure, (1, 2, place), title, "GPUs", "speedup" if place == 1 else "")
-        _series(axes, rows, SIZE_KEY, lag, column)
-        axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
-        axes.set_xscale("log", base=2)
-        sizes = sorted({row[SIZE_KEY] for row in rows})
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        axes.minorticks_off()
-    return figure
-
-
-def lines(rows: Rows, x: str, series: str | None) -> Figure:
-    """Step time with its interval, and end-to-end speedup, over one axis."""
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-    for place, (column, title) in enumerate((("step_s", "Step time (s)"), SPEEDUPS[1]), start=1):
-        _series(_axes(figure, (1, 2, place), title, x, ""), rows, x, series, column)
+def lines(rows: Rows, x: str, series: str | None, title: str) -> Figure:
+    """Step time with its interval, and the end-to-end speed-up by speculation, over one axis."""
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    heading(figure, title)
+    places = sorted({row[x] for row in rows})
+    for place, (column, name) in enumerate((STEP, SPEEDUPS[1]), start=1):
+        axes = plain_axes(figure, (1, 2, place), name, "GPUs" if x == SIZE_KEY else x, "")
+        _series(axes, rows, x, series, column)
+        if x == SIZE_KEY and len(places) > 1:
+            axes.set_xscale("log", base=2)
+        if len(places) <= MOST_TICKS:
+            axes.set_xticks(places, [f"{value:,.10g}" for value in places])
+            axes.minorticks_off()
+        if column != STEP[0]:
+            axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
     return figure
 
 
@@ -147,17 +164,20 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
     for number, group in enumerate(groups):
         own = sorted((row for row in rows if not series or row[series] == group), key=lambda row: row[x])
         color = LINE_COLORS[number % len(LINE_COLORS)]
-        places = [row[x] for row in own]
+        places, values = [row[x] for row in own], np.array([row[column] for row in own])
         low, high = (_bound(own, column, side) for side in ("low", "high"))
-        axes.fill_between(places, low, high, color=color, alpha=0.08, linewidth=0)
         label = f"{series.rpartition('.')[2]} {group}" if series else None
-        axes.plot(places, [row[column] for row in own], color=color, marker="o", markersize=3, label=label)
-    axes.grid(color=BACKGROUND, linewidth=0.6)
-    axes.set_axisbelow(True)
+        if len(own) > 1:
+            axes.fill_between(places, low, high, color=color, alpha=0.08, linewidth=0)
+            axes.plot(places, values, color=color, marker="o", markersize=3, label=label)
+        else:
+            axes.errorbar(
+                places, values, [values - low, high - values], color=color, fmt="o", markersize=3, label=label
+            )
     if series and len(groups) > 1:
         axes.legend(fontsize=8, frameon=False)
 
 
-def _bound(rows: Rows, column: str, side: str) -> list[float]:
-    name = f"step_{side}_s" if column == "step_s" else f"{column}_{side}"
-    return [row[name] for row in rows]
+def _bound(rows: Rows, column: str, side: str) -> FloatArray:
+    name = f"step_{side}_s" if column == STEP[0] else f"{column}_{side}"
+    return np.array([row[name] for row in rows])

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.planning.evaluate import evaluate_assignment
+from rlsim.planning.evaluate import step_s_of
 from rlsim.planning.execution import executor
-from rlsim.planning.uncertainty import Uncertain, drawn_assignment, uncertain_inputs
+from rlsim.planning.results import Contribution, Sensitivity
+from rlsim.planning.uncertainty import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 
@@ -33,53 +33,7 @@ SOBOL_POINTS = 1024
 """Base points at which the polynomial is evaluated for its indices."""
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """One uncertain input.
-
-    share: first-order Sobol index, the share of the variance of ln(step) that would vanish if the input were known.
-    total: total-order index, with its interactions. narrowed: width of the interval then over its width now.
-    """
-
-    key: str
-    low: float
-    high: float
-    share: float
-    total: float
-    narrowed: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """Contributions, largest first; low_s, median_s, high_s: 90 % interval of the step over all inputs together.
-
-    fit: R^2 of the polynomial behind the indices. samples, failed: points, and those that could not be simulated.
-    """
-
-    scenario: str
-    contributions: tuple[Contribution, ...]
-    low_s: float
-    median_s: float
-    high_s: float
-    fit: float
-    samples: int
-    failed: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """The form of ``--json``."""
-        return {
-            "schema": "rlsim.sensitivity/1",
-            "scenario": self.scenario,
-            "step_s": {"low": self.low_s, "median": self.median_s, "high": self.high_s},
-            "fit": self.fit,
-            "samples": self.samples,
-            "failed": self.failed,
-            "contributions": [vars(item) for item in self.contributions],
-        }
-
-
-def what_to_measure(
+def sensitivity(
     scenario: Scenario,
     *,
     uncertain: Sequence[str] = (),
@@ -116,30 +70,23 @@ def _salib(name: str) -> Any:
 
 
 def _simulated(
-    scenario: Scenario, inputs: Sequence[Uncertain], points: FloatArray, jobs: int | None, dask: str | None
-) -> NDArray[np.float64]:
-    tasks = [(scenario, drawn_assignment(scenario, inputs, point)) for point in points]
+    scenario: Scenario, inputs: Sequence[UncertainInput], points: FloatArray, jobs: int | None, dask: str | None
+) -> FloatArray:
+    tasks = [(scenario, drawn_overrides(scenario, inputs, point)) for point in points]
     steps = np.full(len(tasks), np.nan)
     with ProgressLine("points", len(tasks)) as progress, executor(jobs, dask, len(tasks)) as run:
-        for index, step_s in run(step_of, tasks):
+        for index, step_s in run(step_s_of, tasks):
             steps[index] = step_s
             progress.advance(1)
     return steps
 
 
-def step_of(task: tuple[Scenario, dict[str, str]]) -> float:
-    """Step time of a varied scenario on one replication; NaN where it cannot run."""
-    scenario, assignment = task
-    outcome = evaluate_assignment(scenario, assignment, ("simulation.replications=1",), with_baseline=False)
-    return outcome.step_s[0] if outcome.status == "ok" else float("nan")
-
-
 def _result(
     scenario: Scenario,
-    inputs: Sequence[Uncertain],
+    inputs: Sequence[UncertainInput],
     problem: dict[str, Any],
     points: FloatArray,
-    steps: NDArray[np.float64],
+    steps: FloatArray,
     samples: int,
 ) -> Sensitivity:
     logs = np.log(steps)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, break_even_lengths
-from rlsim.planning.comparing import Comparison
-from rlsim.planning.goals import UNITS
-from rlsim.planning.planner import Plan, PlanRow
-from rlsim.planning.sensitivity import Sensitivity
-from rlsim.planning.sweeping import SweepResult
+from rlsim.planning.objective import SECONDS_PER_HOUR, UNITS
+from rlsim.planning.results import BATCH_KEYS, Comparison, Plan, PlanRow, Sensitivity, SweepResult
 
 SHOWN = 10
 DRAFT_KEYS = ("speculation.draft_length", "k")
@@ -32,24 +30,35 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def render_sweep(result: SweepResult) -> str:
     """Counts, the fastest cells, break-even acceptance lengths, and why cells cannot run."""
-    done = sorted(result.done, key=lambda row: row["step_s"])
+    names = [axis.name for axis in result.axes]
+    batch_varies = any(key in BATCH_KEYS for axis in result.axes for key in axis.keys)
+    done = sorted(result.done, key=lambda row: row["step_s"] / (result.samples(row) if batch_varies else 1))
     lines = [
         f"{result.scenario}: {len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
     ]
-    names = [axis.name for axis in result.axes]
-    heads = [*(name.rpartition(".")[2] for name in names), "step (s)", "rollout", "end to end", "USD/step"]
+    per_sample = ["ms/sample"] if batch_varies else []
+    heads = [*(name.rpartition(".")[2] for name in names), "step (s)", *per_sample, "rollout", "end to end", "USD/step"]
     shown = [
         [
             *(str(row[name]) for name in names),
             f"{row['step_s']:.1f}",
+            *(f"{1e3 * row['step_s'] / result.samples(row):.2f}" for _ in per_sample),
             f"{row['rollout_speedup']:.2f}x",
             f"{row['end_to_end_speedup']:.2f}x",
             f"{row['cost_per_step_usd']:.2f}",
         ]
         for row in done[:SHOWN]
     ]
-    lines += ["", f"Fastest {len(shown)}", *table(heads, shown)]
+    title = f"Fastest {len(shown)}" + (" by time per consumed sample" if batch_varies else "")
+    prices = {row["cost_per_step_usd"] / row["step_s"] / row["num_gpus"] * SECONDS_PER_HOUR for row in done[:SHOWN]}
+    lines += ["", title, *table(heads, shown), *_price(prices)]
     return "\n".join([*lines, *_break_even(result), *_reasons(result)]) + "\n"
+
+
+def _price(usd_per_gpu_hour: Iterable[float]) -> list[str]:
+    """The price behind all that is said of money."""
+    shown = sorted({f"{price:.2f}" for price in usd_per_gpu_hour})
+    return [f"  USD at {' or '.join(shown)} per GPU and hour (hardware.price_per_gpu_hour_usd)"]
 
 
 def _break_even(result: SweepResult) -> list[str]:
@@ -80,15 +89,15 @@ def _reasons(result: SweepResult) -> list[str]:
 
 def render_plan(plan: Plan, changes: Sequence[str]) -> str:
     """The best plan and what to set for it, what is about as good, cost against time, and how sure the order is."""
-    best = plan.best
+    best, measure = plan.best, plan.objective.measure
     proof = "all others excluded by bounds" if plan.exhaustive else "sampled; better ones may exist"
     lines = [
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
         f"simulated, {proof}",
         "",
-        f"Best by {plan.goal.objective.replace('_', ' ')}: {plan.objective_value:,.6g} {UNITS[plan.goal.objective]}",
+        f"Best by {measure.replace('_', ' ')}: {plan.objective_value:,.6g} {UNITS[measure]}",
         f"  {best.name}",
-        *_best_lines(plan, best),
+        *_best_lines(plan),
         "",
         "Set",
         *(f"  --set {quoted(change)}" for change in changes),
@@ -106,25 +115,34 @@ def quoted(change: str) -> str:
     return shlex.quote(change)
 
 
-def _best_lines(plan: Plan, best: PlanRow) -> list[str]:
-    v = best.values
-    step = f"step {v['step_s']:.1f} s [{v['step_low_s']:.1f}, {v['step_high_s']:.1f}]"
-    money = f"{v['cost_per_step_usd']:.2f} USD and at most {v['energy_per_step_j'] / KILOWATT_HOUR_J:.1f} kWh per step"
-    lines = [f"  {step}, {money}", f"  limited by {v['limit']}; one of {best.trainers} trainer layouts that fit"]
-    if plan.current is not None:
-        now = float(plan.current["step_s"])
-        lines.append(f"  the scenario as it is takes {now:.1f} s per step: {now / float(v['step_s']):.2f}x")
-    if plan.goal.steps is not None:
-        hours, cost = float(v["step_s"]) * plan.goal.steps / 3600, float(v["cost_per_step_usd"]) * plan.goal.steps
-        lines.append(f"  {plan.goal.steps:,} steps: {hours:,.1f} hours, {cost:,.0f} USD")
+def _best_lines(plan: Plan) -> list[str]:
+    n = plan.best.numbers
+    step = f"step {n.step_s.mean:.1f} s [{n.step_s.low:.1f}, {n.step_s.high:.1f}]"
+    money = f"{n.cost_per_step_usd:.2f} USD and at most {n.energy_per_step_j / KILOWATT_HOUR_J:.1f} kWh per step"
+    lines = [
+        f"  {step}, {money}",
+        *_price([n.cost_per_step_usd / n.step_s.mean / n.num_gpus * SECONDS_PER_HOUR]),
+        f"  limited by {n.limit}; one of {plan.best.trainers} trainer layouts that fit",
+        *_from_here(plan),
+    ]
+    if plan.objective.steps is not None:
+        hours, cost = (value * plan.objective.steps for value in (n.step_s.mean / 3600, n.cost_per_step_usd))
+        lines.append(f"  {plan.objective.steps:,} steps: {hours:,.2f} hours, {cost:,.0f} USD")
     return lines
 
 
+def _from_here(plan: Plan) -> list[str]:
+    """What the plan gains on the scenario as it is, and which change brings how much of it."""
+    if not plan.waterfall:
+        return []
+    gains = [(after.what, before.step_s / after.step_s) for before, after in itertools.pairwise(plan.waterfall)]
+    told = ", ".join(f"{what} {gain:.2f}x" for what, gain in gains if f"{gain:.2f}" != "1.00")
+    now, best = plan.waterfall[0].step_s, plan.best.step_s
+    return [f"  the scenario as it is takes {now:.1f} s per step: {now / best:.2f}x{told and f' ({told})'}"]
+
+
 def _plans(title: str, rows: Sequence[PlanRow]) -> list[str]:
-    shown = [
-        [row.name, f"{row.step_s:.1f}", f"{float(row.values['cost_per_step_usd']):.2f}", str(row.values["limit"])]
-        for row in rows
-    ]
+    shown = [[row.name, f"{row.step_s:.1f}", f"{row.numbers.cost_per_step_usd:.2f}", row.numbers.limit] for row in rows]
     return [*table([title, "step (s)", "USD/step", "limited by"], shown), ""]
 
 
@@ -163,6 +181,7 @@ def render_comparison(comparison: Comparison) -> str:
     phases.append(["step", *steps, f"{gap:+.1f}", ""])
     phases.append(["USD per step", *(f"{cost:.2f}" for cost in comparison.cost_per_step_usd), "", ""])
     lines += table(["Seconds", *names, "difference", "share"], phases)
+    lines += _price(comparison.price_per_gpu_hour_usd)
     ratio = comparison.speedup
     pairing = "on the same drawn work" if comparison.paired else "on different work"
     lines += ["", f"Speedup {ratio.mean:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}], {pairing}."]

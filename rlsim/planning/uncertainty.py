@@ -7,7 +7,7 @@ assumptions themselves; ``key=low:high`` overrides one or adds another.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +16,16 @@ from numpy.typing import NDArray
 from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
 from rlsim.hardware.fitted import load_fitted
-from rlsim.planning.variation import check_key
+from rlsim.planning.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
 
 FloatArray = NDArray[np.float64]
+
+ACCEPTED = "accepted_tokens_factor"
+"""Not a scenario key: scales all position acceptances, and with them acceptance length - 1."""
+EFFICIENCY = "trainer.device_efficiency_factor"
+"""Not a scenario key: scales the efficiencies of dense and of expert layers from their values in effect, up to 1."""
 
 HOST_FACTOR = 2.0
 """Host times are round assumptions; published engines differ by about this factor either way."""
@@ -41,7 +46,7 @@ LOG_SIGMA_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
-class Uncertain:
+class UncertainInput:
     """A scenario key between two values. log: uniform in the logarithm. reason: why the range is what it is."""
 
     key: str
@@ -50,49 +55,47 @@ class Uncertain:
     log: bool = False
     reason: str = ""
 
-    def at(self, share: float) -> float:
+    def at(self, quantile: float) -> float:
         """Value at a quantile 0..1."""
         if self.log:
-            return math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
-        return self.low + share * (self.high - self.low)
-
-    def assignment(self, share: float) -> dict[str, str]:
-        """The override that puts the value at a quantile into effect."""
-        return {self.key: repr(self.at(share))}
+            return math.exp(math.log(self.low) + quantile * (math.log(self.high) - math.log(self.low)))
+        return self.low + quantile * (self.high - self.low)
 
 
-def uncertain_inputs(scenario: Scenario, overrides: Sequence[str] = ()) -> tuple[Uncertain, ...]:
-    """Uncertain inputs that matter to ``scenario``; overrides: ``key=low:high`` each. Raises InputError."""
+def uncertain_inputs(scenario: Scenario, overrides: Sequence[str] = ()) -> tuple[UncertainInput, ...]:
+    """UncertainInput inputs that matter to ``scenario``; overrides: ``key=low:high`` each. Raises InputError."""
     found = [*_host(scenario), *_device(scenario), *_workload(scenario), *_speculation(scenario)]
     named = {item.key: item for item in found}
     for text in overrides:
         item = _parse(text)
         named[item.key] = item
+        if item.key in _efficiencies(scenario):
+            named.pop(EFFICIENCY, None)
     return tuple(named.values())
 
 
-def _factor(key: str, value: float, factor: float, reason: str) -> Uncertain:
-    return Uncertain(key, value / factor, value * factor, True, reason)
+def _factor(key: str, value: float, factor: float, reason: str) -> UncertainInput:
+    return UncertainInput(key, value / factor, value * factor, True, reason)
 
 
-def _host(scenario: Scenario) -> list[Uncertain]:
+def _efficiencies(scenario: Scenario) -> Mapping[str, float]:
+    """Efficiencies of training in effect, by the key that states each."""
+    now = overheads_of(scenario, load_fitted(scenario.simulation.parameters))
+    out = {"trainer.device_efficiency": now.dense_efficiency}
+    return out if scenario.model.moe is None else {**out, "trainer.moe_device_efficiency": now.moe_efficiency}
+
+
+def _host(scenario: Scenario) -> list[UncertainInput]:
     """Host times and efficiencies that no operator table holds, around the values in effect."""
     now = overheads_of(scenario, load_fitted(scenario.simulation.parameters))
     moe = scenario.model.moe is not None
-    efficiency = now.moe_efficiency if moe else now.dense_efficiency
     out = [
         _factor("engine.host_iteration_s", now.host_iteration_s, HOST_FACTOR, "host work per iteration"),
         _factor("engine.host_sequence_s", now.host_sequence_s, HOST_FACTOR, "host work per sequence"),
         _factor("loop.driver_sample_s", scenario.loop.driver_sample_s, HOST_FACTOR, "driver work per sample"),
         _factor("loop.refit_tensor_s", now.refit_tensor_s, HOST_FACTOR, "host time per weight tensor of a refit"),
         _factor("loop.refit_fixed_s", now.refit_fixed_s, HOST_FACTOR, "fixed time of a refit"),
-        Uncertain(
-            "trainer.device_efficiency",
-            efficiency / EFFICIENCY_FACTOR,
-            min(1.0, efficiency * EFFICIENCY_FACTOR),
-            True,
-            "share of the kernels' speed that the training framework reaches",
-        ),
+        _factor(EFFICIENCY, 1.0, EFFICIENCY_FACTOR, "share of the kernels' speed that the training framework reaches"),
     ]
     if moe:
         out.append(_factor("trainer.moe_host_layer_s", now.moe_host_layer_s, HOST_FACTOR, "host floor of a MoE layer"))
@@ -102,11 +105,12 @@ def _host(scenario: Scenario) -> list[Uncertain]:
     if trainer.tensor_parallel * trainer.context_parallel * trainer.expert_parallel > 1:
         own = trainer.communication_overlap
         high = min(1.0, own + OVERLAP_SPREAD)
-        out.append(Uncertain("trainer.communication_overlap", own, high, False, "overlap of training communication"))
+        reason = "overlap of training communication"
+        out.append(UncertainInput("trainer.communication_overlap", own, high, False, reason))
     return [item for item in out if item.high > item.low]
 
 
-def _device(scenario: Scenario) -> list[Uncertain]:
+def _device(scenario: Scenario) -> list[UncertainInput]:
     hardware = scenario.hardware
     factors = {
         "bf16_flops": (DEVICE_FACTOR, "efficiency of modelled matrix kernels"),
@@ -125,13 +129,13 @@ def _device(scenario: Scenario) -> list[Uncertain]:
     ]
 
 
-def _workload(scenario: Scenario) -> list[Uncertain]:
+def _workload(scenario: Scenario) -> list[UncertainInput]:
     length, rho = scenario.workload.response_tokens, scenario.workload.group_correlation
-    out = [Uncertain("workload.group_correlation", max(0.0, rho - 0.3), min(1.0, rho + 0.3), False, "unpublished")]
+    out = [UncertainInput("workload.group_correlation", max(0.0, rho - 0.3), min(1.0, rho + 0.3), False, "unpublished")]
     mean = getattr(length, "mean_tokens", None)
     if mean is not None:
         highest = min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.max_sequence_tokens)
-        item = Uncertain(
+        item = UncertainInput(
             "workload.response_tokens.mean_tokens", mean / MEAN_LENGTH_FACTOR, highest, True, "mean length"
         )
         out += [item] if item.high > item.low else []
@@ -139,16 +143,16 @@ def _workload(scenario: Scenario) -> list[Uncertain]:
     if sigma > 0:
         low, high = sigma * (1 - LOG_SIGMA_SPREAD), min(3.0, sigma * (1 + LOG_SIGMA_SPREAD))
         out.append(
-            Uncertain("workload.response_tokens.log_sigma", low, high, False, "shape of the length distribution")
+            UncertainInput("workload.response_tokens.log_sigma", low, high, False, "shape of the length distribution")
         )
     return out
 
 
-def _speculation(scenario: Scenario) -> list[Uncertain]:
+def _speculation(scenario: Scenario) -> list[UncertainInput]:
     if not scenario.speculation.active:
         return []
     return [
-        Uncertain(
+        UncertainInput(
             ACCEPTED,
             1 - ACCEPTANCE_SPREAD,
             1 + ACCEPTANCE_SPREAD,
@@ -158,16 +162,12 @@ def _speculation(scenario: Scenario) -> list[Uncertain]:
     ]
 
 
-ACCEPTED = "accepted_tokens_factor"
-"""Not a scenario key: scales all position acceptances, and with them acceptance length - 1."""
-
-
-def _parse(text: str) -> Uncertain:
+def _parse(text: str) -> UncertainInput:
     key, equals, span = text.partition("=")
     low, colon, high = span.partition(":")
     if not equals or not colon:
         raise InputError(f"--uncertain '{text}' is not KEY=LOW:HIGH, such as engine.host_iteration_s=0.001:0.003")
-    if key != ACCEPTED:
+    if key not in (ACCEPTED, EFFICIENCY):
         check_key(key, f"--uncertain {text}")
     try:
         bounds = float(low), float(high)
@@ -175,29 +175,31 @@ def _parse(text: str) -> Uncertain:
         raise InputError(f"--uncertain {text}: LOW and HIGH must be numbers") from error
     if not bounds[0] < bounds[1]:
         raise InputError(f"--uncertain {text}: LOW must be below HIGH")
-    return Uncertain(key, *bounds, reason="given")
+    return UncertainInput(key, *bounds, reason="given")
 
 
-def drawn_assignment(scenario: Scenario, inputs: Sequence[Uncertain], shares: FloatArray) -> dict[str, str]:
-    """Overrides of ``scenario`` with input i at quantile shares[i]."""
-    out: dict[str, str] = {}
-    for item, share in zip(inputs, shares, strict=True):
+def drawn_overrides(scenario: Scenario, inputs: Sequence[UncertainInput], quantiles: FloatArray) -> Overrides:
+    """Overrides of ``scenario`` with every input at its quantile, in order."""
+    out: Overrides = {}
+    for item, quantile in zip(inputs, quantiles, strict=True):
+        value = item.at(float(quantile))
         if item.key == ACCEPTED:
-            out |= _scaled_acceptance(scenario, item.at(float(share)))
+            out |= _scaled_acceptance(scenario, value)
+        elif item.key == EFFICIENCY:
+            out |= {key: min(1.0, now * value) for key, now in _efficiencies(scenario).items()}
         else:
-            out |= item.assignment(float(share))
+            out[item.key] = value
     return out
 
 
-def _scaled_acceptance(scenario: Scenario, factor: float) -> dict[str, str]:
+def _scaled_acceptance(scenario: Scenario, factor: float) -> Overrides:
     speculation = scenario.speculation
     if not speculation.active:
         return {}
     match = speculation.match_probability if speculation.method in ("ngram", "suffix") else 1.0
     rates = acceptance_of(speculation).position_rates / (match or 1.0)
-    scaled = ", ".join(repr(float(p)) for p in np.minimum(rates * factor, 1.0))
     return {
-        "speculation.acceptance_length": "null",
-        "speculation.first_acceptance": "null",
-        "speculation.position_acceptance": f"[{scaled}]",
+        "speculation.acceptance_length": None,
+        "speculation.first_acceptance": None,
+        "speculation.position_acceptance": [float(p) for p in np.minimum(rates * factor, 1.0)],
     }

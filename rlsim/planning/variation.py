@@ -1,4 +1,4 @@
-"""From an assignment of keys to a checked scenario, with three keys that stand for several.
+"""From overrides to a checked scenario, with three keys that stand for several.
 
 ``k`` drafts that many tokens under the scenario's own acceptance process (0: no speculation), where
 ``speculation.draft_length`` alone would keep the acceptance length. ``lag`` is the policy lag; 0 is synchronous on
@@ -9,7 +9,8 @@ changes its size without a new split keeps its share.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -21,6 +22,10 @@ from rlsim.schema.messages import nearest_key
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.workload.acceptance import acceptance_of
+
+Setting = bool | int | float | str | list[Any] | dict[str, Any] | None
+Overrides = dict[str, Setting]
+"""Values by dotted scenario key, as ``--set`` gives them, or by one of the derived keys."""
 
 DERIVED_KEYS = ("k", "lag", "generation_share")
 DEFAULT_GENERATION_SHARE = 0.5
@@ -48,43 +53,41 @@ def _known(annotation: Any, parts: Sequence[str]) -> bool:
     return any(_known(argument, parts) for argument in get_args(annotation))
 
 
-def varied(scenario: Scenario, assignment: Mapping[str, str]) -> Scenario:
-    """``scenario`` with the assigned values, validated as a file would be. Raises InputError."""
-    return vary(scenario, *overrides_of(scenario, assignment))
+def varied(scenario: Scenario, overrides: Overrides) -> Scenario:
+    """``scenario`` with the given values, validated as a file would be. Raises InputError."""
+    return vary(scenario, resolved(scenario, overrides))
 
 
-def overrides_of(scenario: Scenario, assignment: Mapping[str, str]) -> list[str]:
-    """Overrides ``a.b=value`` that put ``assignment`` into effect, derived keys resolved. Raises InputError."""
-    out = [f"{key}={value}" for key, value in assignment.items() if key not in DERIVED_KEYS]
-    if "k" in assignment:
-        out += _drafting(scenario.speculation, _whole(assignment, "k"))
-    if "lag" in assignment:
-        out += _lagging(scenario, _whole(assignment, "lag"))
-    return out + _splitting(scenario, assignment)
+def resolved(scenario: Scenario, overrides: Overrides) -> Overrides:
+    """Scenario keys that put ``overrides`` into effect, with no derived key left. Raises InputError."""
+    out = {key: value for key, value in overrides.items() if key not in DERIVED_KEYS}
+    if "k" in overrides:
+        out |= _drafting(scenario.speculation, _whole(overrides, "k"))
+    if "lag" in overrides:
+        out |= _lagging(scenario, _whole(overrides, "lag"))
+    return out | _splitting(scenario, overrides)
 
 
-def _whole(assignment: Mapping[str, str], key: str) -> int:
-    try:
-        value = int(assignment[key])
-    except ValueError as error:
-        raise InputError(f"{key}={assignment[key]}: must be a whole number") from error
+def _whole(overrides: Overrides, key: str) -> int:
+    value = overrides[key]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"{key}={value}: must be a whole number")
     if value < 0:
         raise InputError(f"{key}={value}: must be at least 0")
     return value
 
 
-def _drafting(speculation: Speculation, k: int) -> list[str]:
+def _drafting(speculation: Speculation, k: int) -> Overrides:
     if k == 0:
-        return ["speculation.method=none", "speculation.draft_length=0"]
+        return {"speculation.method": "none", "speculation.draft_length": 0}
     if not speculation.active:
         raise InputError("k needs a scenario with speculation (method and acceptance), or give speculation.* keys")
-    rates = ", ".join(repr(float(p)) for p in extended_rates(speculation, k))
-    return [
-        f"speculation.draft_length={k}",
-        "speculation.acceptance_length=null",
-        "speculation.first_acceptance=null",
-        f"speculation.position_acceptance=[{rates}]",
-    ]
+    return {
+        "speculation.draft_length": k,
+        "speculation.acceptance_length": None,
+        "speculation.first_acceptance": None,
+        "speculation.position_acceptance": extended_rates(speculation, k),
+    }
 
 
 def extended_rates(speculation: Speculation, draft_length: int) -> list[float]:
@@ -106,66 +109,61 @@ def extended_rates(speculation: Speculation, draft_length: int) -> list[float]:
     return [float(p) for p in np.clip(cumulative, 0.0, 1.0)]
 
 
-def _lagging(scenario: Scenario, lag: int) -> list[str]:
+def _lagging(scenario: Scenario, lag: int) -> Overrides:
     if lag == 0:
-        out = ["loop.mode=sync", "loop.policy_lag=0", "cluster.generation_gpus=null", "cluster.training_gpus=null"]
-        return out + (["loop.refit=auto"] if scenario.loop.refit != "auto" else [])
-    warmup = max(scenario.simulation.warmup_steps, lag + 1)
-    steps = lag * -(-max(scenario.simulation.steps, ASYNC_MEASURED_STEPS) // lag)
-    out = [
-        "loop.mode=async",
-        f"loop.policy_lag={lag}",
-        f"simulation.warmup_steps={warmup}",
-        f"simulation.steps={steps}",
-    ]
-    return out + (["loop.refit=auto"] if scenario.loop.refit == "colocated" else [])
+        shared = {"cluster.generation_gpus": None, "cluster.training_gpus": None}
+        refit = {} if scenario.loop.refit == "auto" else {"loop.refit": "auto"}
+        return {"loop.mode": "sync", "loop.policy_lag": 0, **shared, **refit}
+    refit = {"loop.refit": "auto"} if scenario.loop.refit == "colocated" else {}
+    return {
+        "loop.mode": "async",
+        "loop.policy_lag": lag,
+        "simulation.warmup_steps": max(scenario.simulation.warmup_steps, lag + 1),
+        "simulation.steps": lag * -(-max(scenario.simulation.steps, ASYNC_MEASURED_STEPS) // lag),
+        **refit,
+    }
 
 
-def _splitting(scenario: Scenario, assignment: Mapping[str, str]) -> list[str]:
+def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
     """The split of the pools, where it follows from a share."""
-    given = {"cluster.generation_gpus", "cluster.training_gpus"} & assignment.keys()
-    if "generation_share" in assignment and given:
+    given = {"cluster.generation_gpus", "cluster.training_gpus"} & overrides.keys()
+    if "generation_share" in overrides and given:
         raise InputError(f"generation_share and {min(given)} contradict each other; give one of them")
-    if given or assignment.get("lag") == "0":
-        return []
+    if given or overrides.get("lag") == 0:
+        return {}
     cluster = scenario.cluster
     own = DEFAULT_GENERATION_SHARE if cluster.colocated else cluster.generation / cluster.num_gpus
-    wanted = "generation_share" in assignment or (
-        "lag" in assignment if cluster.colocated else bool({"cluster.num_gpus", "lag"} & assignment.keys())
+    wanted = "generation_share" in overrides or (
+        "lag" in overrides if cluster.colocated else bool({"cluster.num_gpus", "lag"} & overrides.keys())
     )
     if not wanted:
-        return []
-    share = _share(assignment.get("generation_share", str(own)))
-    gpus = _number(scenario, assignment, "cluster", "num_gpus")
-    generation = split_gpus(
-        gpus, share, _gpus_of(scenario, assignment, "engine"), _gpus_of(scenario, assignment, "trainer")
-    )
-    return [f"cluster.generation_gpus={generation}", f"cluster.training_gpus={gpus - generation}"]
+        return {}
+    share = _share(overrides.get("generation_share", own))
+    gpus = _size(scenario, overrides, "cluster.num_gpus")
+    generation = split_gpus(gpus, share, *(_group_gpus(scenario, overrides, part) for part in ("engine", "trainer")))
+    return {"cluster.generation_gpus": generation, "cluster.training_gpus": gpus - generation}
 
 
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError as error:
-        raise InputError(f"generation_share={text}: must be a number between 0 and 1") from error
-    if not 0 < share < 1:
-        raise InputError(f"generation_share={text}: must lie between 0 and 1")
-    return share
+def _share(value: Setting) -> float:
+    if not isinstance(value, int | float):
+        raise InputError(f"generation_share={value}: must be a number between 0 and 1")
+    if not 0 < value < 1:
+        raise InputError(f"generation_share={value}: must lie between 0 and 1")
+    return value
 
 
-def _number(scenario: Scenario, assignment: Mapping[str, str], section: str, key: str) -> int:
-    text = assignment.get(f"{section}.{key}")
-    if text is None:
-        return int(getattr(getattr(scenario, section), key))
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"{section}.{key}: must be a whole number, got '{text}'") from error
+def _size(scenario: Scenario, overrides: Overrides, key: str) -> int:
+    section, _, name = key.partition(".")
+    value = overrides.get(key, getattr(getattr(scenario, section), name))
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"{key}: must be a whole number, got '{value}'")
+    return value
 
 
-def _gpus_of(scenario: Scenario, assignment: Mapping[str, str], section: str) -> int:
-    sizes = ("tensor_parallel", "pipeline_parallel") + (("context_parallel",) if section == "trainer" else ())
-    return int(np.prod([_number(scenario, assignment, section, size) for size in sizes]))
+def _group_gpus(scenario: Scenario, overrides: Overrides, section: str) -> int:
+    """GPUs of a replica of the engine, or of a model-parallel shard of the trainer."""
+    sizes = ("tensor", "pipeline") + (("context",) if section == "trainer" else ())
+    return math.prod(_size(scenario, overrides, f"{section}.{size}_parallel") for size in sizes)
 
 
 def split_gpus(num_gpus: int, share: float, replica_gpus: int, shard_gpus: int) -> int:

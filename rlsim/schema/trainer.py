@@ -66,6 +66,9 @@ class Trainer(Strict):
         le=1,
         description="Share of the operator tables' speed that the framework's kernels reach; default: fitted.",
     )
+    moe_device_efficiency: float | None = Field(
+        default=None, gt=0, le=1, description="The same of expert layers; default: device_efficiency, else fitted."
+    )
     moe_host_layer_s: float | None = Field(
         default=None,
         ge=0,

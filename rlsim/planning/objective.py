@@ -1,4 +1,4 @@
-"""What a plan is for and what it must keep to, reduced to seconds per step."""
+"""What a plan is for and what it must keep to, reduced to seconds per step; money and energy of a step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rlsim.errors import InputError
-from rlsim.planning.money import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from rlsim.schema.scenario import Scenario
 
-Objective = Literal[
+SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 86400.0
+
+Measure = Literal[
     "step_time", "tokens_per_s", "steps_per_day", "time_to_n_steps", "cost_per_step", "energy_per_step", "gpus"
 ]
 PER_GPU = ("cost_per_step", "energy_per_step")
@@ -26,14 +28,29 @@ UNITS = {
 }
 
 
-@dataclass(frozen=True)
-class Goal:
-    """Objective and constraints. steps: length of the run that deadline_s (seconds) and budget_usd hold for.
+def price_usd(scenario: Scenario) -> float:
+    """Price of a GPU for an hour (hardware.price_per_gpu_hour_usd)."""
+    return scenario.hardware.price_per_gpu_hour_usd.value
 
-    target_step_s: with objective gpus, the step time that the smallest cluster must reach.
+
+def cost_usd(scenario: Scenario, seconds: float) -> float:
+    """Price of all GPUs of the scenario for ``seconds``, busy or not."""
+    return scenario.cluster.num_gpus * price_usd(scenario) * seconds / SECONDS_PER_HOUR
+
+
+def energy_j(scenario: Scenario, seconds: float) -> float:
+    """Energy in joules of all GPUs at their power limit (hardware.power_w) for ``seconds``: an upper bound."""
+    return scenario.cluster.num_gpus * scenario.hardware.power_w.value * seconds
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is made best, and constraints. steps: length of the run that deadline_s (seconds) and budget_usd hold for.
+
+    target_step_s: with measure gpus, the step time that the smallest cluster must reach.
     """
 
-    objective: Objective = "step_time"
+    measure: Measure = "step_time"
     steps: int | None = None
     deadline_s: float | None = None
     budget_usd: float | None = None
@@ -41,20 +58,20 @@ class Goal:
 
     def check(self) -> None:
         """Raise InputError for contradictions."""
-        if self.objective not in get_args(Objective):
-            raise InputError(f"--objective {self.objective}: must be one of {', '.join(get_args(Objective))}")
+        if self.measure not in get_args(Measure):
+            raise InputError(f"--objective {self.measure}: must be one of {', '.join(get_args(Measure))}")
         needs_steps = [
             name
             for name, given in (
                 ("--deadline-hours", self.deadline_s is not None),
                 ("--budget-usd", self.budget_usd is not None),
-                ("--objective time_to_n_steps", self.objective == "time_to_n_steps"),
+                ("--objective time_to_n_steps", self.measure == "time_to_n_steps"),
             )
             if given
         ]
         if needs_steps and self.steps is None:
             raise InputError(f"{needs_steps[0]} needs --steps N, the length of the run")
-        if (self.objective == "gpus") != (self.target_step_s is not None):
+        if (self.measure == "gpus") != (self.target_step_s is not None):
             raise InputError(
                 "--objective gpus and --target-step-s S belong together: the smallest cluster that reaches S"
             )
@@ -75,19 +92,24 @@ class Goal:
         if self.deadline_s is not None and self.steps:
             out["deadline"] = self.deadline_s / self.steps
         if self.budget_usd is not None and self.steps:
-            per_second = gpus * scenario.hardware.price_per_gpu_hour_usd.value / SECONDS_PER_HOUR
+            per_second = gpus * price_usd(scenario) / SECONDS_PER_HOUR
             out["budget"] = self.budget_usd / self.steps / per_second
         return out
 
+    def breach(self, scenario: Scenario, gpus: int, step_s: float) -> float:
+        """Step time over the longest one allowed, the worst over constraints: up to 1 all are kept; 0 without any."""
+        allowed = self.longest_step_s(scenario, gpus).values()
+        return max((step_s / longest for longest in allowed), default=0.0)
+
     def score(self, gpus: int, step_s: float) -> tuple[float, float]:
         """Smaller is better; the second entry decides between equals."""
-        if self.objective == "gpus":
+        if self.measure == "gpus":
             return float(gpus), step_s
-        return (step_s * gpus if self.objective in PER_GPU else step_s), float(gpus)
+        return (step_s * gpus if self.measure in PER_GPU else step_s), float(gpus)
 
     def value(self, scenario: Scenario, gpus: int, step_s: float, tokens_per_step: float) -> float:
-        """The objective in its own unit."""
-        price = scenario.hardware.price_per_gpu_hour_usd.value / SECONDS_PER_HOUR
+        """What is made best, in its own unit."""
+        price = price_usd(scenario) / SECONDS_PER_HOUR
         return {
             "step_time": step_s,
             "tokens_per_s": tokens_per_step / step_s,
@@ -96,4 +118,4 @@ class Goal:
             "cost_per_step": step_s * gpus * price,
             "energy_per_step": step_s * gpus * scenario.hardware.power_w.value,
             "gpus": float(gpus),
-        }[self.objective]
+        }[self.measure]

@@ -2,82 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from rlsim.planning.evaluate import STEP_PHASES, ArmTimes, simulate
-from rlsim.planning.money import cost_usd, energy_j
+from rlsim.planning.evaluate import STEP_PHASES, ArmTimes, simulate, speedups_over
+from rlsim.planning.objective import cost_usd, energy_j, price_usd
+from rlsim.planning.results import Comparison, PhaseChange
 from rlsim.results import Quantity
 from rlsim.schema.scenario import Scenario
-from rlsim.statistics import interval
-from rlsim.summary import speedups
+from rlsim.statistics import interval, widened
 
 IGNORED = ("name", "question", "assumptions")
 """Keys that describe a scenario without changing its answer."""
 
 
-@dataclass(frozen=True)
-class PhaseChange:
-    """Seconds that a phase adds to the step of A and of B. share: of the difference of the steps."""
-
-    phase: str
-    before_s: float
-    after_s: float
-    share: float | None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """B against A. differences: dotted key -> (value in A, value in B); None where a side lacks the key.
-
-    paired: both drew the same work, so that ``speedup`` (step of A over step of B) is taken replication by replication.
-    """
-
-    names: tuple[str, str]
-    differences: dict[str, tuple[Any, Any]]
-    step_s: tuple[Quantity, Quantity]
-    speedup: Quantity
-    paired: bool
-    phases: tuple[PhaseChange, ...]
-    cost_per_step_usd: tuple[float, float]
-    energy_per_step_j: tuple[float, float]
-
-    @property
-    def explains(self) -> PhaseChange | None:
-        """The phase with the largest difference; None where nothing differs."""
-        largest = max(self.phases, key=lambda change: abs(change.after_s - change.before_s))
-        return largest if largest.after_s != largest.before_s else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The form of ``--json``."""
-        return {
-            "schema": "rlsim.comparison/1",
-            "scenarios": list(self.names),
-            "differences": {key: list(pair) for key, pair in self.differences.items()},
-            "step_s": [quantity.as_dict() for quantity in self.step_s],
-            "speedup": self.speedup.as_dict(),
-            "paired": self.paired,
-            "phases": [vars(change) for change in self.phases],
-            "explained_by": self.explains.phase if self.explains else None,
-            "cost_per_step_usd": list(self.cost_per_step_usd),
-            "energy_per_step_j": list(self.energy_per_step_j),
-        }
-
-
 def compare(first: Scenario, second: Scenario) -> Comparison:
     """Simulate both as they are (no baselines). Raises Infeasible where one cannot run."""
-    runs = (simulate(first), simulate(second))
+    before = simulate(first)
+    runs = (before, simulate(second) if differences(first, second) else before)
     paired = _same_work(first, second)
     return Comparison(
         names=(first.name, second.name),
         differences=differences(first, second),
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
-        speedup=_speedup(runs, paired),
+        speedup=_speedup((first, second), runs, paired),
         paired=paired,
         phases=_phases((first, second), runs),
         cost_per_step_usd=(cost_usd(first, runs[0].arm.step_s.mean), cost_usd(second, runs[1].arm.step_s.mean)),
         energy_per_step_j=(energy_j(first, runs[0].arm.step_s.mean), energy_j(second, runs[1].arm.step_s.mean)),
+        price_per_gpu_hour_usd=(price_usd(first), price_usd(second)),
     )
 
 
@@ -104,12 +58,15 @@ def _same_work(first: Scenario, second: Scenario) -> bool:
     return first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications)
 
 
-def _speedup(runs: tuple[ArmTimes, ArmTimes], paired: bool) -> Quantity:
-    first, second = runs[0].step_s, runs[1].step_s
-    if paired and len(first) == len(second):
-        generation = (runs[0].generation_s, runs[1].generation_s)
-        return speedups(generation, (first, second), 0.0)[1]
-    return interval([a / b for a in first for b in second])
+def _speedup(scenarios: tuple[Scenario, Scenario], runs: tuple[ArmTimes, ArmTimes], paired: bool) -> Quantity:
+    """Step of A over step of B. One model on one device errs alike on both sides, which leaves the error of a speed-up
+    as in a projection; otherwise the errors of the two steps are independent."""
+    first, second = runs
+    alike = all(getattr(scenarios[0], part) == getattr(scenarios[1], part) for part in ("model", "hardware"))
+    if paired and alike and len(first.step_s) == len(second.step_s):
+        return speedups_over(first, second)[1]
+    ratios = interval([a / b for a in first.step_s for b in second.step_s])
+    return widened(ratios, 0.0 if first is second else math.hypot(first.step_error, second.step_error))
 
 
 def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[ArmTimes, ArmTimes]) -> tuple[PhaseChange, ...]:

@@ -1,0 +1,333 @@
+"""What sweeps, plans, comparisons and sensitivities answer: records to read, as tables and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlsim.errors import Infeasible
+from rlsim.planning.grammar import Axis
+from rlsim.planning.layouts import Layout
+from rlsim.planning.objective import Objective
+from rlsim.results import Quantity
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Row = dict[str, Any]
+"""A line of a table: column to number or text."""
+BATCH_KEYS = ("workload.prompts_per_step", "workload.generations_per_prompt")
+"""Axes that change how many samples a step consumes."""
+Status = Literal["ok", "infeasible", "invalid"]
+
+
+@dataclass(frozen=True)
+class CellNumbers:
+    """A scenario's step in numbers; seconds, tokens, bytes per GPU and USD, means over all replications.
+
+    limit: the longest phase and its largest part. The baseline's numbers and
+    the speed-ups over it are None where no baseline was asked for.
+    """
+
+    num_gpus: int
+    generation_gpus: int
+    training_gpus: int
+    method: str
+    draft_length: int
+    acceptance_length: float
+    policy_lag: int
+    step_s: Quantity
+    data_s: float
+    prepare_s: float
+    generation_s: float
+    logprob_s: float
+    train_s: float
+    refit_s: float
+    exposed_generation_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    cost_per_step_usd: float
+    energy_per_step_j: float
+    generation_memory_bytes: float
+    training_memory_bytes: float
+    limit: str
+    baseline_step_s: float | None
+    baseline_cost_per_step_usd: float | None
+    rollout_speedup: Quantity | None
+    end_to_end_speedup: Quantity | None
+    digest: str
+
+    def row(self) -> Row:
+        """Columns of results.csv and of plan.json; an interval takes three, what is None takes none."""
+        out: Row = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Quantity):
+                name, unit = (item.name[:-2], "_s") if item.name.endswith("_s") else (item.name, "")
+                out |= {item.name: value.mean, f"{name}_low{unit}": value.low, f"{name}_high{unit}": value.high}
+            elif value is not None:
+                out[item.name] = value
+        return out
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a cell came to: numbers, or in one line the reason why it has none.
+
+    infeasible: the reason with the bound that was violated.
+    """
+
+    status: Status
+    reason: str = ""
+    numbers: CellNumbers | None = None
+    infeasible: Infeasible | None = None
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Rows in the order of the grid: the axes, status (ok, infeasible, invalid), reason, then the numbers.
+
+    batch: prompts per step and generations per prompt of the scenario, where no axis varies them.
+    """
+
+    scenario: str
+    axes: tuple[Axis, ...]
+    rows: tuple[Row, ...]
+    replications: int
+    batch: tuple[int, int]
+
+    @property
+    def done(self) -> list[Row]:
+        """Rows of cells that can run."""
+        return [row for row in self.rows if row["status"] == "ok"]
+
+    def samples(self, row: Row) -> int:
+        """Samples that a step of the cell consumes."""
+        prompts, generations = (row.get(key, own) for key, own in zip(BATCH_KEYS, self.batch, strict=True))
+        return int(prompts * generations)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form of ``--json``."""
+        return {
+            "schema": "rlsim.sweep/1",
+            "scenario": self.scenario,
+            "axes": {",".join(axis.keys): list(axis.values) for axis in self.axes},
+            "replications": self.replications,
+            "rows": list(self.rows),
+        }
+
+    def to_frame(self) -> DataFrame:
+        """The rows as a pandas table, axes first whatever the first rows lack."""
+        from rlsim.planning.frames import frame_of
+
+        return frame_of(
+            self.rows, columns=list(dict.fromkeys(name for row in (*self.done, *self.rows) for name in row))
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        shown = [*(axis.name for axis in self.axes), "status", "step_s", "rollout_speedup", "end_to_end_speedup"]
+        return str(self.to_frame()[[*shown, "cost_per_step_usd", "limit"]].to_html(index=False))
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One plan. trainers: trainer layouts it was chosen from. bound_s: closed-form bound on the search's drawn work."""
+
+    layout: Layout
+    trainers: int
+    bound_s: float
+    numbers: CellNumbers
+
+    @property
+    def name(self) -> str:
+        """The plan in a line."""
+        return str(self.layout)
+
+    @property
+    def step_s(self) -> float:
+        """Its step time, the one number shown of it."""
+        return self.numbers.step_s.mean
+
+    def as_dict(self) -> Row:
+        """Flat form of tables and JSON."""
+        return {"plan": self.name, **self.layout.overrides(), "bound_s": self.bound_s, **self.numbers.row()}
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """``first`` beat ``second`` in a share ``wins`` of ``draws``; ratio: 90 % interval of second over first."""
+
+    first: str
+    second: str
+    wins: float
+    ratio_low: float
+    ratio_high: float
+    draws: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """One stage on the way from the scenario as it is to the best plan, and the step after it."""
+
+    what: str
+    step_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer.
+
+    best, near (within 3 % of it by the objective), pareto (step time against cost), by_group (best of every cluster
+    size and lag): plans on their final numbers. ranked: those, then what the search left behind them. current (the
+    scenario as it is, None where it cannot run) and waterfall (what drafting, layouts, split and lag bring on the way
+    from it). considered, configurations, simulated: combinations looked at, valid ones, and simulated ones; exhaustive:
+    no plan outside can be better.
+    """
+
+    scenario: str
+    objective: Objective
+    objective_value: float
+    best: PlanRow
+    near: tuple[PlanRow, ...]
+    pareto: tuple[PlanRow, ...]
+    by_group: tuple[PlanRow, ...]
+    ranked: tuple[PlanRow, ...]
+    current: CellNumbers | None
+    waterfall: tuple[Change, ...]
+    confidence: tuple[Confidence, ...]
+    considered: int
+    configurations: int
+    simulated: int
+    exhaustive: bool
+    best_scenario: str = field(repr=False, default="")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form of ``--json``."""
+        return {
+            "schema": "rlsim.plan/1",
+            "scenario": self.scenario,
+            "objective": self.objective.measure,
+            "objective_value": self.objective_value,
+            "best": self.best.as_dict(),
+            "near": [row.as_dict() for row in self.near],
+            "pareto": [row.as_dict() for row in self.pareto],
+            "by_group": [row.as_dict() for row in self.by_group],
+            "current": self.current.row() if self.current is not None else None,
+            "waterfall": [vars(change) for change in self.waterfall],
+            "confidence": [vars(item) for item in self.confidence],
+            "considered": self.considered,
+            "configurations": self.configurations,
+            "simulated": self.simulated,
+            "exhaustive": self.exhaustive,
+        }
+
+    def to_frame(self) -> DataFrame:
+        """All ranked plans as a pandas table, best first."""
+        from rlsim.planning.frames import frame_of
+
+        return frame_of([row.as_dict() for row in self.ranked])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        near = self.to_frame().head(len(self.near))
+        return str(
+            near[["plan", "step_s", "step_low_s", "step_high_s", "cost_per_step_usd", "limit"]].to_html(index=False)
+        )
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """Seconds that a phase adds to the step of A and of B. share: of the difference of the steps."""
+
+    phase: str
+    before_s: float
+    after_s: float
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """B against A. differences: dotted key -> (value in A, value in B); None where a side lacks the key.
+
+    paired: both drew the same work, so that ``speedup`` (step of A over step of B) is taken replication by replication.
+    """
+
+    names: tuple[str, str]
+    differences: Mapping[str, tuple[Any, Any]]
+    step_s: tuple[Quantity, Quantity]
+    speedup: Quantity
+    paired: bool
+    phases: tuple[PhaseChange, ...]
+    cost_per_step_usd: tuple[float, float]
+    energy_per_step_j: tuple[float, float]
+    price_per_gpu_hour_usd: tuple[float, float]
+
+    @property
+    def explains(self) -> PhaseChange | None:
+        """The phase with the largest difference; None where nothing differs."""
+        largest = max(self.phases, key=lambda change: abs(change.after_s - change.before_s))
+        return largest if largest.after_s != largest.before_s else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form of ``--json``."""
+        return {
+            "schema": "rlsim.comparison/1",
+            "scenarios": list(self.names),
+            "differences": {key: list(pair) for key, pair in self.differences.items()},
+            "step_s": [quantity.as_dict() for quantity in self.step_s],
+            "speedup": self.speedup.as_dict(),
+            "paired": self.paired,
+            "phases": [vars(change) for change in self.phases],
+            "explained_by": self.explains.phase if self.explains else None,
+            "cost_per_step_usd": list(self.cost_per_step_usd),
+            "energy_per_step_j": list(self.energy_per_step_j),
+            "price_per_gpu_hour_usd": list(self.price_per_gpu_hour_usd),
+        }
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One uncertain input.
+
+    share: first-order Sobol index, the share of the variance of ln(step) that would vanish if the input were known.
+    total: total-order index, with its interactions. narrowed: width of the interval then over its width now.
+    """
+
+    key: str
+    low: float
+    high: float
+    share: float
+    total: float
+    narrowed: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Contributions, largest first; low_s, median_s, high_s: 90 % interval of the step over all inputs together.
+
+    fit: R^2 of the polynomial behind the indices. samples, failed: points, and those that could not be simulated.
+    """
+
+    scenario: str
+    contributions: tuple[Contribution, ...]
+    low_s: float
+    median_s: float
+    high_s: float
+    fit: float
+    samples: int
+    failed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form of ``--json``."""
+        return {
+            "schema": "rlsim.sensitivity/1",
+            "scenario": self.scenario,
+            "step_s": {"low": self.low_s, "median": self.median_s, "high": self.high_s},
+            "fit": self.fit,
+            "samples": self.samples,
+            "failed": self.failed,
+            "contributions": [vars(item) for item in self.contributions],
+        }

@@ -1,0 +1,149 @@
+"""A grid of scenarios, cell by cell on equal work: through interruptions, and the same for any number of jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlsim.errors import InputError
+from rlsim.loading import scenario_digest
+from rlsim.outputs import staged_folder
+from rlsim.planning.evaluate import evaluate_overrides
+from rlsim.planning.execution import executor, local_jobs
+from rlsim.planning.frames import identity_in, write_csv, write_parquet
+from rlsim.planning.grammar import Axis, grid, parse_axis
+from rlsim.planning.journal import JOURNAL, Journal, opened_journal
+from rlsim.planning.results import Row, SweepResult
+from rlsim.planning.variation import Overrides
+from rlsim.progress import ProgressLine
+from rlsim.schema.scenario import Scenario
+
+SWEEP_REPLICATIONS = 3
+"""Replications of a sweep's cell unless told otherwise: cells share their work, so differences show with few."""
+LARGEST_CHUNK = 8
+"""Neighbouring cells handed to a process at once; they share most of their costs."""
+JOURNAL_FORMAT = 1
+CSV, PARQUET = "results.csv", "results.parquet"
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    base: Scenario
+    settings: Overrides
+    cells: tuple[tuple[int, Overrides], ...]
+    run_steps: int | None
+
+
+def sweep(
+    scenario: Scenario,
+    vary: Sequence[str | Axis],
+    *,
+    replications: int | None = None,
+    run_steps: int | None = None,
+    jobs: int | None = 1,
+    dask: str | None = None,
+    out: Path | None = None,
+    overwrite: bool = False,
+) -> SweepResult:
+    """Evaluate ``scenario`` over the grid of ``vary`` (``key=values`` each, see :func:`parse_axis`).
+
+    replications: per cell, default SWEEP_REPLICATIONS or the scenario's where that is less; all cells draw the same
+    work. run_steps: adds time, cost and energy of a run of that many steps. jobs: processes (None: all cores). dask:
+    address of a Dask scheduler instead. out: folder for results.csv, results.parquet and pictures; an interrupted sweep
+    into the same folder goes on where it stopped, and finished results there are replaced only with ``overwrite``.
+    Raises InputError for wrong axes, where ``out`` holds results, and where no cell can run, which writes nothing.
+    """
+    axes = tuple(axis if isinstance(axis, Axis) else parse_axis(axis) for axis in vary)
+    if not axes:
+        raise InputError("a sweep needs at least one --vary KEY=VALUES")
+    cells = grid(axes)
+    count = replications or min(SWEEP_REPLICATIONS, scenario.simulation.replications)
+    fixed = any(key == "simulation.replications" for axis in axes for key in axis.keys)
+    base = _Chunk(scenario, {} if fixed else {"simulation.replications": count}, tuple(enumerate(cells)), run_steps)
+    identity = _identity(base, axes)
+    if out is not None and not overwrite:
+        _check_free(out, identity)
+    with opened_journal(out, identity) as journal:
+        rows = _run(base, jobs, dask, journal)
+        result = SweepResult(scenario.name, axes, tuple(rows), count, _batch(scenario))
+        if not result.done:
+            raise InputError(f"none of the {len(rows)} cells can run; the first: {rows[0]['reason']}")
+        if out is not None:
+            _write(result, out, identity)
+    return result
+
+
+def _batch(scenario: Scenario) -> tuple[int, int]:
+    return scenario.workload.prompts_per_step, scenario.workload.generations_per_prompt
+
+
+def _identity(whole: _Chunk, axes: Sequence[Axis]) -> str:
+    """What must agree for an interrupted sweep to be continued."""
+    from rlsim import __version__
+
+    written = [[axis.keys, axis.values] for axis in axes]
+    content = [JOURNAL_FORMAT, __version__, scenario_digest(whole.base), written, whole.settings, whole.run_steps]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _run(whole: _Chunk, jobs: int | None, dask: str | None, journal: Journal | None) -> list[Row]:
+    rows: dict[int, Row] = dict(journal.rows) if journal else {}
+    missing = [(index, cell) for index, cell in whole.cells if index not in rows]
+    size = _chunk_size(whole, jobs)
+    chunks = [
+        _Chunk(whole.base, whole.settings, tuple(missing[start : start + size]), whole.run_steps)
+        for start in range(0, len(missing), size)
+    ]
+    with ProgressLine("cells", len(whole.cells), len(rows)) as progress, executor(jobs, dask, len(chunks)) as run:
+        for _, finished in run(_evaluate_chunk, chunks):
+            if journal is not None:
+                journal.add(finished)
+            rows.update(finished)
+            progress.advance(len(finished))
+    return [rows[index] for index, _ in whole.cells]
+
+
+def _chunk_size(whole: _Chunk, jobs: int | None) -> int:
+    """Cells per task; asynchronous cells take seconds each and travel alone."""
+    first = whole.cells[0][1]
+    slow = whole.base.loop.mode == "async" or "lag" in first or "loop.mode" in first
+    return 1 if slow else max(1, min(LARGEST_CHUNK, len(whole.cells) // (4 * local_jobs(jobs))))
+
+
+def _evaluate_chunk(chunk: _Chunk) -> list[tuple[int, Row]]:
+    return [(index, _row(chunk, cell)) for index, cell in chunk.cells]
+
+
+def _row(chunk: _Chunk, cell: Overrides) -> Row:
+    result = evaluate_overrides(chunk.base, {**chunk.settings, **cell})
+    row: Row = {key: value if type(value) in (int, float, str) else json.dumps(value) for key, value in cell.items()}
+    row |= {"status": result.status, "reason": result.reason}
+    numbers = result.numbers
+    if numbers is not None:
+        row |= numbers.row()
+    if numbers is not None and chunk.run_steps is not None:
+        row["run_s"] = numbers.step_s.mean * chunk.run_steps
+        row["run_cost_usd"] = numbers.cost_per_step_usd * chunk.run_steps
+        row["run_energy_j"] = numbers.energy_per_step_j * chunk.run_steps
+    return row
+
+
+def _check_free(out: Path, identity: str) -> None:
+    """Raise InputError where the folder holds finished results of another sweep."""
+    if not (out / CSV).exists() or (out / JOURNAL).exists():
+        return
+    if identity_in(out / PARQUET) != identity:
+        raise InputError(f"{out}: holds the results of another sweep; choose another --out or give --overwrite")
+
+
+def _write(result: SweepResult, out: Path, identity: str) -> None:
+    from rlsim.planning.pictures import draw_sweep
+
+    frame = result.to_frame()
+    with staged_folder(out) as folder:
+        write_csv(frame, folder / CSV)
+        write_parquet(frame, folder / PARQUET, identity)
+        draw_sweep(result, folder)
