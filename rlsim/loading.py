@@ -13,15 +13,21 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rlsim.errors import InputError
+from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.errors import InputError, shortened
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
-from rlsim.hardware.profile import load_profile
-from rlsim.loading_yaml import parse_value, read_yaml
+from rlsim.hardware.fingerprint import file_digest, tables_digest
+from rlsim.hardware.fitted import DEFAULT, load_fitted, parameters_of
+from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, delivered_lengths, find_entry, length_file
+from rlsim.hardware.profile import anchored_tables, load_profile
+from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
-from rlsim.schema.messages import as_input_error
+from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
 
+OVERRIDES_CHARACTERS = 100
+"""Most of a list of overrides that a message repeats."""
+LENGTH_KEYS = ("prompt_tokens", "response_tokens")
 DIGEST_CHARACTERS = 16
 """Characters of a scenario's digest: 64 bits of its SHA-256, enough to tell scenarios apart in file names."""
 
@@ -34,12 +40,13 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     from the scenario's folder first, then from the current one. Raises InputError naming file, key and bound.
     """
     path = find_scenario(path_or_name)
-    return _assemble(read_yaml(path), overrides, str(path), path.parent)
+    text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
+    return _assemble(parse_yaml(text, where), overrides, where, path.parent, text)
 
 
 def vary(scenario: Scenario, *overrides: str) -> Scenario:
     """A copy of ``scenario`` with ``a.b=value`` overrides, validated like a file. Raises InputError."""
-    return _assemble(scenario.model_dump(mode="json"), overrides, f"scenario '{scenario.name}'", None)
+    return _assemble(scenario.model_dump(mode="json"), overrides, f"scenario '{shortened(scenario.name)}'", None)
 
 
 def find_scenario(path_or_name: str | Path) -> Path:
@@ -55,16 +62,25 @@ def find_scenario(path_or_name: str | Path) -> Path:
     try:
         return find_entry(given.stem, catalogue("scenarios"), "scenario")
     except InputError as error:
-        raise InputError(f"{given}: no such file, and {error}") from error
+        raise InputError(f"{shown_path(given)}: no such file, and {error}") from error
 
 
 def scenario_digest(scenario: Scenario) -> str:
-    """Digest of everything the answer depends on; a trace file counts by its content, not by where it lies."""
-    content = scenario.model_dump(mode="json")
+    """Digest of everything the answer depends on, and of the scenario's name.
+
+    Files count by their content, not by where they lie: length traces and every folder of operator tables that this
+    scenario opens. The default parameters count by their values. Question and assumptions do not count.
+    """
+    from rlsim import __version__
+
+    content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
+    content["simulation"]["parameters"] = parameters_of(scenario).model_dump(mode="json")
+    content["hardware"]["operator_tables"] = tables_digest(scenario.hardware, scenario.engine.name)
     for length in _traces(content):
-        trace = Path(length["path"])
-        if trace.is_file():
-            length["path"] = hashlib.sha256(trace.read_bytes()).hexdigest()
+        trace = length_file(length["path"])
+        if trace is not None:
+            length["path"] = file_digest(trace)
+    content["rlsim"] = __version__
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
@@ -91,20 +107,73 @@ def scenario_json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _assemble(document: dict[str, Any], overrides: Sequence[str], where: str, folder: Path | None) -> Scenario:
-    origin = f"{where} with {', '.join(overrides)}" if overrides else where
+def _assemble(
+    document: dict[str, Any], overrides: Sequence[str], where: str, folder: Path | None, text: str = ""
+) -> Scenario:
+    """The scenario of ``document`` under ``overrides``; text: the YAML it was read from, for the lines of messages."""
+    origin = f"{where} with {shortened(', '.join(overrides), OVERRIDES_CHARACTERS)}" if overrides else where
+    changed = [override.partition("=")[0].strip() for override in overrides]
+    _drop_other_kinds(document, overrides)
     for override in overrides:
         _apply(document, override, origin, folder)
+    _drop_stale_words(document, changed, overrides if text else ())
+    if isinstance(document.setdefault("simulation", {}), dict):
+        document["simulation"] = {"parameters": None, **document["simulation"]}
+        if document["simulation"]["parameters"] is None:
+            document["simulation"]["parameters"] = DEFAULT
     for path in _REFERENCES:
         *section, key = path.split(".")
         holder = document.get(section[0]) if section else document
         if isinstance(holder, dict) and isinstance(holder.get(key), str):
             holder[key] = _resolve(path, holder[key], origin, folder)
-    _anchor_traces(document, folder)
+    _anchor_files(document, folder, origin)
     try:
-        return Scenario.model_validate(document)
+        scenario = Scenario.model_validate(document)
     except ValidationError as error:
-        raise as_input_error(error, origin, Scenario) from error
+        raise as_input_error(error, origin, Scenario, _line_finder(text, changed)) from error
+    for number, assumption in enumerate(scenario.assumptions):
+        unknown = next((key for key in assumption.keys if not is_key(key, Scenario)), None)
+        if unknown is not None:
+            raise InputError(f"{origin}: assumptions[{number}]: {unknown_key(unknown, Scenario)}")
+    return scenario
+
+
+def _line_finder(text: str, changed: Sequence[str]) -> Callable[[str], int | None]:
+    """Lines of keys in ``text``; none for keys that an override has set."""
+    find = line_finder(text) if text else None
+    return lambda key: None if find is None or any(_same_branch(key, other) for other in changed) else find(key)
+
+
+def _same_branch(key: str, other: str) -> bool:
+    """Whether one of two dotted keys is, or lies below, the other."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _drop_other_kinds(document: dict[str, Any], overrides: Sequence[str]) -> None:
+    """A length whose kind an override changes keeps none of its keys: they describe another distribution."""
+    kinds = {key.strip(): value.strip() for key, equals, value in (item.partition("=") for item in overrides) if equals}
+    for name in LENGTH_KEYS:
+        workload, wanted = document.get("workload"), kinds.get(f"workload.{name}.kind")
+        length = workload.get(name) if isinstance(workload, dict) else None
+        if wanted is not None and isinstance(workload, dict) and isinstance(length, dict):
+            document["workload"] = workload if length.get("kind") == wanted else {**workload, name: {}}
+
+
+def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[str]) -> None:
+    """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
+    given = document.get("assumptions")
+    if isinstance(given, list) and "assumptions" not in changed:
+        document["assumptions"] = [
+            entry
+            for entry in given
+            if not isinstance(entry, dict)
+            or not isinstance(entry.get("keys"), list)
+            or not any(_same_branch(str(key), other) for key in entry["keys"] for other in changed)
+        ]
+    telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
+    if telling and "question" not in changed and isinstance(document.get("name"), str | None):
+        shown = [item for item in told if item.partition("=")[0].strip() in telling]
+        document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
 
 
 def _apply(document: dict[str, Any], override: str, origin: str, folder: Path | None) -> None:
@@ -112,7 +181,7 @@ def _apply(document: dict[str, Any], override: str, origin: str, folder: Path | 
     dotted, equals, text = override.partition("=")
     parts = dotted.strip().split(".")
     if not equals or not all(parts):
-        raise InputError(f"'{override}' is not KEY=VALUE, such as engine.tensor_parallel=8")
+        raise InputError(f"--set '{shortened(override)}' is not KEY=VALUE, such as engine.tensor_parallel=8")
     holder = document
     for depth, part in enumerate(parts[:-1], start=1):
         path = ".".join(parts[:depth])
@@ -120,9 +189,9 @@ def _apply(document: dict[str, Any], override: str, origin: str, folder: Path | 
         if isinstance(section, str) and path in _REFERENCES:
             section = _resolve(path, section, origin, folder)
         if not isinstance(section, dict | None):
-            raise InputError(f"{origin}: '{path}' holds a value, not further keys")
+            raise InputError(f"{origin}: '{shortened(path)}' holds a value, not further keys")
         holder[part] = holder = dict(section or {})
-    holder[parts[-1]] = parse_value(text, f"--set {override}")
+    holder[parts[-1]] = parse_value(text, f"--set {shortened(override, OVERRIDES_CHARACTERS)}")
 
 
 def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dict[str, Any]:
@@ -131,7 +200,7 @@ def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dic
     except InputError as error:
         raise InputError(f"{origin}: {path}: {error}") from error
     except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path
-        raise InputError(f"{origin}: {path}: {reference!r} cannot be a path ({error})") from error
+        raise InputError(f"{origin}: {path}: {shortened(repr(reference))} cannot be a path ({error})") from error
 
 
 def _load_draft(reference: str, folder: Path | None) -> dict[str, Any]:
@@ -148,24 +217,31 @@ _REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
     "model": lambda reference, folder: load_card(reference, folder).model_dump(mode="json"),
     "hardware": lambda reference, folder: load_profile(reference, folder).model_dump(mode="json"),
     "speculation.draft": _load_draft,
+    "simulation.parameters": lambda reference, folder: load_fitted(reference, folder).model_dump(mode="json"),
 }
 """Keys whose value may be a name or a path instead of a mapping."""
 
 
 def _traces(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     workload = document.get("workload")
-    for key in ("prompt_tokens", "response_tokens"):
+    for key in LENGTH_KEYS:
         length = workload.get(key) if isinstance(workload, dict) else None
         if isinstance(length, dict) and length.get("kind") == "trace" and isinstance(length.get("path"), str):
             yield length
 
 
-def _anchor_traces(document: dict[str, Any], folder: Path | None) -> None:
-    """Trace files beside the scenario get their whole path, so that the scenario means the same from anywhere."""
+def _anchor_files(document: dict[str, Any], folder: Path | None, origin: str) -> None:
+    """Traces and tables beside the scenario get their whole path, so that the scenario means the same from anywhere."""
     for length in _traces(document):
-        beside = (folder or Path()) / length["path"]
-        if beside.is_file():
-            length["path"] = str(beside.resolve())
+        found = length_file(length["path"], folder)
+        if found is not None and found.parent != delivered_lengths():
+            length["path"] = str(found.resolve())
+    profile = document.get("hardware")
+    if isinstance(profile, dict) and isinstance(profile.get("operator_tables"), str):
+        try:
+            profile["operator_tables"] = anchored_tables(profile["operator_tables"], folder or Path())
+        except InputError as error:
+            raise InputError(f"{origin}: hardware.{error}") from error
 
 
 class _Dumper(yaml.SafeDumper):

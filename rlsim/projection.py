@@ -298,7 +298,7 @@ def _assumptions(run: ArmRun) -> tuple[str, ...]:
     )
     if found.tables_error > 0:
         own.append(f"{found.tables_error:.0%} of a time among these is the self-check error of the measured tables.")
-    return (*scenario.assumptions, *own)
+    return (*(assumption.text for assumption in scenario.assumptions), *own)
 
 
 def _warnings(scenario: Scenario, cand: ArmRun) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from rlsim.costs.reference import reference_profile
 from rlsim.costs.refit import WeightMovement
 from rlsim.costs.seam import FloatArray, IterationTable, Part, PhaseCost
 from rlsim.costs.training import HEAD, TrainingCosts
-from rlsim.hardware.fitted import load_fitted
+from rlsim.hardware.fitted import parameters_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.fitted import FittedParameters
@@ -142,7 +142,7 @@ def build_costs(
     operators = Operators(profile, tables, reference, lent_tables(profile, reference, tables))
     fabric = Fabric(profile, tables, reference)
     layers = EngineLayers(scenario.model, scenario.engine, operators, fabric)
-    parameters = fitted or load_fitted(scenario.simulation.parameters)
+    parameters = fitted or parameters_of(scenario)
     overheads = overheads_of(scenario, parameters, tables_error(operators.sources))
     drafting = Drafting(layers, scenario.speculation, operators.profile.eager_launch_s.value)
     iteration = build_iteration(

@@ -43,6 +43,7 @@ def _add_sweep(app: typer.Typer, say: Say) -> None:
         dask: o.DaskOption = None,
         as_json: o.JsonOption = False,
         out: o.OutOption = None,
+        overwrite: o.OverwriteOption = False,
     ) -> None:
         """Project a grid of scenarios, each against its baseline, all on equal work.
 
@@ -63,6 +64,7 @@ def _add_sweep(app: typer.Typer, say: Say) -> None:
             jobs=jobs,
             dask=dask,
             out=out,
+            overwrite=overwrite,
         )
         say(_json(result.as_dict()) if as_json else render_sweep(result))
 

@@ -15,6 +15,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Also write the results into this folder.")
 ]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another sweep in --out.")]
 JobsOption = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Local processes; default all cores.")]
 DaskOption = Annotated[
     str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on this Dask scheduler, such as tcp://host:8786.")

@@ -20,7 +20,7 @@ from rlsim.costs.packing import MicroBatches
 from rlsim.costs.reference import reference_profile
 from rlsim.costs.refit import WeightMovement
 from rlsim.costs.seam import FloatArray, PhaseCost
-from rlsim.hardware.fitted import load_fitted
+from rlsim.hardware.fitted import parameters_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.scenario import Scenario
 
@@ -98,7 +98,7 @@ def shared_costs(scenario: Scenario) -> SharedCosts:
     """Costs of ``scenario``; raises Infeasible where it cannot run and InputError where its tables are missing."""
     built: ScenarioCosts = _engines.get(engine_key(scenario), lambda: build_costs(scenario, _operator_tables(scenario)))
     known: dict[tuple[str, bytes], PhaseCost] = _trainers.get(trainer_key(scenario), dict)
-    overheads = overheads_of(scenario, load_fitted(scenario.simulation.parameters))
+    overheads = overheads_of(scenario, parameters_of(scenario))
     own = replace(
         built,
         scenario=scenario,
@@ -113,7 +113,7 @@ def shared_costs(scenario: Scenario) -> SharedCosts:
 def transfer_s(scenario: Scenario) -> float:
     """Seconds of the weight transfer, with everything around it in a synchronous step, without pricing iterations."""
     fabric: Fabric = _fabrics.get((scenario.hardware, scenario.engine.name), lambda: _fabric(scenario))
-    movement = WeightMovement(scenario, fabric, overheads_of(scenario, load_fitted(scenario.simulation.parameters)))
+    movement = WeightMovement(scenario, fabric, overheads_of(scenario, parameters_of(scenario)))
     return (movement.prepare() if scenario.loop.mode == "sync" else movement.transfer()).seconds
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
 from rlsim.loading import scenario_digest
 from rlsim.loading_yaml import parse_value
@@ -18,7 +19,7 @@ from rlsim.planning.evaluate import evaluate_assignment
 from rlsim.planning.execution import executor, local_jobs
 from rlsim.planning.grammar import Axis, grid, parse_axis
 from rlsim.planning.journal import Journal
-from rlsim.planning.tables import columns_of, write_csv, write_parquet
+from rlsim.planning.tables import columns_of, parquet_identity, write_csv, write_parquet
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 
@@ -71,6 +72,7 @@ def sweep(
     jobs: int | None = 1,
     dask: str | None = None,
     out: Path | None = None,
+    overwrite: bool = False,
 ) -> SweepResult:
     """Evaluate ``scenario`` over the grid of ``vary`` (``key=values`` each, see :func:`parse_axis`).
 
@@ -78,7 +80,8 @@ def sweep(
     work. run_steps: adds time, cost and energy of a run of that many steps. jobs: processes (None: all cores; a script
     that asks for several needs the usual ``if __name__ == "__main__"``). dask: address of a Dask scheduler instead.
     out: folder for results.csv, results.parquet and pictures; an interrupted sweep into the same folder goes on where
-    it stopped. Raises InputError for wrong axes and where no cell can run (after writing the reasons).
+    it stopped. overwrite: replace the finished results of another sweep there. Raises InputError for wrong axes, for
+    such a folder otherwise, and where no cell can run; nothing is then left behind.
     """
     axes = tuple(axis if isinstance(axis, Axis) else parse_axis(axis) for axis in vary)
     if not axes:
@@ -91,15 +94,29 @@ def sweep(
         rows = _run(scenario, cells, settings, run_steps, jobs, dask, None)
     else:
         identity = _identity(scenario, axes, settings, run_steps)
+        if not overwrite:
+            _refuse_other_results(out, identity)
+        created = not out.exists()
         with closing(Journal(out, identity)) as journal:
             rows = _run(scenario, cells, settings, run_steps, jobs, dask, journal)
             result = SweepResult(scenario.name, axes, tuple(rows), count)
-            _write(result, out)
+            if result.done:
+                _write(result, out, identity)
             journal.remove()
+        if created and not result.done:
+            out.rmdir()
     result = SweepResult(scenario.name, axes, tuple(rows), count)
     if not result.done:
         raise InputError(f"none of the {len(rows)} cells can run; the first: {rows[0]['reason']}")
     return result
+
+
+def _refuse_other_results(out: Path, identity: str) -> None:
+    found = [name for name in ("results.parquet", "results.csv") if (out / name).exists()]
+    if found and parquet_identity(out / "results.parquet") != identity:
+        raise InputError(
+            f"{shown_path(out)}: holds {found[0]} of another sweep; choose another --out or replace it with --overwrite"
+        )
 
 
 def _identity(scenario: Scenario, axes: Sequence[Axis], settings: Sequence[str], run_steps: int | None) -> str:
@@ -168,13 +185,13 @@ def _typed(text: str) -> Any:
     return value if isinstance(value, int | float | str) and not isinstance(value, bool) else text
 
 
-def _write(result: SweepResult, out: Path) -> None:
+def _write(result: SweepResult, out: Path, identity: str) -> None:
     from rlsim.planning.pictures import draw_sweep
 
     columns = _columns(result)
     with staged_folder(out) as folder:
         write_csv(result.rows, folder / "results.csv", columns)
-        write_parquet(result.rows, folder / "results.parquet", columns)
+        write_parquet(result.rows, folder / "results.parquet", columns, identity)
         draw_sweep(result, folder)
 
 

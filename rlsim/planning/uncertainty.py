@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.hardware.fitted import load_fitted
+from rlsim.hardware.fitted import parameters_of
 from rlsim.planning.variation import check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.speculation.acceptance import acceptance_of
@@ -77,7 +77,7 @@ def _factor(key: str, value: float, factor: float, reason: str) -> Uncertain:
 
 def _host(scenario: Scenario) -> list[Uncertain]:
     """Host times and efficiencies that no operator table holds, around the values in effect."""
-    now = overheads_of(scenario, load_fitted(scenario.simulation.parameters))
+    now = overheads_of(scenario, parameters_of(scenario))
     moe = scenario.model.moe is not None
     efficiency = now.moe_efficiency if moe else now.dense_efficiency
     out = [

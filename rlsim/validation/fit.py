@@ -185,8 +185,8 @@ class Problem:
 
     def solve_linear(self, x: FloatArray, base: FloatArray, slope: FloatArray, rows: NDArray[np.bool_]) -> FloatArray:
         """Best parameters of the linearised problem on ``rows``: iteratively reweighted, bounded, with the prior."""
-        low = (np.array([p.low for p in self.parameters]) - x) / self.scale
-        high = (np.array([p.high for p in self.parameters]) - x) / self.scale
+        lows, highs = np.array([p.low for p in self.parameters]), np.array([p.high for p in self.parameters])
+        low, high = (lows - x) / self.scale, (highs - x) / self.scale
         prior = PRIOR_WEIGHT * np.eye(len(x))
         pull = -PRIOR_WEIGHT * (x - self.x0) / self.scale
         move = np.zeros(len(x))
@@ -196,7 +196,8 @@ class Problem:
             matrix = np.vstack([slope[rows] * w[:, None], prior])
             target = np.concatenate([-base[rows] * w, pull])
             move = lsq_linear(matrix, target, bounds=(np.minimum(low, -1e-9), np.maximum(high, 1e-9))).x
-        found: FloatArray = np.clip(x + move * self.scale, x + low * self.scale, x + high * self.scale)
+        # The bounds themselves: x + low * scale may round to just below them.
+        found: FloatArray = np.clip(x + move * self.scale, lows, highs)
         return found
 
     def loss(self, residuals: FloatArray, x: FloatArray) -> float:
