@@ -68,24 +68,24 @@ def test_cells_that_cannot_run_stay_with_their_reason(tiny: Scenario) -> None:
 
 def test_a_sweep_without_any_cell_that_runs_is_an_error_and_leaves_nothing(tiny: Scenario, tmp_path: Path) -> None:
     for out in (tmp_path / "new", tmp_path):
-        with pytest.raises(InputError, match="none of the 2 cells can run; the first: .*engine.tensor_parallel"):
+        with pytest.raises(InputError, match=r"none of the 2 cells can run; the first: .*engine.tensor_parallel"):
             sweep(tiny, ["engine.tensor_parallel=3,5"], out=out)
     assert not list(tmp_path.iterdir())
 
 
 def test_finished_results_of_another_sweep_are_kept_unless_told_otherwise(tiny: Scenario, tmp_path: Path) -> None:
-    sweep(tiny, [f"{K}=1"], replications=1, out=tmp_path)
+    sweep(tiny, [f"{A}=2"], replications=1, out=tmp_path)
     kept = contents(tmp_path)
-    with pytest.raises(InputError, match="holds results.parquet of another sweep.*--overwrite"):
-        sweep(tiny, [f"{K}=2"], replications=1, out=tmp_path)
+    with pytest.raises(InputError, match=r"holds results.parquet of another sweep.*--overwrite"):
+        sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path)
     assert contents(tmp_path) == kept
-    sweep(tiny, [f"{K}=1"], replications=1, out=tmp_path)
+    sweep(tiny, [f"{A}=2"], replications=1, out=tmp_path)
     assert contents(tmp_path) == kept
-    sweep(tiny, [f"{K}=2"], replications=1, out=tmp_path, overwrite=True)
+    sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path, overwrite=True)
     assert contents(tmp_path) != kept
     (tmp_path / "results.parquet").unlink()
     with pytest.raises(InputError, match=r"results.csv of another sweep"):
-        sweep(tiny, [f"{K}=2"], replications=1, out=tmp_path)
+        sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path)
 
 
 def test_whole_numbers_beyond_64_bits_are_written_as_text(tiny: Scenario, tmp_path: Path) -> None:
