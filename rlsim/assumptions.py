@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from rlsim.hardware.fitted import parameters_of
+from rlsim.schema.fitted import FittedParameters
+from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant
 
 TOLD_EAGER_SHARE = 0.02
@@ -11,13 +14,13 @@ TOLD_EAGER_SHARE = 0.02
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What the scenario's author assumed, then what the model assumes for it; each names the key that changes it."""
     scenario, found = run.scenario, run.prices.overheads
+    parameters = parameters_of(scenario)
     own = [
-        f"Host work per engine iteration: {found.host_iteration_s * 1e3:.3g} ms + "
-        f"{found.host_sequence_s * 1e6:.3g} us per sequence (engine.host_iteration_s, engine.host_sequence_s; where "
-        f"not stated, fitted: {found.source}).",
-        f"Training kernels reach {found.dense_efficiency:.0%} (dense) and {found.moe_efficiency:.0%} (MoE) of the "
-        f"operator tables' speed; a weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
-        f"(fitted: {found.source}).",
+        f"Host work per engine iteration: {found.host_iteration_s * 1e3:.3g} ms + {found.host_sequence_s * 1e6:.3g} us "
+        f"per sequence (engine.host_iteration_s, engine.host_sequence_s; {_host_source(scenario, parameters)}).",
+        f"Training kernels reach {found.dense_efficiency:.0%} (dense, {parameters.origin('dense_efficiency')}) and "
+        f"{found.moe_efficiency:.0%} (MoE, {parameters.origin('moe_efficiency')}) of the operator tables' speed; a "
+        f"weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit ({_refit_origin(scenario, parameters)}).",
         f"Largest captured CUDA graph: {scenario.engine.largest_graph_tokens} tokens; larger iterations launch every "
         "kernel from the host (engine.max_captured_tokens).",
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
@@ -33,7 +36,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     if scenario.model.moe is not None:
         own.append(
             f"A MoE layer's forward pass in training takes at least {found.moe_host_layer_s * 1e3:.3g} ms of host time "
-            f"(fitted: {found.source})."
+            f"({parameters.origin('moe_host_layer_s')}: {found.source})."
         )
     if scenario.speculation.active and not scenario.speculation.draft_graph:
         own.append("Draft passes run outside CUDA graphs: each is at least as long as its launches (draft_graph).")
@@ -43,7 +46,26 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     )
     if found.tables_error > 0:
         own.append(f"{found.tables_error:.0%} of a time among these is the self-check error of the measured tables.")
-    return (*scenario.assumptions, *own)
+    return (*(assumption.text for assumption in scenario.assumptions), *own)
+
+
+def _host_source(scenario: Scenario, parameters: FittedParameters) -> str:
+    """Where the host time comes from: the scenario, or the fitted release that stands for the engine's."""
+    engine = scenario.engine
+    if engine.host_iteration_s is not None:
+        return "stated"
+    found = parameters.release(engine.name, engine.version)
+    if engine.version == found.version:
+        return f"fitted: {parameters.name}"
+    asked = "no engine.version is given" if engine.version is None else f"none is fitted for {engine.version}"
+    return f"fitted: {parameters.name}, {found.engine} {found.version}, as {asked}"
+
+
+def _refit_origin(scenario: Scenario, parameters: FittedParameters) -> str:
+    if scenario.loop.refit_tensor_s is not None:
+        return "stated: loop.refit_tensor_s"
+    kind = "colocated" if scenario.cluster.colocated else "split"
+    return f"{parameters.origin(f'{kind}_tensor_s')}: {parameters.name}"
 
 
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from functools import cached_property
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import ScenarioPrices, price
 from rlsim.hardware.tables import OperatorTables
-from rlsim.schema.fitted import FittedParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
@@ -53,17 +52,16 @@ def simulate_variant(
     scenario: Scenario,
     tables: OperatorTables | None = None,
     advance: Callable[[int], object] = lambda done: None,
-    parameters: FittedParameters | None = None,
 ) -> SimulatedVariant:
     """Draw, price and simulate every replication of ``scenario``.
 
-    tables, parameters: in place of those that the scenario names. advance: called with the number of replications done.
+    tables: in place of those that the hardware profile names. advance: called with the number of replications done.
     Raises Infeasible where it cannot run and InputError where it makes no sense.
     """
     prices, traces = [], []
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication)
-        prices.append(price(scenario, workload, tables, parameters))
+        prices.append(price(scenario, workload, tables))
         traces.append(simulate(scenario, workload, prices[-1], detailed=replication == 0))
         advance(replication + 1)
     return SimulatedVariant(scenario, tuple(prices), tuple(traces))

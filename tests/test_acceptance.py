@@ -152,7 +152,7 @@ def test_moments_are_exact(length: int, rates: tuple[float, ...]) -> None:
     assert drawn.var() == pytest.approx(variance, rel=0.05, abs=0.15)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rates=st.lists(st.floats(0, 1), min_size=1, max_size=7).map(lambda r: sorted(r, reverse=True)),
     lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=20),

@@ -53,7 +53,7 @@ def test_everything_at_once_is_the_rollout() -> None:
     assert pool.counters.iterations_at == expected.counters.iterations_at
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_agrees_with_the_reference_over_time(data: st.DataObject) -> None:
     """Submissions and pauses at any time; sample i of a round-robin pool runs on replica i mod R."""

@@ -81,7 +81,12 @@ def test_parts_of_each_phase_add_up_to_it(made, request):
 def test_intervals_hold_their_means_and_shares_make_a_whole(made, request):
     answer = request.getfixturevalue(made)
     for arm in both(answer):
-        for quantity in (arm.step_s, arm.acceptance_length, arm.tokens_per_s_per_gpu, *(value for _, value in arm.phases.items())):
+        for quantity in (
+            arm.step_s,
+            arm.acceptance_length,
+            arm.tokens_per_s_per_gpu,
+            *(value for _, value in arm.phases.items()),
+        ):
             assert 0 <= quantity.low <= quantity.mean <= quantity.high
         assert tuple(arm.phases) == PHASES
         assert sum(arm.staleness.values()) == pytest.approx(1.0)

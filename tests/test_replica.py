@@ -46,7 +46,7 @@ def run_both(
     return fast, {sample: time for time, sample in done}, slow
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
     """Queueing, chunks, eviction, shared prompts, speculation, arrivals and pauses; the requirement is 0.1 %."""
@@ -96,7 +96,7 @@ def test_first_token_only_ends_with_the_prefill() -> None:
     assert replica.advance_to(math.inf) == [(pytest.approx(iteration_seconds(table, 0, 0, 100)), 0)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     n=st.integers(1, 64),
     context=st.floats(1, 5000),
@@ -115,7 +115,7 @@ def test_stretch_within_one_segment_is_exact() -> None:
     assert Timing(table).stretch(3, 10.0, 2.5, 20) == pytest.approx(total, rel=1e-13)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_doubled_costs_double_every_time(data: st.DataObject) -> None:
     table = data.draw(tables())
@@ -129,7 +129,7 @@ def test_doubled_costs_double_every_time(data: st.DataObject) -> None:
     assert times[1] == {number: 2 * time for number, time in times[0].items()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_every_iteration_of_every_sample_is_done_once(data: st.DataObject) -> None:
     """Decoded plus re-prefilled tokens are all there are; a completed re-prefill replaces one decode iteration."""

@@ -52,7 +52,7 @@ def scalar(
     return finish, counters, peaks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     replicas=st.integers(1, 7),
     sharing=st.booleans(),
@@ -159,7 +159,7 @@ def test_too_long_for_the_cache_is_infeasible() -> None:
 # --- more replicas ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     responses=st.lists(st.integers(1, 300), min_size=1, max_size=40), fewer=st.integers(1, 6), times=st.integers(1, 4)
 )
@@ -173,7 +173,7 @@ def test_multiples_of_replicas_never_slow_a_rollout(responses: list[int], fewer:
     assert many <= few * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     responses=st.lists(st.integers(1, 60), min_size=1, max_size=60),
     fewer=st.integers(1, 6),

@@ -186,7 +186,7 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
         draw_batch(workload({"kind": "trace", "path": "nowhere.csv"}), 0, 0, 0)
     binary = tmp_path / "b.csv"
     binary.write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(InputError, match="cannot be read as text"):
+    with pytest.raises(InputError, match="is not a text file"):
         draw_batch(workload({"kind": "trace", "path": str(binary)}), 0, 0, 0)
 
 

@@ -13,9 +13,8 @@ from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.refit import WeightMovement
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
-from rlsim.hardware.fitted import load_fitted
+from rlsim.hardware.fitted import parameters_of
 from rlsim.hardware.tables import OperatorTables
-from rlsim.schema.fitted import FittedParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.batches import expected_prompt_tokens
 from rlsim.workload.draw import DrawnWorkload
@@ -43,18 +42,14 @@ class PriceInputs:
     trainer: TrainerInputs
 
 
-def price_inputs(
-    scenario: Scenario, tables: OperatorTables | None = None, parameters: FittedParameters | None = None
-) -> PriceInputs:
+def price_inputs(scenario: Scenario, tables: OperatorTables | None = None) -> PriceInputs:
     """What prices of ``scenario`` depend on; its halves can be priced apart.
 
-    tables: measured operator tables; by default those that the hardware profile names, of the scenario's engine.
-    parameters: what no table holds; by default those that ``simulation.parameters`` names. Raises Infeasible where the
-    engine does not fit its GPU and InputError where tables are missing.
+    tables: measured operator tables; by default those that the hardware profile names, of the scenario's engine. Raises
+    Infeasible where the engine does not fit its GPU and InputError where tables are missing.
     """
     device = device_of(scenario.hardware, scenario.engine.name, tables)
-    fitted = parameters or load_fitted(scenario.simulation.parameters)
-    overheads = overheads_of(scenario, fitted, tables_error(device.operators.sources))
+    overheads = overheads_of(scenario, parameters_of(scenario), tables_error(device.operators.sources))
     movement = WeightMovement(scenario, device.fabric, overheads)
     memory = engine_memory(scenario)
     prompt_tokens = expected_prompt_tokens(scenario.workload)
@@ -68,17 +63,12 @@ def price_inputs(
     )
 
 
-def price(
-    scenario: Scenario,
-    workload: DrawnWorkload,
-    tables: OperatorTables | None = None,
-    parameters: FittedParameters | None = None,
-) -> ScenarioPrices:
+def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | None = None) -> ScenarioPrices:
     """Price everything that ``scenario`` does with ``workload``; arguments as of :func:`price_inputs`.
 
     Raises Infeasible where the scenario cannot run.
     """
-    inputs = price_inputs(scenario, tables, parameters)
+    inputs = price_inputs(scenario, tables)
     trainer_bytes = trainer_memory(scenario)
     engine = engine_prices(inputs.engine)
     trained = (TrainedBatch.of(s.trained_tokens, s.generated_samples) for s in workload.steps[: workload.trained])

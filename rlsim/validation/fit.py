@@ -95,7 +95,8 @@ Mapper = Callable[
 def simulate(task: tuple[Scenario, FittedParameters]) -> dict[str, float]:
     """Mean step and phases of one scenario under fitted parameters, all replications."""
     scenario, fitted = task
-    replications = simulate_variant(scenario, parameters=fitted).steps
+    simulation = scenario.simulation.model_copy(update={"parameters": fitted})
+    replications = simulate_variant(scenario.model_copy(update={"simulation": simulation})).steps
     steps = [step for replication in replications for step in replication]
     out = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}
     return {**out, "step_s": float(np.mean([step.seconds for step in steps]))}
@@ -169,8 +170,8 @@ class Problem:
 
     def solve_linear(self, x: FloatArray, base: FloatArray, slope: FloatArray, rows: NDArray[np.bool_]) -> FloatArray:
         """Best parameters of the linearised problem on ``rows``: iteratively reweighted, bounded, with the prior."""
-        low = (np.array([p.low for p in self.parameters]) - x) / self.scale
-        high = (np.array([p.high for p in self.parameters]) - x) / self.scale
+        lows, highs = np.array([p.low for p in self.parameters]), np.array([p.high for p in self.parameters])
+        low, high = (lows - x) / self.scale, (highs - x) / self.scale
         prior = PRIOR_WEIGHT * np.eye(len(x))
         pull = -PRIOR_WEIGHT * (x - self.x0) / self.scale
         move = np.zeros(len(x))
@@ -180,7 +181,8 @@ class Problem:
             matrix = np.vstack([slope[rows] * w[:, None], prior])
             target = np.concatenate([-base[rows] * w, pull])
             move = lsq_linear(matrix, target, bounds=(np.minimum(low, -1e-9), np.maximum(high, 1e-9))).x
-        found: FloatArray = np.clip(x + move * self.scale, x + low * self.scale, x + high * self.scale)
+        # The bounds themselves: x + low * scale may round to just below them.
+        found: FloatArray = np.clip(x + move * self.scale, lows, highs)
         return found
 
     def loss(self, residuals: FloatArray, x: FloatArray) -> float:

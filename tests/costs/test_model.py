@@ -78,7 +78,7 @@ def _everything(costs: builders.Costs, mean: float) -> dict[str, np.ndarray]:
     return out | {"step": table.step_s, "attention": table.step_s[:, None] + table.attention_s, "mixed": mixed}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(SCENARIOS)),
     st.booleans(),

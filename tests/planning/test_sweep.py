@@ -66,13 +66,32 @@ def test_cells_that_cannot_run_stay_with_their_reason(tiny: Scenario) -> None:
     assert rows[2]["reason"].startswith("engine.tensor_parallel")
 
 
-def test_a_sweep_without_any_cell_that_runs_is_an_error_with_the_reasons_on_file(
-    tiny: Scenario, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="none of the 2 cells can run"):
-        sweep(tiny, ["engine.tensor_parallel=3,5"], out=tmp_path)
-    with (tmp_path / "results.csv").open() as file:
-        assert [row["status"] for row in csv.DictReader(file)] == ["invalid", "invalid"]
+def test_a_sweep_without_any_cell_that_runs_is_an_error_and_leaves_nothing(tiny: Scenario, tmp_path: Path) -> None:
+    for out in (tmp_path / "new", tmp_path):
+        with pytest.raises(InputError, match=r"none of the 2 cells can run; the first: .*engine.tensor_parallel"):
+            sweep(tiny, ["engine.tensor_parallel=3,5"], out=out)
+    assert not list(tmp_path.iterdir())
+
+
+def test_finished_results_of_another_sweep_are_kept_unless_told_otherwise(tiny: Scenario, tmp_path: Path) -> None:
+    sweep(tiny, [f"{A}=2"], replications=1, out=tmp_path)
+    kept = contents(tmp_path)
+    with pytest.raises(InputError, match=r"holds results.parquet of another sweep.*--overwrite"):
+        sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path)
+    assert contents(tmp_path) == kept
+    sweep(tiny, [f"{A}=2"], replications=1, out=tmp_path)
+    assert contents(tmp_path) == kept
+    sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path, overwrite=True)
+    assert contents(tmp_path) != kept
+    (tmp_path / "results.parquet").unlink()
+    with pytest.raises(InputError, match=r"results.csv of another sweep"):
+        sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path)
+
+
+def test_whole_numbers_beyond_64_bits_are_written_as_text(tiny: Scenario, tmp_path: Path) -> None:
+    sweep(tiny, [f"engine.max_batched_tokens=4096,{10**30}"], replications=1, out=tmp_path)
+    table = pq.read_table(tmp_path / "results.parquet").to_pylist()
+    assert [row["engine.max_batched_tokens"] for row in table] == ["4096", str(10**30)]
 
 
 def test_files_hold_the_rows_and_pictures(tiny: Scenario, tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ CASES: dict[str, Any] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(**CASES)
 def test_what_holds_of_every_run(lag, prompts, size, replicas, slots, train_s, refit_s, **keys):
     costs = FixedCosts(train_s=train_s, refit_s=refit_s, slots=slots, prefill_token_s=1e-4)
