@@ -12,18 +12,39 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlsim.errors import Infeasible, InputError, RlsimError
     from rlsim.loading import load_scenario, vary
+    from rlsim.planning import Objective, SearchLimits, compare, plan, sensitivity, sweep
     from rlsim.projection import project
     from rlsim.schema.scenario import Scenario
 
-__all__ = ["Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"]
+__all__ = [
+    "Infeasible",
+    "InputError",
+    "Objective",
+    "RlsimError",
+    "Scenario",
+    "SearchLimits",
+    "compare",
+    "load_scenario",
+    "plan",
+    "project",
+    "sensitivity",
+    "sweep",
+    "vary",
+]
 
 _HOMES = {
     "Infeasible": "rlsim.errors",
     "InputError": "rlsim.errors",
+    "Objective": "rlsim.planning",
     "RlsimError": "rlsim.errors",
     "Scenario": "rlsim.schema.scenario",
+    "SearchLimits": "rlsim.planning",
+    "compare": "rlsim.planning",
     "load_scenario": "rlsim.loading",
+    "plan": "rlsim.planning",
     "project": "rlsim.projection",
+    "sensitivity": "rlsim.planning",
+    "sweep": "rlsim.planning",
     "vary": "rlsim.loading",
 }
 

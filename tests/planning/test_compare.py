@@ -6,8 +6,8 @@ import pytest
 
 from rlsim.loading import vary
 from rlsim.planning import compare
-from rlsim.planning.comparing import differences
-from rlsim.planning.money import cost_usd, energy_j
+from rlsim.planning.compare import differences
+from rlsim.planning.objective import cost_usd, energy_j
 from rlsim.planning.text import render_comparison
 from rlsim.schema.scenario import Scenario
 
