@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import load_scenario, vary
 from rlsim.planning import plan
-from rlsim.planning.lower_bounds import engine_rates, lagged_bound_s, rollout_bound_s, rollout_works
-from rlsim.planning.evaluate import evaluate, evaluate_overrides
 from rlsim.planning.cells import bounded_cells
+from rlsim.planning.evaluate import evaluate, evaluate_overrides
 from rlsim.planning.execution import executor
 from rlsim.planning.finalists import pareto_front
 from rlsim.planning.layouts import Drafter, Drafting, Engine, EngineLayout, GpuSplit, Layout, TrainerLayout
+from rlsim.planning.lower_bounds import engine_rates, lagged_bound_s, rollout_bound_s, rollout_works
 from rlsim.planning.objective import Objective
 from rlsim.planning.plan import default_limits
 from rlsim.planning.plan_files import write_plan

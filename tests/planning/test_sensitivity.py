@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.loading import vary
+from rlsim.hardware.fitted import load_fitted
+from rlsim.loading import load_scenario, vary
 from rlsim.planning import sensitivity
 from rlsim.planning.sensitivity import fitted_polynomial
 from rlsim.planning.text import render_sensitivity
-from rlsim.planning.uncertainty import ACCEPTED, UncertainInput, drawn_overrides, uncertain_inputs
+from rlsim.planning.uncertainty import ACCEPTED, EFFICIENCY, UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.planning.variation import varied
 from rlsim.schema.scenario import Scenario
 from rlsim.speculation.acceptance import acceptance_of
@@ -64,6 +66,21 @@ def test_draws_stay_within_their_ranges_and_give_valid_scenarios(tiny: Scenario)
         factor = 0.9 + 0.2 * share
         own = acceptance_of(tiny.speculation).position_rates
         np.testing.assert_allclose(acceptance_of(drawn.speculation).position_rates, np.minimum(factor * own, 1))
+
+
+def test_the_centre_of_the_efficiencies_is_the_scenario_as_it_is() -> None:
+    """Experts and dense layers reach different shares of the kernels' speed; one factor moves both."""
+    scenario = load_scenario("qwen235b_512")
+    now = overheads_of(scenario, load_fitted(scenario.simulation.parameters))
+    assert now.moe_efficiency != now.dense_efficiency
+    inputs = [item for item in uncertain_inputs(scenario) if item.key == EFFICIENCY]
+    for quantile, factor in ((0.5, 1.0), (0.0, 1 / 1.2), (1.0, 1.2)):
+        drawn = varied(scenario, drawn_overrides(scenario, inputs, np.array([quantile])))
+        found = overheads_of(drawn, load_fitted(drawn.simulation.parameters))
+        assert found.dense_efficiency == pytest.approx(now.dense_efficiency * factor)
+        assert found.moe_efficiency == pytest.approx(now.moe_efficiency * factor)
+    given = uncertain_inputs(scenario, ["trainer.device_efficiency=0.5:0.6"])
+    assert EFFICIENCY not in {item.key for item in given}
 
 
 def test_quantiles_of_a_range() -> None:

@@ -70,7 +70,7 @@ def test_cells_that_cannot_run_stay_with_their_reason(tiny: Scenario) -> None:
 
 def test_a_sweep_without_any_cell_that_runs_is_an_error_and_leaves_nothing(tiny: Scenario, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
-    with pytest.raises(InputError, match="none of the 2 cells can run; the first: engine.tensor_parallel"):
+    with pytest.raises(InputError, match=r"none of the 2 cells can run; the first: engine\.tensor_parallel"):
         sweep(tiny, ["engine.tensor_parallel=3,5"], out=out)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").write_text("")
@@ -82,7 +82,7 @@ def test_a_sweep_without_any_cell_that_runs_is_an_error_and_leaves_nothing(tiny:
 def test_results_of_another_sweep_are_replaced_when_told_to_only(tiny: Scenario, tmp_path: Path) -> None:
     sweep(tiny, [f"{K}=1:2"], out=tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(InputError, match="holds the results of another sweep.*--overwrite"):
+    with pytest.raises(InputError, match=r"holds the results of another sweep.*--overwrite"):
         sweep(tiny, [f"{K}=1:3"], out=tmp_path)
     assert contents(tmp_path) == before
     sweep(tiny, [f"{K}=1:2"], out=tmp_path)

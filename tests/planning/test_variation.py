@@ -23,6 +23,16 @@ def test_k_keeps_the_acceptance_of_each_position(tiny: Scenario, k: int) -> None
     np.testing.assert_allclose(rates[:3], own[:k], rtol=1e-12)
 
 
+def test_mappings_nested_or_dotted_are_overrides(tiny: Scenario) -> None:
+    changed = vary(tiny, {"speculation": {"draft_length": 2, "acceptance_length": 2.5}, "engine.tensor_parallel": 2})
+    texts = ("speculation.draft_length=2", "speculation.acceptance_length=2.5", "engine.tensor_parallel=2")
+    assert changed == vary(tiny, *texts)
+    assert changed.speculation.method == tiny.speculation.method
+    assert vary(tiny, {"engine.version": "0.10"}).engine.version == "0.10"
+    with pytest.raises(InputError, match="tensor_parallell"):
+        vary(tiny, {"engine": {"tensor_parallell": 2}})
+
+
 def test_k_extends_the_two_parameter_form_exactly() -> None:
     speculation = Speculation(method="eagle3", draft_length=3, first_acceptance=0.886, acceptance_decay=0.985)
     np.testing.assert_allclose(extended_rates(speculation, 7), two_parameter_rates(0.886, 0.985, 7), rtol=1e-12)
