@@ -15,13 +15,12 @@ import time
 
 import rollout
 
-from rlsim.costs.model import build_costs
+from rlsim.costs.prices import price
 from rlsim.loading import load_scenario
 from rlsim.projection import project
-from rlsim.simulation.loop import run_loop
-from rlsim.simulation.trace import Trace
-from rlsim.simulation.world import Draws, World
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.simulation.run import simulate
+from rlsim.workload.batches import draw_rollouts
+from rlsim.workload.draw import draw
 
 SYNCHRONOUS, ASYNCHRONOUS = "qwen235b_512", "qwen235b_2048"
 REPEATS = 5
@@ -35,10 +34,11 @@ def line(what: str, value: float, unit: str, aim: str) -> None:
 def one_step() -> float:
     """Least seconds of one synchronous step, draws and all, with costs prepared before."""
     scenario = load_scenario(SYNCHRONOUS, ["simulation.replications=1"])
-    costs, acceptance = build_costs(scenario), acceptance_of(scenario.speculation)
 
     def step() -> None:
-        run_loop(World(scenario, costs, costs.replicas, acceptance, Draws(scenario, 0)), Trace())
+        draw_rollouts.cache_clear()
+        workload = draw(scenario, 0)
+        simulate(scenario, workload, price(scenario, workload))
 
     step()
     return rollout.best_of(REPEATS, step)

@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from reference_rollout import ReferenceReplica
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.schema.workload import Workload
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.rollout import rollout, samples_of
 from rlsim.simulation.samples import Sample
 from rlsim.simulation.timing import Timing
-from rlsim.simulation.workload import Batch, draw_batch, draw_iterations
-from rlsim.speculation.acceptance import Acceptance
+from rlsim.workload.acceptance import Acceptance
+from rlsim.workload.batches import Batch, draw_batch, draw_iterations
 
 REPLICAS = 64
 SIMPY_REPLICAS = 8
@@ -118,7 +118,7 @@ def main() -> None:
     fastest = report("closed form, static split, no queue", count, closed, 0.0)
     seconds = best_of(3, lambda: rollout(batch, iterations, REPLICAS, "static", queued))
     report("event-driven, static split, 32 slots a replica", count, seconds, fastest)
-    seconds = best_of(3, lambda: rollout(batch, iterations, REPLICAS, "least_loaded", queued))
+    seconds = best_of(3, lambda: rollout(batch, iterations, REPLICAS, "shared_queue", queued))
     report("event-driven, one queue, 32 slots a replica", count, seconds, fastest)
     seconds = best_of(3, lambda: run_pool(table, samples, count // 2))
     report("asynchronous pool, every completion submits a sample", count, seconds, fastest)

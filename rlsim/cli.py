@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from rlsim.cli_calibrate import register as register_calibrate
-from rlsim.errors import InputError, RlsimError
+from rlsim.datafiles import shown_path
+from rlsim.errors import MESSAGE_CHARACTERS, InputError, RlsimError, shortened
 from rlsim.outputs import staged_folder
 from rlsim.planning.commands import register as register_planning
 from rlsim.progress import ProgressLine
@@ -19,6 +20,9 @@ from rlsim.validation.commands import register as register_validate
 
 BAD_INPUT = 2
 """Exit code of bad input and of infeasible configurations; 0 is done, 1 a bug."""
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for words that it cannot take; the class itself has no public name."""
 
 EXAMPLES = """Performance simulator and capacity planner for RL post-training of LLMs.
 
@@ -172,15 +176,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     argv: arguments without the program's name; default those of the process.
     """
     try:
-        app(args=argv, prog_name="rlsim")
+        code = app(args=argv, prog_name="rlsim", standalone_mode=False)
     except RlsimError as error:
         _fail(str(error))
+    except USAGE_ERROR as error:
+        _fail(_usage(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        _fail(f"{shown_path(Path(error.filename))}: {error.strerror}" if error.filename else str(error))
+    sys.exit(code)
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the words on the command line; the whole help where there are none."""
+    if error.ctx is None:
+        return str(error.format_message())
+    if error.message == error.ctx.get_help():
+        print(error.message, file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    return f"{shortened(error.format_message(), 400)} (see {error.ctx.command_path} --help)"
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"rlsim: {message}", file=sys.stderr)
+    print(f"rlsim: {shortened(message, MESSAGE_CHARACTERS)}", file=sys.stderr)
     sys.exit(BAD_INPUT)
 
 

@@ -1,12 +1,23 @@
-"""Where the project's data folders are: in a checkout beside the package, in a wheel inside it."""
+"""The project's data folders, in a checkout beside the package or in a wheel inside it, and bounded reading."""
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
-from rlsim.errors import InputError
+from rlsim.errors import InputError, shortened
 
 _PACKAGE = Path(__file__).resolve().parent
+
+DOCUMENT_BYTES = 2**20
+"""Largest YAML or JSON document: scenario, model, profile, parameters. The longest shipped one has 6 KiB."""
+TABLE_BYTES = 64 * 2**20
+"""Largest file of measured steps, iterations or operators."""
+PATH_CHARACTERS = 150
+"""Longest path that a message repeats."""
+_SHIPPED = (("scenarios",), ("hardware_profiles",), ("calibration",))
+TRACE_BYTES = 256 * 2**20
+"""Largest file of request lengths: some million lines."""
 
 
 def data_folder(name: str) -> Path:
@@ -18,3 +29,47 @@ def data_folder(name: str) -> Path:
         if candidate.is_dir():
             return candidate
     raise InputError(f"data folder '{name}' is missing from this installation of rlsim; reinstall it")
+
+
+def read_bytes(path: Path, most_bytes: int) -> bytes:
+    """Content of a regular file of at most ``most_bytes``.
+
+    Raises InputError naming the file where it is missing, a folder, a device or pipe (which may never end), larger or
+    unreadable.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(f"{shown_path(path)}: is a folder; expected a file")
+        if not stat.S_ISREG(mode):
+            raise InputError(f"{shown_path(path)}: is no regular file (a device or pipe)")
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+    except FileNotFoundError as error:
+        raise InputError(f"{shown_path(path)}: no such file") from error
+    except OSError as error:
+        raise InputError(f"{shown_path(path)}: cannot be read ({error.strerror})") from error
+    except ValueError as error:  # a NUL in the path
+        raise InputError(f"{shown_path(path)}: cannot be a path ({error})") from error
+    if len(content) > most_bytes:
+        raise InputError(f"{shown_path(path)}: is larger than {most_bytes / 2**20:,.0f} MiB, the most that is read")
+    return content
+
+
+def read_text(path: Path, most_bytes: int) -> str:
+    """Text of a UTF-8 file, under the conditions of :func:`read_bytes`. Raises InputError also where it is binary."""
+    try:
+        text = read_bytes(path, most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{shown_path(path)}: is not a text file (not UTF-8)") from error
+    if "\0" in text:
+        raise InputError(f"{shown_path(path)}: is not a text file (it has NUL bytes)")
+    return text
+
+
+def shown_path(path: Path) -> str:
+    """``path`` as messages name it: files of this installation from their data folder on, others as they were given."""
+    for root in (_PACKAGE / "_data", _PACKAGE.parent):
+        if path.is_relative_to(root) and path.relative_to(root).parts[:1] in _SHIPPED:
+            return str(path.relative_to(root))
+    return shortened(str(path), PATH_CHARACTERS)

@@ -6,9 +6,33 @@ a bug.
 
 from __future__ import annotations
 
+MESSAGE_CHARACTERS = 590
+"""Longest message; with the program's name before it, it stays below 600 characters."""
+VALUE_CHARACTERS = 60
+"""Longest value of the input that a message repeats."""
+
+
+def readable(text: str) -> str:
+    """``text`` with every control, formatting, spacing or unpaired character written as its escape, such as ``\\x1b``.
+
+    Nothing in it can then move a terminal's cursor, recolour it or turn the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shortened(text: str, width: int = VALUE_CHARACTERS) -> str:
+    """``text``, readable; beyond ``width`` characters its beginning and three dots."""
+    shown = readable(text[: width + 1])
+    return shown if len(shown) <= width else shown[: width - 3] + "..."
+
 
 class RlsimError(Exception):
-    """Base of everything a user can cause; its text is the whole message."""
+    """Base of everything a user can cause; its text is the whole message: readable, of bounded length, in a line."""
+
+    def __str__(self) -> str:
+        return shortened(super().__str__(), MESSAGE_CHARACTERS)
 
 
 class InputError(RlsimError):
@@ -27,7 +51,7 @@ class Infeasible(RlsimError):  # noqa: N818 - an answer rather than an accident
 
     def __str__(self) -> str:
         needed, available = _amount(self.needed, self.unit), _amount(self.available, self.unit)
-        return f"infeasible: {self.reason} (needed {needed}, available {available})"
+        return shortened(f"infeasible: {self.reason} (needed {needed}, available {available})", MESSAGE_CHARACTERS)
 
 
 def _amount(value: float, unit: str) -> str:

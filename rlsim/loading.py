@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,21 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rlsim.errors import InputError
+from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.errors import InputError, shortened
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
-from rlsim.hardware.profile import load_profile
-from rlsim.loading_yaml import parse_value, read_yaml
+from rlsim.hardware.fingerprint import file_digest, tables_digest
+from rlsim.hardware.fitted import DEFAULT, load_fitted, parameters_of
+from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, delivered_lengths, find_entry, length_file
+from rlsim.hardware.profile import anchored_tables, load_profile
+from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
-from rlsim.schema.messages import as_input_error
+from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
 
+OVERRIDES_CHARACTERS = 100
+"""Most of a list of overrides that a message repeats."""
+LENGTH_KEYS = ("prompt_tokens", "response_tokens")
 DIGEST_CHARACTERS = 16
 """Characters of a scenario's digest: 64 bits of its SHA-256, enough to tell scenarios apart in file names."""
 
@@ -34,7 +41,8 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     from the scenario's folder first, then from the current one. Raises InputError naming file, key and bound.
     """
     path = find_scenario(path_or_name)
-    return _assemble(read_yaml(path), overrides, str(path), path.parent)
+    text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
+    return _assemble(parse_yaml(text, where), overrides, where, path.parent, text)
 
 
 def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
@@ -43,7 +51,7 @@ def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
     overrides: ``"a.b=value"``, the value read as YAML, or mappings ``{"a.b": value}`` and ``{"a": {"b": value}}``,
     whose values are taken as they are; a section keeps the keys that a mapping does not name.
     """
-    return _assemble(scenario.model_dump(mode="json"), overrides, f"scenario '{scenario.name}'", None)
+    return _assemble(scenario.model_dump(mode="json"), overrides, f"scenario '{shortened(scenario.name)}'", None)
 
 
 def find_scenario(path_or_name: str | Path) -> Path:
@@ -59,16 +67,25 @@ def find_scenario(path_or_name: str | Path) -> Path:
     try:
         return find_entry(given.stem, catalogue("scenarios"), "scenario")
     except InputError as error:
-        raise InputError(f"{given}: no such file, and {error}") from error
+        raise InputError(f"{shown_path(given)}: no such file, and {error}") from error
 
 
 def scenario_digest(scenario: Scenario) -> str:
-    """Digest of everything the answer depends on; a trace file counts by its content, not by where it lies."""
-    content = scenario.model_dump(mode="json")
+    """Digest of everything the answer depends on, and of the scenario's name.
+
+    Files count by their content, not by where they lie: length traces and every folder of operator tables that this
+    scenario opens. The default parameters count by their values. Question and assumptions do not count.
+    """
+    from rlsim import __version__
+
+    content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
+    content["simulation"]["parameters"] = parameters_of(scenario).model_dump(mode="json")
+    content["hardware"]["operator_tables"] = tables_digest(scenario.hardware, scenario.engine.name)
     for length in _traces(content):
-        trace = Path(length["path"])
-        if trace.is_file():
-            length["path"] = hashlib.sha256(trace.read_bytes()).hexdigest()
+        trace = length_file(length["path"])
+        if trace is not None:
+            length["path"] = file_digest(trace)
+    content["rlsim"] = __version__
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
@@ -96,43 +113,109 @@ def scenario_json_schema() -> dict[str, Any]:
 
 
 def _assemble(
-    document: dict[str, Any], overrides: Sequence[str | Mapping[str, Any]], where: str, folder: Path | None
+    document: dict[str, Any],
+    overrides: Sequence[str | Mapping[str, Any]],
+    where: str,
+    folder: Path | None,
+    text: str = "",
 ) -> Scenario:
+    """The scenario of ``document`` under ``overrides``; text: the YAML it was read from, for the lines of messages."""
     given = [setting for override in overrides for setting in _settings(override)]
-    origin = f"{where} with {', '.join(text for _, text, _ in given)}" if given else where
-    for dotted, _, value in given:
-        _apply(document, dotted, value, origin, folder)
+    told = [setting.text for setting in given]
+    origin = f"{where} with {shortened(', '.join(told), OVERRIDES_CHARACTERS)}" if given else where
+    changed = [setting.key for setting in given]
+    _drop_other_kinds(document, given)
+    for setting in given:
+        _apply(document, setting, origin, folder)
+    _drop_stale_words(document, changed, given if text else ())
+    if isinstance(document.setdefault("simulation", {}), dict):
+        document["simulation"] = {"parameters": None, **document["simulation"]}
+        if document["simulation"]["parameters"] is None:
+            document["simulation"]["parameters"] = DEFAULT
     for path in _REFERENCES:
         *section, key = path.split(".")
         holder = document.get(section[0]) if section else document
         if isinstance(holder, dict) and isinstance(holder.get(key), str):
             holder[key] = _resolve(path, holder[key], origin, folder)
-    _anchor_traces(document, folder)
+    _anchor_files(document, folder, origin)
     try:
-        return Scenario.model_validate(document)
+        scenario = Scenario.model_validate(document)
     except ValidationError as error:
-        raise as_input_error(error, origin, Scenario) from error
+        raise as_input_error(error, origin, Scenario, _line_finder(text, changed)) from error
+    for number, assumption in enumerate(scenario.assumptions):
+        unknown = next((key for key in assumption.keys if not is_key(key, Scenario)), None)
+        if unknown is not None:
+            raise InputError(f"{origin}: assumptions[{number}]: {unknown_key(unknown, Scenario)}")
+    return scenario
 
 
-def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Dotted key, ``key=value`` as text, and value of every setting of one override."""
+def _line_finder(text: str, changed: Sequence[str]) -> Callable[[str], int | None]:
+    """Lines of keys in ``text``; none for keys that an override has set."""
+    find = line_finder(text) if text else None
+    return lambda key: None if find is None or any(_same_branch(key, other) for other in changed) else find(key)
+
+
+def _same_branch(key: str, other: str) -> bool:
+    """Whether one of two dotted keys is, or lies below, the other."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _drop_other_kinds(document: dict[str, Any], given: Sequence[_Setting]) -> None:
+    """A length whose kind an override changes keeps none of its keys: they describe another distribution."""
+    kinds = {setting.key: setting.value for setting in given}
+    for name in LENGTH_KEYS:
+        workload, wanted = document.get("workload"), kinds.get(f"workload.{name}.kind")
+        length = workload.get(name) if isinstance(workload, dict) else None
+        if wanted is not None and isinstance(workload, dict) and isinstance(length, dict):
+            document["workload"] = workload if length.get("kind") == wanted else {**workload, name: {}}
+
+
+def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[_Setting]) -> None:
+    """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
+    given = document.get("assumptions")
+    if isinstance(given, list) and "assumptions" not in changed:
+        document["assumptions"] = [
+            entry
+            for entry in given
+            if not isinstance(entry, dict)
+            or not isinstance(entry.get("keys"), list)
+            or not any(_same_branch(str(key), other) for key in entry["keys"] for other in changed)
+        ]
+    telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
+    if telling and "question" not in changed and isinstance(document.get("name"), str | None):
+        shown = [setting.text for setting in told if setting.key in telling]
+        document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """One override: dotted key, ``key=value`` as written, and the value."""
+
+    key: str
+    text: str
+    value: Any
+
+
+def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[_Setting]:
+    """Every setting of one override."""
     if isinstance(override, str):
         dotted, equals, text = override.partition("=")
         if not equals or not all(dotted.strip().split(".")):
-            raise InputError(f"'{override}' is not KEY=VALUE, such as engine.tensor_parallel=8")
-        yield dotted.strip(), override, parse_value(text, f"--set {override}")
+            raise InputError(f"--set '{shortened(override)}' is not KEY=VALUE, such as engine.tensor_parallel=8")
+        value = parse_value(text, f"--set {shortened(override, OVERRIDES_CHARACTERS)}")
+        yield _Setting(dotted.strip(), override, value)
         return
     for key, value in override.items():
         if isinstance(value, Mapping) and value:
             yield from _settings(value, f"{section}{key}.")
         else:
             text = f"{section}{key}={json.dumps(value, default=str)}"
-            yield f"{section}{key}", text, list(value) if isinstance(value, tuple) else value
+            yield _Setting(f"{section}{key}", text, list(value) if isinstance(value, tuple) else value)
 
 
-def _apply(document: dict[str, Any], dotted: str, value: Any, origin: str, folder: Path | None) -> None:
+def _apply(document: dict[str, Any], setting: _Setting, origin: str, folder: Path | None) -> None:
     """Set one key; sections on the way are copied, so that YAML aliases of them keep their values."""
-    parts = dotted.split(".")
+    parts = setting.key.split(".")
     holder = document
     for depth, part in enumerate(parts[:-1], start=1):
         path = ".".join(parts[:depth])
@@ -140,9 +223,9 @@ def _apply(document: dict[str, Any], dotted: str, value: Any, origin: str, folde
         if isinstance(section, str) and path in _REFERENCES:
             section = _resolve(path, section, origin, folder)
         if not isinstance(section, dict | None):
-            raise InputError(f"{origin}: '{path}' holds a value, not further keys")
+            raise InputError(f"{origin}: '{shortened(path)}' holds a value, not further keys")
         holder[part] = holder = dict(section or {})
-    holder[parts[-1]] = value
+    holder[parts[-1]] = setting.value
 
 
 def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dict[str, Any]:
@@ -151,7 +234,7 @@ def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dic
     except InputError as error:
         raise InputError(f"{origin}: {path}: {error}") from error
     except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path
-        raise InputError(f"{origin}: {path}: {reference!r} cannot be a path ({error})") from error
+        raise InputError(f"{origin}: {path}: {shortened(repr(reference))} cannot be a path ({error})") from error
 
 
 def _load_draft(reference: str, folder: Path | None) -> dict[str, Any]:
@@ -168,24 +251,31 @@ _REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
     "model": lambda reference, folder: load_card(reference, folder).model_dump(mode="json"),
     "hardware": lambda reference, folder: load_profile(reference, folder).model_dump(mode="json"),
     "speculation.draft": _load_draft,
+    "simulation.parameters": lambda reference, folder: load_fitted(reference, folder).model_dump(mode="json"),
 }
 """Keys whose value may be a name or a path instead of a mapping."""
 
 
 def _traces(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     workload = document.get("workload")
-    for key in ("prompt_tokens", "response_tokens"):
+    for key in LENGTH_KEYS:
         length = workload.get(key) if isinstance(workload, dict) else None
         if isinstance(length, dict) and length.get("kind") == "trace" and isinstance(length.get("path"), str):
             yield length
 
 
-def _anchor_traces(document: dict[str, Any], folder: Path | None) -> None:
-    """Trace files beside the scenario get their whole path, so that the scenario means the same from anywhere."""
+def _anchor_files(document: dict[str, Any], folder: Path | None, origin: str) -> None:
+    """Traces and tables beside the scenario get their whole path, so that the scenario means the same from anywhere."""
     for length in _traces(document):
-        beside = (folder or Path()) / length["path"]
-        if beside.is_file():
-            length["path"] = str(beside.resolve())
+        found = length_file(length["path"], folder)
+        if found is not None and found.parent != delivered_lengths():
+            length["path"] = str(found.resolve())
+    profile = document.get("hardware")
+    if isinstance(profile, dict) and isinstance(profile.get("operator_tables"), str):
+        try:
+            profile["operator_tables"] = anchored_tables(profile["operator_tables"], folder or Path())
+        except InputError as error:
+            raise InputError(f"{origin}: hardware.{error}") from error
 
 
 class _Dumper(yaml.SafeDumper):

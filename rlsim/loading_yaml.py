@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rlsim.errors import InputError
+from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.errors import InputError, shortened
 
 MAX_NODES = 1_000_000
 """Values of one document after its aliases are expanded; guards against documents that grow without bound."""
@@ -38,10 +39,10 @@ def _reject_bad_keys(node: yaml.MappingNode) -> None:
         if key.tag == "tag:yaml.org,2002:merge":
             continue
         if key.tag != "tag:yaml.org,2002:str":
-            shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a collection"
+            shown = shortened(repr(key.value)) if isinstance(key, yaml.ScalarNode) else "a collection"
             raise yaml.MarkedYAMLError(None, None, f"a key must be a name, got {shown}", key.start_mark)
         if key.value in seen:
-            raise yaml.MarkedYAMLError(None, None, f"duplicate key '{key.value}'", key.start_mark)
+            raise yaml.MarkedYAMLError(None, None, f"duplicate key '{shortened(key.value)}'", key.start_mark)
         seen.add(key.value)
 
 
@@ -87,6 +88,30 @@ def _describe(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}: {problem}" if mark else problem
 
 
+def line_finder(text: str) -> Callable[[str], int | None]:
+    """A function from a dotted key of the document ``text`` to its line; where the document lacks it, its section's.
+
+    It gives None for a key whose section is not there either.
+    """
+    root = yaml.compose(text, Loader=_Loader)
+
+    def line_of(dotted: str) -> int | None:
+        node, line = root, None
+        for part in re.findall(r"[^.\[\]]+", dotted):
+            entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+            if isinstance(node, yaml.MappingNode):
+                entries = {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+            elif isinstance(node, yaml.SequenceNode):
+                entries = {str(index): (value, value) for index, value in enumerate(node.value)}
+            if part not in entries:
+                break
+            key, node = entries[part]
+            line = key.start_mark.line + 1
+        return line
+
+    return line_of
+
+
 def parse_value(text: str, where: str) -> Any:
     """Any YAML value, read by the same rules; ``where`` names the origin in messages. Raises InputError."""
     try:
@@ -116,27 +141,9 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 def _kind(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
-    shown = repr(value)
-    return f"the single value {shown if len(shown) <= 40 else shown[:37] + '...'}"
-
-
-def read_text(path: Path) -> str:
-    """Text of a UTF-8 file. Raises InputError naming the file where it is missing, a folder, unreadable or binary."""
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; expected a file")
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not a text file (not UTF-8)") from error
-    if "\0" in text:
-        raise InputError(f"{path}: is not a text file (it has NUL bytes)")
-    return text
+    return f"the single value {shortened(repr(value))}"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Mapping of a YAML file; raises InputError naming the file (and the line) for whatever keeps it from being one."""
-    return parse_yaml(read_text(path), str(path))
+    return parse_yaml(read_text(path, DOCUMENT_BYTES), shown_path(path))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Generic, TypeVar
 
 SCHEMA = "rlsim.projection/1"
 PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s")
@@ -24,15 +25,94 @@ class Quantity:
         return {"mean": _short(self.mean), "low": _short(self.low), "high": _short(self.high)}
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class Share:
-    """One part of a phase: seconds per step, what bounds it, and its root: measured, modelled or assumed."""
+class StepPhases(Generic[T]):
+    """The phases of a step, in seconds or as intervals of seconds; the names are those of the contract.
+
+    Synchronous steps add up data, prepare, generation, log-prob and train; refit is part of prepare. Asynchronous ones
+    add up exposed generation, data, log-prob, train and refit; generation is the pool's busy time.
+    """
+
+    data_s: T
+    prepare_s: T
+    generation_s: T
+    logprob_s: T
+    train_s: T
+    refit_s: T
+    exposed_generation_s: T
+
+    def __getitem__(self, name: str) -> T:
+        """The phase of a contract name, for loops over PHASES."""
+        value: T = getattr(self, name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PHASES)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """(name, value) of every phase."""
+        return ((name, self[name]) for name in PHASES)
+
+
+@dataclass(frozen=True)
+class PhasePart:
+    """One part of a phase: seconds per step, what bounds it, and what it rests on.
+
+    measured: share (0..1) of the seconds that a measurement backs; source: what the rest is, modelled or assumed.
+    """
 
     phase: str
     name: str
     seconds: float
     bound: str
-    root: str
+    source: str
+    measured: float
+
+    @property
+    def label(self) -> str:
+        """What most of the part rests on: measured, modelled or assumed."""
+        return "measured" if self.measured >= 0.5 else self.source
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Shares of the candidate's time that measurements, models and assumptions back; they add up to 1."""
+
+    measured: float
+    modelled: float
+    assumed: float
+
+
+@dataclass(frozen=True)
+class EngineStatistics:
+    """What the engines did in a measured step, mean over steps and all replicas together; None where it has no meaning.
+
+    mean_batch, mean_context_tokens: over decode iterations. eager_share: of the iterations, beyond the largest captured
+    graph. peak_kv_tokens: most KV cache of one replica. replica_imbalance: the slowest replica's time over the mean.
+    tokens_per_s: response tokens over the generation phase. iterations_per_s: of one replica.
+    """
+
+    replicas: float
+    decode_iterations: float
+    mean_batch: float
+    mean_context_tokens: float
+    eager_share: float
+    prefill_iterations: float
+    prefill_tokens: float
+    preemptions: float
+    peak_kv_tokens: float
+    tokens_per_s: float
+    iterations_per_s: float
+    tokens_per_verification: float
+    replica_imbalance: float | None = None
+    rollouts: float | None = None
+
+    def items(self) -> Iterator[tuple[str, float]]:
+        """(name, value) of what has a meaning."""
+        return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)
 
 
 @dataclass(frozen=True)
@@ -61,7 +141,7 @@ class MemoryUse:
     """Bytes per GPU of one pool in its fullest phase, by what holds them, against what is there."""
 
     pool: str
-    parts: dict[str, float]
+    parts: Mapping[str, float]
     available_bytes: float
 
     @property
@@ -74,20 +154,19 @@ class MemoryUse:
 class Arm:
     """One side of the comparison: the autoregressive baseline or the candidate.
 
-    staleness: share of consumed samples by age in steps. facts: plain numbers worth showing (name -> value), such as
-    ``replicas``, ``running_sequences_per_replica``, ``iteration_ms_full_batch``, ``preemptions``.
+    staleness: share of consumed samples by age in steps.
     """
 
     method: str
     draft_length: int
     acceptance_length: Quantity
     step_s: Quantity
-    phases: dict[str, Quantity]
+    phases: StepPhases[Quantity]
     tokens_per_s_per_gpu: Quantity
     memory: tuple[MemoryUse, ...]
-    shares: tuple[Share, ...]
+    parts: tuple[PhasePart, ...]
     staleness: dict[int, float]
-    facts: dict[str, float]
+    statistics: EngineStatistics
     spans: tuple[Span, ...] = field(default=(), repr=False)
     curves: tuple[Curve, ...] = field(default=(), repr=False)
 
@@ -109,11 +188,11 @@ class Arm:
                 for use in self.memory
             },
             "bounds": [
-                {"phase": s.phase, "part": s.name, "seconds": _short(s.seconds), "bound": s.bound, "root": s.root}
-                for s in self.shares
+                {"phase": p.phase, "part": p.name, "seconds": _short(p.seconds), "bound": p.bound, "root": p.label}
+                for p in self.parts
             ],
             "staleness": {str(age): _short(share) for age, share in sorted(self.staleness.items())},
-            "facts": {k: _short(v) for k, v in self.facts.items()},
+            "facts": {k: _short(v) for k, v in self.statistics.items()},
         }
 
 
@@ -133,7 +212,7 @@ class Projection:
     candidate: Arm
     rollout_speedup: Quantity
     end_to_end_speedup: Quantity
-    provenance: dict[str, float]
+    provenance: Provenance
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
     resolved_scenario: str = field(repr=False, default="")
@@ -149,7 +228,7 @@ class Projection:
             "candidate": self.candidate.as_dict(),
             "rollout_speedup": self.rollout_speedup.as_dict(),
             "end_to_end_speedup": self.end_to_end_speedup.as_dict(),
-            "provenance": {k: float(v) for k, v in self.provenance.items()},
+            "provenance": asdict(self.provenance),
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
         }

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 from rlsim.cli import main
+
+# One profile for all property tests: a busy machine is no failure of the code.
+settings.register_profile("rlsim", deadline=None)
+settings.load_profile("rlsim")
 
 
 @pytest.fixture

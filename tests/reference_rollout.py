@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.simulation.samples import Sample
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.simulation.samples import Sample
-from rlsim.simulation.workload import Batch
+from rlsim.workload.batches import Batch
 
 PROMPTS = (5, 30, 17, 50, 1)
 

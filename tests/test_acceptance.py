@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.schema.speculation import Speculation
-from rlsim.speculation.acceptance import (
+from rlsim.workload.acceptance import (
     Acceptance,
     acceptance_of,
     iterations_needed,
@@ -152,7 +152,7 @@ def test_moments_are_exact(length: int, rates: tuple[float, ...]) -> None:
     assert drawn.var() == pytest.approx(variance, rel=0.05, abs=0.15)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rates=st.lists(st.floats(0, 1), min_size=1, max_size=7).map(lambda r: sorted(r, reverse=True)),
     lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=20),

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from rlsim import projection
 from rlsim.loading import load_scenario, scenario_digest, vary
-from rlsim.projection import (
-    arm_of,
-    baseline_of,
-    phase_parts,
-    project,
-    replication_means,
-    simulate_arm,
-    speedups,
-    step_values,
-)
+from rlsim.projection import baseline_of, project
 from rlsim.results import PHASES, Arm, Projection
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.world import Draws
+from rlsim.simulated import simulate_variant
+from rlsim.simulation import run as driver
+from rlsim.summary import phase_parts, replication_means, speedups, step_values, variant_of
 
 SYNC = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 ASYNC = ("exposed_generation_s", "data_s", "logprob_s", "train_s", "refit_s")
@@ -78,7 +71,7 @@ def test_asynchronous_phases_add_up_to_the_step(asynchronous):
 def test_parts_of_each_phase_add_up_to_it(made, request):
     for arm in both(request.getfixturevalue(made)):
         sums: dict[str, float] = {}
-        for share in arm.shares:
+        for share in arm.parts:
             sums[share.phase] = sums.get(share.phase, 0.0) + share.seconds
         phases = set(SYNC if made == "sync" else ASYNC) - {"exposed_generation_s"} | {"generation_s"}
         assert sums == pytest.approx({name: arm.phases[name].mean for name in phases})
@@ -88,14 +81,19 @@ def test_parts_of_each_phase_add_up_to_it(made, request):
 def test_intervals_hold_their_means_and_shares_make_a_whole(made, request):
     answer = request.getfixturevalue(made)
     for arm in both(answer):
-        for quantity in (arm.step_s, arm.acceptance_length, arm.tokens_per_s_per_gpu, *arm.phases.values()):
+        for quantity in (
+            arm.step_s,
+            arm.acceptance_length,
+            arm.tokens_per_s_per_gpu,
+            *(value for _, value in arm.phases.items()),
+        ):
             assert 0 <= quantity.low <= quantity.mean <= quantity.high
         assert tuple(arm.phases) == PHASES
         assert sum(arm.staleness.values()) == pytest.approx(1.0)
     for quantity in (answer.rollout_speedup, answer.end_to_end_speedup):
         assert 0 < quantity.low < quantity.mean < quantity.high
-    assert sum(answer.provenance.values()) == pytest.approx(1.0)
-    assert all(0 <= share <= 1 for share in answer.provenance.values())
+    assert sum(asdict(answer.provenance).values()) == pytest.approx(1.0)
+    assert all(0 <= share <= 1 for share in asdict(answer.provenance).values())
 
 
 @pytest.mark.parametrize("made", ["sync", "asynchronous"])
@@ -124,9 +122,7 @@ def test_the_baseline_is_that_of_any_candidate(sync):
 
 def test_candidate_and_baseline_meet_the_same_batches():
     chosen = lagged("loop.policy_lag=2")
-    draws = [Draws(chosen, replication) for replication in range(2)]
-    arms = [baseline_of(chosen), chosen]
-    runs = [simulate_arm(arm, projection.build_costs(arm), draws) for arm in arms]
+    runs = [simulate_variant(variant) for variant in (baseline_of(chosen), chosen)]
     for before, after in zip(*(run.steps for run in runs), strict=True):
         assert [s.step for s in before] == [s.step for s in after] == [2, 3]
         assert [s.generated_tokens for s in before] == [s.generated_tokens for s in after]
@@ -137,8 +133,8 @@ def test_candidate_and_baseline_meet_the_same_batches():
 
 def test_tokens_per_second_are_those_of_whole_cycles():
     chosen = lagged("loop.policy_lag=2", "simulation.steps=4", "simulation.warmup_steps=3", "simulation.replications=1")
-    run = simulate_arm(chosen, projection.build_costs(chosen), [Draws(chosen, 0)])
-    rate = arm_of(run, phase_parts(run)).tokens_per_s_per_gpu
+    run = simulate_variant(chosen)
+    rate = variant_of(run, phase_parts(run)).tokens_per_s_per_gpu
     cycles = [run.steps[0][:2], run.steps[0][2:]]
     expected = [sum(s.total_tokens for s in cycle) / sum(s.seconds for s in cycle) / 8 for cycle in cycles]
     assert rate.mean == pytest.approx(sum(expected) / 2)
@@ -186,34 +182,34 @@ def test_progress_counts_to_the_end(keys, total):
 
 def test_warm_up_steps_are_dropped():
     chosen = scenario("simulation.warmup_steps=2", "simulation.steps=3", "simulation.replications=1")
-    run = simulate_arm(chosen, projection.build_costs(chosen), [Draws(chosen, 0)])
+    run = simulate_variant(chosen)
     assert [[s.step for s in steps] for steps in run.steps] == [[2, 3, 4]]
 
 
 def test_every_measured_step_is_one_value_and_a_cycle_of_lagged_ones():
     for lag, values in ((1, 4), (2, 2)):
         chosen = lagged(f"loop.policy_lag={lag}", "simulation.steps=4", "simulation.replications=1")
-        run = simulate_arm(chosen, projection.build_costs(chosen), [Draws(chosen, 0)])
+        run = simulate_variant(chosen)
         found = step_values(run, lambda s: s.seconds)
         assert len(found) == values
         assert replication_means(run, lambda s: s.seconds) == pytest.approx([sum(found) / values])
-        assert arm_of(run, phase_parts(run)).step_s.mean == pytest.approx(sum(found) / values)
+        assert variant_of(run, phase_parts(run)).step_s.mean == pytest.approx(sum(found) / values)
 
 
 def test_time_to_the_reward_is_its_own_part():
     chosen = scenario("workload.environment_s=40", "simulation.replications=1", "speculation={method: none}")
     arm, plain = project(chosen).candidate, project(vary(chosen, "workload.environment_s=0")).candidate
-    parts = {share.name: share.seconds for share in arm.shares if share.phase == "generation_s"}
+    parts = {share.name: share.seconds for share in arm.parts if share.phase == "generation_s"}
     assert parts.pop("environment") == pytest.approx(40.0)
-    assert parts == pytest.approx({s.name: s.seconds for s in plain.shares if s.phase == "generation_s"})
+    assert parts == pytest.approx({s.name: s.seconds for s in plain.parts if s.phase == "generation_s"})
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_the_host_of_a_lookup_is_not_called_attention(method):
     made = project(scenario(f"speculation={{method: {method}, draft_length: 4, acceptance_length: 1.6}}"))
-    lookup = [s for s in made.candidate.shares if s.name == "context look-up"]
+    lookup = [s for s in made.candidate.parts if s.name == "context look-up"]
     assert [share.bound for share in lookup] == ["host"]
-    assert "draft attention" not in {s.name for s in made.candidate.shares}
+    assert "draft attention" not in {s.name for s in made.candidate.parts}
 
 
 def test_speedups_of_pairs():
@@ -239,7 +235,7 @@ def test_a_model_error_widens_the_step_by_its_share_of_generation():
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_garbage_collector_is_left_as_it_was(enabled, monkeypatch):
     seen: list[bool] = []
-    monkeypatch.setattr(projection, "run_loop", lambda world, trace: (seen.append(gc.isenabled()), 1 / 0))
+    monkeypatch.setattr(driver, "run_synchronous", lambda *args: (seen.append(gc.isenabled()), 1 / 0))
     chosen: Any = scenario()
     (gc.enable if enabled else gc.disable)()
     try:
@@ -263,7 +259,7 @@ def test_committed_scenarios_project(name):
     assert made.candidate.method == "eagle3"
     assert made.rollout_speedup.mean > 1
     assert made.end_to_end_speedup.mean > 1
-    assert made.provenance["measured"] > 0.05
+    assert made.provenance.measured > 0.05
     for arm in both(made):
         assert all(use.total_bytes <= use.available_bytes for use in arm.memory)
         assert all(len(curve.times_s) <= 2000 for curve in arm.curves)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica, iteration_seconds
 from rollout_cases import cost_table, sample_lists, tables
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.samples import Sample
@@ -46,7 +46,7 @@ def run_both(
     return fast, {sample: time for time, sample in done}, slow
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
     """Queueing, chunks, eviction, shared prompts, speculation, arrivals and pauses; the requirement is 0.1 %."""
@@ -61,8 +61,8 @@ def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
     )
     fast, finish, slow = run_both(table, samples, arrivals, interrupts, data.draw(st.booleans()))
     assert finish == pytest.approx(slow.finish, rel=1e-5)
-    assert fast.tally.preemptions == slow.preemptions
-    assert fast.tally.prefill_tokens == slow.prefilled
+    assert fast.counters.preemptions == slow.preemptions
+    assert fast.counters.prefill_tokens == slow.prefilled
     assert fast.peak_kv_tokens == pytest.approx(slow.peak_kv)
     assert fast.outstanding == 0
 
@@ -96,7 +96,7 @@ def test_first_token_only_ends_with_the_prefill() -> None:
     assert replica.advance_to(math.inf) == [(pytest.approx(iteration_seconds(table, 0, 0, 100)), 0)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     n=st.integers(1, 64),
     context=st.floats(1, 5000),
@@ -115,7 +115,7 @@ def test_stretch_within_one_segment_is_exact() -> None:
     assert Timing(table).stretch(3, 10.0, 2.5, 20) == pytest.approx(total, rel=1e-13)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_doubled_costs_double_every_time(data: st.DataObject) -> None:
     table = data.draw(tables())
@@ -129,7 +129,7 @@ def test_doubled_costs_double_every_time(data: st.DataObject) -> None:
     assert times[1] == {number: 2 * time for number, time in times[0].items()}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_every_iteration_of_every_sample_is_done_once(data: st.DataObject) -> None:
     """Decoded plus re-prefilled tokens are all there are; a completed re-prefill replaces one decode iteration."""
@@ -138,13 +138,13 @@ def test_every_iteration_of_every_sample_is_done_once(data: st.DataObject) -> No
     replica = Replica(table, prefix_caching=False)
     replica.submit(0.0, samples)
     assert len(replica.advance_to(math.inf)) == len(samples)
-    decoded = sum(n * count for n, count in enumerate(replica.tally.iterations_at))
+    decoded = sum(n * count for n, count in enumerate(replica.counters.iterations_at))
     asked = sum(sample.iterations for sample in samples)
-    assert asked - replica.tally.preemptions <= decoded <= asked
+    assert asked - replica.counters.preemptions <= decoded <= asked
     prompts = sum(sample.prompt_tokens for sample in samples)
-    assert replica.tally.prefill_tokens >= prompts
-    if not replica.tally.preemptions:
-        assert (decoded, replica.tally.prefill_tokens) == (asked, prompts)
+    assert replica.counters.prefill_tokens >= prompts
+    if not replica.counters.preemptions:
+        assert (decoded, replica.counters.prefill_tokens) == (asked, prompts)
 
 
 def test_shared_prompts_prefill_and_hold_once() -> None:
@@ -152,7 +152,7 @@ def test_shared_prompts_prefill_and_hold_once() -> None:
     replica = Replica(cost_table())
     replica.submit(0.0, samples)
     replica.advance_to(math.inf)
-    assert replica.tally.prefill_tokens == 1000 + 7
+    assert replica.counters.prefill_tokens == 1000 + 7
     assert replica.peak_kv_tokens == 1000 + 8 * (9 + 1)
 
 
@@ -182,7 +182,7 @@ def test_recomputing_the_cache_costs_a_prefill_of_the_context() -> None:
         replica.submit(0.0, samples)
     again.recompute_kv(0.5)
     assert again.advance_to(math.inf)[0][0] > plain.advance_to(math.inf)[0][0]
-    assert 50 < again.tally.prefill_tokens - plain.tally.prefill_tokens < 450
+    assert 50 < again.counters.prefill_tokens - plain.counters.prefill_tokens < 450
 
 
 def test_equal_input_gives_equal_bits() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.schema.workload import Workload
-from rlsim.simulation.lengths import limited_lognormal_mean
-from rlsim.simulation.workload import draw_batch, draw_iterations
-from rlsim.speculation.acceptance import Acceptance
+from rlsim.workload.acceptance import Acceptance
+from rlsim.workload.batches import draw_batch, draw_iterations
+from rlsim.workload.lengths import limited_lognormal_mean
 
 
 def workload(response: dict[str, Any], **keys: Any) -> Workload:
@@ -186,7 +186,7 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
         draw_batch(workload({"kind": "trace", "path": "nowhere.csv"}), 0, 0, 0)
     binary = tmp_path / "b.csv"
     binary.write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(InputError, match="cannot be read as text"):
+    with pytest.raises(InputError, match="is not a text file"):
         draw_batch(workload({"kind": "trace", "path": str(binary)}), 0, 0, 0)
 
 

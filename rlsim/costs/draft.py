@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlsim.costs import work
+from rlsim.costs.interface import Bound
 from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, Components, EngineLayers, total
 from rlsim.costs.operators import Timed, modelled
 from rlsim.costs.work import FloatArray, Matrix
@@ -144,7 +145,7 @@ class Drafting:
         device = operators.rejection(sequences, queries, vocabulary, draft.vocab_size if draft else vocabulary)
         device = device or operators.stream(moved)
         launched = REJECTION_LAUNCHES * self.eager_launch_s
-        bound = "launch" if launched > float(np.mean(device.seconds)) else "memory"
+        bound: Bound = "launch" if launched > float(np.mean(device.seconds)) else "memory"
         measured = np.where(device.seconds >= launched, device.measured, 0.0)
         return Timed(np.maximum(device.seconds, launched), measured, bound)
 

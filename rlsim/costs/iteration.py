@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlsim.costs.draft import Drafting
+from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
 from rlsim.costs.operators import Timed, modelled
-from rlsim.costs.overheads import Overheads
-from rlsim.costs.seam import IterationTable, Part
+from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import BoolArray
 
@@ -36,42 +36,51 @@ class IterationCosts:
     """Costs of engine iterations of one replica.
 
     components: seconds by part for n = 0..N decoding sequences (context-free), which add up to ``table.step_s``;
-    attention: by part of the context-dependent table.
+    attention: by part of the context-dependent table. eager: for n = 0..N, whether the iteration exceeds the captured
+    graphs. prefill_measured: measured share of the time of a prefill chunk, over ``table.prefill_grid_tokens``.
     """
 
     table: IterationTable
     components: Components
     attention: Components
+    eager: BoolArray
+    prefill_measured: FloatArray
+    prefill_bound: Bound
 
-    def parts(self, iterations_at: Sequence[float], context_at: Sequence[float]) -> list[Part]:
-        """Seconds by part of iterations_at[n] iterations with n sequences; their mean contexts sum to context_at[n]."""
+    def parts(self, counters: EngineCounters) -> tuple[Part, ...]:
+        """Seconds by part of the iterations that ``counters`` hold; mixed iterations give their prefill a part."""
         counts = np.zeros(len(self.table.step_s))
-        counts[: len(iterations_at)] = iterations_at[: len(counts)]
+        counts[: len(counters.iterations_at)] = counters.iterations_at[: len(counts)]
         contexts = np.zeros_like(counts)
-        contexts[: len(context_at)] = context_at[: len(counts)]
+        contexts[: len(counters.context_at)] = counters.context_at[: len(counts)]
         columns = contexts / np.maximum(counts, 1.0) / self.table.context_step_tokens
         below = np.clip(columns.astype(np.int64), 0, self.table.attention_s.shape[1] - 2)
         weight, rows = columns - below, np.arange(len(counts))
-        out = [
-            _part(name, t, counts * t.seconds, counts * t.seconds * t.measured) for name, t in self.components.items()
-        ]
+        out = [_part(name, t, counts * t.seconds, t.measured) for name, t in self.components.items()]
         for name, t in self.attention.items():
             seconds = counts * (t.seconds[rows, below] * (1 - weight) + t.seconds[rows, below + 1] * weight)
-            out.append(_part(name, t, seconds, seconds * t.measured[rows, below]))
-        return [part for part in out if part.seconds > 0]
+            out.append(_part(name, t, seconds, t.measured[rows, below]))
+        chunk = counters.prefill_tokens / max(1, counters.prefill_iterations)
+        measured = float(np.interp(chunk, self.table.prefill_grid_tokens, self.prefill_measured))
+        out.append(Part("prefill", counters.prefill_s, self.prefill_bound, "modelled", measured))
+        return tuple(part for part in out if part.seconds > 0)
+
+    def eager_share(self, iterations_at: Sequence[float]) -> float:
+        """Share of iterations (by number of decoding sequences) beyond the largest captured graph."""
+        counts = np.asarray(iterations_at[: len(self.eager)], dtype=np.float64)
+        return float(counts[self.eager[: len(counts)]].sum() / max(1.0, counts.sum()))
 
 
 def _part(name: str, timed: Timed, seconds: FloatArray, measured: FloatArray) -> Part:
     total_s = float(np.sum(seconds))
-    share = float(np.sum(measured)) / total_s if total_s > 0 else 0.0
-    root = "measured" if share >= 0.5 else ("assumed" if timed.bound == "launch" else "modelled")
-    return Part(name, total_s, timed.bound, root)
+    share = float(np.sum(seconds * measured)) / total_s if total_s > 0 else 0.0
+    return Part(name, total_s, timed.bound, "assumed" if timed.bound == "launch" else "modelled", share)
 
 
 def build_iteration(
     layers: EngineLayers,
     drafting: Drafting,
-    overheads: Overheads,
+    host: HostOverheads,
     max_sequences: int,
     max_context: float,
     prompt_tokens: float,
@@ -80,7 +89,7 @@ def build_iteration(
     """Prepare the iteration table of one replica for up to ``max_sequences`` decoding sequences."""
     engine, k = layers.engine, drafting.speculation.draft_length if drafting.speculation.active else 0
     n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
-    components = _context_free(layers, drafting, overheads, n, k)
+    components, eager = _context_free(layers, drafting, host, n, k)
     step = max(8.0, max_context / (CONTEXT_POINTS - 1))
     contexts = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0)
     own = np.ceil(n / engine.pipeline_parallel)
@@ -89,25 +98,27 @@ def build_iteration(
         "attention": layers.cached_attention(own[:, None], contexts[None, :], k + 1),
         drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]),
     }
-    grid, counts, added = _prefill_table(layers, overheads, max_sequences, prompt_tokens, k)
+    prefill = _prefill_table(layers, host, max_sequences, prompt_tokens, k)
     table = IterationTable(
         step_s=_no_work_is_free(total(components)),
         context_step_tokens=step,
         attention_s=_monotone(_no_work_is_free(total(attention))),
-        prefill_grid_tokens=grid,
-        prefill_sequences=counts,
-        prefill_s=added,
+        prefill_grid_tokens=prefill.grid_tokens,
+        prefill_sequences=prefill.sequences,
+        prefill_s=prefill.added_s,
         tokens_per_sequence=k + 1,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * (k + 1)),
         max_running_sequences=engine.max_running_sequences,
         kv_capacity_tokens=kv_capacity_tokens,
         chunked_prefill=engine.chunked_prefill,
     )
-    return IterationCosts(table, components, attention)
+    return IterationCosts(table, components, attention, eager, prefill.measured, prefill.bound)
 
 
-def _context_free(layers: EngineLayers, drafting: Drafting, overheads: Overheads, n: FloatArray, k: int) -> Components:
-    """Everything of an iteration that does not depend on context, by part, for n decoding sequences.
+def _context_free(
+    layers: EngineLayers, drafting: Drafting, host: HostOverheads, n: FloatArray, k: int
+) -> tuple[Components, BoolArray]:
+    """Everything of an iteration that does not depend on context, by part, for n decoding sequences; where it is eager.
 
     Pipeline stages work on n / PP sequences each; the last stage, with the LM head, does so PP times per iteration.
     Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling instead.
@@ -123,11 +134,11 @@ def _context_free(layers: EngineLayers, drafting: Drafting, overheads: Overheads
     if drafting.speculation.active:
         out["draft passes"] = drafting.passes(n, eager)
         out["rejection sampling"] = drafting.rejection(n)
-    host = overheads.host_iteration_s + overheads.host_sequence_s * n
+    host_s = host.iteration_s + host.sequence_s * n
     if engine.async_scheduling:
-        host = np.maximum(host - total(out), 0.0)
-    out["host"] = modelled(host, "host")
-    return out
+        host_s = np.maximum(host_s - total(out), 0.0)
+    out["host"] = modelled(host_s, "host")
+    return out, eager
 
 
 def _device(layers: EngineLayers, tokens: FloatArray) -> tuple[Components, BoolArray]:
@@ -156,10 +167,28 @@ def _device(layers: EngineLayers, tokens: FloatArray) -> tuple[Components, BoolA
     return out, eager
 
 
+@dataclass(frozen=True)
+class _Prefill:
+    """Seconds that prefill tokens add to an iteration: ``added_s`` over (sequences, grid_tokens).
+
+    measured: their measured share over grid_tokens.
+    """
+
+    grid_tokens: FloatArray
+    sequences: FloatArray
+    added_s: FloatArray
+    measured: FloatArray
+    bound: Bound
+
+
 def _prefill_table(
-    layers: EngineLayers, overheads: Overheads, max_sequences: int, prompt_tokens: float, k: int
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds that q prefill tokens add to an iteration, over (decoding sequences, q)."""
+    layers: EngineLayers, host: HostOverheads, max_sequences: int, prompt_tokens: float, k: int
+) -> _Prefill:
+    """Prefill of up to the token budget beside up to ``max_sequences`` decoding sequences.
+
+    What the tokens add is the difference to the same iteration without them. An iteration without decoding sequences
+    has no decoding part to add to, so there the idle engine's head, sampling and host count as part of the prefill.
+    """
     engine = layers.engine
     budget = float(max(engine.max_batched_tokens, 16))
     grid = np.unique(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
@@ -168,16 +197,23 @@ def _prefill_table(
     components, _ = _device(layers, np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0))
     linear = total(components).reshape(tokens.shape)
     prompts = np.maximum(grid / max(prompt_tokens, 1.0) / engine.attention_data_parallel, 1e-9)
-    attention = layers.operators.prefill_attention(layers.card, layers.attention_tp, prompts, max(prompt_tokens, 1.0))
-    decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base(layers, overheads))
-    extra = linear - decoding_part + (attention.seconds * layers.card.num_layers)[None, :]
+    once = layers.operators.prefill_attention(layers.card, layers.attention_tp, prompts, max(prompt_tokens, 1.0))
+    attention = once.times(layers.card.num_layers)
+    decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base_s(layers, host))
+    extra = linear - decoding_part + attention.seconds[None, :]
     extra[:, 0] = 0.0
-    return grid, counts, np.maximum.accumulate(np.maximum(extra, 0.0), axis=1)
+    added = np.maximum.accumulate(np.maximum(extra, 0.0), axis=1)
+    known = sum(timed.seconds * timed.measured for timed in components.values()) / np.maximum(total(components), 1e-12)
+    share = known.reshape(tokens.shape)[0]
+    whole = linear[0] + attention.seconds
+    measured = (linear[0] * share + attention.seconds * attention.measured) / np.maximum(whole, 1e-12)
+    longest = max((*components.values(), attention), key=lambda timed: float(timed.seconds[-1]))
+    return _Prefill(grid, counts, added, measured, longest.bound)
 
 
-def _idle_base(layers: EngineLayers, overheads: Overheads) -> float:
+def _idle_base_s(layers: EngineLayers, host: HostOverheads) -> float:
     """A prefill-only iteration still pays head, sampling and host once (its decoding part is defined as 0)."""
-    return float(total(layers.head_components(np.ones(1), np.ones(1)))[0]) + overheads.host_iteration_s
+    return float(total(layers.head_components(np.ones(1), np.ones(1)))[0]) + host.iteration_s
 
 
 def _no_work_is_free(seconds: FloatArray) -> FloatArray:

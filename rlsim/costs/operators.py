@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.costs import work
+from rlsim.costs.interface import Bound
 from rlsim.costs.measured import MeasuredOn
 from rlsim.costs.work import FloatArray, Matrix, Work
 from rlsim.hardware.interpolation import Lookup
@@ -40,7 +41,7 @@ class Timed:
 
     seconds: FloatArray
     measured: FloatArray
-    bound: str
+    bound: Bound
 
     def __add__(self, other: Timed) -> Timed:
         seconds = self.seconds + other.seconds
@@ -60,7 +61,7 @@ class Timed:
         return Timed(self.seconds * ratio, np.where(ratio == 1.0, self.measured, 0.0), self.bound)
 
 
-def modelled(seconds: ArrayLike, bound: str) -> Timed:
+def modelled(seconds: ArrayLike, bound: Bound) -> Timed:
     """A time without a measurement behind it."""
     values = np.asarray(seconds, dtype=np.float64)
     return Timed(values, np.zeros_like(values), bound)
@@ -102,7 +103,7 @@ class Operators:
         memory = next((fit.memory_median for fit in fits if fit.memory_median), DEFAULT_MEMORY)
         return compute, memory
 
-    def bound_of(self, amount: Work, precision: str) -> str:
+    def bound_of(self, amount: Work, precision: str) -> Bound:
         """Whether computation or memory limits most of ``amount``."""
         compute = float(np.sum(amount.flops)) / self.profile.flops(_rate(precision))
         return "compute" if compute > float(np.sum(amount.bytes)) / self.bandwidth else "memory"

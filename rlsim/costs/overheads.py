@@ -10,6 +10,23 @@ from rlsim.schema.scenario import Scenario
 
 
 @dataclass(frozen=True)
+class HostOverheads:
+    """Scheduler and executor time of an engine iteration: a fixed part and one for each decoding sequence."""
+
+    iteration_s: float
+    sequence_s: float
+
+
+@dataclass(frozen=True)
+class TrainingOverheads:
+    """Share of the operator tables' speed that training reaches, and least host time of a MoE layer's forward pass."""
+
+    dense_efficiency: float
+    moe_efficiency: float
+    moe_host_layer_s: float
+
+
+@dataclass(frozen=True)
 class Overheads:
     """Host and framework costs; see FittedParameters for the meaning of each. source: name of the fitted set.
 
@@ -28,6 +45,16 @@ class Overheads:
     speedup_error: float
     source: str
     tables_error: float = 0.0
+
+    @property
+    def host(self) -> HostOverheads:
+        """The engine's share of them."""
+        return HostOverheads(self.host_iteration_s, self.host_sequence_s)
+
+    @property
+    def training(self) -> TrainingOverheads:
+        """The trainer's share of them."""
+        return TrainingOverheads(self.dense_efficiency, self.moe_efficiency, self.moe_host_layer_s)
 
 
 def overheads_of(scenario: Scenario, fitted: FittedParameters, tables_error: float = 0.0) -> Overheads:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlsim.costs.fabric import Fabric
+from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.parallel import train_layout, weight_tensors
-from rlsim.costs.seam import Part, PhaseCost
 from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
 
@@ -42,10 +42,11 @@ class WeightMovement:
             kind = "colocated" if scenario.cluster.colocated else "broadcast"
         wire = {"colocated": self._gather_s, "broadcast": self._broadcast_s, "reshard": self._reshard_s}[kind]
         stated = scenario.loop.refit_bandwidth_bytes_per_s
-        moved = (full / stated, "network", "assumed") if stated else (wire(full), "network", "modelled")
         share = 1.0 / scenario.engine.expert_parallel if kind == "reshard" else 1.0
         parts = (
-            Part("weights on the wire", *moved),
+            Part("weights on the wire", full / stated, "network", "assumed")
+            if stated
+            else Part("weights on the wire", wire(full), "network"),
             Part(
                 "handling of weight tensors",
                 weight_tensors(scenario.model) * self.overheads.refit_tensor_s * share,

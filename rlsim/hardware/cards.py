@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
-from rlsim.loading_yaml import read_yaml
 from rlsim.schema.huggingface import card_from_huggingface
-from rlsim.schema.messages import as_input_error
+from rlsim.schema.messages import read_record
 from rlsim.schema.model import ModelCard
 
 
@@ -26,10 +23,12 @@ def load_card(name_or_path: str | Path, base: Path | None = None) -> ModelCard:
     name = str(name_or_path)
     path = as_path(name, (*YAML_SUFFIXES, ".json"), base)
     if path is None:
-        path = find_entry(name.rstrip("/").rpartition("/")[2], catalogue("scenarios", "models"), "model")
+        path = find_entry(
+            name.rstrip("/").rpartition("/")[2],
+            catalogue("scenarios", "models"),
+            "model",
+            "; for another model give the path of its Hugging Face config.json",
+        )
     if path.suffix.lower() not in YAML_SUFFIXES:
         return card_from_huggingface(path)
-    try:
-        return ModelCard.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise as_input_error(error, str(path), ModelCard) from error
+    return read_record(path, ModelCard)

@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from rlsim.datafiles import data_folder
-from rlsim.errors import InputError
+from rlsim.errors import InputError, shortened
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -20,10 +20,11 @@ def _normal(name: str) -> str:
     return name.strip().casefold().replace("_", "-")
 
 
-def find_entry(name: str, entries: dict[str, Path], what: str) -> Path:
+def find_entry(name: str, entries: dict[str, Path], what: str, otherwise: str = "") -> Path:
     """Path of entry ``name``: case does not matter, nor whether words are joined by - or _.
 
-    Raises InputError that lists the nearest names, or all where none is near; ``what`` says what is looked for.
+    Raises InputError that lists the nearest names, or all where none is near; ``what`` says what is looked for,
+    ``otherwise`` what can be given instead of a name.
     """
     by_normal = {_normal(key): key for key in entries}
     key = by_normal.get(_normal(name))
@@ -31,7 +32,7 @@ def find_entry(name: str, entries: dict[str, Path], what: str) -> Path:
         return entries[key]
     near = [by_normal[match] for match in difflib.get_close_matches(_normal(name), by_normal, n=3, cutoff=0.5)]
     hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(entries)}"
-    raise InputError(f"unknown {what} '{name}'; {hint}")
+    raise InputError(f"unknown {what} '{shortened(name)}'; {hint}{otherwise}")
 
 
 def as_path(name: str, suffixes: tuple[str, ...], base: Path | None) -> Path | None:
@@ -47,5 +48,25 @@ def as_path(name: str, suffixes: tuple[str, ...], base: Path | None) -> Path | N
             if candidate.exists() and (looks_like_path or len(given.parts) > 1):
                 return candidate
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{name[:80]!r} cannot be a path ({error})") from None
+        raise InputError(f"{shortened(repr(name))} cannot be a path ({shortened(str(error))})") from None
     return candidates[0] if looks_like_path else None
+
+
+def length_file(path: str, base: Path | None = None) -> Path | None:
+    """The file of request lengths that ``path`` means: counted from ``base``, from here, or a delivered one by name.
+
+    None where there is none of them. A device or pipe counts as found; reading it is then refused with the reason.
+    """
+    try:
+        given = Path(path).expanduser()
+        candidates = [given] if base is None else [base / given, given]
+        if given.name == path:
+            candidates.append(delivered_lengths() / path)
+        return next((candidate for candidate in candidates if candidate.exists()), None)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{shortened(repr(path))} cannot be a path ({shortened(str(error))})") from None
+
+
+def delivered_lengths() -> Path:
+    """Folder of the length tables that come with rlsim."""
+    return data_folder("scenarios") / "lengths"

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
+from rlsim.datafiles import DOCUMENT_BYTES, read_text
 from rlsim.errors import InputError
 from rlsim.hardware.interpolation import Grid, build_grid
 
@@ -154,8 +155,8 @@ def read_circumstances(folder: Path) -> dict[str, Any]:
     """What the folder says of its own origin. Raises InputError where the file is no YAML mapping."""
     path = folder / CIRCUMSTANCES
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, OSError) as error:
+        content = yaml.safe_load(read_text(path, DOCUMENT_BYTES))
+    except yaml.YAMLError as error:
         raise InputError(f"{path.name} of {folder.name}: cannot be read ({error})") from error
     if not isinstance(content, dict):
         raise InputError(f"{path.name} of {folder.name}: must be a mapping")

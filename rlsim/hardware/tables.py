@@ -47,7 +47,7 @@ class Efficiency:
     floor_s: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OperatorTables:
     """Tables of one folder; each file is read at its first look-up.
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.prices import price_inputs
+from rlsim.costs.trainer_prices import TrainedBatch, step_cost
 from rlsim.planning.execution import Runner
 from rlsim.planning.layouts import Engine, GpuSplit, Layout, TrainerLayout
 from rlsim.planning.lower_bounds import (
@@ -15,12 +18,12 @@ from rlsim.planning.lower_bounds import (
     rollout_bound_s,
     rollout_works,
 )
-from rlsim.planning.shared import shared_costs, transfer_s
 from rlsim.planning.space import Space
 from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.world import Draws
+from rlsim.workload.acceptance import acceptance_of
+from rlsim.workload.draw import draw_step
 
 TRAINERS_PER_TASK = 12
 SEARCH_REPLICATIONS = 1
@@ -136,9 +139,18 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
 
 def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
-    costs, draws = shared_costs(scenario), Draws(scenario, 0)
-    works = [draws.step(step, costs) for step in steps]
-    return sum(work.data.seconds + work.logprob.seconds + work.train.seconds for work in works) / len(works)
+    trainer, acceptance, seconds = price_inputs(scenario).trainer, acceptance_of(scenario.speculation), 0.0
+    for step in steps:
+        drawn = draw_step(scenario, acceptance, step, 0)
+        cost = step_cost(trainer, TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples))
+        seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
+    return seconds / len(steps)
+
+
+def transfer_s(scenario: Scenario) -> float:
+    """Seconds of the weight transfer, with everything around it in a synchronous step."""
+    movement = price_inputs(scenario).movement
+    return (movement.prepare() if scenario.loop.mode == "sync" else movement.transfer()).seconds
 
 
 def _rates(scenario: Scenario, space: Space, trainers: FastestTrainers, run: Runner) -> dict[Engine, EngineRates]:
@@ -160,4 +172,4 @@ def _rates(scenario: Scenario, space: Space, trainers: FastestTrainers, run: Run
 
 def engine_rates_of(task: tuple[Scenario, Overrides]) -> EngineRates:
     """Rates of one engine replica."""
-    return engine_rates(shared_costs(varied(*task)).iteration)
+    return engine_rates(engine_prices(price_inputs(varied(*task)).engine).table)

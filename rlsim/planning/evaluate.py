@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import scenario_digest
 from rlsim.planning.objective import cost_usd, energy_j
 from rlsim.planning.results import CellNumbers, CellResult
-from rlsim.planning.shared import Kept, shared_costs
 from rlsim.planning.variation import Overrides, varied
-from rlsim.projection import (
-    ArmRun,
-    arm_of,
-    baseline_of,
-    phase_parts,
-    simulate_arm,
-    speedups,
-    step_values,
-)
+from rlsim.projection import baseline_of
 from rlsim.results import Arm, Quantity
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.world import Draws
+from rlsim.simulated import SimulatedVariant, simulate_variant
+from rlsim.summary import phase_parts, speedups, step_values, variant_of
 
 BASELINES_KEPT = 256
 
@@ -48,29 +41,28 @@ class ArmTimes:
     speedup_error: float
 
 
-_baselines = Kept(BASELINES_KEPT)
-
-
 def simulate(scenario: Scenario) -> ArmTimes:
     """Simulate one arm over the scenario's replications. Raises Infeasible and InputError."""
-    draws = [Draws(scenario, replication) for replication in range(scenario.simulation.replications)]
-    run = simulate_arm(scenario, shared_costs(scenario), draws)
-    return _times(run)
+    return _times(simulate_variant(scenario))
 
 
-def _times(run: ArmRun) -> ArmTimes:
+def _times(run: SimulatedVariant) -> ArmTimes:
     step = step_values(run, lambda record: record.seconds)
-    generation = step_values(run, lambda record: record.phases["generation_s"])
-    errors = run.costs.overheads
+    generation = step_values(run, lambda record: record.phases.generation_s)
+    errors = run.prices.overheads
     return ArmTimes(
-        tuple(step), tuple(generation), arm_of(run, phase_parts(run)), errors.step_error, errors.speedup_error
+        tuple(step), tuple(generation), variant_of(run, phase_parts(run)), errors.step_error, errors.speedup_error
     )
 
 
 def baseline_times(scenario: Scenario) -> ArmTimes:
     """The autoregressive arm of ``scenario``, simulated once for all cells that share it."""
-    baseline = baseline_of(scenario)
-    return _baselines.get(baseline, lambda: simulate(baseline))
+    return _simulated_baseline(baseline_of(scenario))
+
+
+@lru_cache(maxsize=BASELINES_KEPT)
+def _simulated_baseline(baseline: Scenario) -> ArmTimes:
+    return simulate(baseline)
 
 
 def evaluate(scenario: Scenario, with_baseline: bool = True) -> CellResult:
@@ -149,7 +141,7 @@ def limit_of(scenario: Scenario, arm: Arm) -> str:
     """The longest phase of the step and its largest part, such as ``generation: experts (memory)``."""
     phase = max(STEP_PHASES[scenario.loop.mode], key=lambda name: arm.phases[name].mean)
     shown = "generation_s" if phase == "exposed_generation_s" else phase
-    parts = [share for share in arm.shares if share.phase == shown]
+    parts = [share for share in arm.parts if share.phase == shown]
     if not parts:
         return shown.removesuffix("_s")
     largest = max(parts, key=lambda share: share.seconds)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from rlsim.errors import InputError
+from rlsim.errors import InputError, shortened
 from rlsim.loading_yaml import parse_value
 from rlsim.planning.variation import Overrides, Setting, check_key
 
@@ -19,6 +19,11 @@ MAX_CELLS = 1_000_000
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER}):({_NUMBER})(?::({_NUMBER}))?")
 _GEOMETRIC = re.compile(rf"({_NUMBER})\.\.({_NUMBER})x({_NUMBER})")
+
+
+_DOTS = re.compile(rf"({_NUMBER})\.\.+({_NUMBER})")
+FORMS = "write a list a,b,c, a range 1:8 or 1:16:2, or 64..1024x2"
+SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Axis:
     @property
     def settings(self) -> list[Setting]:
         """The values as YAML reads them."""
-        return [parse_value(value, f"--vary {self.name}={value}") for value in self.values]
+        return [parse_value(value, f"--vary {self.name}={shortened(value)}") for value in self.values]
 
     @property
     def name(self) -> str:
@@ -50,14 +55,15 @@ def parse_axis(text: str) -> Axis:
     """
     left, equals, right = text.partition("=")
     keys = tuple(key.strip() for key in left.split(","))
+    whole = f"--vary {shortened(text, SHOWN_CHARACTERS)}"
     if not equals or not all(keys):
-        raise InputError(f"--vary '{text}' is not KEY=VALUES, such as speculation.draft_length=1:8")
+        raise InputError(f"{whole} is not KEY=VALUES, such as speculation.draft_length=1:8")
     for key in keys:
-        check_key(key, f"--vary {text}")
-    values = _values(right.strip(), f"--vary {text}")
+        check_key(key, whole)
+    values = _values(right.strip(), whole)
     repeated = next((value for value in values if values.count(value) > 1), None) if len(values) < 1000 else None
     if repeated is not None:
-        raise InputError(f"--vary {text}: the value {repeated} stands there twice")
+        raise InputError(f"{whole}: the value {shortened(repeated)} stands there twice")
     return Axis(keys, values)
 
 
@@ -66,9 +72,17 @@ def _values(text: str, whole: str) -> tuple[str, ...]:
         return _arithmetic(match, whole)
     if (match := _GEOMETRIC.fullmatch(text)) is not None:
         return _geometric(match, whole)
+    if (match := _DOTS.fullmatch(text)) is not None:
+        low, high = match.groups()
+        raise InputError(f"{whole}: '{shortened(text)}' is no value; did you mean {low}:{high}, or {low}..{high}x2?")
     values = tuple(part.strip() for part in _split(text))
     if not all(values):
-        raise InputError(f"{whole}: an empty value; write a list a,b,c, a range 1:8 or 1:16:2, or 64..1024x2")
+        raise InputError(f"{whole}: an empty value; {FORMS}")
+    for value in values:
+        try:
+            parse_value(value, shortened(value))
+        except InputError as error:
+            raise InputError(f"{whole}: {error}; {FORMS}") from None
     return values
 
 
@@ -122,7 +136,7 @@ def grid(axes: Sequence[Axis]) -> list[Overrides]:
     keys = [key for axis in axes for key in axis.keys]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        raise InputError(f"--vary: the key {twice} stands on two axes")
+        raise InputError(f"--vary: the key {shortened(twice)} stands on two axes")
     count = math.prod(len(axis.values) for axis in axes)
     if count > MAX_CELLS:
         raise InputError(f"--vary: the grid has {count:,} cells, more than {MAX_CELLS:,}")
@@ -134,10 +148,11 @@ def grid(axes: Sequence[Axis]) -> list[Overrides]:
 
 def parse_sizes(text: str) -> tuple[int, ...]:
     """Cluster sizes from ``64,128``, ``64:256:64`` or ``64..1024x2``. Raises InputError."""
+    whole = f"--gpus {shortened(text)}"
     try:
-        sizes = tuple(int(value) for value in _values(text.strip(), f"--gpus {text}"))
+        sizes = tuple(int(value) for value in _values(text.strip(), whole))
     except ValueError as error:
-        raise InputError(f"--gpus {text}: cluster sizes are whole numbers") from error
+        raise InputError(f"{whole}: cluster sizes are whole numbers") from error
     if min(sizes) < 1:
-        raise InputError(f"--gpus {text}: a cluster has at least 1 GPU")
+        raise InputError(f"{whole}: a cluster has at least 1 GPU")
     return tuple(sorted(set(sizes)))

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.workload import Batch, draw_iterations, draw_rollouts
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of
+from rlsim.workload.batches import Batch, draw_iterations, draw_rollouts
 
 FloatArray = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from rlsim.planning.search import search
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.planning.variation import Overrides, varied
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.world import Draws
+from rlsim.workload.draw import draw
 
 MOST_EXHAUSTIVE = 20_000
 """Cells (split x engine) up to which every one is bounded and, where the bound allows, simulated."""
@@ -92,9 +92,7 @@ def _check_dynamic_sampling(scenario: Scenario, limits: SearchLimits) -> None:
             "look at lag 0 only (--max-staleness 0) or give workload.generated_batch_factor instead"
         )
     for replication in range(scenario.simulation.replications):
-        draws = Draws(scenario, replication)
-        for step in range(scenario.simulation.warmup_steps + scenario.simulation.steps):
-            draws.rollouts(step)
+        draw(scenario, replication)
 
 
 def default_limits(scenario: Scenario, objective: Objective | None = None) -> SearchLimits:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.hardware.fitted import load_fitted
+from rlsim.hardware.fitted import parameters_of
 from rlsim.planning.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of
 
 FloatArray = NDArray[np.float64]
 
@@ -80,14 +80,14 @@ def _factor(key: str, value: float, factor: float, reason: str) -> UncertainInpu
 
 def _efficiencies(scenario: Scenario) -> Mapping[str, float]:
     """Efficiencies of training in effect, by the key that states each."""
-    now = overheads_of(scenario, load_fitted(scenario.simulation.parameters))
+    now = overheads_of(scenario, parameters_of(scenario))
     out = {"trainer.device_efficiency": now.dense_efficiency}
     return out if scenario.model.moe is None else {**out, "trainer.moe_device_efficiency": now.moe_efficiency}
 
 
 def _host(scenario: Scenario) -> list[UncertainInput]:
     """Host times and efficiencies that no operator table holds, around the values in effect."""
-    now = overheads_of(scenario, load_fitted(scenario.simulation.parameters))
+    now = overheads_of(scenario, parameters_of(scenario))
     moe = scenario.model.moe is not None
     out = [
         _factor("engine.host_iteration_s", now.host_iteration_s, HOST_FACTOR, "host work per iteration"),

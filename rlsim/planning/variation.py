@@ -16,12 +16,12 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import BaseModel
 
-from rlsim.errors import InputError
+from rlsim.errors import InputError, shortened
 from rlsim.loading import vary
 from rlsim.schema.messages import nearest_key
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.workload.acceptance import acceptance_of
 
 Setting = bool | int | float | str | list[Any] | dict[str, Any] | None
 Overrides = dict[str, Setting]
@@ -40,7 +40,7 @@ def check_key(key: str, where: str) -> None:
         return
     near = nearest_key(key, Scenario)
     hint = f"did you mean '{near}'?" if near else f"beside scenario keys there are {', '.join(DERIVED_KEYS)}"
-    raise InputError(f"{where}: unknown key '{key}'; {hint}")
+    raise InputError(f"{where}: unknown key '{shortened(key)}'; {hint}")
 
 
 def _known(annotation: Any, parts: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rlsim.report import words
 from rlsim.report.columns import Paint
 from rlsim.report.words import fixed, percent
-from rlsim.results import Arm, Projection, Share
+from rlsim.results import Arm, PhasePart, Projection
 
 MOST_PARTS = 4
 """Largest parts shown of a phase; the others are added up."""
@@ -34,20 +34,20 @@ def bounds_lines(projection: Projection, width: int, paint: Paint) -> list[str]:
     groups = _groups(arm)
     if not groups:
         return []
-    before = {(words.phase_name(s.phase), s.name): s.seconds for s in projection.baseline.shares}
-    for share in projection.baseline.shares:
+    before = {(words.phase_name(s.phase), s.name): s.seconds for s in projection.baseline.parts}
+    for share in projection.baseline.parts:
         whole = (words.phase_name(share.phase), "")
         before[whole] = before.get(whole, 0.0) + share.seconds
-    decimals = words.decimals_for(max(s.seconds for s in (*arm.shares, *projection.baseline.shares)))
+    decimals = words.decimals_for(max(s.seconds for s in (*arm.parts, *projection.baseline.parts)))
     lines = [line for phase, members in groups.items() for line in _phase(phase, members, before, decimals)]
     title = paint.bold("What bounds each phase") + paint.dim("  seconds per step; share of the phase")
     return [title, *_layout(lines, compared, width, paint), *_bottleneck(arm, words.is_async(projection), width)]
 
 
-def _groups(arm: Arm) -> dict[str, list[Share]]:
+def _groups(arm: Arm) -> dict[str, list[PhasePart]]:
     """Parts by phase, largest first; phases in the order of the step, negligible ones dropped."""
-    found: dict[str, list[Share]] = {}
-    for share in arm.shares:
+    found: dict[str, list[PhasePart]] = {}
+    for share in arm.parts:
         if share.seconds > 0:
             found.setdefault(words.phase_name(share.phase), []).append(share)
     total = sum(s.seconds for members in found.values() for s in members)
@@ -59,7 +59,7 @@ def _groups(arm: Arm) -> dict[str, list[Share]]:
     }
 
 
-def _phase(phase: str, members: list[Share], before: dict[tuple[str, str], float], decimals: int) -> list[_Line]:
+def _phase(phase: str, members: list[PhasePart], before: dict[tuple[str, str], float], decimals: int) -> list[_Line]:
     total = sum(s.seconds for s in members)
     shown, rest = (members, []) if len(members) <= MOST_PARTS + 1 else (members[:MOST_PARTS], members[MOST_PARTS:])
     if len(members) == 1:
@@ -88,9 +88,9 @@ def _phase(phase: str, members: list[Share], before: dict[tuple[str, str], float
     return lines
 
 
-def _line(part: str, share: Share, total: float, before: float | None, decimals: int) -> _Line:
+def _line(part: str, share: PhasePart, total: float, before: float | None, decimals: int) -> _Line:
     after = fixed(share.seconds, decimals)
-    return _Line(part, share.bound, share.root, _old(before, decimals), after, percent(share.seconds / total))
+    return _Line(part, share.bound, share.label, _old(before, decimals), after, percent(share.seconds / total))
 
 
 def _old(seconds: float | None, decimals: int) -> str:
@@ -124,18 +124,18 @@ def _cut(text: str, width: int) -> str:
 def _bottleneck(arm: Arm, asynchronous: bool, width: int) -> list[str]:
     """The largest part on the path of the step; in an asynchronous step, of the side that sets the pace."""
     hidden = asynchronous and words.trainer_sets_pace(arm)
-    path = [s for s in arm.shares if not asynchronous or (words.phase_name(s.phase) == "generation") is not hidden]
+    path = [s for s in arm.parts if not asynchronous or (words.phase_name(s.phase) == "generation") is not hidden]
     if not path or not arm.step_s.mean:
         return []
     top = max(path, key=lambda s: s.seconds)
     size = percent(top.seconds / arm.step_s.mean) + " of the step" if not asynchronous else words.seconds(top.seconds)
     where = words.phase_label(top.phase)
-    return words.hanging(f"Look here first: {top.name} ({where}), {size}, bound by {top.bound}, {top.root}.", 2, width)
+    return words.hanging(f"Look here first: {top.name} ({where}), {size}, bound by {top.bound}, {top.label}.", 2, width)
 
 
 def provenance_lines(projection: Projection, width: int, paint: Paint) -> list[str]:
     """One bar: share of the time resting on measured, modelled and assumed values."""
-    known = [(name, glyph, projection.provenance.get(name, 0.0)) for name, glyph in ROOTS]
+    known = [(name, glyph, getattr(projection.provenance, name)) for name, glyph in ROOTS]
     counts = _apportion([share for _, _, share in known], BAR_CELLS)
     bar = "".join(glyph * count for (_, glyph, _), count in zip(known, counts, strict=True))
     key = "   ".join(f"{glyph} {name} {percent(share)}" for name, glyph, share in known)

@@ -77,7 +77,7 @@ def _pool(use: MemoryUse, before: MemoryUse | None, name: int, width: int) -> li
 def _facts(projection: Projection, paint: Paint) -> list[str]:
     baseline, candidate = projection.baseline, projection.candidate
     arms = (baseline, candidate) if words.speculates(candidate) else (candidate,)
-    names = list(dict.fromkeys(name for arm in arms for name in arm.facts))
+    names = list(dict.fromkeys(name for arm in arms for name, _ in arm.statistics.items()))
     if not names:
         return []
     rows = [(_fact_label(name), *(_fact(arm, name) for arm in arms)) for name in names]
@@ -101,9 +101,9 @@ def _fact_label(name: str) -> str:
 
 
 def _fact(arm: Arm, name: str) -> str:
-    if name not in arm.facts:
+    value = dict(arm.statistics.items()).get(name)
+    if value is None:
         return "-"
-    value = arm.facts[name]
     if name.endswith("_share"):
         return percent(value)
     return number(value / GIB if UNITS.get(_unit(name), "").startswith("GiB") else value)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from rlsim.errors import shortened
 from rlsim.schema.base import Strict
 
 DEFAULT_CAPTURED_TOKENS = 512
 """Upper end of the sizes that vLLM captures by default."""
+
+RELEASE = re.compile(r"v?\d+(\.\d+){0,3}([-.+]?[a-z0-9]+)*", re.ASCII | re.IGNORECASE)
+"""A release as packages number them: 0.17.1, v0.11.0rc2, 0.20.0.post1, 0.18.1+cu128."""
 
 Precision = Literal["bf16", "fp8", "nvfp4"]
 
@@ -23,6 +28,14 @@ class Engine(Strict):
     version: str | None = Field(
         default=None, max_length=40, description="Release, which selects the fitted host overhead; default the newest."
     )
+
+    @field_validator("version")
+    @classmethod
+    def _is_release(cls, version: str | None) -> str | None:
+        if version is not None and not RELEASE.fullmatch(version):
+            raise ValueError(f"must be a release such as 0.17.1, got {shortened(repr(version))}")
+        return version
+
     tensor_parallel: int = Field(default=1, ge=1, le=1024, description="GPUs that share every layer.")
     pipeline_parallel: int = Field(default=1, ge=1, le=128, description="Consecutive stages of layers.")
     expert_parallel: int = Field(
@@ -58,9 +71,10 @@ class Engine(Strict):
         default=True,
         description="Prefill rides along with decoding within the token budget; false stops decoding for it.",
     )
-    dispatch: Literal["static", "round_robin", "least_loaded"] = Field(
+    dispatch: Literal["static", "round_robin", "least_loaded", "shared_queue"] = Field(
         default="static",
-        description="static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one).",
+        description="static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one); "
+        "least_loaded: to the fewest unfinished samples on submission; shared_queue: to whoever has room first.",
     )
     expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = Field(
         default="power_law_1.2", description="Routing skew of the measured MoE tables."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Literal
+
 from pydantic import Field
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
@@ -25,6 +28,14 @@ class FitRecord(Strict):
         description="Median absolute relative error of the step time on the rows used."
     )
     p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
+    fitted: tuple[str, ...] = Field(
+        default=(),
+        description="Values that these steps determined, such as dense_efficiency or engine_hosts.0.17.1; all others "
+        "are assumed: taken over from where the fit started.",
+    )
+    skipped: dict[str, str] = Field(
+        default_factory=dict, description="Rows of the table that were not used, each with its reason."
+    )
     held_out_median_error: dict[str, NonNegativeFloat] = Field(
         description="Median error on rows of a group left out of the fit, by grouping (model, device, release)."
     )
@@ -67,15 +78,37 @@ class FittedParameters(Strict):
         "12 published cells of arXiv 2604.26779 (rlsim validate --published)."
     )
 
+    def __hash__(self) -> int:
+        """Equal sets have equal names and errors; the mappings in them have no hash of their own."""
+        return hash((self.name, self.engine_hosts, self.dense_efficiency, self.step_error))
+
+    def origin(self, name: str) -> Literal["fitted", "assumed"]:
+        """Whether the value called ``name`` was determined by measured steps."""
+        return "fitted" if name in self.fit.fitted else "assumed"
+
+    def release(self, engine: str, version: str | None) -> EngineHost:
+        """The fitted release whose host times stand for ``version`` of ``engine``.
+
+        It is the newest one that is not newer, the oldest where all are newer, and the newest without a version. An
+        engine without a fit takes the last release of the file.
+        """
+        releases = [host for host in self.engine_hosts if host.engine == engine] or list(self.engine_hosts[-1:])
+        if version is None:
+            return releases[-1]
+        return max(
+            (host for host in releases if _order(host.version) <= _order(version)),
+            key=lambda host: _order(host.version),
+            default=releases[0],
+        )
+
     def host(
         self, engine: str, version: str | None, gpus: int, nodes: int, in_process: bool, host_cpu: str
     ) -> tuple[float, float]:
         """Host seconds (per iteration, per running sequence) of a replica over ``gpus`` GPUs on ``nodes`` nodes.
 
-        A release without a fit takes the newest one.
+        A release without a fit takes that of :meth:`release`.
         """
-        releases = [host for host in self.engine_hosts if host.engine == engine] or list(self.engine_hosts)
-        found = next((host for host in releases if host.version == version), releases[-1])
+        found = self.release(engine, version)
         spread = (self.executor_s if gpus > 1 else 0.0) + (self.node_executor_s if nodes > 1 else 0.0)
         iteration = found.iteration_s + spread + (self.in_process_iteration_s if in_process else 0.0)
         sequence = self.sequence_s + (self.in_process_sequence_s if in_process else 0.0)
@@ -86,3 +119,8 @@ class FittedParameters(Strict):
         """Host time relative to x86; 1 for processors without a fit."""
         words = host_cpu.lower()
         return next((factor for name, factor in self.host_cpu_factors.items() if name.lower() in words), 1.0)
+
+
+def _order(version: str) -> list[int]:
+    """Numbers of a release, for comparing two of them."""
+    return [int(number) for number in re.findall(r"\d+", version)]

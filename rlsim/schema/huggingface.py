@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlsim.errors import InputError
-from rlsim.loading_yaml import read_text
+from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.errors import InputError, shortened
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.model import ModelCard
 
@@ -62,9 +62,7 @@ def _first(config: Config, keys: Sequence[str]) -> Any:
 
 
 def _refuse(where: str, key: str, value: Any, what: str) -> InputError:
-    shown = json.dumps(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return InputError(f"{where}: {key} = {shown}: {what} is not modelled")
+    return InputError(f"{where}: {key} = {shortened(json.dumps(value))}: {what} is not modelled")
 
 
 def _reject_unsupported(config: Config, where: str) -> None:
@@ -137,7 +135,7 @@ def _mla(config: Config) -> dict[str, Any] | None:
 def _required(config: Config, key: str, where: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{where}: {key} must be a whole number of at least 1, got {value!r}")
+        raise InputError(f"{where}: {key} must be a whole number of at least 1, got {shortened(repr(value))}")
     return value
 
 
@@ -193,17 +191,19 @@ def card_from_huggingface(path: Path) -> ModelCard:
     """
     if path.is_dir():
         path = path / "config.json"
-    where = str(path)
+    where = shown_path(path)
     try:
-        whole = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        whole = json.loads(read_text(path, DOCUMENT_BYTES))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: is not valid JSON ({error})") from error
     if not isinstance(whole, dict):
         raise InputError(f"{where}: expected a JSON object with the model's dimensions")
     config = next((whole[key] for key in _NESTED if isinstance(whole.get(key), dict)), whole)
-    _reject_unsupported(config, where)
     tied = bool(config.get("tie_word_embeddings", whole.get("tie_word_embeddings", False)))
     try:
+        _reject_unsupported(config, where)
         return ModelCard.model_validate(_card_values(config, tied, path, where))
     except ValidationError as error:
         raise as_input_error(error, where, ModelCard) from error
+    except (AttributeError, TypeError, ValueError) as error:  # a list where a number belongs, and the like
+        raise InputError(f"{where}: is no model's config.json ({shortened(str(error))})") from error

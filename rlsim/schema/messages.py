@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
-from typing import Any, get_args
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rlsim.errors import InputError
+from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.errors import MESSAGE_CHARACTERS, InputError, shortened
+from rlsim.loading_yaml import line_finder, parse_yaml
 
+MAX_LISTED = 8
+"""Valid keys listed where none is near."""
 MAX_SHOWN = 3
 """Problems told in one message; the rest are counted."""
+FAULT_CHARACTERS = 240
+"""Longest text of one problem."""
+_LISTED = ("expected", "expected_tags")
+"""What pydantic lists of our own choices; everything else in its context comes from the input."""
+
+Record = TypeVar("Record", bound=BaseModel)
 
 _BOUNDS = {
     "greater_than": ("must be above {gt}", True),
@@ -77,6 +88,17 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from _all_keys(inner, f"{prefix}{name}.")
 
 
+def is_key(dotted: str, model: type[BaseModel]) -> bool:
+    """Whether ``dotted`` is a key of ``model``, in any branch of its unions."""
+    return dotted in set(_all_keys(model))
+
+
+def unknown_key(dotted: str, model: type[BaseModel]) -> str:
+    """What is wrong with ``dotted``, and the nearest valid key of ``model``."""
+    near = nearest_key(dotted, model)
+    return f"unknown key '{shortened(dotted)}'" + (f"; did you mean '{near}'?" if near else "")
+
+
 def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
     """The valid dotted key of ``model`` closest to ``dotted``: a neighbour first, then the same name elsewhere.
 
@@ -95,19 +117,16 @@ def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
     return leaves[close[0]] if close else None
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def _unknown_key(dotted: str, holders: list[type[BaseModel]], model: type[BaseModel]) -> str:
+    shown = shortened(dotted)
     here = {name for holder in holders for name in holder.model_fields}
     branch = dotted in set(_all_keys(model)) and dotted.rpartition(".")[2] not in here
     near = None if branch else nearest_key(dotted, model)
     if near is not None:
-        return f"unknown key '{dotted}'; did you mean '{near}'?"
-    valid = ", ".join(dict.fromkeys(name for holder in holders for name in holder.model_fields))
-    return f"unknown key '{dotted}'; valid here: {valid}"
+        return f"unknown key '{shown}'; did you mean '{near}'?"
+    valid = list(dict.fromkeys(name for holder in holders for name in holder.model_fields))
+    more = f" and {len(valid) - MAX_LISTED} more (rlsim schema)" if len(valid) > MAX_LISTED else ""
+    return f"unknown key '{shown}'; valid here: {', '.join(valid[:MAX_LISTED])}{more}"
 
 
 def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
@@ -115,21 +134,48 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown_key(dotted, holders, model)
-    key = f"{dotted}: " if dotted else ""
+    key = f"{shortened(dotted, 100)}: " if dotted else ""
     if kind == "value_error":
-        return key + error["msg"].removeprefix("Value error, ")
+        return key + shortened(error["msg"].removeprefix("Value error, "), FAULT_CHARACTERS)
     template, with_input = _BOUNDS.get(kind, (error["msg"], True))
-    text = template.format(**context) if kind in _BOUNDS else template
-    return f"{key}{text}" + (f", got {_shown(error['input'])}" if with_input else "")
+    values = {name: value if name in _LISTED else shortened(str(value)) for name, value in context.items()}
+    text = template.format(**values) if kind in _BOUNDS else template
+    return f"{key}{text}" + (f", got {shortened(repr(error['input']))}" if with_input else "")
 
 
-def as_input_error(error: ValidationError, where: str, model: type[BaseModel]) -> InputError:
-    """One InputError line for ``error`` of ``model``: origin, dotted key, violated bound, nearest valid key.
+def as_input_error(
+    error: ValidationError,
+    where: str,
+    model: type[BaseModel],
+    line_of: Callable[[str], int | None] = lambda key: None,
+) -> InputError:
+    """One InputError line for ``error`` of ``model``: origin, line and dotted key, violated bound, nearest valid key.
 
-    where: file or option that the values came from. Unknown keys come first, since a misspelt key also leaves a
-    required one missing; at most three problems are told, the rest counted.
+    where: file or option that the values came from. line_of: line of a dotted key there, None where it is not known.
+    Unknown keys come first, since a misspelt key also leaves a required one missing; at most three problems are told,
+    fewer where they are long, the rest counted.
     """
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
-    problems = list(dict.fromkeys(_problem(detail, model) for detail in details))
-    more = f" (and {len(problems) - MAX_SHOWN} more)" if len(problems) > MAX_SHOWN else ""
-    return InputError(f"{where}: {'; '.join(problems[:MAX_SHOWN])}{more}")
+    problems = list(dict.fromkeys(_at_line(line_of, detail, model) + _problem(detail, model) for detail in details))
+    for count in range(MAX_SHOWN, 0, -1):
+        more = f" (and {len(problems) - count} more)" if len(problems) > count else ""
+        text = f"{where}: {'; '.join(problems[:count])}{more}"
+        if len(text) <= MESSAGE_CHARACTERS:
+            break
+    return InputError(text)
+
+
+def _at_line(line_of: Callable[[str], int | None], error: ErrorDetails, model: type[BaseModel]) -> str:
+    line = line_of(_walk(model, error["loc"])[0]) if error["loc"] else None
+    return "" if line is None else f"line {line}: "
+
+
+def read_record(path: Path, model: type[Record]) -> Record:
+    """``model`` from a YAML file. Raises InputError naming file, line and key of whatever is wrong."""
+    text = read_text(path, DOCUMENT_BYTES)
+    where = shown_path(path)
+    values = parse_yaml(text, where)
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise as_input_error(error, where, model, line_finder(text)) from error

@@ -13,6 +13,23 @@ from rlsim.schema.speculation import Speculation
 from rlsim.schema.trainer import Trainer
 from rlsim.schema.workload import Workload
 
+MAX_SIMULATED_STEPS = 800
+"""Steps of all replications together; their intervals are far narrower by then than the model's error."""
+
+
+class Assumption(Strict):
+    """A sentence of the scenario's author; in a file a plain text stands for one without keys."""
+
+    text: str = Field(min_length=1, max_length=2000, description="What is assumed, and why.")
+    keys: tuple[str, ...] = Field(
+        default=(), description="Scenario keys that it speaks of; it falls when one of them is overridden."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_text(cls, data: object) -> object:
+        return {"text": data} if isinstance(data, str) else data
+
 
 class Scenario(Strict):
     """Everything a projection depends on. Same scenario and seed, same answer."""
@@ -28,15 +45,26 @@ class Scenario(Strict):
     trainer: Trainer = Trainer()
     loop: Loop = Loop()
     simulation: Simulation = Simulation()
-    assumptions: tuple[str, ...] = Field(
+    assumptions: tuple[Assumption, ...] = Field(
         default=(), description="What the scenario's author assumed, each with its reason; printed with the answer."
     )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:
+        _simulated_steps(self)
         for check in (_loop_and_cluster, _engine_and_model, _trainer_and_model, _speculation_and_model):
             check(self)
         return self
+
+
+def _simulated_steps(s: Scenario) -> None:
+    run = s.simulation
+    count = (run.warmup_steps + run.steps) * run.replications
+    if count > MAX_SIMULATED_STEPS:
+        raise ValueError(
+            f"simulation: ({run.warmup_steps:,} warmup_steps + {run.steps:,} steps) x {run.replications:,} replications"
+            f" are {count:,} simulated steps; at most {MAX_SIMULATED_STEPS:,} are simulated"
+        )
 
 
 def _loop_and_cluster(s: Scenario) -> None:

@@ -1,86 +1,78 @@
-"""Lagged asynchronous RL: the trainer, and a generation pool behind the collector of :mod:`rlsim.simulation.collector`.
-
-The trainer is a SimPy process. Between two of its decisions the collector acts alone, so the pool is run up to the next
-one in one go (:func:`_pass`); there are no events per completion.
+"""Lagged asynchronous RL: trainer and generator are two SimPy processes that meet when a batch is ready and when the
+trainer publishes its weights.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Callable, Generator
+import math
 
 import simpy
 
-from rlsim.simulation.collector import Collector
-from rlsim.simulation.trace import Trace
-from rlsim.simulation.world import World, record
-
-Process = Generator[simpy.Event, object, None]
-
-
-def run_asynchronous(env: simpy.Environment, world: World, trace: Trace, count: int) -> None:
-    """Simulate ``count`` training steps into ``trace``; the first one waits for the first batch from an empty pool."""
-    collector = Collector(world, trace, count)
-    env.process(_train(env, world, trace, collector, count))
-    env.run()
-    trace.curve("running sequences", collector.times_s, collector.running_at)
+from rlsim.costs.interface import EngineCounters, Prices
+from rlsim.results import StepPhases
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.generator import Generator
+from rlsim.simulation.trace import Process, StepRecord, Trace
+from rlsim.workload.draw import DrawnWorkload
 
 
-def _train(env: simpy.Environment, world: World, trace: Trace, collector: Collector, count: int) -> Process:
+def run_asynchronous(
+    env: simpy.Environment, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace
+) -> None:
+    """Simulate all training steps into ``trace``; the first one waits for the first batch from an empty pool."""
+    generator = Generator(env, scenario, workload, prices, trace)
+    env.process(generator.generate())
+    env.run(until=env.process(_train(env, scenario, workload, prices, trace, generator)))
+    trace.curve("running sequences", generator.times_s, generator.running_at)
+
+
+def _train(
+    env: simpy.Environment,
+    scenario: Scenario,
+    workload: DrawnWorkload,
+    prices: Prices,
+    trace: Trace,
+    generator: Generator,
+) -> Process:
     """Take the batch of each step, train on it, publish the weights."""
-    poll_s, warmup = world.scenario.loop.poll_s, world.scenario.simulation.warmup_steps
-    before = copy.deepcopy(collector.pool.tally)
-    for step in range(count):
-        if step == warmup:
-            before = copy.deepcopy(collector.pool.tally)
-        start_s, busy_s = float(env.now), collector.busy_s(float(env.now))
-        yield from _until(env, collector, poll_s, functools.partial(collector.is_ready, step))
+    poll_s, before = scenario.loop.poll_s, EngineCounters()
+    for step, cost in enumerate(prices.steps):
+        if step == scenario.simulation.warmup_steps:
+            before = copy.deepcopy(generator.pool.counters)
+        start_s, busy_s = float(env.now), generator.busy_s()
+        yield from _until(env, generator.batch_ready(step), poll_s)
         trace.span("trainer", "exposed_generation_s", step, start_s, float(env.now))
         exposed_s = float(env.now) - start_s
-        staleness = collector.take(step)
-        work = world.draws.step(step, world.costs)
-        phases = {"data_s": work.data.seconds, "logprob_s": work.logprob.seconds, "train_s": work.train.seconds}
-        for name, seconds in phases.items():
+        staleness = generator.take(step)
+        for name, phase in (("data_s", cost.data), ("logprob_s", cost.logprob), ("train_s", cost.train)):
+            yield from trace.passing(env, "trainer", name, step, phase.seconds)
+        if not scenario.loop.in_flight_updates:
             begin_s = float(env.now)
-            yield from _pass(env, collector, seconds)
-            trace.span("trainer", name, step, begin_s, float(env.now))
-        if not world.scenario.loop.in_flight_updates:
-            begin_s = float(env.now)
-            collector.block()
-            yield from _until(env, collector, poll_s, lambda: not collector.in_flight)
+            yield from _until(env, generator.block(), poll_s)
             exposed_s += float(env.now) - begin_s
             trace.span("trainer", "exposed_generation_s", step, begin_s, float(env.now), "drain")
-        refit_s = yield from _publish(env, world, trace, collector, step)
-        generation_s = collector.busy_s(float(env.now)) - busy_s
-        phases |= {"prepare_s": 0.0, "generation_s": generation_s}
-        phases |= {"refit_s": refit_s, "exposed_generation_s": exposed_s}
-        facts = collector.pool.facts(generation_s)
-        trace.steps.append(record(world, step, start_s, float(env.now), phases, staleness, facts))
-    trace.iterations(collector.pool.tally, before)
+        generator.pause(prices.refit.seconds)
+        yield from trace.passing(env, "trainer", "refit_s", step, prices.refit.seconds)
+        generator.publish_weights()
+        phases = StepPhases(
+            data_s=cost.data.seconds,
+            prepare_s=0.0,
+            generation_s=generator.busy_s() - busy_s,
+            logprob_s=cost.logprob.seconds,
+            train_s=cost.train.seconds,
+            refit_s=prices.refit.seconds,
+            exposed_generation_s=exposed_s,
+        )
+        trace.steps.append(StepRecord.of(step, start_s, float(env.now), phases, staleness, workload.steps[step]))
+    trace.count(generator.pool.counters, generator.pool.peak_kv_tokens)
+    trace.counters.add(before, -1)
 
 
-def _publish(
-    env: simpy.Environment, world: World, trace: Trace, collector: Collector, step: int
-) -> Generator[simpy.Event, object, float]:
-    """Pause the pool for the transfer of the weights that ``step`` made, then let groups start on them; its seconds."""
-    refit_s, begin_s = world.costs.refit().seconds, float(env.now)
-    collector.pause(begin_s, refit_s)
-    yield from _pass(env, collector, refit_s)
-    collector.resume(float(env.now))
-    trace.span("trainer", "refit_s", step, begin_s, float(env.now))
-    return refit_s
-
-
-def _pass(env: simpy.Environment, collector: Collector, seconds: float) -> Process:
-    """Let ``seconds`` pass for the trainer and the pool alike."""
-    collector.advance(float(env.now) + seconds)
-    yield env.timeout(seconds)
-
-
-def _until(env: simpy.Environment, collector: Collector, poll_s: float, done: Callable[[], bool]) -> Process:
-    """Look every ``poll_s`` seconds (at every change in the pool where that is 0) until ``done``."""
-    while not done():
-        if not collector.in_flight:
-            raise RuntimeError("the trainer waits for prompt groups that nobody generates")
-        yield from _pass(env, collector, poll_s or max(0.0, collector.next_change_s() - float(env.now)))
+def _until(env: simpy.Environment, event: simpy.Event, poll_s: float) -> Process:
+    """Wait for an event that is looked for every ``poll_s`` seconds; at once where that is 0."""
+    start_s = float(env.now)
+    yield event
+    if poll_s:
+        polls = math.ceil((env.now - start_s) / poll_s - 1e-9)
+        yield env.timeout(max(0.0, start_s + polls * poll_s - env.now))

@@ -26,10 +26,9 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from heapq import heappop, heappush
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
 from rlsim.simulation.samples import Sample, Sequence
-from rlsim.simulation.tally import Tally
 from rlsim.simulation.timing import prepare
 
 _INFINITY = math.inf
@@ -38,13 +37,15 @@ _INFINITY = math.inf
 class Replica:
     """State of one replica; times in seconds, KV cache in tokens.
 
-    table: its iteration costs and limits. tally: counters, shared by the replicas of a rollout.
+    table: its iteration costs and limits. counters: shared by the replicas of a rollout.
     """
 
-    def __init__(self, table: IterationTable, prefix_caching: bool = True, tally: Tally | None = None) -> None:
+    def __init__(
+        self, table: IterationTable, prefix_caching: bool = True, counters: EngineCounters | None = None
+    ) -> None:
         self._timing = prepare(table)
         self._sharing = prefix_caching
-        self.tally = tally if tally is not None else Tally(self._timing.slots)
+        self.counters = counters if counters is not None else EngineCounters(self._timing.slots)
         self.now_s = 0.0
         self.peak_kv_tokens = 0.0
         self.outstanding = 0
@@ -180,13 +181,13 @@ class Replica:
             tokens, kv = self._admit(tokens, budget, kv)
         if kv > self.peak_kv_tokens:
             self.peak_kv_tokens = kv
-        seconds = timing.prefill(decoding, tokens)
+        added_s = seconds = timing.prefill(decoding, tokens)
         if decoding:
             context = (self._base + self._iteration * self._growth) / decoding
             seconds += timing.decode(decoding, context)
-            self.tally.count(decoding, 1, context)
+            self.counters.count(decoding, 1, context)
             self._decoded = 1
-        self.tally.prefill(tokens)
+        self.counters.prefill(tokens, added_s)
         self._end_s = self.now_s + seconds
 
     def _admit(self, tokens: int, budget: int, kv: float) -> tuple[int, float]:
@@ -270,9 +271,9 @@ class Replica:
             kv = last + self._held + decoding * self._timing.tokens_per_sequence
             if kv > self.peak_kv_tokens:
                 self.peak_kv_tokens = kv
-            tally = self.tally
-            tally.iterations_at[decoding] += count
-            tally.context_at[decoding] += count * (last - 0.5 * (count - 1) * growth) / decoding
+            counters = self.counters
+            counters.iterations_at[decoding] += count
+            counters.context_at[decoding] += count * (last - 0.5 * (count - 1) * growth) / decoding
         self._iteration += self._decoded
         self.now_s = end_s
         self._end_s = None
@@ -346,7 +347,7 @@ class Replica:
             self._remove(sequence, completed=False)
             self._waiting.appendleft(sequence)
             self._waiting_prompts += sequence.prompt
-            self.tally.preemptions += 1
+            self.counters.preemptions += 1
             kv = self._kv_tokens()
         return kv
 

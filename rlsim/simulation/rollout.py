@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
-from rlsim.simulation.drain import Shards, drain
+from rlsim.simulation.closed_form import Shards, drain
+from rlsim.simulation.dispatch import Dispatch, assigned_at_once
+from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.samples import Sample
-from rlsim.simulation.tally import Tally
 from rlsim.simulation.timing import Timing, prepare
-from rlsim.simulation.workload import Batch
+from rlsim.workload.batches import Batch
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Dispatch = Literal["static", "round_robin", "least_loaded"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +27,14 @@ class RolloutResult:
     """What happened, by sample and by replica; times in seconds from the start of the phase.
 
     finish_s, replica: per sample. replica_end_s, peak_kv_tokens: per replica (0 where it had no sample).
-    tally: iterations by batch size, prefill and preemptions over all replicas. generated_tokens: all response tokens.
+    counters: over all replicas. generated_tokens: all response tokens.
     """
 
     finish_s: FloatArray
     replica: IntArray
     replica_end_s: FloatArray
     peak_kv_tokens: FloatArray
-    tally: Tally
+    counters: EngineCounters
     generated_tokens: int
 
     @property
@@ -59,16 +55,6 @@ class RolloutResult:
         return float(busy.max() / busy.mean()) if busy.size else 1.0
 
 
-def rollout_facts(results: Sequence[RolloutResult]) -> dict[str, float]:
-    """What a report shows of the rollouts of one step beside their iterations."""
-    seconds = sum(result.seconds for result in results)
-    return {
-        "peak_kv_tokens": max(float(result.peak_kv_tokens.max(initial=0.0)) for result in results),
-        "replica_imbalance": sum(result.imbalance for result in results) / len(results),
-        "tokens_per_s": sum(result.generated_tokens for result in results) / seconds if seconds else 0.0,
-    }
-
-
 def rollout(
     batch: Batch,
     iterations: IntArray,
@@ -79,32 +65,31 @@ def rollout(
 ) -> RolloutResult:
     """Generate ``batch`` on ``num_replicas`` replicas.
 
-    iterations: decode iterations of each sample, as ``draw_iterations`` gives them. dispatch: static, a contiguous
-    split (``numpy.array_split``); round_robin, sample i to replica i mod num_replicas; least_loaded, dealt in turn as
-    long as slots and KV cache are free, and the rest released from one queue to the replica that has room first.
-    Raises Infeasible where a sample exceeds a replica's KV cache.
+    iterations: decode iterations of each sample, as ``draw_iterations`` gives them. dispatch: policy of
+    :mod:`rlsim.simulation.dispatch`; all samples are submitted at time 0. Raises Infeasible where a sample exceeds a
+    replica's KV cache.
     """
     timing = prepare(table)
     _check_fit(batch, timing)
-    assigned = _assign(batch.samples, num_replicas, dispatch)
+    assigned = assigned_at_once(batch.samples, num_replicas, dispatch)
     shards = make_shards(batch, iterations, assigned, num_replicas)
-    tally = Tally(timing.slots)
-    drained = drain(timing, shards, prefix_caching, tally)
+    counters = EngineCounters(timing.slots)
+    drained = drain(timing, shards, prefix_caching, counters)
     occupied = shards.real[:, 0]
     finish_s = np.zeros(batch.samples)
     peak = drained.peak_kv_tokens.copy()
-    if dispatch == "least_loaded" and not np.all(drained.valid | ~occupied):
+    if dispatch == "shared_queue" and not np.all(drained.valid | ~occupied):
         return _share_queue(batch, iterations, num_replicas, table, prefix_caching)
     done = shards.real & drained.valid[:, None]
     finish_s[shards.index[done]] = drained.finish_s[done]
     for number in np.flatnonzero(occupied & ~drained.valid).tolist():
-        replica = Replica(table, prefix_caching, tally)
+        replica = Replica(table, prefix_caching, counters)
         mine = shards.index[number]
         replica.submit(0.0, samples_of(batch, iterations, mine[mine >= 0]))
         for time_s, sample in replica.advance_to(math.inf):
             finish_s[sample] = time_s
         peak[number] = replica.peak_kv_tokens
-    return _result(batch, finish_s, assigned, peak, tally)
+    return _result(batch, finish_s, assigned, peak, counters)
 
 
 def samples_of(
@@ -151,47 +136,27 @@ def _check_fit(batch: Batch, timing: Timing) -> None:
         )
 
 
-def _assign(samples: int, num_replicas: int, dispatch: Dispatch) -> IntArray:
-    if dispatch != "static":
-        return np.arange(samples) % num_replicas
-    size, larger = divmod(samples, num_replicas)
-    return np.repeat(np.arange(num_replicas), [size + (r < larger) for r in range(num_replicas)])
-
-
 def _share_queue(
     batch: Batch, iterations: IntArray, num_replicas: int, table: IterationTable, prefix_caching: bool
 ) -> RolloutResult:
-    """Least-loaded dispatch with more samples than fit: whoever has room next takes the next sample."""
-    tally = Tally(prepare(table).slots)
-    replicas = [Replica(table, prefix_caching, tally) for _ in range(num_replicas)]
-    queue = deque(samples_of(batch, iterations, np.arange(batch.samples)))
+    """One queue with more samples than fit: whoever has room next takes the next sample."""
+    pool = GenerationPool(table, num_replicas, "shared_queue", prefix_caching)
     finish_s, assigned = np.zeros(batch.samples), np.zeros(batch.samples, dtype=np.int64)
 
-    def offer(number: int, time_s: float) -> bool:
-        if not queue or not replicas[number].has_room(queue[0]):
-            return False
-        assigned[queue[0].id] = number
-        replicas[number].submit(time_s, (queue.popleft(),))
-        return True
+    def finished(time_s: float, sample: int, number: int) -> bool:
+        finish_s[sample], assigned[sample] = time_s, number
+        return not pool.waits_for_room
 
-    while sum(offer(number, 0.0) for number in range(num_replicas)):
-        pass
-    events = [(replica.next_event_time(), number) for number, replica in enumerate(replicas)]
-    heapify(events)
-    while events:
-        time_s, number = heappop(events)
-        for done_s, sample in replicas[number].advance_to(time_s if queue else math.inf):
-            finish_s[sample] = done_s
-        while offer(number, time_s):
-            pass
-        upcoming = replicas[number].next_event_time()
-        if upcoming < math.inf:
-            heappush(events, (upcoming, number))
-    peak = np.array([replica.peak_kv_tokens for replica in replicas])
-    return _result(batch, finish_s, assigned, peak, tally)
+    pool.submit(0.0, samples_of(batch, iterations, np.arange(batch.samples)))
+    pool.run(math.inf, finished)
+    pool.drain(finished)  # nobody waits any more: every replica runs on by itself, without the common order of events
+    peak = np.array([replica.peak_kv_tokens for replica in pool.replicas])
+    return _result(batch, finish_s, assigned, peak, pool.counters)
 
 
-def _result(batch: Batch, finish_s: FloatArray, assigned: IntArray, peak: FloatArray, tally: Tally) -> RolloutResult:
+def _result(
+    batch: Batch, finish_s: FloatArray, assigned: IntArray, peak: FloatArray, counters: EngineCounters
+) -> RolloutResult:
     end_s = np.zeros(peak.size)
     np.maximum.at(end_s, assigned, finish_s)
-    return RolloutResult(finish_s, assigned, end_s, peak, tally, int(batch.response_tokens.sum()))
+    return RolloutResult(finish_s, assigned, end_s, peak, counters, int(batch.response_tokens.sum()))

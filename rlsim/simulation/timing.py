@@ -16,7 +16,7 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

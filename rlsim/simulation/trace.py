@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import simpy
 
-from rlsim.results import Curve, Span
-from rlsim.simulation.tally import Tally
+from rlsim.costs.interface import EngineCounters
+from rlsim.results import Curve, Span, StepPhases
+from rlsim.workload.draw import DrawnStep
 
+Process = Generator[simpy.Event, Any, None]
 CURVE_POINTS = 2000
 """Points of a counter in the timeline; more than a screen has columns."""
 
@@ -18,20 +22,44 @@ CURVE_POINTS = 2000
 class StepRecord:
     """One finished RL step.
 
-    phases: seconds by contract name (PHASES of rlsim.results). staleness: consumed samples by age in steps.
-    generated_tokens and total_tokens: of the batch trained on, without and with prompts.
-    facts: engine statistics of the step (means over replicas).
+    staleness: consumed samples by age in steps. generated_tokens and total_tokens: of its batch, all response tokens
+    and the trained samples with their prompts.
     """
 
     step: int
     start_s: float
     end_s: float
-    phases: dict[str, float]
+    phases: StepPhases[float]
     samples: int
     generated_tokens: float
     total_tokens: float
     staleness: dict[int, int]
-    facts: dict[str, float] = field(default_factory=dict)
+    tokens_per_verification: float
+    rollouts: int
+
+    @classmethod
+    def of(
+        cls,
+        step: int,
+        start_s: float,
+        end_s: float,
+        phases: StepPhases[float],
+        staleness: dict[int, int],
+        drawn: DrawnStep,
+    ) -> StepRecord:
+        """The record of a step on ``drawn`` work."""
+        return cls(
+            step,
+            start_s,
+            end_s,
+            phases,
+            len(drawn.trained_tokens),
+            float(drawn.generated_tokens),
+            float(drawn.trained_tokens.sum()),
+            staleness,
+            drawn.tokens_per_verification,
+            len(drawn.rollouts),
+        )
 
     @property
     def seconds(self) -> float:
@@ -43,14 +71,23 @@ class StepRecord:
 class Trace:
     """Everything one replication recorded. Spans and curves are kept only where ``detailed``.
 
-    tally: what the engines did in the measured steps.
+    counters: what the engines did in the measured steps. peak_kv_tokens: most KV cache of a replica. imbalances: the
+    slowest replica's time over the mean, for each measured synchronous rollout.
     """
 
     detailed: bool = False
     steps: list[StepRecord] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
-    tally: Tally = field(default_factory=lambda: Tally(0))
+    counters: EngineCounters = field(default_factory=EngineCounters)
+    peak_kv_tokens: float = 0.0
+    imbalances: list[float] = field(default_factory=list)
+
+    def passing(self, env: simpy.Environment, actor: str, phase: str, step: int, seconds: float) -> Process:
+        """Let ``seconds`` pass for ``actor`` and record them."""
+        begin_s = float(env.now)
+        yield env.timeout(seconds)
+        self.span(actor, phase, step, begin_s, float(env.now))
 
     def span(self, actor: str, phase: str, step: int, start_s: float, end_s: float, detail: str = "") -> None:
         """Record what ``actor`` did; spans of no duration are dropped."""
@@ -65,8 +102,7 @@ class Trace:
                 kept = np.linspace(0, len(times_s) - 1, CURVE_POINTS).round().astype(int).tolist()
             self.curves.append(Curve(name, tuple(times_s[i] for i in kept), tuple(values[i] for i in kept)))
 
-    def iterations(self, tally: Tally, before: Tally | None = None) -> None:
-        """Add what the engines of one rollout did, less what they had done ``before``."""
-        self.tally.add(tally)
-        if before is not None:
-            self.tally.add(before, -1)
+    def count(self, counters: EngineCounters, peak_kv_tokens: float) -> None:
+        """Add what engines did."""
+        self.counters.add(counters)
+        self.peak_kv_tokens = max(self.peak_kv_tokens, peak_kv_tokens)

@@ -10,12 +10,11 @@ from typing import Any
 
 from rlsim import __version__
 from rlsim.datafiles import data_folder
-from rlsim.errors import InputError
+from rlsim.errors import InputError, shortened
 from rlsim.loading_yaml import read_yaml
 from rlsim.validation.published import Published, group_errors
 from rlsim.validation.study import Compared, published_table
 from rlsim.validation.sweeps import SweepResult
-from rlsim.validation.table import printable
 from rlsim.validation.text import SHOWN_PHASES, published_phases
 from rlsim.validation.validate import RowResult, Validation, quantile_abs
 
@@ -57,7 +56,7 @@ def checked_date(date: str) -> str:
             return datetime.date.fromisoformat(date).isoformat()
     except ValueError:
         pass
-    raise InputError(f"--date must be a day as YYYY-MM-DD; got {printable(date, 30)!r}")
+    raise InputError(f"--date must be a day as YYYY-MM-DD; got {shortened(date, 30)!r}")
 
 
 def today() -> str:
@@ -202,4 +201,4 @@ def _sweeps(sweeps: Sequence[SweepResult]) -> str:
 
 def _md(text: str) -> str:
     """One cell of a Markdown table: nothing in it is markup."""
-    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", printable(text, 400))
+    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", shortened(text, 400))

@@ -11,19 +11,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from rlsim.costs.model import build_costs
+from rlsim.results import PHASES
 from rlsim.schema.fitted import FittedParameters
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.loop import run_loop
-from rlsim.simulation.trace import Trace
-from rlsim.simulation.world import Draws, World
-from rlsim.speculation.acceptance import acceptance_of
+from rlsim.simulated import simulate_variant
 
 FloatArray = NDArray[np.float64]
 
@@ -99,22 +95,11 @@ Mapper = Callable[
 def simulate(task: tuple[Scenario, FittedParameters]) -> dict[str, float]:
     """Mean step and phases of one scenario under fitted parameters, all replications."""
     scenario, fitted = task
-    costs = build_costs(scenario, fitted=fitted)
-    steps = []
-    for replication in range(scenario.simulation.replications):
-        trace = Trace()
-        draws = _draws(scenario, replication)
-        draws.forget_costs()
-        run_loop(World(scenario, costs, costs.replicas, acceptance_of(scenario.speculation), draws), trace)
-        steps += trace.steps[scenario.simulation.warmup_steps :]
-    out = {name: float(np.mean([step.phases[name] for step in steps])) for name in steps[0].phases}
+    simulation = scenario.simulation.model_copy(update={"parameters": fitted})
+    replications = simulate_variant(scenario.model_copy(update={"simulation": simulation})).steps
+    steps = [step for replication in replications for step in replication]
+    out = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}
     return {**out, "step_s": float(np.mean([step.seconds for step in steps]))}
-
-
-@lru_cache(maxsize=256)
-def _draws(scenario: Scenario, replication: int) -> Draws:
-    """Batches are drawn once; parameters do not change them."""
-    return Draws(scenario, replication)
 
 
 def get_value(fitted: FittedParameters, path: str) -> float:
@@ -185,8 +170,8 @@ class Problem:
 
     def solve_linear(self, x: FloatArray, base: FloatArray, slope: FloatArray, rows: NDArray[np.bool_]) -> FloatArray:
         """Best parameters of the linearised problem on ``rows``: iteratively reweighted, bounded, with the prior."""
-        low = (np.array([p.low for p in self.parameters]) - x) / self.scale
-        high = (np.array([p.high for p in self.parameters]) - x) / self.scale
+        lows, highs = np.array([p.low for p in self.parameters]), np.array([p.high for p in self.parameters])
+        low, high = (lows - x) / self.scale, (highs - x) / self.scale
         prior = PRIOR_WEIGHT * np.eye(len(x))
         pull = -PRIOR_WEIGHT * (x - self.x0) / self.scale
         move = np.zeros(len(x))
@@ -196,7 +181,8 @@ class Problem:
             matrix = np.vstack([slope[rows] * w[:, None], prior])
             target = np.concatenate([-base[rows] * w, pull])
             move = lsq_linear(matrix, target, bounds=(np.minimum(low, -1e-9), np.maximum(high, 1e-9))).x
-        found: FloatArray = np.clip(x + move * self.scale, x + low * self.scale, x + high * self.scale)
+        # The bounds themselves: x + low * scale may round to just below them.
+        found: FloatArray = np.clip(x + move * self.scale, lows, highs)
         return found
 
     def loss(self, residuals: FloatArray, x: FloatArray) -> float:

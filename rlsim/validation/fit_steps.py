@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from rlsim.datafiles import data_folder
-from rlsim.errors import InputError, RlsimError
+from rlsim.datafiles import data_folder, shown_path
+from rlsim.errors import Infeasible, InputError, readable, shortened
+from rlsim.hardware.fingerprint import file_digest
 from rlsim.hardware.fitted import load_fitted
 from rlsim.schema.fitted import FittedParameters
 from rlsim.schema.scenario import Scenario
@@ -27,7 +27,7 @@ from rlsim.validation.fit import (
     with_values,
 )
 from rlsim.validation.rows import NEEDED, Skip, number, scenario_of
-from rlsim.validation.table import read_table
+from rlsim.validation.table import TableRow, read_table
 
 FIT_REPLICATIONS = 1
 PHASE_COLUMNS = {"generation_s": "generation_s", "logprob_s": "logprob_s", "train_s": "train_s", "refit_s": "prepare_s"}
@@ -35,18 +35,24 @@ PHASE_COLUMNS = {"generation_s": "generation_s", "logprob_s": "logprob_s", "trai
 GROUPINGS = {"model": "model", "device": "gpu", "release": "framework_version"}
 """What is left out as a whole when a fit is scored, and the column that names it."""
 FEWEST_ROWS = 2
+MAX_FIT_SAMPLES = 16_384
+"""Samples of one step: a fit simulates each row more than a hundred times. The largest published step has 4,096."""
 START = "start"
 """Committed values from which the fit to published steps starts."""
 
 
 @dataclass(frozen=True)
 class StepFit:
-    """Fitted parameters and ln(predicted / measured) of each row, with all rows and with its group left out."""
+    """Fitted parameters and ln(predicted / measured) of each row, with all rows and with its group left out.
+
+    skipped: id of each row of the table that was not used, and why.
+    """
 
     parameters: FittedParameters
     rows: tuple[Mapping[str, str], ...]
     residuals: FloatArray
     held_out: dict[str, FloatArray]
+    skipped: dict[str, str]
 
     def text(self) -> str:
         """What was fitted and how well, for a terminal."""
@@ -59,37 +65,69 @@ class StepFit:
         ]
         for i, row in enumerate(self.rows):
             held = "".join(f" {np.expm1(values[i]):>+8.1%}" for values in self.held_out.values())
-            lines.append(f"{row['id'][-52:]:<52} {np.expm1(self.residuals[i]):>+7.1%}{held}")
+            lines.append(f"{readable(row['id'])[-52:]:<52} {np.expm1(self.residuals[i]):>+7.1%}{held}")
+        if self.skipped:
+            lines += ["", f"{len(self.skipped)} rows not used:"]
+            lines += [f"  {shortened(name)}: {shortened(reason, 200)}" for name, reason in self.skipped.items()]
         return "\n".join(lines)
 
 
-def problem_of(table: Path, start: FittedParameters, mapper: Mapper) -> tuple[Problem, list[Mapping[str, str]]]:
-    """The fit of ``table``; rows that cannot be simulated, or say ``in_fit`` false, are left out.
+def problem_of(
+    table: Path, start: FittedParameters, mapper: Mapper
+) -> tuple[Problem, list[Mapping[str, str]], dict[str, str]]:
+    """The fit of ``table``, its rows, and by id why other rows are left out.
 
-    InputError where too few are left.
+    These cannot be read or simulated, or say ``in_fit`` false. InputError where too few are left.
     """
     scenarios: list[Scenario] = []
     rows: list[Mapping[str, str]] = []
     observations: list[Observation] = []
+    skipped: dict[str, str] = {}
     for record in read_table(table, NEEDED):
-        if record.cells.get("in_fit", "").lower() == "false":
-            continue
         try:
-            scenario = _small(scenario_of(record.cells, replications=FIT_REPLICATIONS))
-            measured = number(record.cells, "total_step_time_s")
-            simulate((scenario, start))
-        except (Skip, RlsimError, ValueError):
+            scenario, observed = _usable(record, start, len(scenarios))
+        except (Skip, Infeasible, InputError) as error:
+            skipped[f"line {record.line} {record.cells.get('id', '')}".strip()] = str(error)
             continue
-        index = len(scenarios)
         scenarios.append(scenario)
         rows.append(record.cells)
-        observations.append(Observation(index, "step_s", measured, 1.0))
-        for column, phase in PHASE_COLUMNS.items():
-            if record.cells.get(column, ""):
-                observations.append(Observation(index, phase, number(record.cells, column), PHASE_WEIGHT))
+        observations += observed
     if len(scenarios) < FEWEST_ROWS:
-        raise InputError(f"{table}: only {len(scenarios)} rows can be simulated; a fit needs at least {FEWEST_ROWS}")
-    return Problem(scenarios, observations, start, mapper=mapper), rows
+        first = next((f"; {shortened(name)}: {reason}" for name, reason in skipped.items()), "")
+        raise InputError(
+            f"{shown_path(table)}: only {len(scenarios)} rows can be simulated; a fit needs at least {FEWEST_ROWS}"
+            f"{shortened(first, 300)}"
+        )
+    return Problem(scenarios, observations, start, mapper=mapper), rows, skipped
+
+
+def _usable(record: TableRow, start: FittedParameters, index: int) -> tuple[Scenario, list[Observation]]:
+    """Scenario ``index`` of the fit and what was measured of it. Raises Skip, Infeasible or InputError with the reason.
+
+    The row is simulated once, so that it cannot fail in the middle of a fit.
+    """
+    if record.problem:
+        raise Skip(record.problem)
+    if record.cells.get("in_fit", "").lower() == "false":
+        raise Skip("in_fit is false")
+    scenario = _small(scenario_of(record.cells, replications=FIT_REPLICATIONS))
+    samples = round(scenario.workload.samples_per_step * scenario.workload.generated_batch_factor)
+    if samples > MAX_FIT_SAMPLES:
+        raise Skip(f"{samples:,} samples in one step are more than {MAX_FIT_SAMPLES:,}")
+    observed = [Observation(index, "step_s", _measured(record.cells, "total_step_time_s"), 1.0)]
+    for column, phase in PHASE_COLUMNS.items():
+        if record.cells.get(column, ""):
+            observed.append(Observation(index, phase, _measured(record.cells, column), PHASE_WEIGHT))
+    simulate((scenario, start))
+    return scenario, observed
+
+
+def _measured(row: Mapping[str, str], column: str) -> float:
+    """Seconds of a cell, above 0: a fit compares logarithms."""
+    value = number(row, column)
+    if value <= 0:
+        raise Skip(f"{column} must be above 0; got {row[column]}")
+    return value
 
 
 def _small(scenario: Scenario) -> Scenario:
@@ -117,7 +155,7 @@ def fit_steps(
     published = data_folder("calibration") / "published" / "rl_steps.csv"
     start = start or load_fitted(START if table.resolve() == published.resolve() else None)
     with process_map() as workers:
-        problem, rows = problem_of(table, start, _mapper(workers))
+        problem, rows, skipped = problem_of(table, start, _mapper(workers))
         tell(f"{len(rows)} rows, {len(problem.observations)} measured times, {len(problem.parameters)} parameters")
         x, base, slope = problem.fit(rounds, tell)
         held = {}
@@ -127,7 +165,9 @@ def fit_steps(
                 held[grouping] = problem.held_out(x, base, slope, groups)
                 tell(f"left out by {grouping}: median {_median(held[grouping]):.1%}")
     steps = np.array([r for r, o in zip(base, problem.observations, strict=True) if o.quantity == "step_s"])
-    return StepFit(_recorded(problem, x, steps, held, table, name), tuple(rows), steps, held)
+    informed = [parameter.path for parameter, column in zip(problem.parameters, slope.T, strict=True) if column.any()]
+    parameters = _recorded(problem, x, informed, steps, held, skipped, table, name)
+    return StepFit(parameters, tuple(rows), steps, held, skipped)
 
 
 def _mapper(workers: ProcessPoolExecutor) -> Mapper:
@@ -145,9 +185,18 @@ def _median(residuals: FloatArray) -> float:
 
 
 def _recorded(
-    problem: Problem, x: FloatArray, steps: FloatArray, held: Mapping[str, FloatArray], table: Path, name: str | None
+    problem: Problem,
+    x: FloatArray,
+    informed: Sequence[str],
+    steps: FloatArray,
+    held: Mapping[str, FloatArray],
+    skipped: Mapping[str, str],
+    table: Path,
+    name: str | None,
 ) -> FittedParameters:
     """The parameters, rounded to what they are worth, with the record of the fit.
+
+    informed: those that some measured time depends on; only they are fitted.
 
     The model error is that of models left out; a table of one model says nothing of it and keeps the start's.
     """
@@ -160,9 +209,11 @@ def _recorded(
     document["fit"] = {
         "command": f"rlsim calibrate --from-steps {table.name}",
         "rows": len(steps),
-        "data_digest": hashlib.sha256(table.read_bytes()).hexdigest()[:16],
+        "data_digest": file_digest(table)[:16],
         "median_error": float(f"{_median(steps):.3g}"),
         "p90_error": float(f"{np.quantile(np.abs(np.expm1(steps)), 0.9):.3g}"),
+        "fitted": informed,
+        "skipped": {shortened(name): shortened(reason, 200) for name, reason in skipped.items()},
         "held_out_median_error": {name: float(f"{_median(values):.3g}") for name, values in held.items()},
     }
     document["name"] = name or table.stem

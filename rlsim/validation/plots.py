@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from rlsim.errors import shortened
 from rlsim.report.palette import BACKGROUND, GREY, INK, PHASE_COLORS
-from rlsim.validation.table import printable
 from rlsim.validation.validate import RowResult, Validation
 
 DPI = 150
@@ -79,9 +79,9 @@ def _seconds_ticks(axes: Axes, ends: np.typing.NDArray[np.float64]) -> None:
 
 def _scatter_key(axes: Axes, models: Sequence[str], devices: Sequence[str]) -> None:
     for index, model in enumerate(models):
-        axes.plot([], [], "o", color=MODEL_COLORS[index % len(MODEL_COLORS)], label=printable(model, 22))
+        axes.plot([], [], "o", color=MODEL_COLORS[index % len(MODEL_COLORS)], label=shortened(model, 22))
     for index, device in enumerate(devices):
-        axes.plot([], [], MARKERS[index % len(MARKERS)], color=GREY, label=printable(device, 22))
+        axes.plot([], [], MARKERS[index % len(MARKERS)], color=GREY, label=shortened(device, 22))
     axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="asynchronous (open)")
     axes.plot([], [], color=GREY, alpha=0.6, label="90 % interval")
     key = axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=9, borderaxespad=0.0)
@@ -124,7 +124,7 @@ def _bars(axes: Axes, rows: Sequence[RowResult]) -> None:
 
 
 def _row_names(axes: Axes, rows: Sequence[RowResult]) -> None:
-    axes.set_yticks(range(len(rows)), [printable(row.id, 60) for row in rows], fontsize=7.5)
+    axes.set_yticks(range(len(rows)), [shortened(row.id, 60) for row in rows], fontsize=7.5)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
     axes.set_ylim(-0.6, max(len(rows), 1) - 0.4)
@@ -179,9 +179,9 @@ def _short_model(name: str) -> str:
 
 def _subtitle(validation: Validation) -> str:
     if not validation.scored:
-        return printable(validation.table, 80)
+        return shortened(validation.table, 80)
     return (
-        f"{printable(validation.table, 60)}: {len(validation.scored)} of {len(validation.rows)} rows; median error "
+        f"{shortened(validation.table, 60)}: {len(validation.scored)} of {len(validation.rows)} rows; median error "
         f"{validation.median_abs_error_pct:.1f} %, p90 {validation.p90_abs_error_pct:.1f} %, "
         f"{validation.interval_coverage:.0%} inside the 90 % interval"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlsim.costs.model import build_costs
+from rlsim.costs.prices import price_inputs
 from rlsim.errors import RlsimError
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
@@ -28,7 +28,7 @@ def published_refits() -> tuple[tuple[Compared, ...], tuple[tuple[str, str], ...
     for record in read_table(published_table("refit.csv"), _COLUMNS):
         cell = record.cells
         try:
-            seconds = build_costs(_scenario(cell)).refit().seconds
+            seconds = price_inputs(_scenario(cell)).movement.transfer().seconds
         except (Skip, RlsimError) as reason:
             skipped.append((cell["id"], str(reason)))
             continue

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlsim.costs.seam import IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.results import Quantity
 from rlsim.validation.rows import profile_name
 from rlsim.validation.study import Compared, published_table

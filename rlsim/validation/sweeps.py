@@ -19,15 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
+from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.interface import IterationTable
 from rlsim.costs.iteration import IterationCosts
-from rlsim.costs.model import build_costs
-from rlsim.costs.seam import IterationTable
-from rlsim.errors import InputError, RlsimError
+from rlsim.costs.prices import price_inputs
+from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import Skip, card_name, number
-from rlsim.validation.table import printable, read_table
+from rlsim.validation.table import read_table
 from rlsim.validation.validate import quantile_abs
 
 SWEEP_COLUMNS = ("model", "batch", "seq", "gamma", "mode", "median_ms")
@@ -84,7 +85,7 @@ class SweepResult:
 
     def text(self) -> str:
         """Errors by number of tokens per sequence, then the summary."""
-        lines = [f"{printable(self.name)}: {len(self.points)} points"]
+        lines = [f"{shortened(self.name)}: {len(self.points)} points"]
         for k in sorted({p.draft_length for p in self.points}):
             errors = [p.error_pct for p in self.points if p.draft_length == k]
             what = "decode" if k == 0 else f"verify {k} + 1"
@@ -138,7 +139,7 @@ def _point(
 ) -> SweepPoint:
     mode = cells["mode"]
     if mode not in ("target_decode", "target_verify"):
-        raise Skip(f"mode {printable(mode, 30)}")
+        raise Skip(f"mode {shortened(mode, 30)}")
     batch, context, gamma = (number(cells, name) for name in ("batch", "seq", "gamma"))
     measured_ms = number(cells, "median_ms")
     if batch < 1 or context < 1 or measured_ms <= 0:
@@ -205,7 +206,7 @@ def engine_costs(
         },
         "speculation": dict(speculation),
     }
-    return build_costs(Scenario.model_validate(document)).iteration_costs
+    return engine_prices(price_inputs(Scenario.model_validate(document)).engine)
 
 
 def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
-from rlsim.errors import InputError
+from rlsim.datafiles import TABLE_BYTES, read_text, shown_path
+from rlsim.errors import InputError, shortened
 
 MAX_ROWS = 10_000
 """Rows of one table. A larger file is refused before anything is simulated."""
@@ -36,16 +37,11 @@ def read_table(path: Path, needed: Sequence[str]) -> list[TableRow]:
     file is no such table, lacks a needed column or has more than MAX_ROWS records. A record with too many or too few
     cells is returned with its ``problem``.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(_records(file, path, needed))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+    text = read_text(path, TABLE_BYTES)
+    return list(_records(io.StringIO(text, newline=""), shown_path(path), needed))
 
 
-def _records(file: IO[str], path: Path, needed: Sequence[str]) -> Iterator[TableRow]:
+def _records(file: IO[str], path: str, needed: Sequence[str]) -> Iterator[TableRow]:
     reader = csv.reader(_short_lines(file, path), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -62,7 +58,7 @@ def _records(file: IO[str], path: Path, needed: Sequence[str]) -> Iterator[Table
         raise InputError(f"{path}: line {reader.line_num}: not CSV ({error})") from error
 
 
-def _short_lines(file: IO[str], path: Path) -> Iterator[str]:
+def _short_lines(file: IO[str], path: str) -> Iterator[str]:
     """Lines of the file, none of which can fill the memory."""
     number = 0
     while line := file.readline(MAX_LINE_CHARACTERS + 1):
@@ -71,17 +67,15 @@ def _short_lines(file: IO[str], path: Path) -> Iterator[str]:
             raise InputError(
                 f"{path}: line {number} is longer than {MAX_LINE_CHARACTERS:,} characters; is this a table?"
             )
-        if "\0" in line:
-            raise InputError(f"{path}: line {number} holds a NUL character; is this a table?")
         yield line
 
 
-def _check_header(header: Sequence[str], path: Path, needed: Sequence[str]) -> None:
+def _check_header(header: Sequence[str], path: str, needed: Sequence[str]) -> None:
     if not any(header):
         raise InputError(f"{path}: is empty; a header line with {', '.join(needed)} is needed")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
-        raise InputError(f"{path}: column {', '.join(twice)} appears more than once")
+        raise InputError(f"{path}: column {shortened(', '.join(twice))} appears more than once")
     missing = [name for name in needed if name not in header]
     if missing:
         others = [name for name in header if name not in needed]
@@ -90,7 +84,7 @@ def _check_header(header: Sequence[str], path: Path, needed: Sequence[str]) -> N
 
 def _with_hint(name: str, header: Sequence[str]) -> str:
     near = get_close_matches(name, header, n=1, cutoff=0.75)
-    return f"{name} (there is '{near[0][:60]}')" if near else name
+    return f"{name} (there is '{shortened(near[0])}')" if near else name
 
 
 def _row(line: int, header: Sequence[str], cells: Sequence[str]) -> TableRow:
@@ -127,9 +121,3 @@ def _cell(value: str | float | int | bool | None) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return safe_cell(value) if isinstance(value, str) else f"{value:.9g}"
-
-
-def printable(text: str, width: int = 60) -> str:
-    """One line of printable characters for terminals and pictures: no escapes or breaks, at most ``width`` wide."""
-    clean = "".join(c if c.isprintable() else "?" for c in text)
-    return clean if len(clean) <= width else clean[: width - 3] + "..."

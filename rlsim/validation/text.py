@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlsim.validation.table import printable
+from rlsim.errors import shortened
 from rlsim.validation.validate import RowResult, Validation
 
 SHOWN_PHASES = {
@@ -54,7 +54,7 @@ def _rows(rows: Sequence[RowResult]) -> str:
         phases = row.phases or {}
         body.append(
             [
-                printable(row.id, _NAME_WIDTH),
+                shortened(row.id, _NAME_WIDTH),
                 _seconds(row.measured_s),
                 _seconds(row.predicted_s),
                 _percent(row.error_pct),
@@ -81,7 +81,7 @@ def published_phases(row: RowResult) -> dict[str, tuple[float, float, float | No
 def _phases(rows: Sequence[RowResult]) -> str:
     body = [
         [
-            printable(row.id, _NAME_WIDTH),
+            shortened(row.id, _NAME_WIDTH),
             SHOWN_PHASES.get(name, name),
             _seconds(measured),
             _seconds(predicted),
@@ -94,7 +94,7 @@ def _phases(rows: Sequence[RowResult]) -> str:
 
 
 def _skipped(rows: Sequence[RowResult]) -> str:
-    return "\n".join(f"  {printable(row.id, _NAME_WIDTH)}: {printable(row.skipped or '', 200)}" for row in rows)
+    return "\n".join(f"  {shortened(row.id, _NAME_WIDTH)}: {shortened(row.skipped or '', 200)}" for row in rows)
 
 
 def columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

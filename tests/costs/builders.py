@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from rlsim.costs.engine_prices import engine_prices
 from rlsim.costs.fabric import Fabric
+from rlsim.costs.interface import IterationTable, PhaseCost, StepCost
+from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import Overheads
+from rlsim.costs.prices import PriceInputs, price_inputs
 from rlsim.costs.reference import reference_profile
+from rlsim.costs.refit import WeightMovement
+from rlsim.costs.trainer_prices import TrainedBatch, step_cost
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Prices of one scenario, asked for one by one."""
+
+    scenario: Scenario
+
+    @cached_property
+    def inputs(self) -> PriceInputs:
+        """What the prices depend on."""
+        return price_inputs(self.scenario)
+
+    @property
+    def iteration_costs(self) -> IterationCosts:
+        return engine_prices(self.inputs.engine)
+
+    @property
+    def iteration(self) -> IterationTable:
+        return self.iteration_costs.table
+
+    @property
+    def movement(self) -> WeightMovement:
+        return self.inputs.movement
+
+    def step(self, total_tokens: np.ndarray) -> StepCost:
+        """The trainer's work on samples of these lengths."""
+        return step_cost(self.inputs.trainer, TrainedBatch.of(total_tokens, len(total_tokens)))
+
+    def phases(self, total_tokens: np.ndarray) -> dict[str, PhaseCost]:
+        """Every duration but those of iterations."""
+        step, movement = self.step(total_tokens), self.movement
+        trainer = {"train": step.train, "logprob": step.logprob, "data": step.data}
+        return {**trainer, "prepare": movement.prepare(), "refit": movement.transfer()}
+
 
 RATES = (
     "memory_bandwidth_bytes_per_s",

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 
 from rlsim.costs.fabric import LINK_EFFICIENCY
+from rlsim.costs.interface import PhaseCost
 from rlsim.costs.memory import trainer_memory
-from rlsim.costs.model import ScenarioCosts, build_costs
 from rlsim.costs.parallel import train_layout
-from rlsim.costs.seam import PhaseCost
-from rlsim.costs.training import HEAD
+from rlsim.costs.training import LM_HEAD, LOSS
 from rlsim.errors import Infeasible
 
 TOKENS = np.full(256, 1100.0)
 SPLIT = {"num_gpus": 16, "generation_gpus": 8, "training_gpus": 8}
 
 
-def costs(cluster: dict[str, Any] | None = None, **trainer: Any) -> ScenarioCosts:
+def costs(cluster: dict[str, Any] | None = None, **trainer: Any) -> builders.Costs:
     given = {"tensor_parallel": 2, "recompute": "full", **trainer}
-    return build_costs(builders.scenario(trainer=given, cluster=cluster or {"num_gpus": 8}))
+    return builders.Costs(builders.scenario(trainer=given, cluster=cluster or {"num_gpus": 8}))
 
 
 def seconds(cost: PhaseCost) -> dict[str, float]:
@@ -33,11 +32,11 @@ def seconds(cost: PhaseCost) -> dict[str, float]:
 def test_the_value_model_passes_and_learns_like_the_policy_without_its_head(cluster: dict[str, Any] | None) -> None:
     plain, ppo = costs(cluster), costs(cluster, critic=True)
     for phase, name in (("logprob", "value pass"), ("train", "value update")):
-        before, after = getattr(plain, phase)(TOKENS), getattr(ppo, phase)(TOKENS)
+        before, after = (getattr(c.step(TOKENS), phase) for c in (plain, ppo))
         own, added = seconds(before), seconds(after)
         swap = added.pop("value model swap", 0.0)
         passes = 2 if phase == "logprob" else 1
-        bare = sum(own.values()) - own[HEAD] - own.get("reference swap", 0.0)
+        bare = sum(own.values()) - own[LM_HEAD] - own[LOSS] - own.get("reference swap", 0.0)
         assert added.pop(name) == pytest.approx(bare / passes)
         assert added == pytest.approx(own)
         assert (swap > 0) == (cluster is None)
@@ -46,8 +45,10 @@ def test_the_value_model_passes_and_learns_like_the_policy_without_its_head(clus
 
 def test_without_log_probs_the_value_pass_remains() -> None:
     quiet = {"policy_logprobs": False, "reference_logprobs": False}
-    assert costs(**quiet).logprob(TOKENS).seconds == 0
-    assert 0 < costs(critic=True, **quiet).logprob(TOKENS).seconds < costs(critic=True).logprob(TOKENS).seconds
+    assert costs(**quiet).step(TOKENS).logprob.seconds == 0
+    assert (
+        0 < costs(critic=True, **quiet).step(TOKENS).logprob.seconds < costs(critic=True).step(TOKENS).logprob.seconds
+    )
 
 
 def test_swaps_move_weights_for_a_pass_and_the_optimizer_too_for_an_update() -> None:
@@ -76,5 +77,5 @@ def test_a_resident_value_model_takes_memory_and_a_swapped_one_does_not() -> Non
 def test_epochs_repeat_the_update_and_nothing_else() -> None:
     once, thrice = costs(critic=True), costs(critic=True, epochs=3)
     swap = once.movement.critic_swap_s(update=True)
-    assert thrice.train(TOKENS).seconds - swap == pytest.approx(3 * (once.train(TOKENS).seconds - swap))
-    assert thrice.logprob(TOKENS).seconds == once.logprob(TOKENS).seconds
+    assert thrice.step(TOKENS).train.seconds - swap == pytest.approx(3 * (once.step(TOKENS).train.seconds - swap))
+    assert thrice.step(TOKENS).logprob.seconds == once.step(TOKENS).logprob.seconds

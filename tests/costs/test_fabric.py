@@ -81,7 +81,7 @@ def test_eager_all_reduce_is_device_time_without_the_launch() -> None:
     assert eager.seconds[0] < graph.seconds[0] + 5e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["nvlink_bandwidth_bytes_per_s", "network_bandwidth_bytes_per_s"]),
     st.floats(0.1, 1.0),

@@ -9,8 +9,8 @@ import builders
 import numpy as np
 import pytest
 
+from rlsim.costs.interface import EngineCounters
 from rlsim.costs.iteration import IterationCosts, captured_sizes
-from rlsim.costs.model import build_costs
 from rlsim.schema.hardware import HardwareProfile
 
 SPECULATION = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.8}
@@ -39,7 +39,7 @@ def _costs(case: str, speculative: bool = False, prompts: int = 128, captured: i
     given = builders.scenario(
         model, hardware, **{**sections, "engine": engine}, workload={"prompts_per_step": prompts}, **extra
     )
-    return build_costs(given).iteration_costs
+    return builders.Costs(given).iteration_costs
 
 
 def test_captured_sizes_are_those_of_the_engines() -> None:
@@ -83,10 +83,10 @@ def test_verification_costs_at_least_a_decode(case: str) -> None:
 
 def test_nothing_drafted_equals_the_baseline() -> None:
     """k = 0 at acceptance length 1, whatever the method says, is the autoregressive table."""
-    base = build_costs(builders.scenario()).iteration
+    base = builders.Costs(builders.scenario()).iteration
     for method in ("none", "eagle3", "ngram"):
         chosen = {"method": method, "draft_length": 0, "acceptance_length": 1.0}
-        table = build_costs(builders.scenario(speculation=chosen)).iteration
+        table = builders.Costs(builders.scenario(speculation=chosen)).iteration
         assert (table.step_s == base.step_s).all()
         assert (table.attention_s == base.attention_s).all()
         assert (table.prefill_s == base.prefill_s).all()
@@ -121,7 +121,7 @@ def test_eager_launches_count_an_all_reduce_once() -> None:
     given = builders.scenario(
         "qwen3-30b-a3b", "gb200_nvl72", **{**MOE, "engine": {"tensor_parallel": 2, "cuda_graphs": False}}
     )
-    costs = build_costs(given).iteration_costs
+    costs = builders.Costs(given).iteration_costs
     device = sum(part.seconds[1] for name, part in costs.components.items() if name in LAYER_PARTS | {"eager launches"})
     assert device == pytest.approx((48 * (11 + 15 + 2) + 8) * 39.3e-6)
 
@@ -130,21 +130,23 @@ def test_components_add_up_to_the_table() -> None:
     costs = _costs("moe", True)
     summed = sum(part.seconds for part in costs.components.values())
     assert costs.table.step_s[1:] == pytest.approx(summed[1:])
-    parts = costs.parts([0.0] * 32 + [2.0], [0.0] * 32 + [2.0 * 1000.0])
+    counters = EngineCounters(32)
+    counters.count(32, 2, 1000.0)
+    parts = costs.parts(counters)
     row = costs.table.attention_s[32]
     attention = np.interp(1000.0, np.arange(len(row)) * costs.table.context_step_tokens, row)
     assert sum(part.seconds for part in parts) == pytest.approx(2 * (costs.table.step_s[32] + attention), rel=1e-6)
 
 
 def test_asynchronous_scheduling_hides_host_work_under_the_device() -> None:
-    plain = build_costs(builders.scenario(engine={"host_iteration_s": 0.001})).iteration.step_s
-    hidden = build_costs(
+    plain = builders.Costs(builders.scenario(engine={"host_iteration_s": 0.001})).iteration.step_s
+    hidden = builders.Costs(
         builders.scenario(engine={"host_iteration_s": 0.001, "async_scheduling": True})
     ).iteration.step_s
-    free = build_costs(builders.scenario(engine={"host_iteration_s": 0.0, "host_sequence_s": 0.0})).iteration.step_s
+    free = builders.Costs(builders.scenario(engine={"host_iteration_s": 0.0, "host_sequence_s": 0.0})).iteration.step_s
     assert (hidden[1:] < plain[1:]).all()
     assert hidden == pytest.approx(np.maximum(free, hidden))
-    slow = build_costs(
+    slow = builders.Costs(
         builders.scenario(engine={"host_iteration_s": 1.0, "host_sequence_s": 0.0, "async_scheduling": True})
     ).iteration.step_s
     assert slow[1:] == pytest.approx(np.ones_like(slow[1:]))
@@ -173,7 +175,7 @@ def test_data_parallel_attention_captures_graphs_per_copy() -> None:
         "deepseek-v3", "gb200_nvl72", cluster={"num_gpus": 128}, engine={**shape, "max_running_sequences": 4096},
         trainer={"expert_parallel": 16, "pipeline_parallel": 8}, workload={"prompts_per_step": 2048},
     )  # fmt: skip
-    costs = build_costs(given).iteration_costs
+    costs = builders.Costs(given).iteration_costs
     assert len(costs.table.step_s) > 4000
     assert "eager launches" not in costs.components
 

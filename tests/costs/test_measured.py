@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from rlsim.calibration.table_writing import write_table
-from rlsim.costs import model
+from rlsim.costs import device
 from rlsim.costs.draft import REJECTION_LAUNCHES, Drafting
 from rlsim.costs.measured import CARRIED_ERROR, P90_DEVIATIONS, MeasuredOn, lent_tables, tables_error
 from rlsim.costs.operators import Operators
+from rlsim.costs.prices import price_inputs
 from rlsim.hardware import table_files as files
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
@@ -145,10 +146,16 @@ def test_other_vocabularies_scale_and_are_no_measurement(calibration: Path) -> N
     assert doubled.measured == 0.0
 
 
+def lend(monkeypatch: pytest.MonkeyPatch, calibration: Path) -> None:
+    """Let shipped profiles borrow the tables of ``calibration``."""
+    monkeypatch.setattr(device, "lent_tables", lambda *args: lent_tables(*args, calibration))
+    monkeypatch.setattr(device, "_device", device._device.__wrapped__)
+
+
 def test_verification_costs_what_was_measured_and_never_less_than_decoding(
     calibration: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "lent_tables", lambda *args: lent_tables(*args, calibration))
+    lend(monkeypatch, calibration)
     costs = {k: build(k) for k in (0, 3, 7)}
     grid = np.arange(costs[0].table.attention_s.shape[1]) * costs[0].table.context_step_tokens
     attention = {k: c.attention["attention"].seconds[16] for k, c in costs.items()}
@@ -160,7 +167,7 @@ def test_verification_costs_what_was_measured_and_never_less_than_decoding(
 
 def build(draft_length: int, hardware: HardwareProfile | str = "h200_sxm") -> Any:
     chosen = {"method": "eagle3", "draft_length": draft_length, "acceptance_length": 2.0} if draft_length else {}
-    return model.build_costs(builders.scenario(hardware=hardware, speculation=chosen)).iteration_costs
+    return builders.Costs(builders.scenario(hardware=hardware, speculation=chosen)).iteration_costs
 
 
 def test_measured_replays_are_the_hosts_of_that_device_only(calibration: Path) -> None:
@@ -208,8 +215,8 @@ def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(
     assert tables_error(own) == pytest.approx(math.log(1.2) / P90_DEVIATIONS)
     assert tables_error(carried) == pytest.approx(CARRIED_ERROR * tables_error(own))
     assert tables_error([MeasuredOn(OperatorTables.load("h100_sxm", "vllm"), load_profile("h100_sxm"))]) == 0.0
-    before = model.build_costs(builders.scenario(hardware="h200_sxm")).overheads
-    monkeypatch.setattr(model, "lent_tables", lambda *args: lent_tables(*args, calibration))
-    after = model.build_costs(builders.scenario(hardware="h200_sxm")).overheads
+    before = price_inputs(builders.scenario(hardware="h200_sxm")).overheads
+    lend(monkeypatch, calibration)
+    after = price_inputs(builders.scenario(hardware="h200_sxm")).overheads
     assert before.tables_error == 0.0
     assert after.step_error == pytest.approx(math.hypot(before.step_error, math.log(1.2) / P90_DEVIATIONS))

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.model import ScenarioCosts, build_costs, memory_parts
-from rlsim.costs.seam import CostModel
+from rlsim.costs.prices import price_inputs
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile
 
@@ -62,24 +61,24 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @lru_cache(maxsize=64)
-def _costs(name: str, tables: bool, key: str = "", factor: float = 1.0) -> ScenarioCosts:
+def _costs(name: str, tables: bool, key: str = "", factor: float = 1.0) -> builders.Costs:
     model, hardware, sections = SCENARIOS[name]
     profile = load_profile(hardware) if tables else builders.without_tables(hardware)
-    return build_costs(builders.scenario(model, builders.scaled(profile, key, factor) if key else profile, **sections))
+    return builders.Costs(
+        builders.scenario(model, builders.scaled(profile, key, factor) if key else profile, **sections)
+    )
 
 
-def _everything(costs: ScenarioCosts, mean: float) -> dict[str, np.ndarray]:
+def _everything(costs: builders.Costs, mean: float) -> dict[str, np.ndarray]:
     """Every duration that the simulation may ask for."""
     table = costs.iteration
     lengths = np.random.default_rng(1).integers(100, int(mean), 256).astype(float)
     mixed = table.step_s[table.prefill_sequences.astype(int)][:, None] + table.prefill_s
-    phases = {"train": costs.train(lengths), "logprob": costs.logprob(lengths)}
-    phases |= {"prepare": costs.prepare(), "refit": costs.refit(), "data": costs.data(256)}
-    out = {name: np.array(phase.seconds) for name, phase in phases.items()}
+    out = {name: np.array(phase.seconds) for name, phase in costs.phases(lengths).items()}
     return out | {"step": table.step_s, "attention": table.step_s[:, None] + table.attention_s, "mixed": mixed}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(SCENARIOS)),
     st.booleans(),
@@ -110,8 +109,8 @@ def test_half_of_a_rate_shows_where_it_binds_although_tables_were_measured(key: 
 
 
 def test_half_the_host_link_doubles_the_copies() -> None:
-    def copies(costs: ScenarioCosts) -> float:
-        return sum(part.seconds for part in costs.prepare().parts if part.bound == "host link")
+    def copies(costs: builders.Costs) -> float:
+        return sum(part.seconds for part in costs.movement.prepare().parts if part.bound == "host link")
 
     slow = _costs("dense", True, "host_link_bandwidth_bytes_per_s", 0.5)
     assert copies(slow) == pytest.approx(2 * copies(_costs("dense", True)))
@@ -119,12 +118,12 @@ def test_half_the_host_link_doubles_the_copies() -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_costs_are_finite_positive_and_consistent(name: str) -> None:
-    costs: CostModel = _costs(name, True)
+    costs = _costs(name, True)
     lengths = np.array([500.0, 700.0, 3000.0])
-    for phase in (costs.train(lengths), costs.logprob(lengths), costs.prepare(), costs.refit(), costs.data(3)):
+    for phase in costs.phases(lengths).values():
         assert phase.seconds > 0
         assert sum(part.seconds for part in phase.parts) == pytest.approx(phase.seconds)
-        assert all(part.root in ("measured", "modelled", "assumed") for part in phase.parts)
+        assert all(0 <= part.measured <= 1 for part in phase.parts)
     table = costs.iteration
     assert table.step_s[0] == 0
     assert (table.step_s[1:] > 0).all()
@@ -134,11 +133,11 @@ def test_costs_are_finite_positive_and_consistent(name: str) -> None:
 
 def test_one_sample_and_optimizer_steps_of_unequal_size_are_accepted() -> None:
     costs = _costs("dense", True)
-    assert costs.train(np.array([100.0])).seconds > 0
-    assert costs.logprob(np.array([1.0])).seconds > 0
-    uneven = build_costs(builders.scenario(trainer={"global_batch_samples": 100, "recompute": "full"}))
+    assert costs.step(np.array([100.0])).train.seconds > 0
+    assert costs.step(np.array([1.0])).logprob.seconds > 0
+    uneven = builders.Costs(builders.scenario(trainer={"global_batch_samples": 100, "recompute": "full"}))
     updates = [
-        sum(part.seconds for part in each.train(np.full(256, 900.0)).parts if part.name == "optimizer")
+        sum(part.seconds for part in each.step(np.full(256, 900.0)).train.parts if part.name == "optimizer")
         for each in (uneven, costs)
     ]
     assert updates[0] == pytest.approx(3 * updates[1])
@@ -147,9 +146,11 @@ def test_one_sample_and_optimizer_steps_of_unequal_size_are_accepted() -> None:
 def test_log_prob_passes_are_counted() -> None:
     lengths = np.full(256, 1000.0)
     both, policy, none = (
-        build_costs(
+        builders.Costs(
             builders.scenario(trainer={"policy_logprobs": own, "reference_logprobs": reference, "recompute": "full"})
-        ).logprob(lengths)
+        )
+        .step(lengths)
+        .logprob
         for own, reference in ((True, True), (True, False), (False, False))
     )
     assert none.seconds == 0
@@ -160,27 +161,19 @@ def test_log_prob_passes_are_counted() -> None:
 def test_online_drafter_training_adds_its_share() -> None:
     trained = {**EAGLE["speculation"], "online_training": True}
     lengths = np.full(256, 1000.0)
-    plain = build_costs(builders.scenario(**EAGLE)).train(lengths)
-    online = build_costs(builders.scenario(speculation=trained)).train(lengths)
+    plain = builders.Costs(builders.scenario(**EAGLE)).step(lengths).train
+    online = builders.Costs(builders.scenario(speculation=trained)).step(lengths).train
     assert 1.02 < online.seconds / plain.seconds < 1.15
 
 
 def test_table_covers_every_sequence_that_can_run() -> None:
     costs = _costs("dense", True)
-    assert costs.replicas == 8
     assert len(costs.iteration.step_s) - 1 >= 256 // 8
-    capped = build_costs(builders.scenario(engine={"max_running_sequences": 4}))
+    capped = builders.Costs(builders.scenario(engine={"max_running_sequences": 4}))
     assert len(capped.iteration.step_s) - 1 == 4
-
-
-def test_memory_parts_follow_the_resident_cache() -> None:
-    costs = _costs("dense", True)
-    parts = memory_parts(costs, costs.iteration.kv_capacity_tokens)
-    assert sum(parts.values()) == pytest.approx(0.9 * 80 * 2**30)
-    assert memory_parts(costs, 0.0)["KV cache"] == 0
 
 
 def test_unknown_tables_are_named() -> None:
     profile = load_profile("h100_sxm").model_copy(update={"operator_tables": "h101"})
     with pytest.raises(InputError, match="h101"):
-        build_costs(builders.scenario(hardware=profile))
+        price_inputs(builders.scenario(hardware=profile))

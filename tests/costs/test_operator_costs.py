@@ -88,7 +88,7 @@ def test_the_reference_of_a_profile_is_the_shipped_one_with_its_tables() -> None
     assert reference_profile(bare) is bare
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["memory_bandwidth_bytes_per_s", "bf16_flops", "fp8_flops"]),
     st.floats(0.1, 1.0),

@@ -58,7 +58,7 @@ def test_a_stated_bandwidth_replaces_that_of_the_links() -> None:
     plain = _movement(_split()).transfer()
     stated = _movement(_split(loop={"refit_bandwidth_bytes_per_s": 5e9})).transfer()
     assert stated.parts[0].seconds == pytest.approx(2 * parameter_counts(_split().model).total / 5e9)
-    assert stated.parts[0].root == "assumed"
+    assert stated.parts[0].source == "assumed"
     assert stated.parts[1:] == plain.parts[1:]
     assert stated.seconds > plain.seconds
 

@@ -9,9 +9,8 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.model import build_costs
+from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.packing import MicroBatches
-from rlsim.costs.seam import PhaseCost
 from rlsim.costs.training import TrainingCosts
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -23,17 +22,25 @@ def _training(given: Scenario) -> TrainingCosts:
     shared = builders.operators(given.hardware), builders.fabric(given.hardware)
     floor = given.trainer.moe_host_layer_s
     overheads = builders.PLAIN if floor is None else replace(builders.PLAIN, moe_host_layer_s=floor)
-    return TrainingCosts(given.model, given.trainer, *shared, overheads, given.cluster.training)
+    return TrainingCosts(given.model, given.trainer, *shared, overheads.training, given.cluster.training)
 
 
 def _part(cost: PhaseCost, name: str) -> float:
     return sum(part.seconds for part in cost.parts if part.name == name)
 
 
+def _layers(cost: PhaseCost) -> float:
+    return sum(_part(cost, name) for name in ("products", "attention", "elementwise", "communication", "host floor"))
+
+
+def _seconds(parts: tuple[Part, ...]) -> float:
+    return sum(part.seconds for part in parts)
+
+
 def test_forward_takes_two_flop_per_parameter_and_token_at_a_plausible_rate() -> None:
     given = builders.scenario("llama-3.1-8b")
     layers = parameter_counts(given.model).total - 2 * 128_256 * 4096
-    seconds = _part(_training(given).forward(BATCH), "layers")
+    seconds = _layers(_training(given).forward(BATCH))
     assert 0.45 < 2 * layers * 4096 * 8 / seconds / 989e12 < 0.85
 
 
@@ -41,7 +48,7 @@ def test_forward_takes_two_flop_per_parameter_and_token_at_a_plausible_rate() ->
 def test_backward_is_twice_and_recomputation_once_more(recompute: str, least: float, most: float) -> None:
     training = _training(builders.scenario(trainer={"recompute": recompute}))
     forward, step = training.forward(BATCH), training.step(BATCH)
-    assert least < _part(step, "layers") / _part(forward, "layers") < most
+    assert least < _layers(step) / _layers(forward) < most
 
 
 def test_parts_add_up_to_the_phase() -> None:
@@ -53,33 +60,35 @@ def test_pipeline_bubble_is_stages_less_one_over_micro_batches() -> None:
     """1F1B: (PP - 1) / m of the busy time (Narayanan et al., arXiv 2104.04473 section 2.2)."""
     training = _training(builders.scenario(trainer={"pipeline_parallel": 4, "recompute": "full"}))
     cost = training.step(BATCH)
-    assert _part(cost, "pipeline bubble") == pytest.approx(3 / 8 * _part(cost, "layers"))
+    assert _part(cost, "pipeline bubble") == pytest.approx(3 / 8 * _layers(cost))
     flat = _training(builders.scenario()).step(BATCH)
     assert _part(flat, "pipeline bubble") == 0
-    assert _part(cost, "layers") == pytest.approx(_part(flat, "layers") / 4)
+    assert _layers(cost) == pytest.approx(_layers(flat) / 4)
 
 
 def test_head_runs_once_per_micro_batch_whatever_the_stages() -> None:
     heads = [
-        _part(_training(builders.scenario(trainer={"pipeline_parallel": pp})).forward(BATCH), "LM head and loss")
+        _part(_training(builders.scenario(trainer={"pipeline_parallel": pp})).forward(BATCH), "LM head")
         for pp in (1, 4)
     ]
     assert heads[0] == pytest.approx(heads[1])
 
 
 def test_tensor_parallel_training_pays_for_its_exchange() -> None:
-    one, four = (_training(builders.scenario(trainer={"tensor_parallel": tp})).layer(BATCH, False) for tp in (1, 4))
+    one, four = (
+        _training(builders.scenario(trainer={"tensor_parallel": tp})).layers.layer(BATCH, False) for tp in (1, 4)
+    )
     assert one.communication_s == 0
     assert four.communication_s > 0
-    assert four.products_s == pytest.approx(one.products_s / 4, rel=0.2)
+    assert four.products.seconds == pytest.approx(one.products.seconds / 4, rel=0.2)
     hidden = _training(builders.scenario(trainer={"tensor_parallel": 4, "communication_overlap": 1.0}))
-    assert hidden.layer(BATCH, False).communication_s == 0
+    assert hidden.layers.layer(BATCH, False).communication_s == 0
 
 
 def test_expert_exchange_is_mirrored_backward() -> None:
     """Dispatch and combine swap places in the backward pass: the same bytes again, not twice."""
     given = builders.scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8})
-    layer = _training(given).layer(BATCH, True)
+    layer = _training(given).layers.layer(BATCH, True)
     assert layer.communication_s > 0
     assert layer.communication_backward_s == layer.communication_s
 
@@ -87,10 +96,10 @@ def test_expert_exchange_is_mirrored_backward() -> None:
 def test_moe_layer_never_beats_its_host_floor() -> None:
     shape = {"expert_parallel": 8, "moe_host_layer_s": 0.02}
     training = _training(builders.scenario("qwen3-30b-a3b", trainer=shape))
-    layer = training.layer(BATCH, True)
-    assert layer.forward_s() == 0.02
-    assert layer.backward_s() == 0.04
-    assert training.forward(BATCH).parts[0].bound == "host"
+    layer = training.layers.layer(BATCH, True)
+    assert _seconds(layer.forward()) == pytest.approx(0.02)
+    assert _seconds(layer.backward()) == pytest.approx(0.04)
+    assert _part(training.forward(BATCH), "host floor") > 0.9 * 8 * 48 * (0.02 - 0.002)
 
 
 def test_context_parallel_ring_hides_under_attention_of_long_sequences() -> None:
@@ -98,8 +107,8 @@ def test_context_parallel_ring_hides_under_attention_of_long_sequences() -> None
     training = _training(builders.scenario(hardware="gb200_nvl72", trainer={"context_parallel": 2}))
     long = MicroBatches(1, 131_072.0, 131_072.0**2, 131_072.0, 1)
     short = MicroBatches(1, 4096.0, 16 * 256.0**2, 4096.0, 1)
-    assert training.layer(long, False).communication_s == 0
-    assert training.layer(short, False).communication_s > 0
+    assert training.layers.layer(long, False).communication_s == 0
+    assert training.layers.layer(short, False).communication_s > 0
 
 
 def test_optimizer_streams_its_state_and_muon_adds_computation() -> None:
@@ -135,8 +144,10 @@ def test_fsdp_exposes_its_gathering_where_computation_is_short() -> None:
 def _phases(given: Scenario, mean: float) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(np.log(mean) - 0.2, 0.63, 2048), 50, 4096)
-    costs = build_costs(given)
-    return costs.logprob(lengths * mean / lengths.mean()).seconds, costs.train(lengths * mean / lengths.mean()).seconds
+    costs = builders.Costs(given)
+    return costs.step(lengths * mean / lengths.mean()).logprob.seconds, costs.step(
+        lengths * mean / lengths.mean()
+    ).train.seconds
 
 
 def test_published_phase_times_of_llama_8b_on_eight_h100() -> None:

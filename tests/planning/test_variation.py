@@ -12,7 +12,7 @@ from rlsim.loading import vary
 from rlsim.planning.variation import Overrides, extended_rates, split_gpus, varied
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.speculation.acceptance import acceptance_of, two_parameter_rates
+from rlsim.workload.acceptance import acceptance_of, two_parameter_rates
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 6])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlsim.results import Arm, Curve, MemoryUse, Projection, Quantity, Share, Span
+from rlsim.results import Arm, Curve, MemoryUse, PhasePart, Projection, Quantity, Span
 from rlsim.units import GIB
 
 SYNC_SECONDS = {"data": 4.2, "prepare": 21.5, "generation": 236.0, "logprob": 31.4, "train": 88.7, "refit": 9.8}
@@ -46,23 +46,23 @@ def memory(speculative: bool) -> tuple[MemoryUse, ...]:
     return MemoryUse("generation", generation, 165.9 * GIB), MemoryUse("training", training, 184.4 * GIB)
 
 
-def shares(seconds: dict[str, float]) -> tuple[Share, ...]:
+def shares(seconds: dict[str, float]) -> tuple[PhasePart, ...]:
     """Parts that add up to each phase."""
     generation, train = seconds["generation"], seconds["train"]
     return (
-        Share("generation", "MoE experts", 0.41 * generation, "memory", "measured"),
-        Share("generation", "attention over the cache", 0.27 * generation, "memory", "measured"),
-        Share("generation", "host work per iteration", 0.14 * generation, "host", "assumed"),
-        Share("generation", "all-reduce", 0.10 * generation, "network", "measured"),
-        Share("generation", "dense GEMM", 0.05 * generation, "memory", "measured"),
-        Share("generation", "sampler", 0.03 * generation, "launch", "modelled"),
-        Share("train", "expert GEMM", 0.55 * train, "compute", "measured"),
-        Share("train", "pipeline bubble", 0.25 * train, "compute", "modelled"),
-        Share("train", "expert all-to-all", 0.20 * train, "network", "modelled"),
-        Share("logprob", "forward", seconds["logprob"], "compute", "measured"),
-        Share("prepare", "optimizer to host and back", 0.54 * seconds["prepare"], "network", "modelled"),
-        Share("prepare", "refit", 0.46 * seconds["prepare"], "network", "modelled"),
-        Share("data", "driver", seconds["data"], "host", "assumed"),
+        PhasePart("generation", "MoE experts", 0.41 * generation, "memory", "measured"),
+        PhasePart("generation", "attention over the cache", 0.27 * generation, "memory", "measured"),
+        PhasePart("generation", "host work per iteration", 0.14 * generation, "host", "assumed"),
+        PhasePart("generation", "all-reduce", 0.10 * generation, "network", "measured"),
+        PhasePart("generation", "dense GEMM", 0.05 * generation, "memory", "measured"),
+        PhasePart("generation", "sampler", 0.03 * generation, "launch", "modelled"),
+        PhasePart("train", "expert GEMM", 0.55 * train, "compute", "measured"),
+        PhasePart("train", "pipeline bubble", 0.25 * train, "compute", "modelled"),
+        PhasePart("train", "expert all-to-all", 0.20 * train, "network", "modelled"),
+        PhasePart("logprob", "forward", seconds["logprob"], "compute", "measured"),
+        PhasePart("prepare", "optimizer to host and back", 0.54 * seconds["prepare"], "network", "modelled"),
+        PhasePart("prepare", "refit", 0.46 * seconds["prepare"], "network", "modelled"),
+        PhasePart("data", "driver", seconds["data"], "host", "assumed"),
     )
 
 

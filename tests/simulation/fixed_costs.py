@@ -1,20 +1,20 @@
-"""Fixed costs behind the CostModel seam, and worlds in which every time can be reckoned by hand."""
+"""Fixed prices, and worlds in which every time can be reckoned by hand."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from rlsim.costs.seam import FloatArray, IterationTable, PhaseCost
+from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
 from rlsim.loading import load_scenario
-from rlsim.simulation.loop import run_loop
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
-from rlsim.simulation.workload import Batch, Generated
-from rlsim.simulation.world import Draws, World
-from rlsim.speculation.acceptance import Acceptance
+from rlsim.workload.batches import Batch, Generated
+from rlsim.workload.draw import DrawnStep, DrawnWorkload, draw
 
 PROMPT = 10
 
@@ -24,7 +24,6 @@ class FixedCosts:
     """Phases of fixed length; an engine iteration takes ``iteration_s`` whatever its batch, prefill is free by default.
 
     A response of n tokens thus takes (n - 1) iterations. The defaults are sums of powers of two: times are exact.
-    trained: token counts of every batch that was priced.
     """
 
     iteration_s: float = 0.25
@@ -36,7 +35,6 @@ class FixedCosts:
     wake_s: float = 0.125
     logprob_s: float = 3.0
     train_s: float = 4.0
-    trained: list[FloatArray] = field(default_factory=list)
 
     @cached_property
     def iteration(self) -> IterationTable:
@@ -55,24 +53,20 @@ class FixedCosts:
         """What the trainer does with a batch."""
         return self.data_s + self.logprob_s + self.train_s
 
-    def data(self, samples: int) -> PhaseCost:
-        return PhaseCost(self.data_s)
+    def prices(self, workload: DrawnWorkload, replicas: int) -> Prices:
+        """Everything that ``workload`` takes."""
+        step = StepCost(PhaseCost(self.data_s), PhaseCost(self.logprob_s), PhaseCost(self.train_s))
+        fixed = (PhaseCost(self.prepare_s), PhaseCost(self.refit_s), PhaseCost(self.wake_s))
+        return Prices(self.iteration, replicas, *fixed, (step,) * workload.trained)
 
-    def prepare(self) -> PhaseCost:
-        return PhaseCost(self.prepare_s)
 
-    def wake(self) -> PhaseCost:
-        return PhaseCost(self.wake_s)
+@dataclass(frozen=True)
+class World:
+    """A scenario with its drawn work and fixed prices."""
 
-    def refit(self) -> PhaseCost:
-        return PhaseCost(self.refit_s)
-
-    def logprob(self, total_tokens: FloatArray) -> PhaseCost:
-        return PhaseCost(self.logprob_s)
-
-    def train(self, total_tokens: FloatArray) -> PhaseCost:
-        self.trained.append(total_tokens)
-        return PhaseCost(self.train_s)
+    scenario: Scenario
+    workload: DrawnWorkload
+    prices: Prices
 
 
 def world_of(
@@ -98,23 +92,24 @@ def world_of(
         "loop.mode": "async" if lag else "sync",
         "loop.policy_lag": lag,
         "loop.poll_s": 0,
+        "speculation": "{method: none}",
         "simulation.steps": 12,
         "simulation.warmup_steps": 0,
     }
     scenario = load_scenario("qwen8b_async_lag1", [*(f"{key}={value}" for key, value in keys.items()), *overrides])
-    draws = Draws(scenario, 0)
+    workload = draw(scenario, 0)
+    drawn = list(workload.steps)
     for step, responses in (lengths or {}).items():
         count = len(responses)
         batch = Batch(np.full(count, PROMPT), np.asarray(responses), np.arange(count) // size)
-        draws._rollouts[step] = (Generated(batch, np.ones(count, dtype=np.bool_)),)
-    return World(scenario, costs, replicas, Acceptance(np.zeros(0)), draws)
+        drawn[step] = DrawnStep((Generated(batch, np.ones(count, dtype=np.bool_)),), (batch.response_tokens - 1,))
+    workload = DrawnWorkload(tuple(drawn), workload.trained)
+    return World(scenario, workload, costs.prices(workload, replicas))
 
 
-def run(world: World) -> Trace:
-    """A detailed trace of the loop."""
-    trace = Trace(detailed=True)
-    run_loop(world, trace)
-    return trace
+def run(world: World, detailed: bool = True) -> Trace:
+    """The trace of the loop."""
+    return simulate(world.scenario, world.workload, world.prices, detailed)
 
 
 def steps(costs: FixedCosts, *overrides: str, **keys: Any) -> list[StepRecord]:

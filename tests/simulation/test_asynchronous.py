@@ -1,4 +1,4 @@
-"""The asynchronous loop: NeMo-RL's collector, the trainer's waiting, refits, staleness."""
+"""The asynchronous loop: the generator (NeMo-RL's collector), the trainer's waiting, refits, staleness."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import simpy
-from fixed_costs import FixedCosts, run, steps, world_of
+from fixed_costs import FixedCosts, World, run, steps, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.simulation.asynchronous import _until
-from rlsim.simulation.collector import Collector
+from rlsim.simulation.generator import Generator
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.trace import StepRecord, Trace
 
@@ -20,6 +19,16 @@ TRAINER = ("data_s", "logprob_s", "train_s")
 SLOW = FixedCosts(train_s=196.0)
 """200 s of training beside 100 s of generation."""
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
+
+
+def generator_of(world: World, advance_s: float = 0.0) -> tuple[Generator, simpy.Environment]:
+    """A generator without a trainer, after ``advance_s`` seconds."""
+    env = simpy.Environment()
+    generator = Generator(env, world.scenario, world.workload, world.prices, Trace())
+    env.process(generator.generate())
+    if advance_s:
+        env.run(until=advance_s)
+    return generator, env
 
 
 def total_s(found: list[StepRecord]) -> float:
@@ -79,7 +88,7 @@ def test_the_trainer_looks_at_intervals(poll_s):
     assert 0 <= total_s(polled) - total_s(exact) < poll_s
 
 
-# --- the collector ----------------------------------------------------------------------------------------------------
+# --- the generator ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3])
@@ -103,9 +112,9 @@ def test_at_most_lag_batches_of_groups_are_in_flight(lag):
     trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16, size=4))
     (curve,) = trace.curves
     assert max(curve.values) == 16 * 4 * lag
-    collector = Collector(world_of(FixedCosts(), lag=lag, prompts=16, size=4), Trace(), 3)
-    assert collector.in_flight == 16 * lag
-    assert collector.pool.outstanding == 16 * 4 * lag
+    generator, _ = generator_of(world_of(FixedCosts(), lag=lag, prompts=16, size=4))
+    assert generator.in_flight == 16 * lag
+    assert generator.pool.outstanding == 16 * 4 * lag
 
 
 def test_a_straggling_group_stalls_its_own_step_only():
@@ -121,39 +130,37 @@ def test_a_straggling_group_stalls_its_own_step_only():
 
 def test_a_group_is_done_with_its_slowest_sample():
     lengths = {0: [401, 5, 5, 5, 5, 5, 5, 5]}
-    collector = Collector(world_of(FixedCosts(), lag=1, lengths=lengths), Trace(), 1)
-    collector.advance(1.0)
-    assert collector.in_flight == 4
-    assert not collector.is_ready(0)
-    assert collector.next_change_s() > 1.0
-    collector.advance(100.0)
-    assert collector.is_ready(0)
-    assert collector.take(0) == {0: 8}
+    world = world_of(FixedCosts(), "simulation.steps=1", lag=1, lengths=lengths)
+    generator, env = generator_of(world, 50.0)
+    assert not generator.batch_ready(0).triggered
+    env.run(until=generator.batch_ready(0))
+    assert env.now == 100.0
+    assert generator.take(0) == {0: 8}
 
 
-def test_a_blocked_collector_starts_nothing_until_it_resumes():
+def test_a_blocked_generator_starts_nothing_until_new_weights_are_published():
     """Four groups may be in flight; one of target 0 is done first and leaves its place to target 1."""
     lengths = {0: [5, 5, 401, 401, 401, 401, 401, 401]}
-    free, blocked = (Collector(world_of(FixedCosts(), lag=1, lengths=lengths), Trace(), 2) for _ in range(2))
+    world = world_of(FixedCosts(), lag=1, lengths=lengths)
+    (free, _), (blocked, env) = generator_of(world), generator_of(world)
+    free._env.run(until=50.0)
     blocked.block()
-    for collector in (free, blocked):
-        collector.advance(50.0)
+    env.run(until=50.0)
     assert (free.in_flight, blocked.in_flight) == (4, 3)
-    blocked.resume(50.0)
+    blocked.publish_weights()
     assert blocked.in_flight == 4
 
 
 def test_a_pause_counts_neither_as_busy_nor_as_time_to_generate():
-    collector = Collector(world_of(FixedCosts(), lag=1, tokens=401), Trace(), 2)
-    collector.advance(10.0)
-    assert collector.busy_s(10.0) == 10.0
-    collector.pause(10.0, 30.0)
-    collector.advance(40.0)
-    assert collector.busy_s(25.0) == collector.busy_s(40.0) == 10.0
-    collector.resume(40.0)
-    collector.advance(130.0)
-    assert collector.is_ready(0)
-    assert collector.busy_s(130.0) == 100.0
+    generator, env = generator_of(world_of(FixedCosts(), lag=1, tokens=401), 10.0)
+    assert generator.busy_s() == 10.0
+    generator.pause(30.0)
+    env.run(until=40.0)
+    assert generator.busy_s() == 10.0
+    generator.publish_weights()
+    env.run(until=130.0)
+    assert generator.busy_s() == 100.0
+    assert generator.batch_ready(0).triggered
 
 
 def test_rewards_keep_a_group_in_flight_without_keeping_the_engine_busy():
@@ -170,7 +177,6 @@ def test_dropped_groups_are_generated_but_not_trained_on():
     found = steps(costs, "workload.generated_batch_factor=1.5", lag=1, prompts=4, size=2)
     assert all(sum(step.staleness.values()) == step.samples == 8 for step in found)
     assert {step.generated_tokens for step in found} == {12 * 401}
-    assert {len(tokens) for tokens in costs.trained} == {8}
 
 
 # --- publishing weights -----------------------------------------------------------------------------------------------
@@ -208,9 +214,9 @@ def test_draining_an_idle_pool_costs_nothing():
 @pytest.mark.parametrize("lag", [1, 2])
 def test_recomputing_the_cache_is_never_faster(lag):
     costs = FixedCosts(prefill_token_s=2.0**-9)
-    stale, fresh = (steps(costs, LOGNORMAL, f"loop.recompute_kv={r}", lag=lag) for r in ("false", "true"))
-    assert total_s(fresh) > total_s(stale)
-    assert sum(s.facts["prefill_tokens"] for s in fresh) > sum(s.facts["prefill_tokens"] for s in stale)
+    stale, fresh = (run(world_of(costs, LOGNORMAL, f"loop.recompute_kv={r}", lag=lag)) for r in ("false", "true"))
+    assert total_s(fresh.steps) > total_s(stale.steps)
+    assert fresh.counters.prefill_tokens > stale.counters.prefill_tokens
 
 
 def test_a_refit_pauses_generation():
@@ -237,11 +243,11 @@ CASES: dict[str, Any] = {
     "loop__in_flight_updates": st.booleans(),
     "loop__recompute_kv": st.booleans(),
     "simulation__seed": st.integers(0, 10_000),
-    "engine__dispatch": st.sampled_from(["round_robin", "static", "least_loaded"]),
+    "engine__dispatch": st.sampled_from(["round_robin", "static", "least_loaded", "shared_queue"]),
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(**CASES)
 def test_what_holds_of_every_run(lag, prompts, size, replicas, slots, train_s, refit_s, **keys):
     costs = FixedCosts(train_s=train_s, refit_s=refit_s, slots=slots, prefill_token_s=1e-4)
@@ -281,25 +287,20 @@ def test_every_sample_is_generated_once_and_every_batch_consumed_once(monkeypatc
     assert set(range(12 * 15)) <= set(submitted)
     assert [step.step for step in trace.steps] == list(range(12))
     world = world_of(FixedCosts(), LOGNORMAL, lag=2, prompts=5, size=3)
-    drawn = [int(world.draws.batch(step).response_tokens.sum()) for step in range(12)]
+    drawn = [step.generated_tokens for step in world.workload.steps[:12]]
     assert [step.generated_tokens for step in trace.steps] == drawn
 
 
-def test_the_tally_leaves_the_warm_up_out():
+def test_the_counters_leave_the_warm_up_out():
     whole = run(world_of(FixedCosts(), lag=1, tokens=401))
     warm = run(world_of(FixedCosts(), "simulation.steps=8", "simulation.warmup_steps=4", lag=1, tokens=401))
     assert len(warm.steps) == len(whole.steps) == 12
-    assert 0 < sum(warm.tally.iterations_at) < sum(whole.tally.iterations_at)
-    per_step = [step.facts["decode_iterations"] for step in warm.steps]
-    assert sum(warm.tally.iterations_at) == pytest.approx(sum(per_step[4:]))
+    assert 3 * warm.counters.iterations == pytest.approx(2 * whole.counters.iterations, rel=0.1)
 
 
 def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
-    collector = Collector(world_of(FixedCosts(), lag=1, tokens=5), Trace(), 1)
-    collector.block()
-    collector.advance(1000.0)
-    assert not collector.in_flight
-    env = simpy.Environment()
-    env.process(_until(env, collector, 0.5, lambda: False))
+    generator, env = generator_of(world_of(FixedCosts(), lag=1, tokens=5))
+    generator.block()
     with pytest.raises(RuntimeError, match="nobody generates"):
-        env.run()
+        env.run(until=generator.batch_ready(1))
+    assert not generator.in_flight

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixed_costs import PROMPT, FixedCosts, steps, world_of
+from fixed_costs import PROMPT, FixedCosts, world_of
 from fixed_costs import run as traced
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import load_scenario
 from rlsim.projection import project
 from rlsim.schema.workload import Workload
-from rlsim.simulation.workload import draw_batch, draw_rollouts
+from rlsim.workload.batches import draw_batch, draw_rollouts
 
 SHARE = "workload.usable_group_share=0.4"
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
@@ -68,23 +68,23 @@ def expected_rollouts(share: float, prompts: int) -> float:
 
 def test_a_step_pays_for_every_rollout_and_trains_on_one_batch() -> None:
     costs = FixedCosts()
-    found = steps(costs, SHARE, "workload.environment_s=7", prompts=8, size=2)
-    assert max(step.facts["rollouts"] for step in found) > 2
+    trace = traced(world_of(costs, SHARE, "workload.environment_s=7", prompts=8, size=2))
+    found = trace.steps
+    assert trace.counters.iterations == sum(step.rollouts for step in found) * 2 * 400
+    assert max(step.rollouts for step in found) > 2
     for step in found:
-        rollouts = step.facts["rollouts"]
+        rollouts = step.rollouts
         assert step.phases["generation_s"] == rollouts * (100 + 7)
         assert step.phases["prepare_s"] == costs.prepare_s + (rollouts - 1) * costs.wake_s
         assert step.generated_tokens == rollouts * 16 * 401
         assert (step.samples, step.total_tokens) == (16, 16 * (401 + PROMPT))
-        assert step.facts["decode_iterations"] == rollouts * 2 * 400
-    assert {len(tokens) for tokens in costs.trained} == {16}
 
 
 def test_the_timeline_shows_every_rollout() -> None:
     trace = traced(world_of(FixedCosts(), SHARE, LOGNORMAL, prompts=8, size=2))
     first = trace.steps[0]
     lane = [span for span in trace.spans if span.actor == "replica 0" and span.step == 0]
-    assert len(lane) == first.facts["rollouts"] > 1
+    assert len(lane) == first.rollouts > 1
     generation = next(span for span in trace.spans if span.phase == "generation_s" and span.step == 0)
     assert max(s.end_s for s in trace.spans if s.actor.startswith("replica")) <= generation.end_s + 1e-9
 
@@ -148,14 +148,14 @@ def test_an_asynchronous_loop_refuses_repeated_rollouts() -> None:
 def test_both_arms_of_a_projection_repeat_the_same_rollouts() -> None:
     settings = ["simulation.replications=2", "workload.prompts_per_step=8", "trainer.global_batch_samples=null"]
     plain, repeated = (project(load_scenario("qwen8b_rl_zero", [*settings, *more])) for more in ([], [SHARE]))
-    rollouts = repeated.baseline.facts["rollouts"]
-    assert rollouts == repeated.candidate.facts["rollouts"] > 1
-    assert "rollouts" not in plain.baseline.facts
+    rollouts = repeated.baseline.statistics.rollouts
+    assert rollouts == repeated.candidate.statistics.rollouts > 1
+    assert plain.baseline.statistics.rollouts is None
     grown = repeated.baseline.phases["generation_s"].mean / plain.baseline.phases["generation_s"].mean
     assert grown == pytest.approx(rollouts, rel=0.15)
     assert repeated.baseline.phases["prepare_s"].mean > plain.baseline.phases["prepare_s"].mean
     parts = [
-        {part.name: part.seconds for part in answer.candidate.shares if part.phase == "prepare_s"}
+        {part.name: part.seconds for part in answer.candidate.parts if part.phase == "prepare_s"}
         for answer in (plain, repeated)
     ]
     slept = parts[1].pop("engine sleep between rollouts")

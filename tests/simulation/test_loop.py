@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fixed_costs import PROMPT, FixedCosts, run, steps, world_of
 
-from rlsim.simulation.loop import cycle_steps, measured_steps
-from rlsim.simulation.tally import Tally
+from rlsim.costs.interface import EngineCounters
 from rlsim.simulation.trace import CURVE_POINTS, Trace
+from rlsim.workload.draw import measured_steps, steps_per_lag_cycle
 
 SERIAL = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
@@ -64,7 +64,6 @@ def test_dynamic_sampling_generates_more_than_it_trains_on():
     assert step.generated_tokens == 12 * 401
     assert step.samples == 8
     assert step.total_tokens == 8 * (401 + PROMPT)
-    assert [len(tokens) for tokens in costs.trained] == [8]
     assert step.staleness == {0: 8}
 
 
@@ -77,10 +76,7 @@ def test_rewards_come_after_the_last_token():
 def test_only_the_first_replication_keeps_spans_and_curves():
     world = world_of(FixedCosts())
     assert run(world).curves
-    trace = Trace()
-    from rlsim.simulation.loop import run_loop
-
-    run_loop(world, trace)
+    trace = run(world, detailed=False)
     assert (trace.spans, trace.curves) == ([], [])
     assert len(trace.steps) == 12
 
@@ -88,15 +84,15 @@ def test_only_the_first_replication_keeps_spans_and_curves():
 @pytest.mark.parametrize(("lag", "asked", "measured"), [(0, 5, 5), (1, 5, 5), (2, 3, 4), (2, 4, 4), (3, 1, 3)])
 def test_asynchronous_steps_are_measured_in_whole_cycles(lag, asked, measured):
     scenario = world_of(FixedCosts(), f"simulation.steps={asked}", lag=lag).scenario
-    assert measured_steps(scenario) == measured
-    assert measured % cycle_steps(scenario) == 0
+    assert len(measured_steps(scenario)) == measured
+    assert measured % steps_per_lag_cycle(scenario) == 0
 
 
 def test_warm_up_steps_do_not_count_in_the_tally():
     lengths = {step: [4 * step + 5] * 8 for step in range(5)}
     trace = run(world_of(FixedCosts(), "simulation.steps=3", "simulation.warmup_steps=2", lengths=lengths))
     assert len(trace.steps) == 5
-    assert sum(trace.tally.iterations_at) == 2 * sum(4 * step + 4 for step in (2, 3, 4))
+    assert sum(trace.counters.iterations_at) == 2 * sum(4 * step + 4 for step in (2, 3, 4))
 
 
 def test_a_long_curve_is_thinned_to_its_shape():
@@ -113,12 +109,16 @@ def test_a_long_curve_is_thinned_to_its_shape():
     assert trace.curves[1].times_s == (0.0, 1.0, 5.0)
 
 
-def test_a_tally_counts_from_where_it_stood():
-    before, after, trace = Tally(4), Tally(4), Trace()
+def test_counters_can_be_taken_away():
+    before, after = EngineCounters(4), EngineCounters(4)
     before.count(2, 10, 100.0)
     after.count(2, 10, 100.0)
     after.count(2, 5, 40.0)
     after.count(3, 1, 7.0)
-    trace.iterations(after, before)
-    assert trace.tally.iterations_at == [0, 0, 5, 1, 0]
-    assert trace.tally.context_at == [0.0, 0.0, 200.0, 7.0, 0.0]
+    after.prefill(64, 0.5)
+    after.add(before, -1)
+    assert after.iterations_at == [0, 0, 5, 1, 0]
+    assert after.context_at == [0.0, 0.0, 200.0, 7.0, 0.0]
+    assert (after.prefill_iterations, after.prefill_tokens, after.prefill_s) == (1, 64, 0.5)
+    assert after.mean_batch == pytest.approx(13 / 6)
+    assert after.mean_context_tokens == pytest.approx(207 / 6)

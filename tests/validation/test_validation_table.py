@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.errors import InputError
-from rlsim.validation.table import MAX_LINE_CHARACTERS, MAX_ROWS, printable, read_table, safe_cell, write_table
+from rlsim.errors import InputError, shortened
+from rlsim.validation.table import MAX_LINE_CHARACTERS, MAX_ROWS, read_table, safe_cell, write_table
 
 
 def table(tmp_path: Path, content: bytes | str) -> Path:
@@ -36,7 +36,7 @@ def test_reads_cells_by_column_with_a_byte_order_mark_quotes_and_windows_line_en
         ("iD,b\n1,2\n", "column id"),
         ("id,id\n1,2\n", "column id appears more than once"),
         (b"id\n\xff\xfe\n", "not UTF-8"),
-        (b"id\na\0b\n", "line 2 holds a NUL"),
+        (b"id\na\0b\n", "it has NUL bytes"),
         ('id\n"never closed\n', "not CSV"),
         ("id\n" + "x" * (MAX_LINE_CHARACTERS + 1), "line 2 is longer"),
     ],
@@ -79,6 +79,6 @@ def test_plain_names_and_negative_numbers_are_left_alone() -> None:
 
 @given(st.text(max_size=80))
 def test_printable_text_is_one_short_line_without_escapes(text: str) -> None:
-    shown = printable(text, 30)
+    shown = shortened(text, 30)
     assert len(shown) <= 30
     assert shown == "" or shown.isprintable()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlsim.errors import InputError
 from rlsim.schema.workload import ConstantLength, Length, LognormalLength, QuantileLength
-from rlsim.simulation.length_files import Subject, read_lengths
+from rlsim.workload.length_files import Subject, read_lengths
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

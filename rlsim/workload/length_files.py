@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.datafiles import data_folder
-from rlsim.errors import InputError
+from rlsim.datafiles import TRACE_BYTES, read_text, shown_path
+from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
+from rlsim.hardware.lookup import delivered_lengths, length_file
 
 FloatArray = NDArray[np.float64]
 Subject = Literal["prompt", "response"]
@@ -45,16 +46,14 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
 
     path: JSONL or CSV; a bare file name is also looked for among the tables delivered with the scenarios.
     column: key or column with the token counts; guessed for the known formats, and where a CSV has a single column.
+    Columns of a CSV without a header (its first line holds numbers only) are called 1, 2, ...
     A CSV with a column ``quantile`` is taken as the inverse distribution function itself; any other file as one
     observation a row, the i-th smallest of n standing for the quantiles around (i - 1/2) / n.
 
     Raises InputError naming the file and the line of anything that is not a non-negative number.
     """
-    where = _find(path)
-    try:
-        text = where.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: cannot be read as text ({error})") from error
+    file = _find(path)
+    text, where = read_text(file, TRACE_BYTES), shown_path(file)
     rows = _json_rows(text, where) if text.lstrip().startswith("{") else _csv_rows(text, where)
     first = next(iter(rows), None)
     if first is None:
@@ -71,40 +70,41 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
 
 
 def _find(path: str) -> Path:
-    given = Path(path).expanduser()
-    if given.is_file():
-        return given
-    folder = data_folder("scenarios") / "lengths"
-    if given.name == path and (folder / path).is_file():
-        return folder / path
-    known = ", ".join(sorted(p.name for p in folder.glob("*.csv"))) if folder.is_dir() else "none"
-    raise InputError(f"{path}: length file not found (delivered tables: {known})")
+    found = length_file(path)
+    if found is None:
+        known = ", ".join(sorted(p.name for p in delivered_lengths().glob("*.csv"))) or "none"
+        raise InputError(f"{shown_path(Path(path))}: length file not found (delivered tables: {known})")
+    return found
 
 
-def _json_rows(text: str, where: Path) -> list[tuple[int, dict[str, Any]]]:
+def _json_rows(text: str, where: str) -> list[tuple[int, dict[str, Any]]]:
     return list(_json_objects(text.splitlines(), where))
 
 
-def _json_objects(lines: Iterable[str], where: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_objects(lines: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise InputError(f"{where}, line {number}: not JSON ({error})") from error
+            raise InputError(f"{where}, line {number}: not JSON ({shortened(str(error))})") from error
         if not isinstance(row, dict):
             raise InputError(f"{where}, line {number}: a JSON object is needed, got {type(row).__name__}")
         yield number, row
 
 
-def _csv_rows(text: str, where: Path) -> list[tuple[int, dict[str, Any]]]:
+def _csv_rows(text: str, where: str) -> list[tuple[int, dict[str, Any]]]:
     lines = [(n, line) for n, line in enumerate(text.splitlines(), start=1) if line.strip() and line[0] != "#"]
     if not lines:
         return []
     header = [cell.strip() for cell in next(csv.reader([lines[0][1]]))]
+    if all(_is_number(cell) for cell in header):
+        header = [str(position) for position in range(1, len(header) + 1)]
+    else:
+        del lines[0]
     rows: list[tuple[int, dict[str, Any]]] = []
-    for number, line in lines[1:]:
+    for number, line in lines:
         cells = next(csv.reader([line]))
         if len(cells) != len(header):
             raise InputError(f"{where}, line {number}: {len(cells)} cells where the header has {len(header)}")
@@ -112,7 +112,18 @@ def _csv_rows(text: str, where: Path) -> list[tuple[int, dict[str, Any]]]:
     return rows
 
 
-def _guess(row: dict[str, Any], where: Path, subject: Subject) -> str:
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _names(row: dict[str, Any]) -> str:
+    return shortened(", ".join(str(name) for name in row), 2 * VALUE_CHARACTERS)
+
+
+def _guess(row: dict[str, Any], where: str, subject: Subject) -> str:
     for name in _COLUMNS[subject]:
         if name in row:
             return name
@@ -121,24 +132,24 @@ def _guess(row: dict[str, Any], where: Path, subject: Subject) -> str:
         return values[0]
     raise InputError(
         f"{where}: which column holds the {subject} tokens? Set workload.{subject}_tokens.column to one of: "
-        + ", ".join(str(name) for name in row)
+        + _names(row)
     )
 
 
-def _number(row: dict[str, Any], name: str, where: Path, line: int) -> float:
+def _number(row: dict[str, Any], name: str, where: str, line: int) -> float:
     if name not in row:
-        raise InputError(f"{where}, line {line}: no column '{name}'; there is {', '.join(str(key) for key in row)}")
+        raise InputError(f"{where}, line {line}: no column '{shortened(name)}'; there is {_names(row)}")
     value = row[name]
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise InputError(f"{where}, line {line}: '{name}' must be a number of at least 0; got {value!r}")
+        raise InputError(f"{where}, line {line}: '{name}' must be a number of at least 0; got {shortened(repr(value))}")
     return number
 
 
-def _check_inverse(quantiles: FloatArray, tokens: FloatArray, where: Path) -> tuple[FloatArray, FloatArray]:
+def _check_inverse(quantiles: FloatArray, tokens: FloatArray, where: str) -> tuple[FloatArray, FloatArray]:
     if quantiles.size < 2 or quantiles[0] != 0 or quantiles[-1] != 1 or np.any(np.diff(quantiles) <= 0):
         raise InputError(f"{where}: column '{_QUANTILE}' must increase from 0 to 1")
     if np.any(np.diff(tokens) < 0) or tokens[-1] <= 0:

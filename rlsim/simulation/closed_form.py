@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.simulation.tally import Tally
+from rlsim.costs.interface import EngineCounters
 from rlsim.simulation.timing import Timing
 
 FloatArray = NDArray[np.float64]
@@ -56,14 +56,15 @@ class Drained:
 class _Prefilled:
     """The prefill phase of all replicas.
 
-    joined: iteration that finished each prefill, shape of the shards. last, end_s: each replica's last iteration with
-    prefill and its end. decoding, context, tokens: sequences, their mean context and prefill tokens of each iteration,
-    shape (iterations, replicas).
+    joined: iteration that finished each prefill, shape of the shards. last, end_s, prefill_s: each replica's last
+    iteration with prefill, its end, and the seconds that prefill tokens added up to there. decoding, context, tokens:
+    sequences, their mean context and prefill tokens of each iteration, shape (iterations, replicas).
     """
 
     joined: IntArray
     last: IntArray
     end_s: FloatArray
+    prefill_s: FloatArray
     decoding: IntArray
     context: FloatArray
     tokens: IntArray
@@ -85,12 +86,12 @@ class _Stretches:
     peak_kv_tokens: FloatArray
 
 
-def drain(timing: Timing, shards: Shards, prefix_caching: bool, tally: Tally) -> Drained:
+def drain(timing: Timing, shards: Shards, prefix_caching: bool, counters: EngineCounters) -> Drained:
     """Run every replica whose samples all fit, from submission at time 0 to its last token.
 
     Follows the rules of ``replica``. Not valid where samples must queue for a slot or for KV cache, where a sequence
     completes before the last prefill, and where unchunked prefill takes more than one iteration. Valid replicas are
-    booked in ``tally``.
+    booked in ``counters``.
     """
     real = shards.real
     count = real.sum(axis=1)
@@ -109,7 +110,7 @@ def drain(timing: Timing, shards: Shards, prefix_caching: bool, tally: Tally) ->
     )
     peak = np.maximum(in_prefill.sum(axis=1) + count * timing.tokens_per_sequence, stretches.peak_kv_tokens)
     valid = fitting & (peak <= timing.kv_capacity_tokens)
-    _book(tally, prefilled, stretches, valid)
+    _book(timing, counters, prefilled, stretches, valid)
     return Drained(_finish_times(timing, prefilled, stretches, valid), valid, np.where(valid, peak, 0.0))
 
 
@@ -139,7 +140,7 @@ def _prefill(timing: Timing, shards: Shards, queue: IntArray, active: BoolArray)
     real = shards.real
     joined = np.zeros(queue.shape, dtype=np.int64)
     last, taken, decoding = (np.zeros(replicas, dtype=np.int64) for _ in range(3))
-    end_s, context, growth = (np.zeros(replicas) for _ in range(3))
+    end_s, prefill_s, context, growth = (np.zeros(replicas) for _ in range(4))
     history: list[tuple[IntArray, FloatArray, IntArray]] = []
     total = np.where(active, queue[:, -1], 0)
     running = total > 0
@@ -149,8 +150,9 @@ def _prefill(timing: Timing, shards: Shards, queue: IntArray, active: BoolArray)
         tokens = np.where(running, np.minimum(budget, total - taken), 0)
         mean = context / np.maximum(decoding, 1)
         history.append((np.where(running, decoding, 0), mean, tokens))
-        seconds = timing.decodes(decoding, mean) + timing.prefills(decoding, tokens)
-        end_s += np.where(running, seconds, 0.0)
+        added = np.where(running, timing.prefills(decoding, tokens), 0.0)
+        prefill_s += added
+        end_s += np.where(running, timing.decodes(decoding, mean), 0.0) + added
         new = (queue > taken[:, None]) & (queue <= (taken + tokens)[:, None]) & real
         joined += np.where(new, last[:, None], 0)
         context += np.where(running, growth, 0.0) + np.where(new, shards.prompt, 0.0).sum(axis=1)
@@ -160,9 +162,9 @@ def _prefill(timing: Timing, shards: Shards, queue: IntArray, active: BoolArray)
         running = taken < total
     if not history:
         nothing = np.zeros((0, replicas), dtype=np.int64)
-        return _Prefilled(joined, last, end_s, nothing, nothing.astype(np.float64), nothing)
+        return _Prefilled(joined, last, end_s, prefill_s, nothing, nothing.astype(np.float64), nothing)
     columns = tuple(np.stack(column) for column in zip(*history, strict=True))
-    return _Prefilled(joined, last, end_s, *columns)
+    return _Prefilled(joined, last, end_s, prefill_s, *columns)
 
 
 def _stretches(
@@ -208,12 +210,14 @@ def _finish_times(timing: Timing, prefilled: _Prefilled, stretches: _Stretches, 
     return finish_s
 
 
-def _book(tally: Tally, prefilled: _Prefilled, stretches: _Stretches, valid: BoolArray) -> None:
-    decoding = prefilled.decoding[:, valid]
-    tally.count_all(decoding, (decoding > 0).astype(np.int64), prefilled.context[:, valid])
-    tokens = prefilled.tokens[:, valid]
-    tally.prefill_iterations += int((tokens > 0).sum())
-    tally.prefill_tokens += int(tokens.sum())
+def _book(
+    timing: Timing, counters: EngineCounters, prefilled: _Prefilled, stretches: _Stretches, valid: BoolArray
+) -> None:
+    decoding, tokens = prefilled.decoding[:, valid], prefilled.tokens[:, valid]
+    counters.count_all(decoding, (decoding > 0).astype(np.int64), prefilled.context[:, valid])
+    counters.prefill_iterations += int((tokens > 0).sum())
+    counters.prefill_tokens += int(tokens.sum())
+    counters.prefill_s += float(prefilled.prefill_s[valid].sum())
     count = stretches.iterations[valid]
     mean = stretches.context[valid] + 0.5 * (count - 1) * stretches.growth[valid]
-    tally.count_all(stretches.alive[valid], count, mean)
+    counters.count_all(stretches.alive[valid], count, mean)

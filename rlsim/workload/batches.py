@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
 from rlsim.schema.workload import ConstantLength, Workload
-from rlsim.simulation.lengths import LengthDistribution, solve_distribution, whole_tokens
-from rlsim.speculation.acceptance import Acceptance, iterations_needed
+from rlsim.workload.acceptance import Acceptance, iterations_needed
+from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,6 +24,7 @@ BoolArray = NDArray[np.bool_]
 
 _PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE = range(5)
 _CAP_POINTS = 32
+_MEAN_POINTS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +57,13 @@ class Generated:
     trained: BoolArray
 
 
+@functools.lru_cache(maxsize=64)
 def draw_rollouts(workload: Workload, seed: int, step: int, replication: int) -> tuple[Generated, ...]:
     """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
 
     Each group is usable with probability usable_group_share, whatever its lengths; the first usable ones are trained
-    on. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
+    on. The last few are kept: variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step
+    rollouts hold too few.
     """
     wanted, found = workload.prompts_per_step, []
     rng = _generator(seed, replication, step, _USABLE)
@@ -140,6 +143,14 @@ def _distributions(workload: Workload) -> tuple[LengthDistribution, LengthDistri
         quantiles = _normal_quantiles(_CAP_POINTS)
         caps = cap - whole_tokens(prompts.at(quantiles), cap - 1).astype(np.float64)
     return prompts, solve_distribution(workload.response_tokens, caps, "response")
+
+
+@functools.lru_cache(maxsize=64)
+def expected_prompt_tokens(workload: Workload) -> float:
+    """Mean of the prompt lengths that :func:`draw_batch` draws, in tokens, whatever kind of length they have."""
+    prompts, _ = _distributions(workload)
+    drawn = whole_tokens(prompts.at(_normal_quantiles(_MEAN_POINTS)), workload.max_sequence_tokens - 1)
+    return float(drawn.mean())
 
 
 def _normal_quantiles(points: int) -> FloatArray:

@@ -1,0 +1,93 @@
+"""What one replica of the rollout engine takes: a pure function of exactly what its iterations depend on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rlsim.costs.device import Device
+from rlsim.costs.draft import Drafting
+from rlsim.costs.iteration import IterationCosts, build_iteration
+from rlsim.costs.layers import EngineLayers
+from rlsim.costs.overheads import HostOverheads
+from rlsim.schema.engine import Engine
+from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
+
+ENGINES_KEPT = 48
+"""Iteration tables kept per process; one of 8,192 sequences takes some 50 MB with its parts."""
+ACCEPTANCE_KEYS = ("acceptance_length", "position_acceptance", "first_acceptance", "acceptance_decay")
+"""Keys of speculation that decide how many iterations a response takes and not how long one lasts."""
+
+
+@dataclass(frozen=True)
+class EngineInputs:
+    """Everything that an engine iteration depends on; equal inputs have equal prices.
+
+    drafting: the speculation section without its acceptance. max_sequences: most sequences that a replica can ever
+    decode at once. prompt_tokens: mean length of a prompt.
+    """
+
+    model: ModelCard
+    device: Device
+    engine: Engine
+    drafting: Speculation
+    host: HostOverheads
+    max_sequences: int
+    max_context_tokens: int
+    prompt_tokens: float
+    kv_capacity_tokens: float
+
+
+def engine_inputs(
+    scenario: Scenario, device: Device, host: HostOverheads, prompt_tokens: float, kv_capacity_tokens: float
+) -> EngineInputs:
+    """What an iteration of the engine of ``scenario`` depends on."""
+    return EngineInputs(
+        scenario.model,
+        device,
+        scenario.engine,
+        _drafting(scenario.speculation),
+        host,
+        most_sequences(scenario),
+        scenario.workload.max_sequence_tokens,
+        prompt_tokens,
+        kv_capacity_tokens,
+    )
+
+
+def _drafting(speculation: Speculation) -> Speculation:
+    """``speculation`` without the keys that no iteration depends on, so that variants share prices by equality."""
+    plain = Speculation()
+    if not speculation.active:
+        return plain
+    return speculation.model_copy(update={name: getattr(plain, name) for name in ACCEPTANCE_KEYS})
+
+
+def most_sequences(scenario: Scenario) -> int:
+    """Most sequences that one replica can ever decode at once."""
+    workload, engine = scenario.workload, scenario.engine
+    in_flight = (
+        workload.samples_per_step * math.ceil(workload.generated_batch_factor) * (max(1, scenario.loop.policy_lag) + 1)
+    )
+    replicas = scenario.cluster.generation // engine.gpus_per_replica
+    group = workload.generations_per_prompt if engine.dispatch == "static" else 1
+    return max(1, min(engine.max_running_sequences, math.ceil(in_flight / replicas) + group + 1))
+
+
+@lru_cache(maxsize=ENGINES_KEPT)
+def engine_prices(inputs: EngineInputs) -> IterationCosts:
+    """Seconds of the engine's iterations, by part; the last few engines are kept."""
+    operators = inputs.device.operators
+    layers = EngineLayers(inputs.model, inputs.engine, operators, inputs.device.fabric)
+    return build_iteration(
+        layers,
+        Drafting(layers, inputs.drafting, operators.profile.eager_launch_s.value),
+        inputs.host,
+        inputs.max_sequences,
+        float(inputs.max_context_tokens),
+        inputs.prompt_tokens,
+        inputs.kv_capacity_tokens,
+    )

@@ -1,0 +1,189 @@
+"""What passes between costs and simulation: seconds, all known in advance, and counters of what engines did.
+
+The simulation sees these records and nothing behind them. Tests put fixed times into the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Bound = Literal["compute", "memory", "network", "host", "host link", "launch", "schedule", "none"]
+"""What limits a time. host link: the link between a GPU and its host; schedule: waiting for others in turn."""
+
+
+@dataclass(frozen=True)
+class IterationTable:
+    """Seconds of one engine iteration of one replica, prepared for fast look-up.
+
+    An iteration with ``n`` decoding sequences of mean context ``c`` tokens and ``q`` prefill tokens takes
+    ``step_s[n] + attention_s(n, c)`` when q is 0, and ``mixed_s(n, c, q)`` otherwise.
+
+    step_s: shape (N + 1,), everything that does not depend on cached context; step_s[0] is 0.
+    attention_s: shape (N + 1, C), attention over cached context at contexts 0, context_step_tokens, twice that...;
+        linear in between and beyond the last.
+    prefill_grid_tokens, prefill_s: shapes (P,) and (N_p, P): seconds *added* to the iteration by q prefill tokens when
+        prefill_sequences[i] sequences decode; piecewise linear in both, clamped in n, linear beyond the last q.
+    tokens_per_sequence: drafted + 1 tokens each decoding sequence puts into an iteration (k + 1, or 1).
+    max_batched_tokens: token budget of an iteration; the prefill chunk is what decoding leaves of it.
+    """
+
+    step_s: FloatArray
+    context_step_tokens: float
+    attention_s: FloatArray
+    prefill_grid_tokens: FloatArray
+    prefill_sequences: FloatArray
+    prefill_s: FloatArray
+    tokens_per_sequence: int
+    max_batched_tokens: int
+    max_running_sequences: int
+    kv_capacity_tokens: float
+    chunked_prefill: bool = True
+
+
+@dataclass(frozen=True)
+class Part:
+    """One named part of a duration in seconds, what limits it, and what it rests on.
+
+    measured: share (0..1) of the seconds that a measurement backs; source: what the rest is.
+    """
+
+    name: str
+    seconds: float
+    bound: Bound
+    source: Literal["modelled", "assumed"] = "modelled"
+    measured: float = 0.0
+
+
+def add_up(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts with those of equal names as one, in the order of first appearance; bound and source of the longest."""
+    found: dict[str, Part] = {}
+    for part in parts:
+        if part.seconds <= 0:
+            continue
+        before = found.get(part.name)
+        if before is None:
+            found[part.name] = part
+            continue
+        seconds = before.seconds + part.seconds
+        measured = (before.seconds * before.measured + part.seconds * part.measured) / seconds
+        longer = before if before.seconds >= part.seconds else part
+        found[part.name] = replace(longer, seconds=seconds, measured=measured)
+    return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """Duration of a phase and what it consists of; ``seconds`` is the sum of its serial parts."""
+
+    seconds: float
+    parts: tuple[Part, ...] = field(default=())
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> PhaseCost:
+        """The parts that take any time, one after the other; parts of equal names as one."""
+        kept = add_up(parts)
+        return cls(sum(part.seconds for part in kept), kept)
+
+    def repeated(self, times: float) -> PhaseCost:
+        """The same ``times`` times over."""
+        return PhaseCost.of(replace(part, seconds=times * part.seconds) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What the trainer does with the batch of one step."""
+
+    data: PhaseCost
+    logprob: PhaseCost
+    train: PhaseCost
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Everything that takes time in the steps of one run, in seconds and known before the first of them.
+
+    iteration: engine iterations of one replica. prepare: weights to the engine and everything around it before a
+    synchronous rollout; refit: the weight transfer alone; wake: a colocated engine's sleep between two rollouts of a
+    step. steps: the trainer's work by training step.
+    """
+
+    iteration: IterationTable
+    replicas: int
+    prepare: PhaseCost
+    refit: PhaseCost
+    wake: PhaseCost
+    steps: tuple[StepCost, ...]
+
+
+class EngineCounters:
+    """What engines did, by batch size, added up over the replicas of a rollout.
+
+    iterations_at[n]: iterations that decoded n sequences. context_at[n]: sum of their mean contexts in tokens.
+    prefill_iterations, prefill_tokens, prefill_s: iterations with prefill, the tokens they prefilled (evicted ones
+    again) and the seconds that these added to their iterations.
+    """
+
+    __slots__ = ("context_at", "iterations_at", "preemptions", "prefill_iterations", "prefill_s", "prefill_tokens")
+
+    def __init__(self, slots: int = 0) -> None:
+        self.iterations_at: list[int] = [0] * (slots + 1)
+        self.context_at: list[float] = [0.0] * (slots + 1)
+        self.prefill_iterations = 0
+        self.prefill_tokens = 0
+        self.prefill_s = 0.0
+        self.preemptions = 0
+
+    def count(self, decoding: int, iterations: int, mean_context: float) -> None:
+        """Add ``iterations`` with ``decoding`` sequences at a mean context."""
+        self.iterations_at[decoding] += iterations
+        self.context_at[decoding] += iterations * mean_context
+
+    def count_all(self, decoding: IntArray, iterations: IntArray, mean_context: FloatArray) -> None:
+        """:meth:`count` over arrays of equal shape; entries of 0 iterations count nothing."""
+        n, times = decoding.ravel(), iterations.ravel()
+        counted = np.bincount(n, times)
+        contexts = np.bincount(n, times * mean_context.ravel())
+        for size in np.flatnonzero(counted).tolist():
+            self.iterations_at[size] += int(counted[size])
+            self.context_at[size] += float(contexts[size])
+
+    def add(self, other: EngineCounters, times: int = 1) -> None:
+        """Add what ``other`` counted, ``times`` times; -1 takes it away."""
+        missing = len(other.iterations_at) - len(self.iterations_at)
+        self.iterations_at.extend([0] * missing)
+        self.context_at.extend([0.0] * missing)
+        for n, count in enumerate(other.iterations_at):
+            self.iterations_at[n] += times * count
+            self.context_at[n] += times * other.context_at[n]
+        self.prefill_iterations += times * other.prefill_iterations
+        self.prefill_tokens += times * other.prefill_tokens
+        self.prefill_s += times * other.prefill_s
+        self.preemptions += times * other.preemptions
+
+    def prefill(self, tokens: int, seconds: float) -> None:
+        """Add one iteration that prefilled ``tokens``, which took ``seconds`` of it."""
+        self.prefill_iterations += 1
+        self.prefill_tokens += tokens
+        self.prefill_s += seconds
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that decoded anything, over all replicas."""
+        return sum(self.iterations_at)
+
+    @property
+    def mean_batch(self) -> float:
+        """Decoding sequences of an iteration, mean."""
+        return sum(n * count for n, count in enumerate(self.iterations_at)) / max(1, self.iterations)
+
+    @property
+    def mean_context_tokens(self) -> float:
+        """Context of a decoding sequence, mean over iterations."""
+        return sum(self.context_at) / max(1, self.iterations)

@@ -1,0 +1,159 @@
+"""What the trainer takes for the batch of a step: a pure function of exactly what it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from rlsim.costs.device import Device
+from rlsim.costs.draft import draft_card
+from rlsim.costs.interface import FloatArray, Part, PhaseCost, StepCost
+from rlsim.costs.overheads import TrainingOverheads
+from rlsim.costs.packing import MicroBatches, micro_batches
+from rlsim.costs.refit import WeightMovement
+from rlsim.costs.training import LM_HEAD, LOSS, TrainingCosts
+from rlsim.schema.drafter import draft_parameters
+from rlsim.schema.model import ModelCard, parameter_counts
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.trainer import Trainer
+
+STEPS_KEPT = 1024
+"""Prices of steps kept per process, each with the lengths of its batch."""
+
+
+@dataclass(frozen=True)
+class TrainedBatch:
+    """Lengths that a step trains on, and how many samples were generated for it; equal by content.
+
+    total_tokens: prompt plus response of each trained sample.
+    """
+
+    total_tokens: FloatArray = field(compare=False)
+    generated_samples: int
+    digest: bytes = b""
+
+    @classmethod
+    def of(cls, total_tokens: FloatArray, generated_samples: int) -> TrainedBatch:
+        """The batch with the digest of its lengths."""
+        return cls(total_tokens, generated_samples, hashlib.blake2b(total_tokens.tobytes(), digest_size=16).digest())
+
+
+@dataclass(frozen=True)
+class TrainerInputs:
+    """Everything that the trainer's work on a given batch depends on; equal inputs have equal prices.
+
+    draft_training_share: FLOP of a drafter's own training over the policy's. The swaps move weights of the reference
+    or of the value model in and out around their passes.
+    """
+
+    model: ModelCard
+    device: Device
+    trainer: Trainer
+    gpus: int
+    overheads: TrainingOverheads
+    max_sequence_tokens: int
+    draft_training_share: float
+    reference_swap_s: float
+    critic_pass_swap_s: float
+    critic_update_swap_s: float
+    driver_sample_s: float
+
+
+def trainer_inputs(
+    scenario: Scenario, device: Device, overheads: TrainingOverheads, movement: WeightMovement
+) -> TrainerInputs:
+    """What the trainer of ``scenario`` depends on."""
+    return TrainerInputs(
+        scenario.model,
+        device,
+        scenario.trainer,
+        scenario.cluster.training,
+        overheads,
+        scenario.workload.max_sequence_tokens,
+        _draft_training_share(scenario),
+        movement.reference_swap_s(),
+        movement.critic_swap_s(update=False),
+        movement.critic_swap_s(update=True),
+        scenario.loop.driver_sample_s,
+    )
+
+
+def _draft_training_share(scenario: Scenario) -> float:
+    """FLOP of the draft head's own pass relative to the policy's, where it is trained online."""
+    draft = draft_card(scenario.speculation, scenario.model)
+    if draft is None or not scenario.speculation.online_training:
+        return 0.0
+    return draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
+
+
+@lru_cache(maxsize=STEPS_KEPT)
+def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
+    """Driver work, log-prob passes and all optimizer steps for one batch; the last few are kept."""
+    driver_s = batch.generated_samples * inputs.driver_sample_s
+    training = TrainingCosts(
+        inputs.model,
+        inputs.trainer,
+        inputs.device.operators,
+        inputs.device.fabric,
+        inputs.overheads,
+        inputs.gpus,
+    )
+    return StepCost(
+        data=PhaseCost.of([Part("driver", driver_s, "host", "assumed")]),
+        logprob=_logprob(inputs, training, batch),
+        train=_train(inputs, training, batch),
+    )
+
+
+def _logprob(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch) -> PhaseCost:
+    """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
+    trainer = inputs.trainer
+    passes = int(trainer.policy_logprobs) + int(trainer.reference_logprobs)
+    capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
+    once = training.forward(_packed(trainer, training.layout.data_parallel, batch, capacity, 1))
+    parts = list(once.repeated(passes).parts)
+    if trainer.critic:
+        parts += _critic("value pass", once, inputs.critic_pass_swap_s)
+    if trainer.reference_logprobs:
+        parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
+    return PhaseCost.of(parts)
+
+
+def _train(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch) -> PhaseCost:
+    """All optimizer steps of one RL step."""
+    trainer, samples = inputs.trainer, len(batch.total_tokens)
+    steps = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
+    capacity = trainer.micro_batch_tokens or inputs.max_sequence_tokens
+    cost = training.step(_packed(trainer, training.layout.data_parallel, batch, capacity, steps))
+    drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
+    once = PhaseCost.of((*cost.parts, drafter))
+    parts = list(once.repeated(trainer.epochs).parts)
+    if trainer.critic:
+        parts += _critic("value update", cost.repeated(trainer.epochs), inputs.critic_update_swap_s)
+    return PhaseCost.of(parts)
+
+
+def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
+    """The policy's pass or update without its LM head (a value is one number), and the swap around it."""
+    bare = [part for part in cost.parts if part.name not in (LM_HEAD, LOSS)]
+    longest = max(bare, key=lambda part: part.seconds)
+    whole = Part(name, sum(part.seconds for part in bare), longest.bound)
+    return [whole, Part("value model swap", swap_s, "host link")]
+
+
+def _packed(trainer: Trainer, data_parallel: int, batch: TrainedBatch, capacity: int, steps: int) -> MicroBatches:
+    cp = trainer.context_parallel
+    multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
+    return _micro_batches(
+        batch, data_parallel, capacity, steps, multiple, trainer.sequence_packing, trainer.micro_batch_samples
+    )
+
+
+@lru_cache(maxsize=STEPS_KEPT)
+def _micro_batches(
+    batch: TrainedBatch, data_parallel: int, capacity: int, steps: int, multiple: int, packed: bool, samples: int
+) -> MicroBatches:
+    """Packing, found once for all trainers that pack alike: searches price thousands of layouts on one batch."""
+    return micro_batches(batch.total_tokens, data_parallel, capacity, steps, multiple, packed, samples)

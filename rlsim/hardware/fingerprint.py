@@ -1,0 +1,41 @@
+"""Digests of files that an answer depends on, by their content."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+from rlsim.datafiles import TABLE_BYTES, TRACE_BYTES, data_folder, read_bytes
+from rlsim.hardware.tables import CALIBRATION, MEASURED
+from rlsim.schema.hardware import HardwareProfile
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    state = path.stat()
+    return _digest(str(path), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=512)
+def _digest(path: str, modified_ns: int, size: int) -> str:
+    """A file is read again whenever its time of change or its size is another."""
+    return hashlib.sha256(read_bytes(Path(path), max(TABLE_BYTES, TRACE_BYTES))).hexdigest()
+
+
+def tables_digest(profile: HardwareProfile, engine: str) -> str:
+    """SHA-256 over all operator tables that a projection on ``profile`` with ``engine`` can open.
+
+    These are the profile's own and those of every system that ``rlsim calibrate`` measured here, from which a device
+    without its own verification kernels borrows.
+    """
+    root = data_folder(CALIBRATION)
+    folders = sorted(path for path in root.glob(f"*/{MEASURED}") if path.is_dir())
+    if profile.operator_tables is not None:
+        own = root / profile.operator_tables
+        folders += [folder for folder in (own / engine, own / MEASURED, own) if folder.is_dir()]
+    whole = hashlib.sha256()
+    for folder in dict.fromkeys(folders):
+        for path in sorted(path for path in folder.iterdir() if path.is_file()):
+            whole.update(f"{folder.name}/{path.name} {file_digest(path)}\n".encode())
+    return whole.hexdigest()

@@ -1,0 +1,67 @@
+"""One side of a comparison, simulated: the line draw -> price -> simulate, once for each replication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from rlsim.costs.interface import EngineCounters
+from rlsim.costs.prices import ScenarioPrices, price
+from rlsim.hardware.tables import OperatorTables
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.run import simulate
+from rlsim.simulation.trace import StepRecord, Trace
+from rlsim.workload.draw import draw, measured_steps
+
+
+@dataclass(frozen=True)
+class SimulatedVariant:
+    """A scenario with the prices and the trace of each replication; only the first trace is detailed."""
+
+    scenario: Scenario
+    by_replication: tuple[ScenarioPrices, ...]
+    traces: tuple[Trace, ...]
+
+    @property
+    def prices(self) -> ScenarioPrices:
+        """Those of the first replication; all replications agree but in the trainer's work by step."""
+        return self.by_replication[0]
+
+    @cached_property
+    def steps(self) -> list[list[StepRecord]]:
+        """Measured steps of each replication."""
+        warmup = self.scenario.simulation.warmup_steps
+        return [trace.steps[warmup:] for trace in self.traces]
+
+    @cached_property
+    def counters(self) -> EngineCounters:
+        """What the engines did in all measured steps of all replications."""
+        counters = EngineCounters()
+        for trace in self.traces:
+            counters.add(trace.counters)
+        return counters
+
+    @property
+    def measured(self) -> range:
+        """Numbers of the measured steps."""
+        return measured_steps(self.scenario)
+
+
+def simulate_variant(
+    scenario: Scenario,
+    tables: OperatorTables | None = None,
+    advance: Callable[[int], object] = lambda done: None,
+) -> SimulatedVariant:
+    """Draw, price and simulate every replication of ``scenario``.
+
+    tables: in place of those that the hardware profile names. advance: called with the number of replications done.
+    Raises Infeasible where it cannot run and InputError where it makes no sense.
+    """
+    prices, traces = [], []
+    for replication in range(scenario.simulation.replications):
+        workload = draw(scenario, replication)
+        prices.append(price(scenario, workload, tables))
+        traces.append(simulate(scenario, workload, prices[-1], detailed=replication == 0))
+        advance(replication + 1)
+    return SimulatedVariant(scenario, tuple(prices), tuple(traces))

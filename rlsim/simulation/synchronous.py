@@ -1,0 +1,107 @@
+"""Synchronous RL: trainer and generator take turns; on split pools the same with the other pool idle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import simpy
+
+from rlsim.costs.interface import Prices
+from rlsim.results import StepPhases
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.trace import Process, StepRecord, Trace
+from rlsim.workload.draw import DrawnStep, DrawnWorkload
+
+SHOWN_REPLICAS = 8
+"""Replicas drawn in the timeline."""
+
+
+def run_synchronous(
+    env: simpy.Environment, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace
+) -> None:
+    """Simulate all steps into ``trace``, one after the other."""
+    weights_published = [env.event() for _ in prices.steps]
+    batch_ready = [env.event() for _ in prices.steps]
+    env.process(_generate(env, scenario, workload, prices, trace, weights_published, batch_ready))
+    env.run(until=env.process(_train(env, workload, prices, trace, weights_published, batch_ready)))
+
+
+def _generate(
+    env: simpy.Environment,
+    scenario: Scenario,
+    workload: DrawnWorkload,
+    prices: Prices,
+    trace: Trace,
+    weights_published: Sequence[simpy.Event],
+    batch_ready: Sequence[simpy.Event],
+) -> Process:
+    """The rollouts of each step with the weights that its trainer published."""
+    for step, drawn in enumerate(workload.steps):
+        yield weights_published[step]
+        results = _rollouts(scenario, drawn, prices)
+        begin_s = float(env.now)
+        if step >= scenario.simulation.warmup_steps:
+            for result in results:
+                trace.count(result.counters, float(result.peak_kv_tokens.max(initial=0.0)))
+                trace.imbalances.append(result.imbalance)
+        generation_s = sum(result.seconds + scenario.workload.environment_s for result in results)
+        yield from trace.passing(env, "generator", "generation_s", step, generation_s)
+        if step == 0:
+            _show_rollout(trace, results, begin_s, step)
+        batch_ready[step].succeed(generation_s)
+
+
+def _train(
+    env: simpy.Environment,
+    workload: DrawnWorkload,
+    prices: Prices,
+    trace: Trace,
+    weights_published: Sequence[simpy.Event],
+    batch_ready: Sequence[simpy.Event],
+) -> Process:
+    """Hand the weights over, wait for the batch, train on it."""
+    for step, cost in enumerate(prices.steps):
+        start_s, drawn = float(env.now), workload.steps[step]
+        prepare_s = prices.prepare.seconds + (len(drawn.rollouts) - 1) * prices.wake.seconds
+        yield from trace.passing(env, "trainer", "prepare_s", step, prepare_s)
+        weights_published[step].succeed()
+        generation_s = yield batch_ready[step]
+        for name, phase in (("data_s", cost.data), ("logprob_s", cost.logprob), ("train_s", cost.train)):
+            yield from trace.passing(env, "trainer", name, step, phase.seconds)
+        phases = StepPhases(
+            data_s=cost.data.seconds,
+            prepare_s=prepare_s,
+            generation_s=generation_s,
+            logprob_s=cost.logprob.seconds,
+            train_s=cost.train.seconds,
+            refit_s=prices.refit.seconds,
+            exposed_generation_s=generation_s,
+        )
+        samples = {0: len(drawn.trained_tokens)}
+        trace.steps.append(StepRecord.of(step, start_s, float(env.now), phases, samples, drawn))
+
+
+def _rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[RolloutResult]:
+    """The rollouts of a step, one after the other with the same weights."""
+    engine = scenario.engine
+    return [
+        rollout(one.batch, iterations, prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching)
+        for one, iterations in zip(drawn.rollouts, drawn.iterations, strict=True)
+    ]
+
+
+def _show_rollout(trace: Trace, results: Sequence[RolloutResult], offset_s: float, step: int) -> None:
+    """Replica lanes and the number of running sequences of the rollouts of one step, drawn without gaps."""
+    if not trace.detailed:
+        return
+    times: list[float] = []
+    running: list[float] = []
+    for result in results:
+        for replica, end in enumerate(result.replica_end_s[:SHOWN_REPLICAS]):
+            trace.span(f"replica {replica}", "generation_s", step, offset_s, offset_s + float(end))
+        at_s, counts = result.running_curve()
+        times += [offset_s + t for t in at_s]
+        running += counts
+        offset_s += result.seconds
+    trace.curve("running sequences", times, running)

@@ -1,1 +1,0 @@
-"""Speculative decoding: the acceptance process and the drafters."""

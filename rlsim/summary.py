@@ -1,0 +1,204 @@
+"""From traces to the answer: intervals, parts of each phase, provenance, memory and engine statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rlsim.costs.interface import Part, PhaseCost, add_up
+from rlsim.costs.memory import kv_bytes_per_gpu_token
+from rlsim.results import PHASES, Arm, EngineStatistics, MemoryUse, PhasePart, Provenance, Quantity, StepPhases
+from rlsim.simulated import SimulatedVariant
+from rlsim.simulation.trace import StepRecord
+from rlsim.statistics import interval, widened
+from rlsim.workload.draw import steps_per_lag_cycle
+
+SHOWN_PARTS = 12
+"""Parts of a phase shown; the others are added up."""
+
+
+def speedups(
+    generation_s: Sequence[Sequence[float]], step_s: Sequence[Sequence[float]], error: float
+) -> tuple[Quantity, Quantity]:
+    """Rollout and end-to-end speed-up from seconds of (baseline, candidate), pair by pair on the same drawn work.
+
+    The pairs are measured steps, or means over several of them. A speed-up is the ratio of the mean times; its
+    interval is that of one more pair, from the deviations of the pairs linearised around the ratio (ratio estimator,
+    W. G. Cochran, Sampling Techniques, 3rd ed., chapter 6).
+    error: standard deviation of the logarithm of a predicted generation speed-up; the step has its share of it.
+    """
+    share = min(1.0, float(np.mean(generation_s[1]) / np.mean(step_s[1])))
+    return widened(_ratio(*generation_s), error), widened(_ratio(*step_s), error * share)
+
+
+def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> list[float]:
+    """Value of every measured step, replication by replication; asynchronous: mean of every cycle of policy_lag steps.
+
+    Entries of equal index of two variants belong together. Steps of synchronous runs are independent; consecutive
+    cycles of an asynchronous one share stragglers and slots and are slightly correlated, which intervals over them
+    neglect.
+    """
+    size = steps_per_lag_cycle(run.scenario)
+    return [
+        float(np.mean([of(step) for step in steps[first : first + size]]))
+        for steps in run.steps
+        for first in range(0, len(steps), size)
+    ]
+
+
+def replication_means(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> list[float]:
+    """Mean over the measured steps of each replication."""
+    return [float(np.mean([of(step) for step in steps])) for steps in run.steps]
+
+
+def _ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Quantity:
+    """Ratio of two means with the interval of its linearised pairs; 1 where there is nothing to divide by."""
+    below = float(np.mean(denominators))
+    if below <= 0:
+        return Quantity(1.0, 1.0, 1.0)
+    ratio = float(np.mean(numerators)) / below
+    return interval([ratio + (a - ratio * b) / below for a, b in zip(numerators, denominators, strict=True)])
+
+
+def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Arm:
+    """One side of the answer; ``parts`` as from :func:`phase_parts`."""
+    speculation, error = run.scenario.speculation, run.prices.overheads.step_error
+    steps = [step for replication in run.steps for step in replication]
+    consumed = sum(sum(step.staleness.values()) for step in steps)
+    ages = sorted({age for step in steps for age in step.staleness})
+
+    def spread(of: Callable[[StepRecord], float]) -> Quantity:
+        return widened(interval(step_values(run, of)), error)
+
+    def phase(name: str) -> Quantity:
+        return spread(lambda step: step.phases[name])
+
+    return Arm(
+        method=speculation.method if speculation.active else "none",
+        draft_length=speculation.draft_length if speculation.active else 0,
+        acceptance_length=interval(step_values(run, lambda s: s.tokens_per_verification)),
+        step_s=spread(lambda s: s.seconds),
+        phases=StepPhases(**{name: phase(name) for name in PHASES}),
+        tokens_per_s_per_gpu=widened(interval(_tokens_per_s_per_gpu(run)), error),
+        memory=_memory(run),
+        parts=parts,
+        staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
+        statistics=_statistics(run, steps),
+        spans=tuple(run.traces[0].spans),
+        curves=tuple(run.traces[0].curves),
+    )
+
+
+def _tokens_per_s_per_gpu(run: SimulatedVariant) -> list[float]:
+    """Rates over whole cycles: a mean of rates of single steps would overrate the short ones."""
+    tokens, seconds = step_values(run, lambda s: s.total_tokens), step_values(run, lambda s: s.seconds)
+    return [t / s / run.scenario.cluster.num_gpus for t, s in zip(tokens, seconds, strict=True)]
+
+
+def _statistics(run: SimulatedVariant, steps: Sequence[StepRecord]) -> EngineStatistics:
+    counters, count, replicas = run.counters, len(steps), run.prices.replicas
+    rewards_s = _rewards_s(run, steps) if run.scenario.loop.mode == "sync" else 0.0
+    seconds = sum(step.phases.generation_s for step in steps) - rewards_s * count
+    imbalances = [value for trace in run.traces for value in trace.imbalances]
+    repeated = run.scenario.workload.usable_group_share < 1
+    return EngineStatistics(
+        replicas=float(replicas),
+        decode_iterations=counters.iterations / count,
+        mean_batch=counters.mean_batch,
+        mean_context_tokens=counters.mean_context_tokens,
+        eager_share=run.prices.engine.eager_share(counters.iterations_at),
+        prefill_iterations=counters.prefill_iterations / count,
+        prefill_tokens=counters.prefill_tokens / count,
+        preemptions=counters.preemptions / count,
+        peak_kv_tokens=_peak_kv_tokens(run),
+        tokens_per_s=sum(step.generated_tokens for step in steps) / seconds if seconds > 0 else 0.0,
+        iterations_per_s=counters.iterations / seconds / replicas if seconds > 0 else 0.0,
+        tokens_per_verification=float(np.mean([step.tokens_per_verification for step in steps])),
+        replica_imbalance=float(np.mean(imbalances)) if imbalances else None,
+        rollouts=float(np.mean([step.rollouts for step in steps])) if repeated else None,
+    )
+
+
+def _peak_kv_tokens(run: SimulatedVariant) -> float:
+    return max(trace.peak_kv_tokens for trace in run.traces)
+
+
+def _rewards_s(run: SimulatedVariant, steps: Sequence[StepRecord]) -> float:
+    """Seconds of a synchronous step's generation phase in which its rewards are awaited."""
+    return run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
+
+
+def _memory(run: SimulatedVariant) -> tuple[MemoryUse, ...]:
+    scenario = run.scenario
+    cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
+    available = scenario.hardware.memory_bytes.value
+    return (
+        MemoryUse("generation", {**run.prices.engine_memory.parts, "KV cache": cached}, available),
+        MemoryUse("training", run.prices.trainer_bytes, available),
+    )
+
+
+def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
+    """Seconds per step by phase and part; the parts of a phase add up to it."""
+    steps = [step for replication in run.steps for step in replication]
+    mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}
+    prices = run.prices
+    if run.scenario.loop.mode == "sync":
+        rewards = Part("environment", _rewards_s(run, steps), "host", "assumed")
+        again = float(np.mean([step.rollouts for step in steps])) - 1.0
+        prepare = (*prices.prepare.parts, *prices.wake.repeated(again).parts)
+        out = [("generation_s", (*_generation(run, mean["generation_s"] - rewards.seconds, len(steps)), rewards))]
+        out += [("prepare_s", prepare)]
+    else:
+        out = [("generation_s", _generation(run, mean["generation_s"], len(steps)))]
+        out += [("refit_s", prices.refit.parts)]
+    priced = [prices.steps[number] for prices in run.by_replication for number in run.measured]
+    out += [("data_s", _mean(cost.data for cost in priced))]
+    out += [("logprob_s", _mean(cost.logprob for cost in priced))]
+    out += [("train_s", _mean(cost.train for cost in priced))]
+    return tuple(part for name, parts in out for part in _shown(name, parts))
+
+
+def _mean(costs: Iterable[PhaseCost]) -> tuple[Part, ...]:
+    every = list(costs)
+    return PhaseCost.of(part for cost in every for part in cost.parts).repeated(1.0 / len(every)).parts
+
+
+def _generation(run: SimulatedVariant, phase_s: float, steps: int) -> tuple[Part, ...]:
+    """What a replica did in ``phase_s`` of generation, mean over replicas; imbalance is its wait for the slowest one.
+
+    Where iterations that were under way when the measured steps began or ended make the sum longer than the phase,
+    their excess is spread over the parts.
+    """
+    whole = run.prices.engine.parts(run.counters)
+    each = [replace(part, seconds=part.seconds / steps / run.prices.replicas) for part in whole]
+    busy_s = sum(part.seconds for part in each)
+    if busy_s > phase_s:
+        return tuple(replace(part, seconds=part.seconds / busy_s * phase_s) for part in each)
+    return (*each, Part("imbalance", phase_s - busy_s, "schedule"))
+
+
+def _shown(phase: str, parts: Iterable[Part]) -> list[PhasePart]:
+    """Parts of a phase, largest first, the smallest added up."""
+    ordered = sorted((part for part in parts if part.seconds > 0), key=lambda part: -part.seconds)
+    if len(ordered) <= SHOWN_PARTS:
+        return [_phase_part(phase, part) for part in ordered]
+    rest = [replace(part, name="other") for part in ordered[SHOWN_PARTS - 1 :]]
+    sources = {part.source for part in rest if part.measured < 1.0}
+    (other,) = add_up(rest)
+    mixed = replace(_phase_part(phase, other), bound="mixed", source="modelled" if "modelled" in sources else "assumed")
+    return [*(_phase_part(phase, part) for part in ordered[: SHOWN_PARTS - 1]), mixed]
+
+
+def _phase_part(phase: str, part: Part) -> PhasePart:
+    return PhasePart(phase, part.name, part.seconds, part.bound, part.source, part.measured)
+
+
+def provenance_of(parts: Sequence[PhasePart]) -> Provenance:
+    """What the seconds of ``parts`` rest on: measured ones by their share, the rest by its source."""
+    total = sum(part.seconds for part in parts)
+    measured = sum(part.seconds * part.measured for part in parts)
+    assumed = sum(part.seconds * (1.0 - part.measured) for part in parts if part.source == "assumed")
+    return Provenance(measured / total, max(0.0, 1.0 - (measured + assumed) / total), assumed / total)

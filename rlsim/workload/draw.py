@@ -1,0 +1,87 @@
+"""All random work of one replication, drawn at once and before anything is priced.
+
+Common random numbers: batches depend on seed, replication and step alone, so variants that are compared meet the same
+work and their ratios hold none of its spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rlsim.schema.scenario import Scenario
+from rlsim.workload.acceptance import Acceptance, acceptance_of
+from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_rollouts
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnStep:
+    """The rollouts of one step (several under dynamic sampling) and the decode iterations of each of their samples."""
+
+    rollouts: tuple[Generated, ...]
+    iterations: tuple[IntArray, ...]
+
+    @cached_property
+    def trained_tokens(self) -> FloatArray:
+        """Prompt plus response tokens of every sample that the step trains on."""
+        trained = [one.batch.total_tokens[one.trained] for one in self.rollouts]
+        return np.concatenate(trained).astype(np.float64)
+
+    @cached_property
+    def generated_samples(self) -> int:
+        """Samples of all rollouts, trained on or not."""
+        return sum(one.batch.samples for one in self.rollouts)
+
+    @cached_property
+    def generated_tokens(self) -> int:
+        """Response tokens of all rollouts."""
+        return sum(int(one.batch.response_tokens.sum()) for one in self.rollouts)
+
+    @cached_property
+    def tokens_per_verification(self) -> float:
+        """Mean tokens that a decode iteration gave a sequence; the first token of a response comes from its prefill."""
+        iterations = sum(int(counts.sum()) for counts in self.iterations)
+        return (self.generated_tokens - self.generated_samples) / max(1, iterations)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnWorkload:
+    """Steps of one replication: ``trained`` ones in the order of training, then those generated ahead of them."""
+
+    steps: tuple[DrawnStep, ...]
+    trained: int
+
+
+def steps_per_lag_cycle(scenario: Scenario) -> int:
+    """Consecutive steps that make one observation: policy_lag of an asynchronous loop, else 1.
+
+    At lag L the batches of L steps start together and finish together, so a generation-bound trainer waits for the
+    first of them and hardly for the others (185, 42, 185, 42 s at lag 2): only the mean over all L means anything.
+    """
+    return max(1, scenario.loop.policy_lag)
+
+
+def measured_steps(scenario: Scenario) -> range:
+    """Numbers of the steps that are measured: ``simulation.steps`` after the warm-up, rounded up to whole cycles."""
+    size, warmup = steps_per_lag_cycle(scenario), scenario.simulation.warmup_steps
+    return range(warmup, warmup + -(-scenario.simulation.steps // size) * size)
+
+
+def draw(scenario: Scenario, replication: int) -> DrawnWorkload:
+    """All work that one replication of ``scenario`` meets. Raises InputError and Infeasible as its parts do."""
+    trained, acceptance = measured_steps(scenario).stop, acceptance_of(scenario.speculation)
+    ahead = scenario.loop.policy_lag if scenario.loop.mode == "async" else 0
+    drawn = (draw_step(scenario, acceptance, step, replication) for step in range(trained + ahead))
+    return DrawnWorkload(tuple(drawn), trained)
+
+
+def draw_step(scenario: Scenario, acceptance: Acceptance, step: int, replication: int) -> DrawnStep:
+    """The work of one step."""
+    seed = scenario.simulation.seed
+    rollouts = draw_rollouts(scenario.workload, seed, step, replication)
+    iterations = (
+        draw_iterations(one.batch, acceptance, seed, step, replication, number) for number, one in enumerate(rollouts)
+    )
+    return DrawnStep(rollouts, tuple(iterations))
