@@ -12,18 +12,44 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlsim.errors import Infeasible, InputError, RlsimError
     from rlsim.loading import load_scenario, vary
+    from rlsim.planning.compare import compare
+    from rlsim.planning.objective import Objective
+    from rlsim.planning.plan import plan
+    from rlsim.planning.sensitivity import sensitivity
+    from rlsim.planning.space import SearchLimits
+    from rlsim.planning.sweep import sweep
     from rlsim.projection import project
     from rlsim.schema.scenario import Scenario
 
-__all__ = ["Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"]
+__all__ = [
+    "Infeasible",
+    "InputError",
+    "Objective",
+    "RlsimError",
+    "Scenario",
+    "SearchLimits",
+    "compare",
+    "load_scenario",
+    "plan",
+    "project",
+    "sensitivity",
+    "sweep",
+    "vary",
+]
 
 _HOMES = {
     "Infeasible": "rlsim.errors",
     "InputError": "rlsim.errors",
+    "Objective": "rlsim.planning.objective",
     "RlsimError": "rlsim.errors",
     "Scenario": "rlsim.schema.scenario",
+    "SearchLimits": "rlsim.planning.space",
+    "compare": "rlsim.planning.compare",
     "load_scenario": "rlsim.loading",
+    "plan": "rlsim.planning.plan",
     "project": "rlsim.projection",
+    "sensitivity": "rlsim.planning.sensitivity",
+    "sweep": "rlsim.planning.sweep",
     "vary": "rlsim.loading",
 }
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SCHEMA = "rlsim.projection/1"
 PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s")
@@ -236,6 +239,24 @@ class Projection:
     def to_json(self) -> str:
         """projection.json, the same bytes for the same scenario and seed."""
         return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
+
+    def to_frame(self) -> DataFrame:
+        """The step and its phases as a pandas table: seconds of both sides with their 90 % intervals."""
+        from pandas import DataFrame
+
+        arms = {"baseline": self.baseline, "candidate": self.candidate}
+        sides = {name: {"step_s": arm.step_s, **dict(arm.phases.items())} for name, arm in arms.items()}
+        return DataFrame(
+            {
+                (name, bound): {phase.removesuffix("_s"): getattr(seconds, bound) for phase, seconds in side.items()}
+                for name, side in sides.items()
+                for bound in ("mean", "low", "high")
+            }
+        ).rename_axis(f"{self.scenario}, s")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return str(self.to_frame().to_html(float_format="{:.1f}".format))
 
 
 def _short(value: float) -> float:

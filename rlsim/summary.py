@@ -48,11 +48,6 @@ def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> lis
     ]
 
 
-def replication_means(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> list[float]:
-    """Mean over the measured steps of each replication."""
-    return [float(np.mean([of(step) for step in steps])) for steps in run.steps]
-
-
 def _ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Quantity:
     """Ratio of two means with the interval of its linearised pairs; 1 where there is nothing to divide by."""
     below = float(np.mean(denominators))

@@ -14,7 +14,7 @@ from rlsim.results import PHASES, Arm, Projection
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
 from rlsim.simulation import run as driver
-from rlsim.summary import phase_parts, replication_means, speedups, step_values, variant_of
+from rlsim.summary import phase_parts, speedups, step_values, variant_of
 
 SYNC = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 ASYNC = ("exposed_generation_s", "data_s", "logprob_s", "train_s", "refit_s")
@@ -192,7 +192,6 @@ def test_every_measured_step_is_one_value_and_a_cycle_of_lagged_ones():
         run = simulate_variant(chosen)
         found = step_values(run, lambda s: s.seconds)
         assert len(found) == values
-        assert replication_means(run, lambda s: s.seconds) == pytest.approx([sum(found) / values])
         assert variant_of(run, phase_parts(run)).step_s.mean == pytest.approx(sum(found) / values)
 
 
@@ -210,6 +209,13 @@ def test_the_host_of_a_lookup_is_not_called_attention(method):
     lookup = [s for s in made.candidate.parts if s.name == "context look-up"]
     assert [share.bound for share in lookup] == ["host"]
     assert "draft attention" not in {s.name for s in made.candidate.parts}
+
+
+def test_a_table_has_the_phases_of_both_sides(sync):
+    frame = sync.to_frame()
+    assert frame.loc["generation", ("candidate", "high")] == sync.candidate.phases.generation_s.high
+    assert frame.loc["step", ("baseline", "mean")] == sync.baseline.step_s.mean
+    assert f"{sync.candidate.step_s.mean:.1f}" in sync._repr_html_()
 
 
 def test_speedups_of_pairs():

@@ -14,7 +14,8 @@ import rlsim
 def test_all_names_are_there_and_documented() -> None:
     assert rlsim.__all__ == sorted(rlsim.__all__)
     assert set(rlsim.__all__) == {
-        *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary")
+        *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"),
+        *("Objective", "SearchLimits", "compare", "plan", "sensitivity", "sweep"),
     }
     for name in rlsim.__all__:
         assert getattr(rlsim, name).__doc__, name

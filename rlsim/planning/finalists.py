@@ -50,7 +50,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Finals:
-    """kept: plans that keep all constraints on their final numbers, best first; missed: those that do not.
+    """kept: plans that keep all constraints on their final numbers, best first; missed: those that do not on theirs.
 
     rest: plans that the search left behind these, on its one drawn workload, best first.
     """
@@ -63,12 +63,12 @@ class Finals:
 def finals(contest: Contest, rows: Sequence[PlanRow], run: Runner) -> Finals:
     """Give the best of ``rows`` their final numbers and keep those that still satisfy the constraints.
 
-    Finalists are the plans near the best and the best of each cluster size and lag. Where none of them keeps to the
-    constraints, the next ones follow until one does or no plan is left that may.
+    Finalists are the plans near the best and the best of each cluster size and lag, among those that may keep the
+    constraints, or else the nearest miss. Where none of them keeps them, the next ones follow until one does or none is
+    left.
     """
-    left = contest.ranked(row for row in rows if contest.breach(row) <= 1 + NEAR)
-    missed = [row for row in rows if contest.breach(row) > 1 + NEAR]
-    kept: list[PlanRow] = []
+    hopeful = [row for row in rows if contest.breach(row) <= 1 + NEAR] or sorted(rows, key=contest.breach)[:1]
+    left, kept, missed = contest.ranked(hopeful), list[PlanRow](), list[PlanRow]()
     while left and not kept:
         chosen = list(dict.fromkeys([*contest.near(left)[:MOST_FINALISTS], *best_by_group(left)]))
         left = [row for row in left if row not in chosen]
@@ -88,15 +88,21 @@ def _final(contest: Contest, chosen: Sequence[PlanRow], run: Runner) -> list[Pla
             continue
         used = max(numbers.generation_memory_bytes, numbers.training_memory_bytes)
         if contest.limits.headroom_miss(contest.scenario, used, tasks[index][1]) is None:
-            out[index] = replace(chosen[index], numbers=numbers)
+            count = final_replications(contest.scenario)
+            out[index] = replace(chosen[index], numbers=numbers, replications=count)
     return [out[index] for index in sorted(out)]
 
 
 def final_result(task: tuple[Scenario, Overrides, bool]) -> CellResult:
     """A varied scenario on all drawn workloads of an answer, with its baseline where the task asks for it."""
     scenario, overrides, with_baseline = task
-    count = min(FINAL_REPLICATIONS, scenario.simulation.replications)
-    return evaluate_overrides(scenario, {**overrides, "simulation.replications": count}, with_baseline)
+    settings: Overrides = {**overrides, "simulation.replications": final_replications(scenario)}
+    return evaluate_overrides(scenario, settings, with_baseline)
+
+
+def final_replications(scenario: Scenario) -> int:
+    """Drawn workloads behind the numbers of a shown plan."""
+    return min(FINAL_REPLICATIONS, scenario.simulation.replications)
 
 
 def best_by_group(ranked: Sequence[PlanRow]) -> list[PlanRow]:

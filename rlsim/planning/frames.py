@@ -28,9 +28,10 @@ def _column(values: list[Any]) -> tuple[list[Any], None, str]:
     """Values, no index, and the type that holds them all: text where whole numbers exceed 64 bits."""
     given = [value for value in values if value is not None]
     kinds = {type(value) for value in given}
-    if given and kinds <= {int} and max(map(abs, given)) <= LARGEST_INT:
+    numeric = bool(given) and kinds <= {int, float} and all(abs(v) <= LARGEST_INT for v in given if type(v) is int)
+    if numeric and kinds == {int}:
         return values, None, "int64" if len(given) == len(values) else "Int64"
-    if given and kinds <= {int, float}:
+    if numeric:
         return values, None, "float64"
     return [None if value is None else str(value) for value in values], None, "str"
 

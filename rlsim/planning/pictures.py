@@ -43,20 +43,24 @@ def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
     """
     names = [axis.name for axis in result.axes]
     draft = next((name for name in DRAFT_KEYS if name in names), None)
-    lag = next((name for name in LAG_KEYS if name in names), None)
     out = []
     if result.done and draft is not None and ACCEPTANCE_KEY in names:
         rows, title = _slice(result, (draft, ACCEPTANCE_KEY))
         out.append(save(heatmap(rows, draft, title), folder / "heatmap.png"))
     if result.done and SIZE_KEY in names:
-        rows, title = _slice(result, (SIZE_KEY, lag) if lag else (SIZE_KEY,))
-        out.append(save(lines(rows, SIZE_KEY, lag, title), folder / "scaling.png"))
-    numeric = [name for name in names if all(isinstance(row[name], int | float) for row in result.done)]
+        out.append(save(_lines(result, SIZE_KEY), folder / "scaling.png"))
+    numeric = [axis for axis in result.axes if all(isinstance(row[axis.name], int | float) for row in result.done)]
     if result.done and not out and numeric:
-        series = next((name for name in names if name != numeric[0]), None)
-        rows, title = _slice(result, (numeric[0], series) if series else (numeric[0],))
-        out.append(save(lines(rows, numeric[0], series, title), folder / "lines.png"))
+        out.append(save(_lines(result, max(numeric, key=lambda axis: len(axis.values) > 1).name), folder / "lines.png"))
     return out
+
+
+def _lines(result: SweepResult, x: str) -> Figure:
+    """Over the axis ``x``, one line for each value of the lag, or else of the first further axis with several."""
+    others = [axis.name for axis in result.axes if axis.name != x and len(axis.values) > 1]
+    series = next((name for name in (*LAG_KEYS, *others) if name in others), None)
+    rows, title = _slice(result, (x, series) if series else (x,))
+    return lines(rows, x, series, title)
 
 
 def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
@@ -137,7 +141,7 @@ def _break_even_line(axes: Axes, lengths_at: dict[Any, float], ks: Sequence[Any]
     """Whether there is a line to explain; behind the numbers of the cells."""
     known = [(ks.index(k), float(np.interp(a, lengths, range(len(lengths))))) for k, a in lengths_at.items()]
     places = list(zip(*sorted(known), strict=True)) or [(), ()]
-    axes.plot(*places, color=INK, linewidth=1.5, marker="o", markersize=3, zorder=1.5, label="break-even")
+    axes.plot(*places, color=INK, alpha=0.5, linewidth=1, marker="o", markersize=3, label="break-even")
     return bool(known)
 
 

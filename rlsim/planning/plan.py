@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import dump_scenario, vary
-from rlsim.planning.cells import Cell, bounded_cells
+from rlsim.planning.cells import SEARCH_REPLICATIONS, Cell, bounded_cells
 from rlsim.planning.compare import differences
 from rlsim.planning.confidence import ranking_confidence
 from rlsim.planning.execution import Runner, executor
@@ -156,7 +156,7 @@ def _row(contest: Contest, cell: Cell, result: CellResult) -> PlanRow | Infeasib
         return InfeasiblePart.by(overrides, error) if error else InfeasiblePart(overrides, result.reason)
     used = max(numbers.generation_memory_bytes, numbers.training_memory_bytes)
     miss = contest.limits.headroom_miss(contest.scenario, used, overrides)
-    return miss or PlanRow(cell.layout, cell.trainers, cell.bound_s, numbers)
+    return miss or PlanRow(cell.layout, cell.trainers, cell.bound_s, numbers, SEARCH_REPLICATIONS)
 
 
 def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
@@ -225,7 +225,7 @@ def _ways(scenario: Scenario, best: Layout) -> list[tuple[str, Overrides]]:
 def _waterfall(best: PlanRow, stages: Sequence[tuple[str, CellNumbers | None]]) -> tuple[Change, ...]:
     """What each stage takes; one that cannot run falls to the next one."""
     done = [Change(what, numbers.step_s.mean) for what, numbers in stages if numbers is not None]
-    return (*done, Change("split and lag", best.step_s)) if stages[0][1] is not None else ()
+    return (*done, Change("GPUs, split and lag", best.step_s)) if stages[0][1] is not None else ()
 
 
 def _stated(scenario: Scenario, best: PlanRow, objective: Objective) -> Scenario:

@@ -22,12 +22,13 @@ def write_plan(plan: Plan, folder: Path) -> None:
 
 
 def pareto_figure(plan: Plan) -> Figure:
-    """Every plan kept by the search as a point of step time and cost, the front as a line, the best marked."""
+    """Every plan with final numbers as a point of step time and cost, the front as a line, the best marked."""
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     heading(figure, f"{plan.scenario}: plans by {plan.objective.measure.replace('_', ' ')}")
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
-    for number, lag in enumerate(sorted({row.layout.split.lag for row in plan.ranked})):
-        rows = [row for row in plan.ranked if row.layout.split.lag == lag]
+    shown = list(dict.fromkeys((*plan.near, *plan.by_group)))
+    for number, lag in enumerate(sorted({row.layout.split.lag for row in shown})):
+        rows = [row for row in shown if row.layout.split.lag == lag]
         color = LINE_COLORS[number % len(LINE_COLORS)]
         label = "synchronous" if lag == 0 else f"lag {lag}"
         costs = [row.numbers.cost_per_step_usd for row in rows]

@@ -133,12 +133,16 @@ class SweepResult:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One plan. trainers: trainer layouts it was chosen from. bound_s: closed-form bound on the search's drawn work."""
+    """One plan. trainers: trainer layouts it was chosen from. bound_s: closed-form bound on the search's drawn work.
+
+    replications: drawn workloads behind the numbers; those of different counts do not compare.
+    """
 
     layout: Layout
     trainers: int
     bound_s: float
     numbers: CellNumbers
+    replications: int
 
     @property
     def name(self) -> str:
@@ -152,7 +156,8 @@ class PlanRow:
 
     def as_dict(self) -> Row:
         """Flat form of tables and JSON."""
-        return {"plan": self.name, **self.layout.overrides(), "bound_s": self.bound_s, **self.numbers.row()}
+        found = {"bound_s": self.bound_s, "replications": self.replications}
+        return {"plan": self.name, **self.layout.overrides(), **found, **self.numbers.row()}
 
 
 @dataclass(frozen=True)

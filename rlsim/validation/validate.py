@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from rlsim.results import PHASES, Quantity
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import NEEDED, Skip, number, scenario_of
 from rlsim.validation.table import TableRow, read_table, write_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Progress = Callable[[int, int], None]
 PARALLEL_COLUMNS = ("gen_tp", "gen_pp", "gen_ep", "train_tp", "train_cp", "train_ep", "train_pp")
@@ -133,6 +137,13 @@ class Validation:
             "interval_coverage": _short(self.interval_coverage),
             "skipped": self.skipped,
         }
+
+    def to_frame(self) -> DataFrame:
+        """One row of a pandas table per measured step; seconds, errors in per cent, NaN where a row was skipped."""
+        from pandas import DataFrame
+
+        told = ("id", "model", "device", "release", "mode", "measured_s", "predicted_s", "error_pct", "low_s", "high_s")
+        return DataFrame([{name: getattr(row, name) for name in (*told, "covered", "skipped")} for row in self.rows])
 
     def to_json(self) -> str:
         """validation.json, the same bytes for the same table and code."""

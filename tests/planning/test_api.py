@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import rlsim
 import rlsim.planning as planning
 
 
@@ -14,8 +15,15 @@ def test_names_are_there_and_documented() -> None:
     assert planning.__all__ == sorted(planning.__all__)
     for name in planning.__all__:
         assert getattr(planning, name).__doc__, name
-    with pytest.raises(AttributeError, match="has no attribute 'sweeep'"):
-        planning.sweeep  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["compare", "plan", "sensitivity", "sweep"])
+def test_functions_are_functions_whatever_is_imported_first(name: str) -> None:
+    """A module of the same name never hides one."""
+    code = f"import rlsim.planning.{name}; from rlsim.planning import {name}; {name}.__kwdefaults__"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert getattr(rlsim, name) is getattr(planning, name)
 
 
 def test_the_command_line_stays_light() -> None:

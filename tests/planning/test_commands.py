@@ -29,6 +29,9 @@ def test_sweep_prints_a_table_or_json(run: Run, file: str, tmp_path: Path) -> No
     assert len((tmp_path / "o" / "results.csv").read_text().splitlines()) == 7
     code, out, err = run("sweep", file, *axes, "--json")
     assert (code, err) == (0, "")
+    again = run("sweep", file, "--vary", "k=1", "--out", str(tmp_path / "o"))
+    assert again[0] == 2 and "--overwrite" in again[2]
+    assert run("sweep", file, "--vary", "k=1", "--jobs", "1", "--out", str(tmp_path / "o"), "--overwrite")[0] == 0
     assert [row["speculation.draft_length"] for row in json.loads(out)["rows"]] == [1, 1, 2, 2, 3, 3]
 
 
@@ -53,9 +56,9 @@ def test_sensitivity_and_compare_print_their_answers(run: Run, tiny: Scenario, f
     code, out, _ = run("compare", file, str(other))
     assert code == 0
     assert "engine.tensor_parallel" in out
-    assert json.loads(run("compare", file, str(other), "--json")[1])["differences"] == {
-        "engine.tensor_parallel": [1, 2]
-    }
+    sides = ["--set-a", "loop.refit_fixed_s=1", "--set-b", "loop.refit_fixed_s=2", "--set", "engine.tensor_parallel=1"]
+    told = json.loads(run("compare", file, str(other), *sides, "--json")[1])
+    assert told["differences"] == {"loop.refit_fixed_s": [1, 2]}
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import pytest
 
 from rlsim.loading import vary
 from rlsim.planning import compare
-from rlsim.planning.comparing import differences
-from rlsim.planning.money import cost_usd, energy_j
+from rlsim.planning.compare import differences
+from rlsim.planning.objective import cost_usd, energy_j
 from rlsim.planning.text import render_comparison
+from rlsim.projection import project
 from rlsim.schema.scenario import Scenario
 
 
@@ -41,6 +42,22 @@ def test_phases_add_up_to_the_step_in_both_modes(tiny: Scenario, lagged: Scenari
     comparison = compare(tiny, lagged)
     assert sum(change.before_s for change in comparison.phases) == pytest.approx(comparison.step_s[0].mean)
     assert sum(change.after_s for change in comparison.phases) == pytest.approx(comparison.step_s[1].mean, rel=0.01)
+
+
+def test_a_comparison_with_the_baseline_is_the_projection(tiny: Scenario) -> None:
+    """The model's error on speed-ups is in both intervals, or the two would contradict each other."""
+    comparison = compare(vary(tiny, "speculation.method=none"), tiny)
+    assert comparison.speedup == project(tiny).end_to_end_speedup
+    assert comparison.price_per_gpu_hour_usd == (3.0, 3.0)
+    assert "USD at 3.00 per GPU and hour" in render_comparison(comparison)
+
+
+def test_other_hardware_has_errors_of_its_own(tiny: Scenario) -> None:
+    faster = vary(tiny, "hardware.bf16_flops.value=1.2e15")
+    speedup, alike = compare(tiny, faster).speedup, compare(tiny, vary(tiny, "engine.tensor_parallel=2")).speedup
+    assert speedup.high / speedup.low > alike.high / alike.low
+    step = compare(tiny, faster).step_s
+    assert speedup.high / speedup.low > max(side.high / side.low for side in step)
 
 
 def test_different_work_is_not_paired(tiny: Scenario) -> None:

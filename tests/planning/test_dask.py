@@ -11,7 +11,7 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.planning import plan, sweep
 from rlsim.planning.execution import executor, local_jobs
-from rlsim.planning.space import Limits
+from rlsim.planning.space import SearchLimits
 from rlsim.schema.scenario import Scenario
 
 
@@ -35,7 +35,7 @@ def test_a_sweep_on_dask_gives_the_same_bytes(tiny: Scenario, tmp_path: Path, ad
 
 
 def test_a_plan_on_dask_is_the_same(tiny: Scenario, address: str) -> None:
-    limits = Limits((8,), (0,), draft_lengths=(3,))
+    limits = SearchLimits((8,), (0,), draft_lengths=(3,))
     local, remote = plan(tiny, limits=limits, draws=4), plan(tiny, limits=limits, draws=4, dask=address)
     assert {**local.as_dict(), "simulated": 0} == {**remote.as_dict(), "simulated": 0}
 

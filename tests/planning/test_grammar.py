@@ -59,12 +59,7 @@ def test_a_range_is_python_s_with_its_end(low: int, length: int, step: int) -> N
 
 def test_a_grid_holds_every_combination_and_shared_values() -> None:
     cells = grid([parse_axis(f"{K}=1:2"), parse_axis("engine.tensor_parallel,engine.expert_parallel=2,4")])
-    assert [tuple(cell.values()) for cell in cells] == [
-        ("1", "2", "2"),
-        ("1", "4", "4"),
-        ("2", "2", "2"),
-        ("2", "4", "4"),
-    ]
+    assert [tuple(cell.values()) for cell in cells] == [(1, 2, 2), (1, 4, 4), (2, 2, 2), (2, 4, 4)]
 
 
 def test_a_key_may_stand_on_one_axis_only() -> None:

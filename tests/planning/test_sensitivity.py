@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.loading import vary
-from rlsim.planning import what_to_measure
+from rlsim.hardware.fitted import parameters_of
+from rlsim.loading import load_scenario, vary
+from rlsim.planning import sensitivity
 from rlsim.planning.sensitivity import fitted_polynomial
 from rlsim.planning.text import render_sensitivity
-from rlsim.planning.uncertainty import ACCEPTED, Uncertain, drawn_assignment, uncertain_inputs
+from rlsim.planning.uncertainty import ACCEPTED, EFFICIENCY, UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.planning.variation import varied
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
@@ -24,11 +26,11 @@ def test_a_polynomial_of_second_order_is_found_exactly() -> None:
 
 
 def test_the_wider_range_contributes_more(tiny: Scenario) -> None:
-    wide = what_to_measure(tiny, uncertain=["loop.refit_fixed_s=1:60"], samples=110)
+    wide = sensitivity(tiny, uncertain=["loop.refit_fixed_s=1:60"], samples=110)
     assert wide.contributions[0].key == "loop.refit_fixed_s"
     assert wide.contributions[0].share > 0.8
     assert wide.contributions[0].narrowed < 0.5
-    narrow = what_to_measure(tiny, uncertain=["loop.refit_fixed_s=4:4.001"], samples=110)
+    narrow = sensitivity(tiny, uncertain=["loop.refit_fixed_s=4:4.001"], samples=110)
     share = next(item.share for item in narrow.contributions if item.key == "loop.refit_fixed_s")
     assert share < 0.02
     for answer in (wide, narrow):
@@ -42,7 +44,7 @@ def test_the_wider_range_contributes_more(tiny: Scenario) -> None:
 
 
 def test_the_same_seed_gives_the_same_answer_for_any_number_of_jobs(tiny: Scenario) -> None:
-    assert what_to_measure(tiny, samples=110, jobs=2).as_dict() == what_to_measure(tiny, samples=110).as_dict()
+    assert sensitivity(tiny, samples=110, jobs=2).as_dict() == sensitivity(tiny, samples=110).as_dict()
 
 
 def test_inputs_follow_the_scenario(tiny: Scenario) -> None:
@@ -56,7 +58,7 @@ def test_inputs_follow_the_scenario(tiny: Scenario) -> None:
 def test_draws_stay_within_their_ranges_and_give_valid_scenarios(tiny: Scenario) -> None:
     inputs = uncertain_inputs(tiny)
     for share in (0.0, 0.5, 1.0):
-        drawn = varied(tiny, drawn_assignment(tiny, inputs, np.full(len(inputs), share)))
+        drawn = varied(tiny, drawn_overrides(tiny, inputs, np.full(len(inputs), share)))
         host = next(item for item in inputs if item.key == "engine.host_iteration_s")
         assert drawn.engine.host_iteration_s == pytest.approx(
             [host.low, (host.low * host.high) ** 0.5, host.high][int(2 * share)]
@@ -66,9 +68,24 @@ def test_draws_stay_within_their_ranges_and_give_valid_scenarios(tiny: Scenario)
         np.testing.assert_allclose(acceptance_of(drawn.speculation).position_rates, np.minimum(factor * own, 1))
 
 
+def test_the_centre_of_the_efficiencies_is_the_scenario_as_it_is() -> None:
+    """Experts and dense layers reach different shares of the kernels' speed; one factor moves both."""
+    scenario = load_scenario("qwen235b_512")
+    now = overheads_of(scenario, parameters_of(scenario))
+    assert now.moe_efficiency != now.dense_efficiency
+    inputs = [item for item in uncertain_inputs(scenario) if item.key == EFFICIENCY]
+    for quantile, factor in ((0.5, 1.0), (0.0, 1 / 1.2), (1.0, 1.2)):
+        drawn = varied(scenario, drawn_overrides(scenario, inputs, np.array([quantile])))
+        found = overheads_of(drawn, parameters_of(drawn))
+        assert found.dense_efficiency == pytest.approx(now.dense_efficiency * factor)
+        assert found.moe_efficiency == pytest.approx(now.moe_efficiency * factor)
+    given = uncertain_inputs(scenario, ["trainer.device_efficiency=0.5:0.6"])
+    assert EFFICIENCY not in {item.key for item in given}
+
+
 def test_quantiles_of_a_range() -> None:
-    assert [Uncertain("x", 1.0, 100.0, log=True).at(s) for s in (0.0, 0.5, 1.0)] == pytest.approx([1, 10, 100])
-    assert [Uncertain("x", 1.0, 3.0).at(s) for s in (0.0, 0.5, 1.0)] == [1, 2, 3]
+    assert [UncertainInput("x", 1.0, 100.0, log=True).at(s) for s in (0.0, 0.5, 1.0)] == pytest.approx([1, 10, 100])
+    assert [UncertainInput("x", 1.0, 3.0).at(s) for s in (0.0, 0.5, 1.0)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +100,9 @@ def test_quantiles_of_a_range() -> None:
 )
 def test_bad_ranges_are_said(tiny: Scenario, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        what_to_measure(tiny, uncertain=[text])
+        sensitivity(tiny, uncertain=[text])
 
 
 def test_too_few_points_are_refused(tiny: Scenario) -> None:
     with pytest.raises(InputError, match="--samples must be at least"):
-        what_to_measure(tiny, samples=20)
+        sensitivity(tiny, samples=20)

@@ -17,7 +17,11 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.loading import dump_scenario, vary
 from rlsim.planning import sweep
+from rlsim.planning.breakeven import break_even_lengths
+from rlsim.planning.frames import identity_in
 from rlsim.planning.journal import JOURNAL, Journal
+from rlsim.planning.text import render_sweep
+from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.projection import project
 from rlsim.schema.scenario import Scenario
@@ -44,11 +48,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 )
 def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> None:
     """Costs shared between cells never change an answer."""
-    from rlsim.planning.variation import varied
-
     result = sweep(tiny, [axis], replications=2)
     key = result.axes[0].name
-    for row, value in zip(result.rows, result.axes[0].values, strict=True):
+    for row, value in zip(result.rows, result.axes[0].settings, strict=True):
         answer = project(vary(varied(tiny, {key: value}), "simulation.replications=2"))
         step = answer.candidate.step_s
         assert (row["step_s"], row["step_low_s"], row["step_high_s"]) == (step.mean, step.low, step.high)
@@ -67,25 +69,39 @@ def test_cells_that_cannot_run_stay_with_their_reason(tiny: Scenario) -> None:
 
 
 def test_a_sweep_without_any_cell_that_runs_is_an_error_and_leaves_nothing(tiny: Scenario, tmp_path: Path) -> None:
-    for out in (tmp_path / "new", tmp_path):
-        with pytest.raises(InputError, match=r"none of the 2 cells can run; the first: .*engine.tensor_parallel"):
-            sweep(tiny, ["engine.tensor_parallel=3,5"], out=out)
-    assert not list(tmp_path.iterdir())
+    out = tmp_path / "new" / "folder"
+    with pytest.raises(InputError, match=r"none of the 2 cells can run; the first: engine\.tensor_parallel"):
+        sweep(tiny, ["engine.tensor_parallel=3,5"], out=out)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(InputError, match="none of the 2 cells can run"):
+        sweep(tiny, ["engine.tensor_parallel=3,5"], out=tmp_path)
+    assert contents(tmp_path) == {"mine": b""}
 
 
-def test_finished_results_of_another_sweep_are_kept_unless_told_otherwise(tiny: Scenario, tmp_path: Path) -> None:
-    sweep(tiny, [f"{A}=2"], replications=1, out=tmp_path)
-    kept = contents(tmp_path)
-    with pytest.raises(InputError, match=r"holds results.parquet of another sweep.*--overwrite"):
-        sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path)
-    assert contents(tmp_path) == kept
-    sweep(tiny, [f"{A}=2"], replications=1, out=tmp_path)
-    assert contents(tmp_path) == kept
-    sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path, overwrite=True)
-    assert contents(tmp_path) != kept
-    (tmp_path / "results.parquet").unlink()
-    with pytest.raises(InputError, match=r"results.csv of another sweep"):
-        sweep(tiny, [f"{A}=3"], replications=1, out=tmp_path)
+def test_results_of_another_sweep_are_replaced_when_told_to_only(tiny: Scenario, tmp_path: Path) -> None:
+    sweep(tiny, [f"{K}=1:2"], out=tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match=r"holds the results of another sweep.*--overwrite"):
+        sweep(tiny, [f"{K}=1:3"], out=tmp_path)
+    assert contents(tmp_path) == before
+    sweep(tiny, [f"{K}=1:2"], out=tmp_path)
+    assert contents(tmp_path) == before
+    sweep(tiny, [f"{K}=1:3"], out=tmp_path, overwrite=True)
+    assert contents(tmp_path)["results.csv"] != before["results.csv"]
+
+
+def test_what_was_done_stays_when_the_results_cannot_be_written(
+    tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    module = sys.modules["rlsim.planning.sweep"]
+    monkeypatch.setattr(module, "write_parquet", full)
+    with pytest.raises(InputError, match="No space left"):
+        sweep(tiny, [f"{K}=1:2"], out=tmp_path)
+    assert journal_lines(tmp_path) == 3
 
 
 def test_whole_numbers_beyond_64_bits_are_written_as_text(tiny: Scenario, tmp_path: Path) -> None:
@@ -126,8 +142,6 @@ def test_pictures_follow_the_axes(tiny: Scenario, tmp_path: Path, axes: list[str
 
 
 def test_speedup_rises_with_acceptance_and_breaks_even_in_between(tiny: Scenario) -> None:
-    from rlsim.planning.breakeven import break_even_lengths
-
     result = sweep(tiny, ["speculation.draft_length=3", f"{A}=1:4:0.25"])
     speedups = [row["rollout_speedup"] for row in result.rows]
     assert speedups == sorted(speedups)
@@ -142,7 +156,36 @@ def test_the_result_does_not_depend_on_the_number_of_jobs(tiny: Scenario, tmp_pa
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
 
 
-# --- interruptions --------------------------------------------------------------------------------------------------
+def test_a_script_without_a_main_guard_may_use_processes(tiny: Scenario, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(dump_scenario(tiny))
+    script = tmp_path / "plain.py"
+    script.write_text(
+        f"import rlsim\nscenario = rlsim.load_scenario({str(tmp_path / 'tiny.yaml')!r})\n"
+        "result = rlsim.sweep(scenario, ['k=0:3'], jobs=2)\nprint(len(result.done))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
+
+
+def test_a_table_has_the_rows_and_a_notebook_shows_it(tiny: Scenario) -> None:
+    result = sweep(tiny, [f"{K}=1,9", "engine.dispatch=static,round_robin"])
+    frame = result.to_frame()
+    assert list(frame.columns[:4]) == [K, "engine.dispatch", "status", "reason"]
+    assert list(frame["step_s"].dropna()) == [row["step_s"] for row in result.done]
+    assert str(frame["policy_lag"].dtype) in ("int64", "Int64")
+    assert "round_robin" in result._repr_html_()
+
+
+def test_batches_are_ranked_by_the_time_of_a_sample(tiny: Scenario) -> None:
+    result = sweep(tiny, ["workload.prompts_per_step=4,8,16", "trainer.global_batch_samples=16"], replications=1)
+    lines = render_sweep(result).splitlines()
+    assert "Fastest 3 by time per consumed sample" in lines
+    first = lines[lines.index("Fastest 3 by time per consumed sample") + 2].split()
+    best = min(result.done, key=lambda row: row["step_s"] / row["workload.prompts_per_step"])
+    assert int(first[0]) == best["workload.prompts_per_step"] == 16
+    assert float(first[3]) == pytest.approx(1e3 * best["step_s"] / (16 * 4), abs=0.01)
+    assert "USD at 3.00 per GPU and hour" in "\n".join(lines)
+
 
 AXES = ("speculation.draft_length=1:6", "speculation.acceptance_length=1:2:0.125")
 
@@ -184,20 +227,19 @@ def test_a_killed_sweep_ends_with_the_bytes_of_an_undisturbed_one(tiny: Scenario
 
 
 def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlsim.planning import sweeping
-
-    whole = sweep(tiny, [f"{K}=1:3"])
-    identity = sweeping._identity(tiny, whole.axes, ("simulation.replications=3",), None)
-    journal = Journal(tmp_path, identity)
+    module = sys.modules["rlsim.planning.sweep"]
+    computed: list[Overrides] = []
+    original = module.evaluate_overrides
+    monkeypatch.setattr(module, "evaluate_overrides", lambda base, o: computed.append(o) or original(base, o))  # type: ignore[func-returns-value]
+    whole = sweep(tiny, [f"{K}=1:3"], out=tmp_path / "whole")
+    identity = identity_in(tmp_path / "whole" / "results.parquet")
+    assert identity is not None
+    computed.clear()
+    journal = Journal(tmp_path / "again", identity)
     journal.add([(0, whole.rows[0]), (2, whole.rows[2])])
     journal.close()
-    computed: list[dict[str, str]] = []
-    original = sweeping.evaluate_assignment
-    monkeypatch.setattr(
-        sweeping, "evaluate_assignment", lambda base, cell, *rest: computed.append(cell) or original(base, cell, *rest)
-    )
-    assert sweep(tiny, [f"{K}=1:3"], out=tmp_path).rows == whole.rows
-    assert computed == [{K: "2"}]
+    assert sweep(tiny, [f"{K}=1:3"], out=tmp_path / "again").rows == whole.rows
+    assert [overrides[K] for overrides in computed] == [2]
 
 
 def test_a_journal_of_another_sweep_is_not_mixed_in(tiny: Scenario, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.loading import vary
-from rlsim.planning.variation import extended_rates, split_gpus, varied
+from rlsim.planning.variation import Overrides, extended_rates, split_gpus, varied
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.workload.acceptance import acceptance_of, two_parameter_rates
@@ -18,9 +18,19 @@ from rlsim.workload.acceptance import acceptance_of, two_parameter_rates
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
 def test_k_keeps_the_acceptance_of_each_position(tiny: Scenario, k: int) -> None:
     own = acceptance_of(tiny.speculation).position_rates
-    rates = acceptance_of(varied(tiny, {"k": str(k)}).speculation).position_rates
+    rates = acceptance_of(varied(tiny, {"k": k}).speculation).position_rates
     assert len(rates) == k
     np.testing.assert_allclose(rates[:3], own[:k], rtol=1e-12)
+
+
+def test_mappings_nested_or_dotted_are_overrides(tiny: Scenario) -> None:
+    changed = vary(tiny, {"speculation": {"draft_length": 2, "acceptance_length": 2.5}, "engine.tensor_parallel": 2})
+    texts = ("speculation.draft_length=2", "speculation.acceptance_length=2.5", "engine.tensor_parallel=2")
+    assert changed == vary(tiny, *texts)
+    assert changed.speculation.method == tiny.speculation.method
+    assert vary(tiny, {"engine.version": "0.10"}).engine.version == "0.10"
+    with pytest.raises(InputError, match="tensor_parallell"):
+        vary(tiny, {"engine": {"tensor_parallell": 2}})
 
 
 def test_k_extends_the_two_parameter_form_exactly() -> None:
@@ -34,47 +44,47 @@ def test_k_of_a_drafter_that_seldom_proposes_keeps_its_rates_per_proposal() -> N
 
 
 def test_k_zero_is_autoregressive_and_needs_no_drafter(tiny: Scenario) -> None:
-    plain = varied(tiny, {"k": "0"})
+    plain = varied(tiny, {"k": 0})
     assert not plain.speculation.active
-    assert not varied(plain, {"k": "0"}).speculation.active
+    assert not varied(plain, {"k": 0}).speculation.active
     with pytest.raises(InputError, match="k needs a scenario with speculation"):
-        varied(plain, {"k": "2"})
+        varied(plain, {"k": 2})
 
 
 def test_lag_moves_between_the_modes(tiny: Scenario, lagged: Scenario) -> None:
-    split = varied(tiny, {"lag": "2"})
+    split = varied(tiny, {"lag": 2})
     assert (split.loop.mode, split.loop.policy_lag, split.simulation.warmup_steps) == ("async", 2, 3)
     assert (split.cluster.generation, split.cluster.training) == (4, 4)
-    together = varied(lagged, {"lag": "0"})
+    together = varied(lagged, {"lag": 0})
     assert (together.loop.mode, together.cluster.colocated) == ("sync", True)
 
 
 def test_a_split_cluster_keeps_its_share_when_it_grows(lagged: Scenario) -> None:
     base = vary(lagged, "cluster.num_gpus=16", "cluster.generation_gpus=12", "cluster.training_gpus=4")
-    grown = varied(base, {"cluster.num_gpus": "64"})
+    grown = varied(base, {"cluster.num_gpus": 64})
     assert (grown.cluster.generation, grown.cluster.training) == (48, 16)
 
 
 def test_a_share_gives_whole_replicas_and_whole_shards(lagged: Scenario) -> None:
-    split = varied(lagged, {"cluster.num_gpus": "32", "generation_share": "0.7", "engine.tensor_parallel": "4"})
+    split = varied(lagged, {"cluster.num_gpus": 32, "generation_share": 0.7, "engine.tensor_parallel": 4})
     assert (split.cluster.generation, split.cluster.training) == (24, 8)
 
 
 @pytest.mark.parametrize(
-    ("assignment", "said"),
+    ("overrides", "said"),
     [
-        ({"k": "-1"}, "must be at least 0"),
+        ({"k": -1}, "must be at least 0"),
         ({"k": "two"}, "must be a whole number"),
-        ({"lag": "0.5"}, "must be a whole number"),
-        ({"generation_share": "1"}, "must lie between 0 and 1"),
+        ({"lag": 0.5}, "must be a whole number"),
+        ({"generation_share": 1}, "must lie between 0 and 1"),
         ({"generation_share": "half"}, "must be a number"),
-        ({"generation_share": "0.5", "cluster.generation_gpus": "4"}, "contradict"),
-        ({"generation_share": "0.5", "cluster.num_gpus": "many"}, "must be a whole number"),
+        ({"generation_share": 0.5, "cluster.generation_gpus": 4}, "contradict"),
+        ({"generation_share": 0.5, "cluster.num_gpus": "many"}, "must be a whole number"),
     ],
 )
-def test_bad_values_are_answers(lagged: Scenario, assignment: dict[str, str], said: str) -> None:
+def test_bad_values_are_answers(lagged: Scenario, overrides: Overrides, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        varied(lagged, assignment)
+        varied(lagged, overrides)
 
 
 @given(st.integers(2, 512), st.floats(0.01, 0.99), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]))

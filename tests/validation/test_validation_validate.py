@@ -79,6 +79,13 @@ def test_contract_form(mixed: Validation) -> None:
             assert set(entry["phases"]) == set(PHASES)
 
 
+def test_a_table_has_every_row(mixed: Validation) -> None:
+    frame = mixed.to_frame()
+    assert list(frame["id"]) == [row.id for row in mixed.rows]
+    assert frame["predicted_s"].isna().sum() == mixed.skipped
+    assert frame["error_pct"].abs().median() == pytest.approx(mixed.median_abs_error_pct)
+
+
 def test_rows_that_ask_the_same_get_the_same_answer(mixed: Validation) -> None:
     assert mixed.rows[0].predicted_s == mixed.rows[1].predicted_s == mixed.rows[7].predicted_s
 
