@@ -6,16 +6,21 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from rlsim.costs.model import ScenarioCosts, build_costs, memory_parts
 from rlsim.costs.seam import Part, PhaseCost
+from rlsim.datafiles import shown_path
+from rlsim.hardware.fitted import parameters_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.loading import dump_scenario, scenario_digest
 from rlsim.results import PHASES, Arm, MemoryUse, Projection, Quantity, Share
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
+from rlsim.schema.workload import TraceLength
+from rlsim.simulation.length_files import ignored_ids
 from rlsim.simulation.loop import cycle_steps, run_loop
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.simulation.world import Draws, StepWork, World
@@ -266,13 +271,19 @@ def _provenance(shares: tuple[Share, ...]) -> dict[str, float]:
 
 def _assumptions(run: ArmRun) -> tuple[str, ...]:
     scenario, found = run.scenario, run.costs.overheads
+    stated, pool = scenario.trainer.device_efficiency, "colocated" if scenario.cluster.colocated else "split"
+
+    def origin(name: str, given: float | None) -> str:
+        return "stated" if given is not None else f"{parameters_of(scenario).origin(name)}: {found.source}"
+
     own = [
         f"Host work per engine iteration: {found.host_iteration_s * 1e3:.3g} ms + "
         f"{found.host_sequence_s * 1e6:.3g} us per sequence (engine.host_iteration_s, engine.host_sequence_s; where "
-        f"not stated, fitted: {found.source}).",
-        f"Training kernels reach {found.dense_efficiency:.0%} (dense) and {found.moe_efficiency:.0%} (MoE) of the "
-        f"operator tables' speed; a weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
-        f"(fitted: {found.source}).",
+        f"not stated, {_release(scenario)}, fitted: {found.source}).",
+        f"Training kernels reach {found.dense_efficiency:.0%} (dense; {origin('dense_efficiency', stated)}) and "
+        f"{found.moe_efficiency:.0%} (MoE; {origin('moe_efficiency', stated)}) of the operator tables' speed; a weight "
+        f"tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
+        f"({origin(f'{pool}_tensor_s', scenario.loop.refit_tensor_s)}).",
         f"Largest captured CUDA graph: {scenario.engine.largest_graph_tokens} tokens; larger iterations launch every "
         "kernel from the host (engine.max_captured_tokens).",
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
@@ -288,7 +299,7 @@ def _assumptions(run: ArmRun) -> tuple[str, ...]:
     if scenario.model.moe is not None:
         own.append(
             f"A MoE layer's forward pass in training takes at least {found.moe_host_layer_s * 1e3:.3g} ms of host time "
-            f"(fitted: {found.source})."
+            f"({origin('moe_host_layer_s', scenario.trainer.moe_host_layer_s)})."
         )
     if scenario.speculation.active and not scenario.speculation.draft_graph:
         own.append("Draft passes run outside CUDA graphs: each is at least as long as its launches (draft_graph).")
@@ -301,8 +312,39 @@ def _assumptions(run: ArmRun) -> tuple[str, ...]:
     return (*(assumption.text for assumption in scenario.assumptions), *own)
 
 
+def _release(scenario: Scenario) -> str:
+    """Whose host times an engine has: its release's own, or those of the nearest fitted one."""
+    engine = scenario.engine
+    host = parameters_of(scenario).release(engine.name, engine.version)
+    asked = f"{engine.name} {engine.version or 'of the newest release'}"
+    found = f"{host.engine} {host.version}"
+    return (
+        f"of {found}"
+        if engine.name == host.engine and engine.version in (None, host.version)
+        else (f"of {found} for {asked}, which has no fit")
+    )
+
+
+def truncated_share(run: ArmRun) -> float:
+    """Share of the drawn samples whose response is cut where prompt and response reach max_sequence_tokens."""
+    totals = np.concatenate([one.batch.total_tokens for one in run.work.rollouts])
+    return float(np.mean(totals >= run.scenario.workload.max_sequence_tokens))
+
+
 def _warnings(scenario: Scenario, cand: ArmRun) -> tuple[str, ...]:
     out = []
+    workload = scenario.workload
+    if isinstance(workload.response_tokens, TraceLength) and (cut := truncated_share(cand)) > 0:
+        out.append(
+            f"{cut:.0%} of the responses are longer than workload.max_sequence_tokens = "
+            f"{workload.max_sequence_tokens:,} leaves them and are cut there."
+        )
+    out += [
+        f"{ids} of {shown_path(Path(length.path))} is not used: samples of a prompt are alike by "
+        f"workload.group_correlation = {workload.group_correlation:g}."
+        for length in (workload.prompt_tokens, workload.response_tokens)
+        if isinstance(length, TraceLength) and (ids := ignored_ids(length.path))
+    ]
     facts = _mean_facts([s for steps in cand.steps for s in steps])
     if facts.get("preemptions", 0.0) > 0:
         out.append(
