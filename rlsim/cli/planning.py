@@ -41,11 +41,13 @@ def sweep(
     goes on where it stopped.
     """
     from rlsim.loading import load_scenario
+    from rlsim.planning.money import price_notes
     from rlsim.planning.sweeping import sweep as run
     from rlsim.planning.text import render_sweep
 
+    base = load_scenario(scenario, overrides or ())
     result = run(
-        load_scenario(scenario, overrides or ()),
+        base,
         vary or (),
         replications=replications,
         run_steps=run_steps,
@@ -54,7 +56,7 @@ def sweep(
         out=out,
         overwrite=overwrite,
     )
-    print_answer(_json(result.as_dict()) if as_json else render_sweep(result))
+    print_answer(_json(result.as_dict()) if as_json else render_sweep(result) + price_notes(base))
 
 
 def plan(
@@ -84,6 +86,7 @@ def plan(
     plan.json and best.yaml, a scenario to project again.
     """
     from rlsim.loading import load_scenario
+    from rlsim.planning.money import price_notes
     from rlsim.planning.planner import changes
     from rlsim.planning.planner import plan as run
     from rlsim.planning.text import render_plan
@@ -94,7 +97,9 @@ def plan(
     answer = run(base, goal=goal, limits=limits, method=search, draws=draws, jobs=jobs, dask=dask)
     if out is not None:
         _write_plan(answer, out)
-    print_answer(_json(answer.as_dict()) if as_json else render_plan(answer, changes(base, answer.best)))
+    print_answer(
+        _json(answer.as_dict()) if as_json else render_plan(answer, changes(base, answer.best)) + price_notes(base)
+    )
 
 
 def _goal(
@@ -177,7 +182,9 @@ def compare(
     """
     from rlsim.loading import load_scenario
     from rlsim.planning.comparing import compare as run
+    from rlsim.planning.money import price_notes
     from rlsim.planning.text import render_comparison
 
-    answer = run(load_scenario(first, overrides or ()), load_scenario(second, overrides or ()))
-    print_answer(_json(answer.as_dict()) if as_json else render_comparison(answer))
+    sides = load_scenario(first, overrides or ()), load_scenario(second, overrides or ())
+    answer = run(*sides)
+    print_answer(_json(answer.as_dict()) if as_json else render_comparison(answer) + price_notes(*sides))

@@ -48,10 +48,10 @@ def render(projection: Projection, width: int = 100, color: bool = False, unicod
 
 def _head(projection: Projection, width: int, paint: Paint) -> list[str]:
     mode = "asynchronous" if words.is_async(projection) else "synchronous"
-    about = f"{readable(projection.scenario)}: {readable(projection.model)}, {mode}, seed {projection.seed}, digest {projection.digest}"
+    about = f"{projection.scenario}: {projection.model}, {mode}, seed {projection.seed}, digest {projection.digest}"
     lines = [paint.bold(line) for line in words.wrapped(words.headline(projection), width)]
     return lines + [
-        paint.dim(line) for text in (readable(projection.question), about) for line in textwrap.wrap(text, width)
+        paint.dim(line) for text in (projection.question, about) for line in textwrap.wrap(readable(text), width)
     ]
 
 
