@@ -29,10 +29,14 @@ DeviceOption = Annotated[
     str | None, typer.Option(metavar="DEVICE", help="Measure cpu, cuda or cuda:N (needs PyTorch).")
 ]
 QuickOption = Annotated[bool, typer.Option("--quick", help="--device: about a minute instead of ten.")]
+CasesOption = Annotated[
+    Path | None,
+    typer.Option("--cases", metavar="FILE", help="Write what `python -m bench` measures on --device (cuda)."),
+]
 RestartOption = Annotated[bool, typer.Option("--restart", help="--device: forget what was measured before.")]
 MeasurementsOption = Annotated[
     Path | None,
-    typer.Option("--from-measurements", metavar="DIR", help="Fit what `python -m rlsim.calibration.measure` wrote."),
+    typer.Option("--from-measurements", metavar="DIR", help="Make tables of what `python -m bench` wrote."),
 ]
 NameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the profile or parameters.")]
 MergeOption = Annotated[
@@ -60,6 +64,7 @@ def register(app: typer.Typer, say: Callable[[str], None] = print) -> None:
         backend: BackendOption = "vllm",
         only_list: ListOption = False,
         device: DeviceOption = None,
+        cases: CasesOption = None,
         quick: QuickOption = False,
         restart: RestartOption = False,
         measurements: MeasurementsOption = None,
@@ -68,16 +73,19 @@ def register(app: typer.Typer, say: Callable[[str], None] = print) -> None:
         name: NameOption = None,
         out: OutOption = None,
     ) -> None:
-        """Make calibrations: one of --device, --from, --from-measurements, --from-steps.
+        """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps.
 
-        --device measures this machine (operators, host, a speculative step) and checks the fit against composites it
-        has not seen. --from aiconfigurator imports measured tables (extra 'aic'). --from-steps fits the few global
-        parameters that no operator table holds to RL steps that you measured; name the result in simulation.parameters.
+        --device measures this machine (operators, host, engine steps) and checks the cost model against engine steps
+        that no table holds; --cases writes what another machine is to measure. --from aiconfigurator imports measured
+        tables (extra 'aic'). --from-steps fits the few global parameters that no operator table holds to RL steps that
+        you measured; name the result in simulation.parameters.
         """
-        ways = [origin is not None, device is not None, measurements is not None, steps is not None]
-        if sum(ways) != 1:
-            raise InputError("calibrate needs one of --device, --from, --from-measurements, --from-steps")
-        if origin is not None:
+        ways = [origin is not None, device is not None or cases is not None, measurements is not None]
+        if sum([*ways, steps is not None]) != 1:
+            raise InputError("calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps")
+        if cases is not None:
+            say(_write_cases(device or "cuda", quick, cases))
+        elif origin is not None:
             say(_import(system, backend, only_list, out))
         elif device is not None:
             say(_measure(device, quick, restart, name, out))
@@ -98,15 +106,21 @@ def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str
     return replace(report, folder=target / report.system / report.backend).text()
 
 
+def _write_cases(device: str, quick: bool, cases: Path) -> str:
+    from rlsim.calibration.calibrate import write_case_list
+
+    return write_case_list(device, quick, cases)
+
+
 def _measure(device: str, quick: bool, restart: bool, name: str | None, out: Path | None) -> str:
-    from rlsim.calibration.command import calibrate_device
+    from rlsim.calibration.calibrate import calibrate_device
 
     folder = out or Path("calibration_" + device.replace(":", "_"))
     return calibrate_device(device, folder, quick, resume=not restart, name=name).text
 
 
 def _fit_measurements(measurements: Path, name: str | None, merge_over: str | None, out: Path | None) -> str:
-    from rlsim.calibration.command import calibrate_measurements
+    from rlsim.calibration.calibrate import calibrate_measurements
 
     folder = out or (measurements if measurements.is_dir() else measurements.parent)
     return calibrate_measurements(measurements, folder, name, merge_over).text

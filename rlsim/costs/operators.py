@@ -183,6 +183,11 @@ class Operators:
         drawn = self._measured(lambda t: t.sampling_s("draw", vocabulary, rows), amount)
         return None if softmax is None or drawn is None else softmax + drawn
 
+    def elementwise(self, op: str, tokens: FloatArray, width: int) -> Timed | None:
+        """One elementwise kernel on ``width`` values of each token (see the table of that name)."""
+        amount = Work(np.zeros_like(tokens), tokens * width * BYTES_PER_ELEMENT["bf16"])
+        return self._measured(lambda t: t.elementwise_s(op, width, tokens), amount)
+
     def rejection(self, sequences: FloatArray, queries: int, vocabulary: int, draft_vocabulary: int) -> Timed | None:
         """Softmax of all verified positions, acceptance test and draw of the token after it."""
         amount = _rows_of_fp32(sequences * queries, vocabulary)

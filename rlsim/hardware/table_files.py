@@ -78,11 +78,13 @@ VERIFY_ATTENTION = TableLayout(
 )
 """Attention of k+1 queries per sequence; context_tokens counts the cached ones and the first query."""
 SAMPLING = TableLayout("sampling", ("op", "vocabulary"), ("rows",), (1.0,))
+ELEMENTWISE = TableLayout("elementwise", ("op", "width"), ("rows",), (1.0,))
+"""Norm, residual addition, activation, rotation (with or without a norm per head), cache write; width in values."""
 REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
 """Acceptance test and residual draw; queries is k+1."""
 LAYOUTS = (
     GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
-    ALL_REDUCE, COLLECTIVES, MOE_A2A, VERIFY_ATTENTION, SAMPLING, REJECTION,
+    ALL_REDUCE, COLLECTIVES, MOE_A2A, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
 )  # fmt: skip
 
 

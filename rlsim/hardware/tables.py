@@ -215,6 +215,12 @@ class OperatorTables:
         key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (vocabulary,)), default=None)
         return _scaled_to(table, key, 1, vocabulary, rows)
 
+    def elementwise_s(self, op: str, width: int, rows: ArrayLike) -> Lookup | None:
+        """One elementwise kernel on ``rows`` rows of ``width`` values; a width not measured scales from the nearest."""
+        table = self._table(files.ELEMENTWISE)
+        key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (width,)), default=None)
+        return _scaled_to(table, key, 1, width, rows)
+
     def rejection_s(self, vocabulary: int, draft_vocabulary: int, queries: int, batch: ArrayLike) -> Lookup | None:
         """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities.
 

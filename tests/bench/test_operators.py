@@ -5,16 +5,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 
 from rlsim.calibration.cases import ENQUEUE_CONTEXT, collectives, gemm, moe, prefill_attention
-from rlsim.calibration.cell import Cell
-from rlsim.calibration.collectives import measure_collectives
-from rlsim.calibration.dims import MODELS, ModelDims, model_dims
+from bench.cases import Cell
+from bench.collectives import measure_collectives
+from bench.cases import MODELS, ModelDims, model_dims
 from rlsim.calibration.grids import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, Grid, cells_of
-from rlsim.calibration.moe import moe_feed_forward, random_experts, route, routing_load
-from rlsim.calibration.operators import OPERATORS, prepare
-from rlsim.calibration.operators_training import NEEDS_GRADIENTS, training_layer
-from rlsim.calibration.transformer import random_layer, rope_table
-from rlsim.calibration.workbench import Workbench
-from rlsim.errors import InputError
+from bench.moe import moe_feed_forward, random_experts, route, routing_load
+from bench.operators import OPERATORS, prepare
+from bench.training import NEEDS_GRADIENTS, training_layer
+from bench.transformer import random_layer, rope_table
+from bench.workbench import Workbench
+from bench import BenchError
 
 CPU = torch.device("cpu")
 COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
@@ -70,9 +70,9 @@ def test_shipped_dimensions_are_consistent() -> None:
         dims = model_dims(name)
         assert dims.heads % dims.kv_heads == 0
         assert dims.qkv_width == (dims.heads + 2 * dims.kv_heads) * dims.head_dim
-    with pytest.raises(InputError, match="no dimensions for model 'gpt'"):
+    with pytest.raises(BenchError, match="no dimensions for model 'gpt'"):
         model_dims("gpt")
-    with pytest.raises(InputError, match="kv_heads=3 does not divide heads=4"):
+    with pytest.raises(BenchError, match="kv_heads=3 does not divide heads=4"):
         model_dims({"hidden": 8, "heads": 4, "kv_heads": 3, "head_dim": 2, "width": 8, "vocabulary": 4})
 
 

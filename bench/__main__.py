@@ -1,5 +1,4 @@
-"""``python -m rlsim.calibration.measure --device cuda --out DIR``: measure a device with torch, numpy and the
-standard library only.
+"""``python -m bench --cases cases.json --device cuda --out DIR``: measure a device with torch and numpy only.
 
 Exit code 0: complete. 2: something the user can mend, in one message; what was measured is kept and the same command
 continues.
@@ -13,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlsim.errors import InputError, RlsimError
+from bench import BenchError
+from bench.cases import CaseList, read_cases
 
 _NO_TORCH = (
     "measuring needs torch and numpy, which are not both installed here; "
@@ -23,15 +23,15 @@ _NO_TORCH = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line of the measuring program; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="rlsim.calibration.measure", description="Measure a device for rlsim.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a device for rlsim.")
+    parser.add_argument("--cases", required=True, type=Path, help="what to measure; rlsim calibrate --cases writes it")
     parser.add_argument("--device", required=True, help="cpu, cuda or cuda:N")
     parser.add_argument("--out", required=True, type=Path, help="folder of the journal and measurements.json")
-    parser.add_argument("--quick", action="store_true", help="about a minute instead of about ten")
     parser.add_argument("--restart", action="store_true", help="forget what an interrupted run measured")
     chosen = parser.parse_args(arguments)
     try:
-        print(measure_device(chosen.device, chosen.out, chosen.quick, resume=not chosen.restart))
-    except RlsimError as error:
+        print(measure(read_cases(chosen.cases), chosen.device, chosen.out, resume=not chosen.restart))
+    except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -40,25 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure_device(device: str, out: Path, quick: bool, resume: bool = True, progress: bool | None = None) -> str:
-    """Measure ``device`` into ``out`` and return the summary; see :func:`rlsim.calibration.runner.run`."""
+def measure(wanted: CaseList, device: str, out: Path, resume: bool = True, progress: bool | None = None) -> str:
+    """Measure ``wanted`` on ``device`` into ``out`` and return the summary; see :func:`bench.run.run`."""
     if device == "cpu":
-        _let_waiting_threads_sleep()
+        # Threads that spin at a barrier make a shared CPU tens of times slower; OpenMP reads this as torch is loaded.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        from rlsim.calibration import runner
+        from bench import run
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "numpy"):
             raise
-        raise InputError(_NO_TORCH) from error
-    from rlsim.calibration.selfcheck import check_file, check_text
-
-    outcome = runner.run(device, out, quick, resume=resume, progress=progress)
-    return f"{runner.outcome_text(outcome)}\n\n{check_text(check_file(outcome.path))}"
-
-
-def _let_waiting_threads_sleep() -> None:
-    """Threads that spin at a barrier make a shared CPU tens of times slower; OpenMP reads this when torch is loaded."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        raise BenchError(_NO_TORCH) from error
+    return run.report_text(run.run(wanted, device, out, resume=resume, progress=progress))
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 from virtual_gpu import MEMORY_BYTES, virtual_gpu
 
 from rlsim.calibration import operators, reference_speculation, runner
-from rlsim.calibration.attention import KERNELS
-from rlsim.calibration.cell import Cell
+from bench.attention import KERNELS
+from bench.cases import Cell
 from rlsim.calibration.grids import GPU_FULL, GPU_QUICK, cells_of
-from rlsim.calibration.journal import Record
-from rlsim.calibration.operators import OPERATORS, prepare
+from bench.journal import Record
+from bench.operators import OPERATORS, prepare
 from rlsim.calibration.selfcheck import check_file
-from rlsim.calibration.timing import Limits, Watch
-from rlsim.calibration.workbench import Workbench
+from bench.timing import Limits, Watch
+from bench.workbench import Workbench
 from rlsim.cli import app
 
 GPU = torch.device("cuda", 0)

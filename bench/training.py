@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-from rlsim.calibration.cell import Cell
-from rlsim.calibration.dims import ModelDims, model_dims
-from rlsim.calibration.transformer import LayerWeights, feed_forward, project_qkv, random_layer, rms_norm, rope_table
-from rlsim.calibration.workbench import Prepared, UnsupportedError, Workbench
+from bench.cases import Case, ModelDims
+from bench.transformer import LayerWeights, feed_forward, project_qkv, random_layer, rms_norm, rope_table
+from bench.workbench import Prepared, UnsupportedError, Workbench
 
 _LEARNING_RATE = 1e-4
 
@@ -26,19 +25,19 @@ def training_layer(x: Tensor, layer: LayerWeights, dims: ModelDims, angles: Tens
     return x + feed_forward(rms_norm(x, layer.mlp_norm), layer, dims)
 
 
-def _layer(cell: Cell, bench: Workbench, backward: bool) -> Prepared:
-    name, tokens = cell.text("model"), cell.number("tokens")
-    dims = model_dims(name)
-    if dims.experts and bench.device.type == "cuda" and not hasattr(torch, "_grouped_mm"):
+def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
+    name, tokens = case.text("model"), case.number("tokens")
+    dims = on.models[name]
+    if dims.experts and on.device.type == "cuda" and not hasattr(torch, "_grouped_mm"):
         raise UnsupportedError("this torch has no grouped matrix product")
-    layer = random_layer(dims, bench.device, bench.dtype)
-    angles = rope_table(tokens, dims.head_dim, bench.device)
-    x = bench.random(1, tokens, dims.hidden)
+    layer = random_layer(dims, on.device, on.dtype)
+    angles = rope_table(tokens, dims.head_dim, on.device)
+    x = on.random(1, tokens, dims.hidden)
     if not backward:
         return Prepared([lambda: training_layer(x, layer, dims, angles)], mode="eager")
     parameters = [tensor.requires_grad_() for tensor in _tensors(layer)]
     x.requires_grad_()
-    upstream = bench.random(1, tokens, dims.hidden)
+    upstream = on.random(1, tokens, dims.hidden)
 
     def call() -> None:
         out = training_layer(x, layer, dims, angles)
@@ -54,16 +53,16 @@ def _tensors(layer: LayerWeights) -> list[Tensor]:
     return [part for part in parts if part is not None]
 
 
-def _optimizer_step(cell: Cell, bench: Workbench) -> Prepared:
-    parameter = torch.randn(cell.number("parameters"), device=bench.device, requires_grad=True)
+def _optimizer_step(case: Case, on: Workbench) -> Prepared:
+    parameter = torch.randn(case.number("parameters"), device=on.device, requires_grad=True)
     parameter.grad = torch.randn_like(parameter)
     optimizer = torch.optim.AdamW([parameter], lr=_LEARNING_RATE, fused=True)
     return Prepared([optimizer.step], mode="eager")
 
 
-TRAINING_OPERATORS: dict[str, Callable[[Cell, Workbench], Prepared]] = {
-    "layer_forward": lambda cell, bench: _layer(cell, bench, backward=False),
-    "layer_forward_backward": lambda cell, bench: _layer(cell, bench, backward=True),
+TRAINING_OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
+    "layer_forward": lambda case, on: _layer(case, on, backward=False),
+    "layer_forward_backward": lambda case, on: _layer(case, on, backward=True),
     "optimizer_step": _optimizer_step,
 }
 NEEDS_GRADIENTS = frozenset({"layer_forward_backward", "optimizer_step"})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlsim.calibration import timing
-from rlsim.calibration.timing import Limits, Watch, measure, summarise
+from bench.timing import Limits, Watch, measure, summarise
 
 CPU = torch.device("cpu")
 

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-from rlsim.calibration.attention import plan_attention
-from rlsim.calibration.dims import ModelDims
-from rlsim.calibration.rejection import Draft, draw, sampling_probabilities, verify
-from rlsim.calibration.transformer import (
+from bench.attention import plan_attention
+from bench.cases import ModelDims
+from bench.rejection import Draft, draw, sampling_probabilities, verify
+from bench.transformer import (
     LayerCache,
     LayerWeights,
     attend,

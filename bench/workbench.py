@@ -1,29 +1,29 @@
 """What the operators of one run share: device, cache size, the usable attention kernels, weights that are kept
-between cells.
+between cases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlsim.calibration.attention import usable_kernels
-from rlsim.calibration.cases import CPU_CACHE_BYTES
-from rlsim.calibration.dims import ModelDims, model_dims
-from rlsim.calibration.reference_speculation import DraftHead, Target, random_draft_head, random_target
-from rlsim.calibration.timing import Call, Limits, Mode, measure
+from bench.attention import usable_kernels
+from bench.cases import CPU_CACHE_BYTES, ModelDims
+from bench.measurements import Facts
+from bench.speculation import DraftHead, Target, random_draft_head, random_target
+from bench.timing import Call, Mode, StopRule, measure
 
 _COLD_FACTOR = 2
 _MOST_COPIES = 64
-_CHOICE = Limits(min_repeats=3, max_repeats=5, max_seconds=0.02)
+_CHOICE = StopRule(min_repeats=3, max_repeats=5, max_seconds=0.02)
 
 
 class UnsupportedError(Exception):
-    """The device or this torch cannot run a cell; the text says why. Recorded, not raised to the user."""
+    """The device or this torch cannot run a case; the text says why. Recorded, not raised to the user."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Prepared:
 
     calls: Sequence[Call]
     mode: Mode = "graph"
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
     host_only: bool = False
 
 
@@ -41,6 +41,7 @@ class Workbench:
     """State of one run on one device; everything here is a cache and can be rebuilt."""
 
     device: torch.device
+    models: Mapping[str, ModelDims] = field(default_factory=dict)
     dtype: torch.dtype = torch.bfloat16
     memory: dict[str, Any] = field(default_factory=dict)
 
@@ -72,7 +73,7 @@ class Workbench:
         """Random target with ``layers`` layers and its draft head."""
 
         def make() -> tuple[Target, DraftHead]:
-            dims = _with_layers(model_dims(name), layers)
+            dims = self.models[name].with_layers(layers)
             return random_target(dims, self.device, self.dtype), random_draft_head(dims, self.device, self.dtype)
 
         made: tuple[Target, DraftHead] = self.keep("model", f"{name}/{layers}", make)
@@ -102,8 +103,3 @@ class Workbench:
             seconds = {name: measure([make(name)], self.device, "graph", _CHOICE).seconds_median for name in names}
             self.memory[key] = min(seconds, key=lambda name: seconds[name])
         return str(self.memory[key])
-
-
-def _with_layers(dims: ModelDims, layers: int) -> ModelDims:
-    values = {name: getattr(dims, name) for name in dims.__dataclass_fields__}
-    return ModelDims(**{**values, "layers": layers})

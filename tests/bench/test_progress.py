@@ -2,7 +2,7 @@
 
 import io
 
-from rlsim.calibration.progress import Progress
+from bench.progress import Progress
 
 
 def test_silent_unless_the_stream_is_a_terminal() -> None:

@@ -12,11 +12,11 @@ import torch
 
 import rlsim
 from rlsim.calibration import runner
-from rlsim.calibration.cell import make_cell
-from rlsim.calibration.collectives import default_ranks
+from bench.cases import make_cell
+from bench.collectives import default_ranks
 from rlsim.calibration.grids import Grid, cells_of
-from rlsim.calibration.timing import Sample
-from rlsim.errors import InputError
+from bench.timing import Sample
+from bench import BenchError
 
 CPU = torch.device("cpu")
 CHILD = """
@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
 from conftest import TINY_GRID
-from rlsim.calibration.runner import run
+from bench.run import run
 if __name__ == "__main__":
     run("cpu", Path({out!r}), True, progress=False, grid=TINY_GRID)
 """
@@ -79,7 +79,7 @@ def test_a_time_that_is_not_finite_never_replaces_a_good_file(tmp_path: Path, mo
     few_cells(monkeypatch)
     good = runner.run("cpu", tmp_path, True, progress=False).path.read_bytes()
     monkeypatch.setattr(runner, "measure", lambda *_: Sample(float("nan"), 0.0, 0.0, 3, 0.0))
-    with pytest.raises(InputError, match="nothing was overwritten"):
+    with pytest.raises(BenchError, match="nothing was overwritten"):
         runner.run("cpu", tmp_path, True, resume=False, progress=False)
     assert (tmp_path / runner.MEASUREMENTS).read_bytes() == good
 
@@ -121,11 +121,11 @@ def test_an_operator_that_this_torch_lacks_does_not_end_the_run(
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "cpu:0", ""])
 def test_an_unknown_device_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="unknown device"):
+    with pytest.raises(BenchError, match="unknown device"):
         runner.open_device(name)
 
 
 def test_a_missing_gpu_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="no CUDA GPU here; use --device cpu"):
+    with pytest.raises(BenchError, match="no CUDA GPU here; use --device cpu"):
         runner.open_device("cuda")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.calibration.journal import Journal, write_whole
-from rlsim.errors import InputError
+from bench.journal import Journal, write_whole
+from bench import BenchError
 
 
 def test_records_are_there_after_reopening(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch:
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", short)
-        with pytest.raises(InputError, match="No space left on device"):
+        with pytest.raises(BenchError, match="No space left on device"):
             journal.append({"cell": "b"})
     assert path.read_bytes() == before
     journal.append({"cell": "c"})
@@ -74,7 +74,7 @@ def test_a_number_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_an_impossible_folder_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(BenchError, match="cannot write"):
         Journal(tmp_path / "file" / "j", "run")
 
 
@@ -87,7 +87,7 @@ def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        with pytest.raises(InputError, match="No space"):
+        with pytest.raises(BenchError, match="No space"):
             write_whole(path, "new")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]

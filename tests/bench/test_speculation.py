@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from rlsim.calibration.dims import ModelDims
-from rlsim.calibration.reference_speculation import (
+from bench.cases import ModelDims
+from bench.speculation import (
     Sampling,
     State,
     Target,
@@ -18,7 +18,7 @@ from rlsim.calibration.reference_speculation import (
     speculative_step,
     target_forward,
 )
-from rlsim.calibration.rejection import sampling_probabilities
+from bench.rejection import sampling_probabilities
 
 CPU = torch.device("cpu")
 KERNELS = ("sdpa_masked", "sdpa_masked")

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from rlsim.calibration import attention
-from rlsim.calibration.attention import (
+from bench.attention import (
     AttentionPlan,
     cached_attention,
     plan_attention,
     reference_attention,
     usable_kernels,
 )
-from rlsim.calibration.transformer import rope_table, rotate
+from bench.transformer import rope_table, rotate
 
 CPU = torch.device("cpu")
 

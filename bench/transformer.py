@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
-from rlsim.calibration.attention import AttentionPlan, cached_attention
-from rlsim.calibration.dims import ModelDims
-from rlsim.calibration.moe import ExpertWeights, moe_feed_forward, random_experts
+from bench.attention import AttentionPlan, cached_attention
+from bench.cases import ModelDims
+from bench.moe import ExpertWeights, moe_feed_forward, random_experts
 
 _ROPE_BASE = 10000.0
 _EPSILON = 1e-6

@@ -17,41 +17,39 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from rlsim.calibration.cell import Cell
-from rlsim.calibration.timing import Call, Sample, summarise
-from rlsim.calibration.workbench import UnsupportedError
+from bench.cases import Case
+from bench.measurements import Sample
+from bench.timing import Call, capture, summarise
+from bench.workbench import UnsupportedError
 
-CPU_RANKS = 2
 _PASSES = 11
 _CALLS = 4
 
 
-def default_ranks(device: torch.device) -> int:
-    """Ranks of a run: all GPUs of the machine, or two processes on a CPU. 1 means there is nothing to measure."""
-    return torch.cuda.device_count() if device.type == "cuda" else CPU_RANKS
+def measure_collectives(cases: Sequence[Case], device: torch.device) -> Iterator[tuple[Case, Sample]]:
+    """Samples of ``cases`` (all of one number of ranks), as they come; the slowest rank's clock counts.
 
-
-def measure_collectives(cells: Sequence[Cell], device: torch.device) -> Iterator[tuple[Cell, Sample]]:
-    """Samples of ``cells`` (all with the same number of ranks), as they come; the slowest rank's clock counts."""
-    if not cells:
-        return
-    ranks = cells[0].number("ranks")
+    Raises UnsupportedError where the machine has fewer GPUs than ranks, or where the processes end early.
+    """
+    ranks, gpus = cases[0].number("ranks"), torch.cuda.device_count()
+    if device.type == "cuda" and ranks > gpus:
+        raise UnsupportedError(f"{ranks} ranks need {ranks} GPUs; this machine has {gpus}")
     context = mp.get_context("spawn")
     queue = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         store = (Path(folder) / "store").as_uri()
-        job = mp.spawn(_worker, (ranks, store, device.type, list(cells), queue), nprocs=ranks, join=False)
-        for _ in cells:
+        job = mp.spawn(_worker, (ranks, store, device.type, list(cases), queue), nprocs=ranks, join=False)
+        for _ in cases:
             while queue.empty():
                 if job.join(timeout=0.01) and queue.empty():
                     raise UnsupportedError("the processes of the collectives ended early")
             index, seconds = queue.get()
-            yield cells[index], summarise(seconds)
+            yield cases[index], summarise(seconds)
         while not job.join():
             continue
 
 
-def _worker(rank: int, ranks: int, store: str, device_type: str, cells: list[Cell], queue: Any) -> None:
+def _worker(rank: int, ranks: int, store: str, device_type: str, cases: list[Case], queue: Any) -> None:
     if device_type == "cuda":
         torch.cuda.set_device(rank)
         device = torch.device("cuda", rank)
@@ -62,12 +60,20 @@ def _worker(rank: int, ranks: int, store: str, device_type: str, cells: list[Cel
     backend = "nccl" if device_type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks)
     try:
-        for index, cell in enumerate(cells):
-            seconds = _time(prepare_collective(cell, ranks, device), device)
+        for index, case in enumerate(cases):
+            seconds = _time(_captured(case, prepare_collective(case, ranks, device)), device)
             if rank == 0:
                 queue.put((index, seconds))
     finally:
         dist.destroy_process_group()
+
+
+def _captured(case: Case, call: Call) -> Call:
+    """``call``, or the replay of a graph of it where the case asks for one: the host then launches nothing."""
+    if case.text("mode") != "graph":
+        return call
+    call()
+    return capture([call])
 
 
 def _loopback() -> str:
@@ -76,19 +82,19 @@ def _loopback() -> str:
     return next((name for name in names if name.startswith("lo")), names[0])
 
 
-def prepare_collective(cell: Cell, ranks: int, device: torch.device) -> Call:
+def prepare_collective(case: Case, ranks: int, device: torch.device) -> Call:
     """One collective on ``bytes`` of BF16 per rank (fp32 for gloo, which lacks some BF16 reductions)."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    size = max(ranks, cell.number("bytes") // dtype.itemsize // ranks * ranks)
+    size = max(ranks, case.number("bytes") // dtype.itemsize // ranks * ranks)
     whole, shard = torch.zeros(size, dtype=dtype, device=device), torch.zeros(size // ranks, dtype=dtype, device=device)
+    received = torch.empty_like(whole)
     calls: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(whole),
         "all_gather": lambda: _either("all_gather_single", "all_gather_into_tensor")(whole, shard),
         "reduce_scatter": lambda: _either("reduce_scatter_single", "reduce_scatter_tensor")(shard, whole),
-        "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole),
-        "broadcast": lambda: dist.broadcast(whole, 0),
+        "all_to_all": lambda: dist.all_to_all_single(received, whole),
     }
-    return calls[cell.op]
+    return calls[case.op]
 
 
 def _either(new: str, old: str) -> Callable[..., object]:

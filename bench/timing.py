@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import torch
 
+from bench.measurements import Sample
+
 Call = Callable[[], object]
 Mode = Literal["graph", "eager"]
 
@@ -24,31 +26,14 @@ _THROTTLE_RATIO = {"cuda": 1.2, "cpu": 1.5}
 below.
 """
 _COOLING_S, _COOLING_BUDGET_S = 0.5, 10.0
-"""Pause before a throttled cell is measured again, and the most that all pauses of a run may take together."""
+"""Pause before a throttled case is measured again, and the most that all pauses of a run may take together."""
 _PASS_SECONDS = 2e-4
 """Least duration of a timed pass; device events resolve about half a microsecond."""
 _PASS_LIMIT = 256
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Seconds of one call: median, 5 % and 95 % quantile over the passes; spread is the half interquartile range over
-    the median.
-
-    ``throttled``: the reference product next to it ran slower than at its best, so that the device was slowed down or
-    shared.
-    """
-
-    seconds_median: float
-    seconds_low: float
-    seconds_high: float
-    repeats: int
-    spread: float
-    throttled: bool = False
-
-
-@dataclass(frozen=True)
-class Limits:
+class StopRule:
     """When to stop: after ``min_repeats`` passes once the spread is at most ``target_spread``, or after
     ``max_seconds``.
     """
@@ -69,20 +54,20 @@ def summarise(seconds: Sequence[float]) -> Sample:
     return Sample(median, ordered[tail], ordered[-1 - tail], len(ordered), spread)
 
 
-def measure(calls: Sequence[Call], device: torch.device, mode: Mode, limits: Limits) -> Sample:
+def measure(calls: Sequence[Call], device: torch.device, mode: Mode, rule: StopRule) -> Sample:
     """Time one call of ``calls``. ``graph`` captures the pass and times its replay (on a CPU it is timed as it is)."""
     calls = list(calls)
     if device.type != "cuda":
-        return _repeat(lambda: _host_seconds(_run(calls)), len(calls), limits)
+        return _repeat(lambda: _host_seconds(_run(calls)), len(calls), rule)
     first = _first_seconds(calls)
     calls = calls * max(1, min(_PASS_LIMIT // len(calls), round(_PASS_SECONDS / first)))
     run = capture(calls) if mode == "graph" else _run(calls)
     run()
     torch.cuda.synchronize(device)
-    return _repeat(lambda: _device_seconds(run), len(calls), limits)
+    return _repeat(lambda: _device_seconds(run), len(calls), rule)
 
 
-def measure_host(calls: Sequence[Call], device: torch.device, limits: Limits) -> Sample:
+def measure_host(calls: Sequence[Call], device: torch.device, rule: StopRule) -> Sample:
     """Host seconds of one call: the device is idle before a pass and not waited for inside it."""
     calls = list(calls)
 
@@ -92,14 +77,14 @@ def measure_host(calls: Sequence[Call], device: torch.device, limits: Limits) ->
         return _host_seconds(_run(calls))
 
     pass_seconds()
-    return _repeat(pass_seconds, len(calls), limits)
+    return _repeat(pass_seconds, len(calls), rule)
 
 
 def capture(calls: Sequence[Call]) -> Call:
     """Replay function of a CUDA graph of the calls in order; they must have run once before.
 
     torch.cuda.graph would collect garbage and empty the allocator's cache at each capture, which takes longer than most
-    cells; here the collector only stands still while the stream is captured.
+    cases; here the collector only stands still while the stream is captured.
     """
     graph = torch.cuda.CUDAGraph()
     stream = _side_stream(torch.cuda.current_device())
@@ -166,23 +151,23 @@ def _host_seconds(run: Call) -> float:
     return time.perf_counter() - start
 
 
-def _repeat(pass_seconds: Callable[[], float], calls: int, limits: Limits) -> Sample:
-    """Passes until the criterion of ``limits`` holds; the first is warm-up."""
+def _repeat(pass_seconds: Callable[[], float], calls: int, rule: StopRule) -> Sample:
+    """Passes until the criterion of ``rule`` holds; the first is warm-up."""
     started = time.perf_counter()
     pass_seconds()
     seconds: list[float] = []
     while True:
         seconds.append(pass_seconds() / calls)
-        late = time.perf_counter() - started >= limits.max_seconds
-        if len(seconds) < limits.min_repeats and not (late and len(seconds) >= 3):
+        late = time.perf_counter() - started >= rule.max_seconds
+        if len(seconds) < rule.min_repeats and not (late and len(seconds) >= 3):
             continue
         sample = summarise(seconds)
-        if late or sample.spread <= limits.target_spread or len(seconds) >= limits.max_repeats:
+        if late or sample.spread <= rule.target_spread or len(seconds) >= rule.max_repeats:
             return sample
 
 
 class Watch:
-    """A reference matrix product timed beside the cells: tells whether the device runs slower than at its best so
+    """A reference matrix product timed beside the cases: tells whether the device runs slower than at its best so
     far.
     """
 
@@ -195,8 +180,8 @@ class Watch:
 
     def slowed(self) -> bool:
         """Time the reference product; True where it exceeds its best by the device's throttling ratio."""
-        limits = Limits(min_repeats=3, max_repeats=5, max_seconds=0.05)
-        seconds = measure([self._product], self.device, "eager", limits).seconds_low
+        rule = StopRule(min_repeats=3, max_repeats=5, max_seconds=0.05)
+        seconds = measure([self._product], self.device, "eager", rule).seconds_low
         self.best = min(self.best, seconds)
         return seconds > _THROTTLE_RATIO[self.device.type] * self.best
 

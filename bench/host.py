@@ -6,29 +6,28 @@ from collections.abc import Callable
 
 import torch
 
-from rlsim.calibration.attention import plan_attention
-from rlsim.calibration.cases import ENQUEUE_CONTEXT
-from rlsim.calibration.cell import Cell
-from rlsim.calibration.reference_speculation import (
+from bench.attention import plan_attention
+from bench.cases import ENQUEUE_CONTEXT, Case
+from bench.rejection import Draft, sampling_probabilities, verify
+from bench.speculation import (
     Sampling,
     draft_pass,
     propose,
     random_state,
 )
-from rlsim.calibration.rejection import Draft, sampling_probabilities, verify
-from rlsim.calibration.timing import Call, capture
-from rlsim.calibration.transformer import LayerCache, LayerWeights, cache_capacity, decoder_layer
-from rlsim.calibration.workbench import Prepared, UnsupportedError, Workbench
+from bench.timing import Call, capture
+from bench.transformer import LayerCache, LayerWeights, cache_capacity, decoder_layer
+from bench.workbench import Prepared, UnsupportedError, Workbench
 
 _LAUNCHES = 64
 _ENQUEUE_BATCH = 1
 
 
-def _device_copy(cell: Cell, bench: Workbench) -> Prepared:
-    size = cell.number("bytes")
+def _device_copy(case: Case, on: Workbench) -> Prepared:
+    size = case.number("bytes")
     pairs = [
-        tuple(torch.randint(0, 100, (size,), device=bench.device, dtype=torch.uint8) for _ in range(2))
-        for _ in range(bench.copies(2 * size))
+        tuple(torch.randint(0, 100, (size,), device=on.device, dtype=torch.uint8) for _ in range(2))
+        for _ in range(on.copies(2 * size))
     ]
 
     def call(pair: tuple[torch.Tensor, ...]) -> Call:
@@ -37,64 +36,64 @@ def _device_copy(cell: Cell, bench: Workbench) -> Prepared:
     return Prepared([call(pair) for pair in pairs])
 
 
-def _host_copy(to_device: bool) -> Callable[[Cell, Workbench], Prepared]:
-    def make(cell: Cell, bench: Workbench) -> Prepared:
-        if bench.device.type != "cuda":
+def _host_copy(to_device: bool) -> Callable[[Case, Workbench], Prepared]:
+    def make(case: Case, on: Workbench) -> Prepared:
+        if on.device.type != "cuda":
             raise UnsupportedError("a CPU has no host link")
-        size = cell.number("bytes")
+        size = case.number("bytes")
         host = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
-        device = torch.zeros(size, dtype=torch.uint8, device=bench.device)
+        device = torch.zeros(size, dtype=torch.uint8, device=on.device)
         source, destination = (host, device) if to_device else (device, host)
         return Prepared([lambda: destination.copy_(source, non_blocking=True)], mode="eager")
 
     return make
 
 
-def _small_kernel(bench: Workbench) -> Call:
-    x = torch.zeros(1, device=bench.device)
+def _small_kernel(on: Workbench) -> Call:
+    x = torch.zeros(1, device=on.device)
     return lambda: x.add_(1.0)
 
 
-def _launch_eager(_: Cell, bench: Workbench) -> Prepared:
-    return Prepared([_small_kernel(bench)] * _LAUNCHES, mode="eager")
+def _launch_eager(_: Case, on: Workbench) -> Prepared:
+    return Prepared([_small_kernel(on)] * _LAUNCHES, mode="eager")
 
 
-def _launch_in_graph(_: Cell, bench: Workbench) -> Prepared:
-    return Prepared([_small_kernel(bench)] * _LAUNCHES)
+def _launch_in_graph(_: Case, on: Workbench) -> Prepared:
+    return Prepared([_small_kernel(on)] * _LAUNCHES)
 
 
-def _graph_replay(_: Cell, bench: Workbench) -> Prepared:
+def _graph_replay(_: Case, on: Workbench) -> Prepared:
     """Host seconds to replay a graph of one kernel; without graphs, to call the kernel."""
-    call = _small_kernel(bench)
+    call = _small_kernel(on)
     call()
-    if bench.device.type != "cuda":
+    if on.device.type != "cuda":
         return Prepared([call], mode="eager")
     return Prepared([capture([call])] * _LAUNCHES, mode="eager", host_only=True)
 
 
-def _host_enqueue(cell: Cell, bench: Workbench) -> Prepared:
+def _host_enqueue(case: Case, on: Workbench) -> Prepared:
     """One part of an eager step at batch 1, whose device work is short: what remains is the host's."""
-    target, head = bench.model(cell.text("model"), cell.number("layers"))
+    target, head = on.model(case.text("model"), case.number("layers"))
     dims, capacity = target.dims, cache_capacity(ENQUEUE_CONTEXT + 2)
-    kernel = bench.kernels(dims)[0]
+    kernel = on.kernels(dims)[0]
     state = random_state(target, _ENQUEUE_BATCH, ENQUEUE_CONTEXT, 1, capacity)
     token = state.tokens[:, :1]
-    if cell.text("part") == "layer":
+    if case.text("part") == "layer":
         plan = plan_attention(kernel, state.lengths, 1, capacity, dims.group)
-        hidden, angles = bench.random(_ENQUEUE_BATCH, 1, dims.hidden), state.angles[plan.slots]
+        hidden, angles = on.random(_ENQUEUE_BATCH, 1, dims.hidden), state.angles[plan.slots]
 
         def layer_call(layer: LayerWeights, cache: LayerCache) -> Call:
             return lambda: decoder_layer(hidden, layer, cache, dims, plan, angles)
 
         pairs = zip(target.layers, state.target_cache, strict=True)
         return Prepared([layer_call(layer, cache) for layer, cache in pairs], host_only=True)
-    if cell.text("part") == "draft_pass":
-        feature = bench.random(_ENQUEUE_BATCH, 1, dims.hidden)
+    if case.text("part") == "draft_pass":
+        feature = on.random(_ENQUEUE_BATCH, 1, dims.hidden)
         return Prepared(
             [lambda: draft_pass(head, target, state, token, feature, state.lengths, kernel)], host_only=True
         )
     draft = propose(head, target, state, 1, Sampling(), (kernel, kernel))
-    logits = bench.random(_ENQUEUE_BATCH, 2, dims.vocabulary)
+    logits = on.random(_ENQUEUE_BATCH, 2, dims.vocabulary)
 
     def tail() -> None:
         verify(
@@ -105,7 +104,7 @@ def _host_enqueue(cell: Cell, bench: Workbench) -> Prepared:
     return Prepared([tail], host_only=True)
 
 
-HOST_OPERATORS: dict[str, Callable[[Cell, Workbench], Prepared]] = {
+HOST_OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
     "device_copy": _device_copy,
     "host_to_device": _host_copy(True),
     "device_to_host": _host_copy(False),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from rlsim.calibration.rejection import Draft, draw, sampling_probabilities, verify
+from bench.rejection import Draft, draw, sampling_probabilities, verify
 
 VOCABULARY = 6
 SAMPLES = 40_000
