@@ -63,14 +63,13 @@ def deal(distribution: str, tokens: int, experts: int, top_k: int) -> NDArray[np
         loads = ((high**power - low**power) * quantile + low**power) ** (1.0 / power)
     counts = _whole_loads(loads, assigned, tokens)
     # Sorted by expert and read in strides of T, no token meets an expert twice, since none has more than T entries.
-    listed: NDArray[np.int64] = np.repeat(np.arange(experts), counts)
-    return np.stack(np.split(listed, top_k), axis=1)
+    return np.stack(np.split(np.repeat(np.arange(experts), counts), top_k), axis=1)
 
 
 def _whole_loads(loads: NDArray[np.float64], assigned: int, most: int) -> NDArray[np.int64]:
     """Whole numbers [E] in proportion to ``loads`` as far as none exceeds ``most``; they sum to ``assigned``."""
     reached = np.rint(np.cumsum(loads) / loads.sum() * assigned).astype(np.int64)
-    counts = np.minimum(np.diff(reached, prepend=0), most)
+    counts: NDArray[np.int64] = np.minimum(np.diff(reached, prepend=0), most)
     while (left := assigned - int(counts.sum())) > 0:
         room = np.argsort(counts, kind="stable")[:left]
         counts[room] += counts[room] < most

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rlsim.calibration.columns import BoolArray, Columns, Efficiencies, FloatArray, take
+from rlsim.calibration.lower_bounds import element_bytes, least_time, least_work
 from rlsim.calibration.package_tables import Sheet
 from rlsim.calibration.table_checks import BULK_S, GRAPH_LAUNCH_S, LAUNCH_BOUND_S
-from rlsim.calibration.table_work import Work, element_bytes, least_work
 from rlsim.hardware.table_files import LATENCY, TableLayout
 from rlsim.hardware.tables import Efficiency
 
@@ -68,25 +68,27 @@ def efficiencies(tables: Mapping[str, Columns], sheet: Sheet) -> Efficiencies:
         key = "kv_precision" if "kv_precision" in table else "precision"
         for precision in np.unique(table[key]):
             rows = take(table, table[key] == precision)
-            fitted = _fit(name, rows, _full_work(name, rows, sheet))
+            fitted = _fit(name, rows, sheet)
             if fitted != Efficiency():
                 found.setdefault(name, {})[str(precision)] = fitted
     return found
 
 
-def _full_work(name: str, rows: Columns, sheet: Sheet) -> Work:
-    """Work without the leniency of the checks: no cache, activations counted, attention in BF16."""
-    work = least_work(name, rows, sheet)
-    num_bytes = work.num_bytes
-    flops = work.flops
-    if name == "gemm":
-        num_bytes = num_bytes + rows["m"] * (2.0 * rows["n"] + rows["k"] * element_bytes(rows["precision"]))
-    peak_flops = work.peak_flops if "precision" in rows else np.full_like(flops, sheet.flops["bf16"])
-    return Work(flops, peak_flops, num_bytes, work.bytes_per_s)
+def _ideal(name: str, rows: Columns, sheet: Sheet) -> tuple[FloatArray, FloatArray]:
+    """Seconds of the rows' arithmetic and bytes without the leniency of the checks: activations counted, attention in
+    BF16, nothing in the cache.
+    """
+    least, moved = least_time(name, rows, sheet), least_work(name, rows)
+    compute_s = least.compute_s if "precision" in rows else moved.flops / sheet.flops["bf16"]
+    if name != "gemm":
+        return compute_s, least.moved_s
+    activations = rows["m"] * (2.0 * rows["n"] + rows["k"] * element_bytes(rows["precision"]))
+    return compute_s, least.moved_s + activations / sheet.hbm_bytes_per_s
 
 
-def _fit(name: str, rows: Columns, work: Work) -> Efficiency:
-    latency, compute_s, memory_s = rows["latency_s"], work.compute_s(), work.memory_s()
+def _fit(name: str, rows: Columns, sheet: Sheet) -> Efficiency:
+    latency = rows["latency_s"]
+    compute_s, memory_s = _ideal(name, rows, sheet)
     bulk = np.maximum(compute_s, memory_s) > BULK_S
     by_compute = (compute_s > BOUND_RATIO * memory_s) & bulk
     by_memory = (memory_s > BOUND_RATIO * compute_s) & bulk

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from rlsim.calibration.columns import Columns, FloatArray, row_count
 from rlsim.calibration.package_tables import Sheet
+from rlsim.costs import work
+from rlsim.costs.work import Work
 from rlsim.units import BYTES_PER_ELEMENT
 
 L2_BYTES = {80: 40 * 2**20, 90: 50 * 2**20, 100: 126 * 2**20}
@@ -32,35 +34,35 @@ tables is then that of all weights, at 85 to 97 % of the HBM bandwidth)."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """Per row: FLOPs with the peak rate they run at, and bytes that must come from memory or link with their rate."""
+class LeastTime:
+    """Least seconds of each row: of its arithmetic at the peak rate, and of its bytes at the full bandwidth, all of
+    them (``moved_s``) or those that no cache can have held (``memory_s``).
+    """
 
-    flops: FloatArray
-    peak_flops: FloatArray
-    num_bytes: FloatArray
-    bytes_per_s: float
-    cache_bytes: float = 0.0
-
-    def compute_s(self) -> FloatArray:
-        """Seconds of the arithmetic at the peak rate."""
-        return self.flops / self.peak_flops
-
-    def memory_s(self) -> FloatArray:
-        """Seconds of the bytes beyond the cache at the full bandwidth."""
-        return np.maximum(self.num_bytes - self.cache_bytes, 0.0) / self.bytes_per_s
+    compute_s: FloatArray
+    moved_s: FloatArray
+    memory_s: FloatArray
 
 
-def least_work(name: str, table: Columns, sheet: Sheet) -> Work:
-    """Work of the rows of operation ``name`` (see TableLayout for the names).
+def least_time(name: str, table: Columns, sheet: Sheet) -> LeastTime:
+    """Least seconds of the rows of operation ``name`` (see TableLayout for the names).
 
     Attention over an FP8 cache may run its arithmetic in FP8, and is held against that rate.
     """
-    flops, num_bytes = _COUNTERS[name](table)
+    least = least_work(name, table)
     if name in ("all_reduce", "collectives", "moe_a2a"):
-        return Work(flops, np.ones(row_count(table)), num_bytes, sheet.link_bytes_per_s)
+        link_s = least.bytes / sheet.link_bytes_per_s
+        return LeastTime(np.zeros_like(link_s), link_s, link_s)
     precision = table["precision"] if "precision" in table else table["kv_precision"]
     peak = np.array([sheet.flops.get(str(word), np.nan) for word in precision])
-    return Work(flops, peak, num_bytes, sheet.hbm_bytes_per_s, l2_bytes(sheet))
+    beyond = np.maximum(least.bytes - l2_bytes(sheet), 0.0)
+    rate = sheet.hbm_bytes_per_s
+    return LeastTime(least.flops / peak, least.bytes / rate, beyond / rate)
+
+
+def least_work(name: str, table: Columns) -> Work:
+    """FLOP and bytes that the rows of operation ``name`` cannot do without."""
+    return _COUNTERS[name](table)
 
 
 def l2_bytes(sheet: Sheet) -> float:
@@ -73,34 +75,40 @@ def element_bytes(precision: NDArray[Any]) -> FloatArray:
     return np.array([BYTES_PER_ELEMENT[str(word).removesuffix("_block")] for word in precision])
 
 
-def _gemm(table: Columns) -> tuple[FloatArray, FloatArray]:
-    m, n, k = (table[name].astype(np.float64) for name in ("m", "n", "k"))
-    return 2 * m * n * k, n * k * element_bytes(table["precision"])
+def _floats(table: Columns, *names: str) -> list[FloatArray]:
+    return [table[name].astype(np.float64) for name in names]
 
 
-def _decode_attention(table: Columns) -> tuple[FloatArray, FloatArray]:
-    cached = table["batch"].astype(np.float64) * table["context_tokens"] * table["head_dim"]
-    return 4 * cached * table["heads"], 2 * cached * table["kv_heads"] * element_bytes(table["kv_precision"])
+def _gemm(table: Columns) -> Work:
+    m, n, k = _floats(table, "m", "n", "k")
+    return work.gemm(m, n, k, element_bytes(table["precision"]), activation_bytes=0.0)
 
 
-def _prefill_attention(table: Columns) -> tuple[FloatArray, FloatArray]:
-    square = table["batch"].astype(np.float64) * table["prompt_tokens"] ** 2
-    return 2 * square * table["heads"] * table["head_dim"], np.zeros(row_count(table))
+def _decode_attention(table: Columns) -> Work:
+    batch, context, heads, kv_heads, head_dim = _floats(
+        table, "batch", "context_tokens", "heads", "kv_heads", "head_dim"
+    )
+    return work.decode_attention(batch, context, heads, kv_heads, head_dim, element_bytes(table["kv_precision"]))
 
 
-def _mla_decode(table: Columns) -> tuple[FloatArray, FloatArray]:
+def _prefill_attention(table: Columns) -> Work:
+    batch, prompt, heads, head_dim = _floats(table, "batch", "prompt_tokens", "heads", "head_dim")
+    return _compute_only(work.causal_attention_flops(batch * prompt**2, heads, head_dim))
+
+
+def _mla_decode(table: Columns) -> Work:
     cached = table["batch"].astype(np.float64) * table["context_tokens"]
     width = MLA_KV_LATENT + MLA_ROPE
     flops = 2 * cached * table["heads"] * (width + MLA_KV_LATENT)
-    return flops, cached * width * element_bytes(table["kv_precision"])
+    return Work(flops, cached * width * element_bytes(table["kv_precision"]))
 
 
-def _mla_prefill(table: Columns) -> tuple[FloatArray, FloatArray]:
-    square = table["batch"].astype(np.float64) * table["prompt_tokens"] ** 2
-    return square * table["heads"] * (MLA_NOPE + MLA_ROPE + MLA_VALUE), np.zeros(row_count(table))
+def _mla_prefill(table: Columns) -> Work:
+    batch, prompt, heads = _floats(table, "batch", "prompt_tokens", "heads")
+    return _compute_only(batch * prompt**2 * heads * (MLA_NOPE + MLA_ROPE + MLA_VALUE))
 
 
-def _moe(table: Columns) -> tuple[FloatArray, FloatArray]:
+def _moe(table: Columns) -> Work:
     """Weights count only where a balanced router touches all experts."""
     ungated = np.zeros(row_count(table), dtype=bool)
     for hidden, width in UNGATED:
@@ -109,18 +117,26 @@ def _moe(table: Columns) -> tuple[FloatArray, FloatArray]:
     assigned = table["tokens"].astype(np.float64) * table["top_k"]
     all_touched = (table["distribution"] == "balanced") & (assigned >= TOUCHED * table["experts"])
     weights = np.where(all_touched, table["experts"] * matrices * element_bytes(table["precision"]), 0.0)
-    return 2 * matrices * assigned / table["expert_parallel"], weights / table["expert_parallel"]
+    return Work(2 * matrices * assigned / table["expert_parallel"], weights / table["expert_parallel"])
 
 
-def _collective(table: Columns) -> tuple[FloatArray, FloatArray]:
+def _collective(table: Columns) -> Work:
     gpus = table["num_gpus"].astype(np.float64)
-    return np.zeros(row_count(table)), table["message_bytes"] * (gpus - 1) / gpus
+    return _bytes_only(table["message_bytes"] * (gpus - 1) / gpus)
 
 
-def _moe_a2a(table: Columns) -> tuple[FloatArray, FloatArray]:
+def _moe_a2a(table: Columns) -> Work:
     """At least one copy of each token in FP8 leaves the rank unless all its experts are there."""
     remote = 1.0 - 1.0 / table["expert_parallel"]
-    return np.zeros(row_count(table)), table["tokens"] * table["hidden"] * remote
+    return _bytes_only(table["tokens"] * table["hidden"] * remote)
+
+
+def _compute_only(flops: FloatArray) -> Work:
+    return Work(flops, np.zeros_like(flops))
+
+
+def _bytes_only(moved: FloatArray) -> Work:
+    return Work(np.zeros_like(moved), moved)
 
 
 _COUNTERS = {
