@@ -39,7 +39,7 @@ def describe(device: torch.device, cases: str) -> Metadata:
         device_type=device.type,
         device_count=torch.cuda.device_count() if on_gpu else 1,
         device_memory_bytes=properties.total_memory if properties else memory,
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         numpy=numpy.__version__,
         python=platform.python_version(),
         machine=platform.machine(),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlsim.calibration import attention
+from bench import attention
 from bench.attention import (
     AttentionPlan,
     cached_attention,

@@ -1,79 +1,34 @@
-"""Operators: every cell of a CPU grid can be prepared and run; the expert layer computes what its definition says."""
+"""Operators: every case of a CPU can be prepared and run; the expert layer computes what its definition says."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 
-from rlsim.calibration.cases import ENQUEUE_CONTEXT, collectives, gemm, moe, prefill_attention
-from bench.cases import Cell
+from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
 from bench.collectives import measure_collectives
-from bench.cases import MODELS, ModelDims, model_dims
-from rlsim.calibration.grids import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, Grid, cells_of
-from bench.moe import moe_feed_forward, random_experts, route, routing_load
+from bench.moe import deal, moe_feed_forward, random_experts, route, routing_load
 from bench.operators import OPERATORS, prepare
 from bench.training import NEEDS_GRADIENTS, training_layer
 from bench.transformer import random_layer, rope_table
 from bench.workbench import Workbench
-from bench import BenchError
 
 CPU = torch.device("cpu")
-COLLECTIVES = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
+LAWS = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 
 
-def test_every_operator_of_a_grid_prepares_and_runs(tiny_grid: Grid) -> None:
-    bench = Workbench(CPU)
-    cells = [cell for cell in cells_of(tiny_grid, False, False, 1) if cell.op not in COLLECTIVES]
-    assert {cell.op for cell in cells} == set(OPERATORS) - {"host_to_device", "device_to_host"}
-    for cell in cells:
-        with torch.inference_mode(cell.op not in NEEDS_GRADIENTS):
-            for call in prepare(cell, bench).calls:
+def test_every_operator_of_a_list_prepares_and_runs(tiny: CaseList) -> None:
+    on = Workbench(CPU, tiny.models)
+    cases = [case for case in tiny.cases if case.op not in COLLECTIVES]
+    assert {case.op for case in cases} == set(OPERATORS) - {"host_to_device", "device_to_host"}
+    for case in cases:
+        with torch.inference_mode(case.op not in NEEDS_GRADIENTS):
+            for call in prepare(case, on).calls:
                 call()
 
 
-@pytest.mark.parametrize("grid", [GPU_QUICK, GPU_FULL, CPU_QUICK, CPU_FULL])
-def test_grids_are_complete_and_without_duplicates(grid: Grid) -> None:
-    cells = cells_of(grid, True, True, 2)
-    assert len({cell.key for cell in cells}) == len(cells)
-    assert {cell.op for cell in cells} == set(OPERATORS) | COLLECTIVES
-    assert all(
-        cell.number("batch") * cell.number("context") <= grid.max_cached_tokens
-        for cell in cells
-        if "attention" in cell.op and "context" in dict(cell.params)
-    )
-
-
-def test_composites_are_measured_at_points_that_no_operator_was_measured_at() -> None:
-    for grid in (GPU_FULL, CPU_QUICK, CPU_FULL):
-        assert {context for _, _, context in grid.composites}.isdisjoint(grid.contexts) or grid is GPU_FULL
-        assert {batch for batch, _, _ in grid.composites} - set(grid.batches)
-
-
-def test_declared_work() -> None:
-    dims = model_dims("qwen3-8b")
-    product = gemm(8, 4096, 4096)
-    assert (product.flops, product.bytes) == (2 * 8 * 4096**2, 2 * (4096**2 + 2 * 8 * 4096))
-    causal = prefill_attention(1, 2, dims)
-    assert causal.flops == 4 * 3 * dims.heads * dims.head_dim
-    mixture = model_dims("qwen3-30b-a3b")
-    one, many = moe(1, mixture, "balanced"), moe(4096, mixture, "balanced")
-    weights = 3 * mixture.hidden * mixture.width * 2
-    assert one.bytes == pytest.approx(8 * weights + 2 * 2 * mixture.hidden)
-    assert many.bytes == pytest.approx(128 * weights + 4096 * 2 * 2 * mixture.hidden, rel=1e-6)
-
-
-def test_cell_keys_do_not_depend_on_the_order_of_parameters() -> None:
-    assert Cell("op", (("a", 1), ("b", 2))).key == Cell("op", (("b", 2), ("a", 1))).key
-
-
-def test_shipped_dimensions_are_consistent() -> None:
-    for name in MODELS:
-        dims = model_dims(name)
-        assert dims.heads % dims.kv_heads == 0
-        assert dims.qkv_width == (dims.heads + 2 * dims.kv_heads) * dims.head_dim
-    with pytest.raises(BenchError, match="no dimensions for model 'gpt'"):
-        model_dims("gpt")
-    with pytest.raises(BenchError, match="kv_heads=3 does not divide heads=4"):
-        model_dims({"hidden": 8, "heads": 4, "kv_heads": 3, "head_dim": 2, "width": 8, "vocabulary": 4})
+def test_case_keys_do_not_depend_on_the_order_of_parameters() -> None:
+    assert Case("op", {"a": 1, "b": 2}).key == Case("op", {"b": 2, "a": 1}).key
 
 
 def test_expert_layer_is_the_weighted_sum_of_its_experts() -> None:
@@ -90,13 +45,29 @@ def test_expert_layer_is_the_weighted_sum_of_its_experts() -> None:
     assert torch.allclose(moe_feed_forward(x, weights, 2), expected, atol=1e-5)
 
 
-def test_skewed_routing_is_measurably_less_balanced() -> None:
-    generator = torch.Generator().manual_seed(1)
-    router = torch.randn(32, 64, generator=generator) / 8
-    x = torch.randn(512, 64, generator=generator)
-    _, even = routing_load(route(x, router, 2)[1], 32)
-    _, uneven = routing_load(route(x, router, 2, torch.randn(32, generator=generator))[1], 32)
-    assert uneven > even >= 1.0
+@pytest.mark.parametrize("distribution", ["balanced", "power_law_1.01", "power_law_1.2"])
+@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 16, 2), (3, 128, 8), (64, 16, 2), (4096, 128, 8)])
+def test_tokens_are_dealt_to_distinct_experts_one_for_each_place(
+    distribution: str, tokens: int, experts: int, top_k: int
+) -> None:
+    chosen = deal(distribution, tokens, experts, top_k)
+    assert chosen.shape == (tokens, top_k)
+    assert chosen.min() >= 0 and chosen.max() < experts
+    assert all(len(set(row)) == top_k for row in chosen.tolist())
+
+
+def test_loads_follow_the_named_distribution() -> None:
+    """Balanced loads differ by one token at most; those of a power law have its density at every quantile."""
+    tokens, experts, top_k = 4096, 128, 8
+    loads = {name: np.bincount(deal(name, tokens, experts, top_k).ravel(), minlength=experts) for name in LAWS}
+    assert np.ptp(loads["balanced"]) <= 1
+    for name, alpha in LAWS.items():
+        if alpha:
+            inside = loads[name][(loads[name] > 5) & (loads[name] < tokens)]
+            transformed = np.sort(inside.astype(float)) ** (1 - alpha)
+            assert np.ptp(np.diff(transformed)) < 0.3 * abs(np.diff(transformed).mean())
+    imbalance = [routing_load(deal(name, tokens, experts, top_k), experts)[1] for name in LAWS]
+    assert imbalance[0] == 1.0 and imbalance[1] > 3 and imbalance[2] > imbalance[1]
 
 
 def test_training_layer_is_causal() -> None:
@@ -112,11 +83,7 @@ def test_training_layer_is_causal() -> None:
 
 
 def test_collectives_run_between_two_processes() -> None:
-    cells = collectives((4096, 65536), 2)
-    samples = dict(measure_collectives(cells, CPU))
-    assert list(samples) == cells
-    assert all(sample.seconds_median > 0 for sample in samples.values())
-
-
-def test_host_work_is_measured_where_the_device_has_little_to_do() -> None:
-    assert all(min(grid.contexts) >= ENQUEUE_CONTEXT for grid in (GPU_QUICK, GPU_FULL, CPU_QUICK, CPU_FULL))
+    cases = [Case(op, {"bytes": size, "ranks": 2, "mode": "eager"}) for size in (4096, 65536) for op in COLLECTIVES]
+    samples = list(measure_collectives(cases, CPU))
+    assert [case for case, _ in samples] == cases
+    assert all(sample.seconds_median > 0 for _, sample in samples)

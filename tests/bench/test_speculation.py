@@ -7,6 +7,7 @@ import torch
 from scipy.stats import chi2
 
 from bench.cases import ModelDims
+from bench.rejection import sampling_probabilities
 from bench.speculation import (
     Sampling,
     State,
@@ -18,7 +19,6 @@ from bench.speculation import (
     speculative_step,
     target_forward,
 )
-from bench.rejection import sampling_probabilities
 
 CPU = torch.device("cpu")
 KERNELS = ("sdpa_masked", "sdpa_masked")

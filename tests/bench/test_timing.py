@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from rlsim.calibration import timing
-from bench.timing import Limits, Watch, measure, summarise
+from bench import timing
+from bench.timing import StopRule, Watch, measure, summarise
 
 CPU = torch.device("cpu")
 
@@ -48,26 +48,26 @@ def test_median_quantiles_and_spread() -> None:
 
 
 def test_a_steady_call_stops_at_the_least_number_of_repeats(clock: Clock) -> None:
-    sample = measure([spend(clock, [0.01])], CPU, "eager", Limits(min_repeats=7, max_seconds=10.0))
+    sample = measure([spend(clock, [0.01])], CPU, "eager", StopRule(min_repeats=7, max_seconds=10.0))
     assert sample.repeats == 7
     assert math.isclose(sample.seconds_median, 0.01)
     assert sample.spread < 1e-9
 
 
 def test_the_first_pass_is_warm_up(clock: Clock) -> None:
-    sample = measure([spend(clock, [5.0, 0.01])], CPU, "eager", Limits(max_seconds=60.0))
+    sample = measure([spend(clock, [5.0, 0.01])], CPU, "eager", StopRule(max_seconds=60.0))
     assert math.isclose(sample.seconds_high, 0.01)
 
 
 def test_a_noisy_call_ends_at_the_time_bound(clock: Clock) -> None:
     noisy = spend(clock, [0.01, *[0.01, 0.05] * 500])
-    sample = measure([noisy], CPU, "eager", Limits(max_repeats=10_000, max_seconds=1.0))
+    sample = measure([noisy], CPU, "eager", StopRule(max_repeats=10_000, max_seconds=1.0))
     assert clock.now == pytest.approx(1.0, abs=0.06)
     assert sample.spread > 0.1
 
 
 def test_seconds_are_per_call_of_the_pass(clock: Clock) -> None:
-    sample = measure([spend(clock, [0.01])] * 4, CPU, "eager", Limits(max_seconds=10.0))
+    sample = measure([spend(clock, [0.01])] * 4, CPU, "eager", StopRule(max_seconds=10.0))
     assert math.isclose(sample.seconds_median, 0.01)
 
 
@@ -145,9 +145,9 @@ def test_graph_replay_is_timed_without_the_gaps_of_eager_launches(monkeypatch: p
     fake = FakeDevice(monkeypatch)
     calls = [fake.kernel(2e-6, gap_s=5e-6)] * 3
     cuda = torch.device("cuda")
-    assert measure(calls, cuda, "graph", Limits()).seconds_median == pytest.approx(2e-6)
+    assert measure(calls, cuda, "graph", StopRule()).seconds_median == pytest.approx(2e-6)
     assert fake.graphs == 1
-    assert measure(calls, cuda, "eager", Limits()).seconds_median == pytest.approx(7e-6)
+    assert measure(calls, cuda, "eager", StopRule()).seconds_median == pytest.approx(7e-6)
 
 
 def test_a_failed_capture_ends_the_capture_and_leaves_the_collector_on(monkeypatch: pytest.MonkeyPatch) -> None:

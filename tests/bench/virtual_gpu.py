@@ -251,7 +251,7 @@ def _no_backward(out: Tensor, inputs: list[Tensor], upstream: Tensor) -> None:
 @contextlib.contextmanager
 def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
     """Everything inside runs as on one GPU of ``capability``."""
-    from rlsim.calibration import runner, timing
+    from bench import run, timing
 
     clock, fake, host_generator = Clock(), FakeTensorMode(), torch.Generator
     gpu, properties = (
@@ -287,7 +287,7 @@ def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
         stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
         stack.enter_context(mock.patch.object(torch, "Generator", lambda device=None: host_generator()))
         stack.enter_context(mock.patch.object(timing, "time", simulated))
-        stack.enter_context(mock.patch.object(runner, "time", simulated))
+        stack.enter_context(mock.patch.object(run, "time", simulated))
         stack.enter_context(mock.patch.object(timing, "_PASS_SECONDS", _PASS_S))
         stack.enter_context(gpu)
         yield gpu

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
-from rlsim.calibration.cases import collectives
 from rlsim.calibration.command import calibrate_measurements, profile_name
-from rlsim.calibration.comparison import compare
 from rlsim.calibration.fit import fit_measurements
 from rlsim.calibration.grids import CPU_QUICK, GPU_QUICK, cells_of
+
+from rlsim.calibration.cases import collectives
+from rlsim.calibration.comparison import compare
 from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile

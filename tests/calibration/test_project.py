@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rlsim.calibration.grids import Grid
 from typer.testing import CliRunner
 
 from rlsim.calibration import runner
-from rlsim.calibration.grids import Grid
 from rlsim.cli import app
 from rlsim.hardware.tables import OperatorTables
 
