@@ -59,7 +59,7 @@ def _composites(
 GPU_QUICK = CaseAxes(
     models=("qwen3-8b", "qwen3-30b-a3b"),
     checked_model="qwen3-8b",
-    checked_layers=4,
+    checked_layers=8,
     tensor_parallel=(1,),
     rows=(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 8192),
     batches=(1, 4, 16, 64, 256),
@@ -82,7 +82,7 @@ GPU_QUICK = CaseAxes(
 GPU_FULL = CaseAxes(
     models=("qwen3-8b", "qwen3-30b-a3b", "qwen3-32b", "llama-3.1-8b"),
     checked_model="qwen3-8b",
-    checked_layers=4,
+    checked_layers=8,
     tensor_parallel=(1, 2, 4),
     rows=tuple(sorted({*powers(1, 16384), *powers(24, 1536)})),
     batches=powers(1, 256),

@@ -93,6 +93,14 @@ class EngineLayers:
             return self.operators.latent_projections(self.card, self.attention_tp, precision, kv, tokens)
         return self.operators.gemms(tokens, work.attention_matrices(self.card, self.attention_tp), precision)
 
+    def prefill_module(self, tokens: FloatArray, prompt_tokens: float) -> Timed | None:
+        """Attention with its projections of one layer, as measured together; None where they are priced apart."""
+        if self.card.mla is None:
+            return None
+        precision, kv = self.engine.weight_precision, self.engine.kv_precision
+        tokens = np.maximum(tokens, 1.0)
+        return self.operators.latent_prefill(self.card, self.attention_tp, precision, kv, tokens, prompt_tokens)
+
     def _experts(self, tokens: FloatArray) -> Timed:
         card, engine, moe = self.card, self.engine, self.card.moe
         if moe is None:

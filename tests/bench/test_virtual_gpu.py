@@ -31,7 +31,7 @@ from rlsim.costs import draft, layers
 GPU = torch.device("cuda", 0)
 AXES = replace(
     GPU_QUICK,
-    checked_layers=4,
+    checked_layers=8,
     rows=(1, 16, 64),
     batches=(1, 16, 64),
     queries=(1, 4),
