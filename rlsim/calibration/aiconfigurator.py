@@ -61,7 +61,6 @@ SOURCES = (
     Source(files.MOE, "moe", "moe", package_files.adapt_moe),
     Source(files.ALL_REDUCE, "comm", "custom_allreduce", package_files.adapt_all_reduce),
     Source(files.COLLECTIVES, "comm", "nccl", package_files.adapt_collectives, NCCL),
-    Source(files.MOE_A2A, "comm", "moe_a2a", package_files.adapt_moe_a2a),
 )
 
 

@@ -50,7 +50,7 @@ def least_time(name: str, table: Columns, sheet: Sheet) -> LeastTime:
     Attention over an FP8 cache may run its arithmetic in FP8, and is held against that rate.
     """
     least = least_work(name, table)
-    if name in ("all_reduce", "collectives", "moe_a2a"):
+    if name in ("all_reduce", "collectives"):
         link_s = least.bytes / sheet.link_bytes_per_s
         return LeastTime(np.zeros_like(link_s), link_s, link_s)
     precision = table["precision"] if "precision" in table else table["kv_precision"]
@@ -125,12 +125,6 @@ def _collective(table: Columns) -> Work:
     return _bytes_only(table["message_bytes"] * (gpus - 1) / gpus)
 
 
-def _moe_a2a(table: Columns) -> Work:
-    """At least one copy of each token in FP8 leaves the rank unless all its experts are there."""
-    remote = 1.0 - 1.0 / table["expert_parallel"]
-    return _bytes_only(table["tokens"] * table["hidden"] * remote)
-
-
 def _compute_only(flops: FloatArray) -> Work:
     return Work(flops, np.zeros_like(flops))
 
@@ -150,5 +144,4 @@ _COUNTERS = {
     "moe": _moe,
     "all_reduce": _collective,
     "collectives": _collective,
-    "moe_a2a": _moe_a2a,
 }

@@ -67,9 +67,6 @@ MOE = TableLayout(
 )
 ALL_REDUCE = TableLayout("all_reduce", ("mode", "num_gpus"), ("message_bytes",), (1.0,))
 COLLECTIVES = TableLayout("collectives", ("op", "num_gpus"), ("message_bytes",), (1.0,))
-MOE_A2A = TableLayout(
-    "moe_a2a", ("mode", "phase", "hidden", "top_k", "experts", "expert_parallel"), ("tokens",), (1.0,)
-)
 VERIFY_ATTENTION = TableLayout(
     "verify_attention",
     ("head_dim", "kv_precision", "heads", "kv_heads"),
@@ -84,7 +81,7 @@ REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queri
 """Acceptance test and residual draw; queries is k+1."""
 LAYOUTS = (
     GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
-    ALL_REDUCE, COLLECTIVES, MOE_A2A, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
+    ALL_REDUCE, COLLECTIVES, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
 )  # fmt: skip
 
 

@@ -1,69 +1,55 @@
 """From measurements to tables and a profile, on times that follow a known roofline."""
 
-import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from rlsim.calibration.command import calibrate_measurements, profile_name
-from rlsim.calibration.fit import fit_measurements
-from rlsim.calibration.grids import CPU_QUICK, GPU_QUICK, cells_of
 
-from rlsim.calibration.cases import collectives
+from bench.cases import Case, CaseList
+from bench.measurements import Measurement, Measurements, Metadata, Sample, read_measurements, write_measurements
+from rlsim.calibration.calibrate import calibrate_measurements, profile_name
+from rlsim.calibration.case_axes import CPU_QUICK
+from rlsim.calibration.cases import case_list, collectives, engine_step
 from rlsim.calibration.comparison import compare
-from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES
+from rlsim.calibration.measured_tables import make_tables
+from rlsim.calibration.selfcheck import CheckedPoint, SelfCheck, card_of, check_text
+from rlsim.costs.fabric import Fabric
+from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, elementwise
+from rlsim.costs.operators import KERNEL_FLOOR_S, Operators
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.tables import OperatorTables
 
+NODE = ("gpus_per_node", "nvlink_domain_gpus")
 FLOPS, BANDWIDTH, FLOOR_S = 2e12, 1e11, 1e-6
+CPU = Metadata(
+    benchmark_version="abc", cases="custom", date="2026-01-02T03:04:05+00:00", device="Some CPU", device_type="cpu",
+    device_count=1, device_memory_bytes=2**34, host_memory_bytes=2**34, host_cpu="Some CPU", torch="2.13.0",
+)  # fmt: skip
+SOME_GPU = replace(CPU, device="Some GPU", device_type="cuda")
 
 
 def roofline(flops: float, moved: float) -> float:
     return FLOOR_S + max(flops / FLOPS, moved / BANDWIDTH)
 
 
-def measurements(folder: Path, cells: list[Any], **circumstances: Any) -> Path:
-    records = [
-        {
-            "cell": cell.key,
-            "op": cell.op,
-            "params": dict(cell.params),
-            "flops": cell.flops,
-            "bytes": cell.bytes,
-            "sample": {
-                "seconds_median": roofline(cell.flops, cell.bytes),
-                "seconds_low": 0.0,
-                "seconds_high": 1.0,
-                "repeats": 7,
-                "spread": 0.01,
-                "throttled": False,
-            },
-        }
-        for cell in cells
-    ]
-    known = {
-        "device": "Some CPU",
-        "device_type": "cpu",
-        "device_count": 1,
-        "device_memory_bytes": 2**34,
-        "host_memory_bytes": 2**34,
-        "host_cpu": "Some CPU",
-        "torch": "2.13.0",
-        "date": "2026-01-02T03:04:05+00:00",
-        "benchmark_version": "abc",
-        **circumstances,
-    }
-    path = folder / "measurements.json"
-    path.write_text(json.dumps({"schema": "rlsim.measurements/1", "circumstances": known, "cells": records}))
-    return path
+def measurements(folder: Path, wanted: CaseList, cases: Sequence[Case], metadata: Metadata = CPU) -> Path:
+    """File of ``cases`` that took their roofline each."""
+    records = []
+    for case in cases:
+        seconds = roofline(case.flops, case.bytes)
+        records.append(Measurement(case, Sample(seconds, 0.9 * seconds, 1.1 * seconds, 7, 0.01)))
+    write_measurements(folder / "measurements.json", Measurements(metadata, wanted.models, records))
+    return folder / "measurements.json"
 
 
 @pytest.fixture
 def fitted(tmp_path: Path) -> Path:
-    measurements(tmp_path, cells_of(CPU_QUICK, False, False, 2))
+    wanted = case_list("cpu", True)
+    measurements(tmp_path, wanted, wanted.cases)
     calibrate_measurements(tmp_path, tmp_path)
     return tmp_path
 
@@ -79,8 +65,46 @@ def test_tables_give_back_the_measured_times(fitted: Path) -> None:
     decode = tables.decode_attention_s(8, 2, 32, "bf16", 4, 513)
     assert decode is not None
     assert bool(decode.measured)
-    reduce = tables.all_reduce_s(2, 65536, graph=False)
-    assert reduce is not None
+    assert tables.all_reduce_s(2, 65536, graph=False) is not None
+    uneven = tables.moe_s("bf16", 256, 64, 2, 16, 1, 1, "power_law_1.2", 64)
+    assert uneven is not None and bool(uneven.measured)
+
+
+def test_an_eager_all_reduce_less_its_launch_serves_captured_iterations_as_modelled(fitted: Path) -> None:
+    profile = load_profile(fitted / "cpu_local.yaml")
+    profile = profile.model_copy(update={key: profile.gpus_per_node.model_copy(update={"value": 2.0}) for key in NODE})
+    tables = OperatorTables.load("cpu_local", "measured", fitted)
+    eager = tables.all_reduce_s(2, [4096.0, 2**20], graph=False)
+    assert eager is not None
+    found = Fabric(profile, tables).all_reduce(2, [4096.0, 2**20])
+    wanted = np.maximum(eager.seconds - profile.eager_launch_s.value, KERNEL_FLOOR_S)
+    np.testing.assert_allclose(found.seconds, wanted, rtol=1e-9)
+    assert found.measured.tolist() == [0.0, 0.0]
+
+
+def test_a_replayed_all_reduce_is_the_one_of_captured_iterations(tmp_path: Path) -> None:
+    wanted = case_list("cuda", True)
+    both = [case for mode in ("eager", "graph") for case in collectives((65536, 2**20), 4, mode)]
+    cases = [replace(case, bytes=case.bytes * (1 if case.params["mode"] == "graph" else 3)) for case in both]
+    measurements(tmp_path, wanted, [*wanted.cases[:400], *cases], SOME_GPU)
+    calibrate_measurements(tmp_path, tmp_path, name="mine")
+    tables = OperatorTables.load("mine", "measured", tmp_path)
+    replayed, eager = (tables.all_reduce_s(4, 2**20, graph=graph) for graph in (True, False))
+    assert replayed is not None and eager is not None
+    assert replayed.measured and replayed.seconds < eager.seconds / 2
+    gather = tables.collective_s("all_gather", 4, 2**20)
+    assert gather is not None and gather.seconds == pytest.approx(roofline(0, 0.75 * 2**20), rel=1e-3)
+
+
+def test_elementwise_kernels_are_priced_as_measured(fitted: Path) -> None:
+    dims = case_list("cpu", True).models["tiny"]
+    operators = Operators(load_profile(fitted / "cpu_local.yaml"), OperatorTables.load("cpu_local", "measured", fitted))
+    found = elementwise(operators, card_of(dims), np.array([64.0]), 1, dims.width)
+    row = 64 * 2.0
+    qk, kv = (dims.heads + dims.kv_heads) * dims.head_dim, dims.kv_heads * dims.head_dim
+    moved = [*(2 * [2 * row * dims.hidden, 3 * row * dims.hidden]), 3 * row * dims.width, 2 * row * qk, 4 * row * kv]
+    assert found.seconds[0] == pytest.approx(sum(roofline(0.0, size) for size in moved), rel=0.02)
+    assert found.measured[0] == 1.0
 
 
 def test_profile_is_valid_and_holds_the_measured_rates(fitted: Path) -> None:
@@ -93,12 +117,12 @@ def test_profile_is_valid_and_holds_the_measured_rates(fitted: Path) -> None:
 
 
 def test_a_launch_on_an_unknown_gpu_is_its_share_of_an_eager_layer(tmp_path: Path) -> None:
-    path = measurements(tmp_path, cells_of(GPU_QUICK, True, True, 1), device="Some GPU", device_type="cuda")
+    wanted = case_list("cuda", True)
+    path = measurements(tmp_path, wanted, wanted.cases, SOME_GPU)
     made = load_profile(calibrate_measurements(path, tmp_path).profile)
-    records = json.loads(path.read_text())["cells"]
-    layer = next(r for r in records if r["op"] == "host_enqueue" and r["params"]["part"] == "layer")
-    per_launch = layer["sample"]["seconds_median"] / (ATTENTION_LAUNCHES + DENSE_LAUNCHES)
-    assert made.eager_launch_s.value == pytest.approx(per_launch, rel=1e-3)
+    enqueued = read_measurements(path).of("host_enqueue")
+    layer = next(record.seconds for record in enqueued if record.case.text("part") == "layer")
+    assert made.eager_launch_s.value == pytest.approx(layer / (ATTENTION_LAUNCHES + DENSE_LAUNCHES), rel=1e-3)
 
 
 def test_one_query_stands_beside_several_of_the_same_kernel(fitted: Path) -> None:
@@ -120,15 +144,15 @@ def test_circumstances_state_origin_errors_and_efficiency(fitted: Path) -> None:
     assert (fitted / "cpu_local" / "measured" / "selfcheck.txt").read_text().startswith("self-check on Some CPU")
 
 
-def test_every_cell_keeps_its_provenance(fitted: Path) -> None:
+def test_every_case_keeps_its_provenance(fitted: Path) -> None:
     cells = pq.read_table(fitted / "cpu_local" / "measured" / "cells.parquet").to_pylist()
-    assert len(cells) == len(cells_of(CPU_QUICK, False, False, 2))
+    assert len(cells) == len(case_list("cpu", True).cases)
     assert all(cell["seconds_median"] > 0 and cell["repeats"] == 7 for cell in cells)
 
 
 def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_tables(tmp_path: Path) -> None:
-    cells = [*cells_of(GPU_QUICK, True, True, 1), *collectives((65536,), 2)]
-    path = measurements(tmp_path, cells, device="NVIDIA H200", device_type="cuda")
+    wanted = case_list("cuda", True)
+    path = measurements(tmp_path, wanted, wanted.cases, replace(SOME_GPU, device="NVIDIA H200"))
     result = calibrate_measurements(path, tmp_path, merge_over="vllm")
     shipped, made = load_profile("h200_sxm"), load_profile(result.profile)
     assert result.name == "h200_sxm"
@@ -136,9 +160,9 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
     assert made.host_link_bandwidth_bytes_per_s.source == "measured"
     assert made.eager_launch_s == shipped.eager_launch_s, "an engine's own launches are known of this device"
     assert "measured over imported (h200_sxm, vllm) seconds" in result.text
-    records = json.loads(path.read_text())["cells"]
-    ratios = {ratio.op: ratio for ratio in compare(records, OperatorTables.load("h200_sxm", "vllm"))}
-    assert ratios["gemm bf16"].cells > 50
+    imported = OperatorTables.load("h200_sxm", "vllm")
+    ratios = {ratio.op: ratio for ratio in compare(read_measurements(path), imported)}
+    assert ratios["gemm bf16"].cases > 50
     merged = pq.read_table(tmp_path / "h200_sxm" / "vllm" / "gemm.parquet").column("kernel").to_pylist()
     assert sum(kernel.startswith("rlsim: ") for kernel in merged) > 50
     used = OperatorTables.load(str(made.operator_tables), "vllm")
@@ -153,9 +177,10 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
 
 def test_a_partial_run_is_refused_and_the_good_fit_stays(fitted: Path) -> None:
     before = (fitted / "cpu_local.yaml").read_bytes()
-    measurements(fitted, cells_of(CPU_QUICK, False, False, 2)[3:10])
+    wanted = case_list("cpu", True)
+    path = measurements(fitted, wanted, wanted.cases[3:10])
     with pytest.raises(InputError, match="lack"):
-        fit_measurements(fitted / "measurements.json", fitted, "cpu_local")
+        make_tables(read_measurements(path), fitted, "cpu_local")
     assert (fitted / "cpu_local.yaml").read_bytes() == before
 
 
@@ -163,7 +188,7 @@ def test_missing_and_foreign_files_are_one_message(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read"):
         calibrate_measurements(tmp_path, tmp_path)
     (tmp_path / "measurements.json").write_text("{}")
-    with pytest.raises(InputError, match="no measurement of rlsim"):
+    with pytest.raises(InputError, match="is no measurement"):
         calibrate_measurements(tmp_path, tmp_path)
 
 
@@ -180,3 +205,12 @@ def test_missing_and_foreign_files_are_one_message(tmp_path: Path) -> None:
 )
 def test_profile_names_of_known_and_unknown_devices(device: str, name: str) -> None:
     assert profile_name(device, "cuda") == name
+
+
+def test_errors_are_median_and_ninetieth_percentile_of_absolute_values() -> None:
+    step = engine_step("m", 1, 1, 0, 1, "graph")
+    points = tuple(CheckedPoint(step, 1.0, 1.0 + error / 100) for error in (-10, 1, 2, 3, 4, 5, 6, 7, 8, 20))
+    check = SelfCheck("d", points)
+    assert check.median_abs_error == pytest.approx(0.055)
+    assert check.p90_abs_error == pytest.approx(0.10)
+    assert "graph: median error 5.5 %, p90 10.0 % over 10 engine steps" in check_text(check)
