@@ -7,7 +7,7 @@ sources and from the data themselves) is stated in ``calibration/README.md``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -49,7 +49,7 @@ class Sheet:
     flops: peak dense FLOP/s by precision. hbm_bytes_per_s, link_bytes_per_s: per GPU, link in one direction.
     """
 
-    flops: dict[str, float]
+    flops: Mapping[str, float]
     hbm_bytes_per_s: float
     link_bytes_per_s: float
     compute_capability: int
