@@ -18,6 +18,7 @@ def calibrate(
     backend: o.BackendOption = "vllm",
     only_list: o.ListOption = False,
     device: o.DeviceOption = None,
+    cases: o.CasesOption = None,
     quick: o.QuickOption = False,
     restart: o.RestartOption = False,
     measurements: o.MeasurementsOption = None,
@@ -26,16 +27,19 @@ def calibrate(
     name: o.ResultNameOption = None,
     out: o.CalibrationOption = None,
 ) -> None:
-    """Make calibrations: one of --device, --from, --from-measurements, --from-steps.
+    """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps.
 
-    --device measures this machine (operators, host, a speculative step) and checks the fit against composites it
-    has not seen. --from aiconfigurator imports measured tables (extra 'aic'). --from-steps fits the few global
-    parameters that no operator table holds to RL steps that you measured; name the result in simulation.parameters.
+    --device measures this machine (operators, host, engine steps) and checks the cost model against engine steps
+    that no table holds; --cases writes what another machine is to measure. --from aiconfigurator imports measured
+    tables (extra 'aic'). --from-steps fits the few global parameters that no operator table holds to RL steps that
+    you measured; name the result in simulation.parameters.
     """
-    ways = [origin is not None, device is not None, measurements is not None, steps is not None]
-    if sum(ways) != 1:
-        raise InputError("calibrate needs one of --device, --from, --from-measurements, --from-steps")
-    if origin is not None:
+    ways = [origin is not None, device is not None or cases is not None, measurements is not None]
+    if sum([*ways, steps is not None]) != 1:
+        raise InputError("calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps")
+    if cases is not None:
+        print_answer(_write_cases(device or "cuda", quick, cases))
+    elif origin is not None:
         print_answer(_import(system, backend, only_list, out))
     elif device is not None:
         print_answer(_measure(device, quick, restart, name, out))
@@ -56,15 +60,21 @@ def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str
     return replace(report, folder=target / report.system / report.backend).text()
 
 
+def _write_cases(device: str, quick: bool, cases: Path) -> str:
+    from rlsim.calibration.calibrate import write_case_list
+
+    return write_case_list(device, quick, cases)
+
+
 def _measure(device: str, quick: bool, restart: bool, name: str | None, out: Path | None) -> str:
-    from rlsim.calibration.command import calibrate_device
+    from rlsim.calibration.calibrate import calibrate_device
 
     folder = out or Path("calibration_" + device.replace(":", "_"))
     return calibrate_device(device, folder, quick, resume=not restart, name=name).text
 
 
 def _fit_measurements(measurements: Path, name: str | None, merge_over: str | None, out: Path | None) -> str:
-    from rlsim.calibration.command import calibrate_measurements
+    from rlsim.calibration.calibrate import calibrate_measurements
 
     folder = out or (measurements if measurements.is_dir() else measurements.parent)
     return calibrate_measurements(measurements, folder, name, merge_over).text

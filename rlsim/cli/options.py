@@ -142,9 +142,13 @@ DeviceOption = Annotated[
 ]
 QuickOption = Annotated[bool, typer.Option("--quick", help="--device: about a minute instead of ten.")]
 RestartOption = Annotated[bool, typer.Option("--restart", help="--device: forget what was measured before.")]
+CasesOption = Annotated[
+    Path | None,
+    typer.Option("--cases", metavar="FILE", help="Write what `python -m bench` measures on --device (cuda)."),
+]
 MeasurementsOption = Annotated[
     Path | None,
-    typer.Option("--from-measurements", metavar="DIR", help="Fit what `python -m rlsim.calibration.measure` wrote."),
+    typer.Option("--from-measurements", metavar="DIR", help="Make tables of what `python -m bench` wrote."),
 ]
 ResultNameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the profile or parameters.")]
 MergeOption = Annotated[
