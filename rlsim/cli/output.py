@@ -12,7 +12,7 @@ from rlsim.errors import InputError
 
 GLYPHS = "█▓░─"
 """Characters that a terminal must be able to show before it gets any of them."""
-DEFAULT_WIDTH, LEAST_WIDTH, MOST_WIDTH = 100, 60, 120
+DEFAULT_WIDTH, LEAST_WIDTH, MOST_WIDTH = 100, 72, 120
 """Columns of text without a terminal, and the least and most of one."""
 
 
