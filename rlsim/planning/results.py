@@ -256,7 +256,7 @@ class PhaseChange:
 class Comparison:
     """B against A. differences: dotted key -> (value in A, value in B); None where a side lacks the key.
 
-    modes: sync or async; in an asynchronous one the generation of ``phases`` is the exposed one, what the trainer waits.
+    modes: sync or async; of an asynchronous one ``phases`` holds the exposed generation, which the trainer waits for.
     paired: both drew the same work, so that ``speedup`` (step of A over step of B) is taken replication by replication.
     """
 
