@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from rlsim.errors import readable
 from rlsim.report import words
 from rlsim.report.bounds import bounds_lines, provenance_lines
 from rlsim.report.columns import Paint
@@ -14,8 +15,13 @@ from rlsim.results import Arm, MemoryUse, Projection
 from rlsim.units import GIB
 
 BAR_CELLS = 24
-UNITS = {"_bytes_per_s": "GiB/s", "_ms": "ms", "_s": "s", "_bytes": "GiB"}
-"""How facts of these names are shown; everything else is a plain number."""
+FACT_LABELS = {
+    "tokens_per_s": "generated tokens per second",
+    "iterations_per_s": "iterations per second",
+    "peak_kv_tokens": "peak KV cache (tokens)",
+    "mean_context_tokens": "mean context (tokens)",
+}
+"""Facts whose name is no label; of the others the name is one, and the number has no unit."""
 ASCII_GLYPHS = str.maketrans({"█": "#", "▓": "+", "░": ".", "─": "-"})
 
 
@@ -44,7 +50,9 @@ def _head(projection: Projection, width: int, paint: Paint) -> list[str]:
     mode = "asynchronous" if words.is_async(projection) else "synchronous"
     about = f"{projection.scenario}: {projection.model}, {mode}, seed {projection.seed}, digest {projection.digest}"
     lines = [paint.bold(line) for line in words.wrapped(words.headline(projection), width)]
-    return lines + [paint.dim(line) for text in (projection.question, about) for line in textwrap.wrap(text, width)]
+    return lines + [
+        paint.dim(line) for text in (projection.question, about) for line in textwrap.wrap(readable(text), width)
+    ]
 
 
 def _memory(projection: Projection, width: int, paint: Paint) -> list[str]:
@@ -80,7 +88,7 @@ def _facts(projection: Projection, paint: Paint) -> list[str]:
     names = list(dict.fromkeys(name for arm in arms for name, _ in arm.statistics.items()))
     if not names:
         return []
-    rows = [(_fact_label(name), *(_fact(arm, name) for arm in arms)) for name in names]
+    rows = [(FACT_LABELS.get(name) or words.plain(name), *(_fact(arm, name) for arm in arms)) for name in names]
     heads = ("", "baseline", "candidate") if len(arms) == 2 else ("", "")
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     lines = [
@@ -90,28 +98,16 @@ def _facts(projection: Projection, paint: Paint) -> list[str]:
     return [paint.bold("Facts"), *([paint.dim(lines[0])] if len(arms) == 2 else []), *lines[1:]]
 
 
-def _unit(name: str) -> str:
-    """Unit part of a fact's name: at its end, or ``_ms_`` within it; empty where it has none."""
-    return next((part for part in UNITS if name.endswith(part)), "_ms" if "_ms_" in name else "")
-
-
-def _fact_label(name: str) -> str:
-    unit = _unit(name)
-    return words.plain(name.replace(unit, "", 1)) + f" ({UNITS[unit]})" if unit else words.plain(name)
-
-
 def _fact(arm: Arm, name: str) -> str:
     value = dict(arm.statistics.items()).get(name)
     if value is None:
         return "-"
-    if name.endswith("_share"):
-        return percent(value)
-    return number(value / GIB if UNITS.get(_unit(name), "").startswith("GiB") else value)
+    return percent(value) if name.endswith("_share") else number(value)
 
 
 def _numbered(title: str, entries: Sequence[str], width: int, paint: Paint) -> list[str]:
     lines = [paint.bold(title)] if entries else []
     digits = len(str(len(entries)))
     for index, entry in enumerate(entries, start=1):
-        lines += words.hanging(entry, digits + 4, width, f"  {index:>{digits}}. ")
+        lines += words.hanging(readable(entry), digits + 4, width, f"  {index:>{digits}}. ")
     return lines

@@ -144,14 +144,14 @@ def test_provenance_bar_shows_every_root_in_proportion():
     assert [bar.count(glyph) for glyph in "█▓░"] == [39, 0, 1]
 
 
-def test_facts_carry_units_and_dashes():
+def test_facts_have_labels_and_dashes():
     made = sample.sync_sample()
-    facts = {"eager_share": 0.25, "peak_bytes": 2.0**31, "draft_pass_ms": 1.5, "preemptions": 12345.0}
+    facts = {"tokens_per_s": 31_808.0, "iterations_per_s": 131.9, "preemptions": 12345.0}
     text = render(replace(made, candidate=replace(made.candidate, facts=facts)))
-    assert line_of(text, "eager share").split()[-3:] == ["-", "25", "%"]
-    assert line_of(text, "peak (GiB)").split()[-2:] == ["-", "2"]
-    assert line_of(text, "draft pass (ms)").split()[-1] == "1.5"
+    assert line_of(text, "generated tokens per second").split()[-2:] == ["-", "31,808"]
+    assert line_of(text, "iterations per second").split()[-1] == "131.9"
     assert line_of(text, "preemptions").split()[-1] == "12,345"
+    assert "(s)" not in text
 
 
 def test_assumptions_are_numbered_and_hang():

@@ -1,0 +1,397 @@
+"""Every coefficient of the costs, pinned by arithmetic where it is used, on a device without tables.
+
+The figures are written out: a coefficient that is imported from the code would move with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import builders
+import numpy as np
+import pytest
+
+from rlsim.costs import work
+from rlsim.costs.draft import Drafting
+from rlsim.costs.fabric import Fabric
+from rlsim.costs.interface import Part, PhaseCost, add_up
+from rlsim.costs.iteration import captured_sizes
+from rlsim.costs.layers import EngineLayers
+from rlsim.costs.memory import engine_memory, trainer_memory
+from rlsim.costs.operators import Operators
+from rlsim.costs.packing import MicroBatches, micro_batches
+from rlsim.costs.parallel import train_layout, weight_tensors
+from rlsim.costs.refit import WeightMovement
+from rlsim.costs.training import TrainingCosts
+from rlsim.costs.training_layer import LayerTime, TrainingLayers
+from rlsim.hardware.cards import load_card
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.scenario import Scenario
+
+BARE = builders.without_tables("h100_sxm")
+BANDWIDTH = 3.35e12 * 0.8
+"""HBM3 of an H100 SXM at the share assumed where nothing was measured."""
+MATRIX_RATE = 989e12 * 0.7
+EAGLE = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}
+VOCABULARY = 151_936
+ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, real_tokens=8192.0, steps=1)
+
+
+def exactly(value: float) -> object:
+    return pytest.approx(value, rel=1e-9)
+
+
+def scenario(model: str = "qwen3-8b", hardware: HardwareProfile = BARE, **sections: object) -> Scenario:
+    return builders.scenario(model, hardware, **sections)
+
+
+def training(given: Scenario, efficiency: float = 1.0) -> TrainingCosts:
+    own = replace(builders.PLAIN, dense_efficiency=efficiency, moe_efficiency=efficiency, moe_host_layer_s=0.0)
+    device = Operators(given.hardware, None), Fabric(given.hardware, None)
+    return TrainingCosts(given.model, given.trainer, *device, own.training, given.cluster.training)
+
+
+def layers(given: Scenario) -> EngineLayers:
+    return EngineLayers(given.model, given.engine, Operators(given.hardware, None), Fabric(given.hardware, None))
+
+
+def seconds(parts: tuple[Part, ...], name: str) -> float:
+    return sum(part.seconds for part in parts if part.name == name)
+
+
+def total(parts: tuple[Part, ...]) -> float:
+    return sum(part.seconds for part in parts)
+
+
+# --- one layer of the trainer -----------------------------------------------------------------------------------------
+
+
+def layer_time(**seconds: float) -> LayerTime:
+    """A layer with round times; what is not named takes none."""
+    device = {name: Part(name, seconds.get(name, 0.0), "compute", "modelled", 1.0) for name in DEVICE}
+    return LayerTime(
+        **device,
+        communication_s=seconds.get("out", 0.0),
+        communication_backward_s=seconds.get("back", 0.0),
+        floor_s=seconds.get("floor", 0.0),
+    )
+
+
+DEVICE = ("products", "attention", "elementwise")
+
+
+def test_backward_takes_two_products_two_and_a_half_attentions_and_twice_the_traffic() -> None:
+    assert total(layer_time(products=1.0, attention=1.0).backward()) == 2.0 + 2.5
+    assert total(layer_time(products=1.0).backward()) == 2.0
+    assert total(layer_time(attention=1.0).backward()) == 2.5
+    assert total(layer_time(elementwise=1.0).backward()) == 2.0
+    assert total(layer_time(out=1.0, back=3.0).forward()) == 1.0
+    assert total(layer_time(out=1.0, back=3.0).backward()) == 3.0
+
+
+def test_a_host_floor_holds_once_forward_and_twice_backward() -> None:
+    layer = layer_time(products=1.0, attention=1.0, floor=4.0)
+    assert seconds(layer.forward(), "host floor") == 2.0
+    assert seconds(layer.backward(), "host floor") == 8.0 - 4.5
+    assert seconds(layer_time(products=5.0, floor=4.0).forward(), "host floor") == 0.0
+
+
+def test_recomputation_repeats_nothing_the_attention_or_the_layer() -> None:
+    layer = layer_time(products=1.0, attention=3.0, elementwise=0.5)
+    assert [total(layer.recomputed(kind)) for kind in ("none", "selective", "full")] == [0.0, 3.0, 4.5]
+
+
+def test_only_the_forward_pass_rests_on_measurements() -> None:
+    layer = layer_time(products=1.0, attention=1.0)
+    assert sum(part.seconds * part.measured for part in layer.forward()) == 2.0
+    assert sum(part.seconds * part.measured for part in layer.backward()) == 0.0
+
+
+def test_an_efficiency_stretches_a_time_and_leaves_its_measured_seconds() -> None:
+    given = builders.scenario()
+    shared = given.model, given.trainer, builders.operators(given.hardware), builders.fabric(given.hardware)
+    full, half = (
+        TrainingLayers(*shared, replace(builders.PLAIN, dense_efficiency=e).training).layer(ONE, False).products
+        for e in (1.0, 0.5)
+    )
+    assert full.measured > 0.9
+    assert half.seconds == exactly(2 * full.seconds)
+    assert half.seconds * half.measured == exactly(full.seconds * full.measured)
+
+
+def test_ring_traffic_goes_round_once_forward_and_twice_backward() -> None:
+    """Keys and values of one other rank: 2 x 8 heads x 128 x 2 bytes a token, hidden by nothing at one short sequence
+    each, where the attention takes the least time of a kernel."""
+    given = scenario(trainer={"context_parallel": 2, "recompute": "full"})
+    short = MicroBatches(1, 65_536.0, 65_536.0, 65_536.0, 1)
+    layer = training(given).layers.layer(short, False)
+    wire = given.hardware.nvlink_latency_s.value + 0.5 * 65_536 * 2 * 8 * 128 * 2 / (450e9 * 0.75)
+    attention = layer.attention.seconds
+    assert layer.communication_s == exactly(wire - attention)
+    assert layer.communication_backward_s == exactly(2 * wire - 2.5 * attention)
+
+
+def test_elementwise_traffic_of_a_dense_layer_and_permutation_of_a_moe_layer() -> None:
+    """Dense: 8 rows of hidden and 3 of width a token; experts: 8 rows of hidden and 6 of each of 8 routed copies."""
+    dense = training(scenario()).layers.layer(ONE, False).elementwise.seconds
+    assert dense == exactly(8192 * (8 * 4096 + 3 * 12_288) * 2 / BANDWIDTH)
+    given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8})
+    experts = training(given).layers.layer(ONE, True).elementwise.seconds
+    assert experts == exactly(8192 * (8 * 2048 * 2 + 6 * 8 * 2048 * 2) / BANDWIDTH)
+
+
+def test_a_dense_layer_launches_seventeen_kernels_and_a_fifth_more() -> None:
+    given = scenario(trainer={"host_launch_s": 1e-3})
+    assert training(given).layers.layer(ONE, False).floor_s == exactly(17 * 1.2 * 1e-3)
+
+
+@pytest.mark.parametrize(("expert_parallel", "factor"), [(8, 1.0), (4, 2.0), (2, 4.0)])
+def test_the_floor_of_a_moe_layer_grows_beyond_sixteen_experts_on_a_rank(expert_parallel: int, factor: float) -> None:
+    given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": expert_parallel, "tensor_parallel": 1})
+    own = replace(builders.PLAIN, moe_host_layer_s=0.005).training
+    device = Operators(BARE, None), Fabric(BARE, None)
+    assert TrainingLayers(given.model, given.trainer, *device, own).layer(ONE, True).floor_s == exactly(0.005 * factor)
+
+
+def test_tensor_parallel_layers_gather_and_scatter_twice_and_experts_exchange_twice() -> None:
+    given = scenario("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
+    found, fabric = training(given).layers, Fabric(BARE, None)
+    row = 8192 * 2048 * 2
+    pair = float(fabric.collective("all_gather", 2, row).seconds + fabric.collective("reduce_scatter", 2, row).seconds)
+    exchange = float(fabric.collective("alltoall", 8, row * 8 / 2).seconds)
+    assert found.layer(ONE, False).communication_s == exactly(2 * pair)
+    assert found.layer(ONE, True).communication_s == exactly(pair + 2 * exchange)
+
+
+# --- passes of the trainer --------------------------------------------------------------------------------------------
+
+
+def test_head_and_loss_run_once_forward_and_twice_backward() -> None:
+    costs = training(scenario(trainer={"recompute": "none"}))
+    forward, step = costs.forward(ONE).parts, costs.step(ONE).parts
+    for name in ("LM head", "loss"):
+        assert seconds(step, name) - seconds(forward, name) == exactly(2 * seconds(forward, name))
+    assert seconds(forward, "loss") == exactly(8192 * VOCABULARY * 4 * 6 / BANDWIDTH)
+    assert seconds(forward, "LM head") == exactly(2 * 8192 * VOCABULARY * 4096 / MATRIX_RATE)
+
+
+def test_the_bubble_is_one_stage_less_than_the_pipeline_for_each_optimizer_step() -> None:
+    given = scenario(trainer={"pipeline_parallel": 4, "recompute": "full"})
+    batch = replace(ONE, count=5, steps=3)
+    parts = training(given).forward(batch).parts
+    stage = sum(seconds(parts, name) for name in (*DEVICE, "communication", "host floor")) / 15
+    assert seconds(parts, "pipeline bubble") == exactly(3 * 3 * stage)
+
+
+def test_adam_moves_its_state_twice_and_muon_multiplies_five_times_besides() -> None:
+    adam, muon = (training(scenario(trainer={"optimizer": kind})) for kind in ("adam", "muon"))
+    elements = adam.layout.optimizer_parameters
+    assert adam.optimizer_s() == exactly(elements * (2 * 12 + 4 + 2) / BANDWIDTH)
+    assert muon.optimizer_s() - adam.optimizer_s() == exactly(5 * 6 * 4096 * elements / MATRIX_RATE)
+
+
+def test_gradients_are_scattered_in_four_bytes_and_weights_gathered_in_two() -> None:
+    costs, fabric = training(scenario()), Fabric(BARE, None)
+    elements = costs.layout.dense_parameters
+    wire = fabric.collective("reduce_scatter", 8, 4 * elements).seconds
+    wire = wire + fabric.collective("all_gather", 8, 2 * elements).seconds
+    assert costs._gradient_exposed_s(0.0) == exactly(float(wire))
+    hidden = float(fabric.collective("reduce_scatter", 8, 4 * elements).seconds) / 2
+    gather = float(fabric.collective("all_gather", 8, 2 * elements).seconds)
+    assert costs._gradient_exposed_s(hidden) == exactly(max(0.0, gather - hidden))
+
+
+def test_fsdp_gathers_once_forward_and_twice_backward_and_scatters_four_bytes() -> None:
+    costs, fabric = training(scenario(trainer={"backend": "fsdp", "recompute": "full"})), Fabric(BARE, None)
+    size = costs.layout.parameters * 2
+    gather = float(fabric.collective("all_gather", 8, size).seconds)
+    scatter = float(fabric.collective("reduce_scatter", 8, 2 * size).seconds)
+    assert costs._fsdp_exposed_s(0.0, backward=False) == exactly(gather)
+    assert costs._fsdp_exposed_s(0.0, backward=True) == exactly(2 * gather + scatter)
+    assert costs._fsdp_exposed_s(gather, backward=False) == 0.0
+
+
+# --- the engine -------------------------------------------------------------------------------------------------------
+
+
+def test_sampling_reads_and_writes_the_logits_four_times() -> None:
+    drawn = layers(scenario()).head_components(np.array([1000.0]), np.array([1000.0]))["sampling"]
+    assert drawn.seconds[0] == exactly(1000 * VOCABULARY * 4 * 4 / BANDWIDTH)
+
+
+def test_rejection_passes_five_times_over_all_positions_and_launches_twenty_kernels() -> None:
+    given = scenario(speculation=EAGLE)
+    drafting = Drafting(layers(given), given.speculation, 1e-5)
+    assert drafting.rejection(np.array([1000.0])).seconds[0] == exactly(4000 * VOCABULARY * 4 * 5 / BANDWIDTH)
+    assert drafting.rejection(np.array([1.0])).seconds[0] == exactly(20 * 1e-5)
+
+
+def test_a_draft_pass_outside_graphs_launches_its_layer_and_its_proposer() -> None:
+    given = scenario(speculation={**EAGLE, "draft_graph": False})
+    drafting = Drafting(layers(given), given.speculation, 1.0)
+    assert drafting.passes(np.array([1.0]), np.array([False])).seconds[0] == exactly(3 * (32 + 17))
+
+
+def test_an_mtp_layer_projects_two_hidden_states_and_an_eagle_head_three_once() -> None:
+    tokens = np.array([5000.0])
+    card = load_card("deepseek-v3")
+    latent = builders.scenario(
+        "deepseek-v3",
+        BARE,
+        cluster={"num_gpus": 256},
+        engine={"tensor_parallel": 32, "weight_precision": "fp8"},
+        trainer={"expert_parallel": 16, "pipeline_parallel": 16},
+        speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.5},
+    )
+    mtp = Drafting(layers(latent), latent.speculation, 0.0)
+    draft = mtp.draft
+    assert draft is not None
+    bare = mtp._own_layers(tokens, draft) | mtp.layers.head_components(tokens, tokens, (draft.vocab_size, 7168))
+    fusion = mtp._pass(tokens, tokens, draft, False).seconds - sum(timed.seconds for timed in bare.values())
+    assert fusion[0] == exactly(2 * 5000 * 7168 * 2 * card.hidden_size / MATRIX_RATE)
+    given = scenario(speculation=EAGLE)
+    eagle = Drafting(layers(given), given.speculation, 0.0)
+    assert eagle.draft is not None
+    first, later = (eagle._pass(tokens, tokens, eagle.draft, first).seconds for first in (True, False))
+    assert (first - later)[0] == exactly(2 * 5000 * 4096 * 3 * 4096 / MATRIX_RATE)
+
+
+def test_a_pass_launches_eleven_six_and_fifteen_kernels_and_two_reductions_a_layer() -> None:
+    assert layers(scenario()).launches() == 36 * 17
+    assert layers(scenario(engine={"tensor_parallel": 2})).launches() == 36 * 19
+    assert layers(scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8})).launches() == 48 * 26
+
+
+def test_elementwise_kernels_of_a_layer_take_at_least_four_floors() -> None:
+    found = layers(scenario()).layer_components(np.array([1.0]), True, 1.0, 0.0)["elementwise"]
+    assert found.seconds[0] == exactly(4 * 2.5e-6)
+
+
+def test_eight_more_kernels_are_launched_outside_the_graph() -> None:
+    given = scenario(engine={"cuda_graphs": False, "host_iteration_s": 0.0, "host_sequence_s": 0.0})
+    slow = builders.scaled(BARE, "eager_launch_s", 100.0)
+    costs = builders.Costs(builders.scenario("qwen3-8b", slow, engine=given.engine.model_dump())).iteration_costs
+    device = sum(t.seconds[1] for name, t in costs.components.items() if name in LAYER_PARTS)
+    launch = slow.eager_launch_s.value
+    assert costs.components["eager launches"].seconds[1] == exactly((36 * 17 + 8) * launch - device)
+
+
+LAYER_PARTS = {"attention projections", "feed-forward", "elementwise"}
+
+
+def test_captured_sizes_step_by_eight_to_256_and_by_sixteen_beyond() -> None:
+    assert captured_sizes(2).tolist() == [1, 2]
+    assert captured_sizes(24).tolist() == [1, 2, 4, 8, 16, 24]
+    assert captured_sizes(288).tolist()[-4:] == [248, 256, 272, 288]
+
+
+def test_the_context_table_has_64_points() -> None:
+    assert builders.Costs(scenario()).iteration.attention_s.shape[1] == 64
+
+
+def test_all_reduces_of_a_layer_are_two() -> None:
+    given = scenario(engine={"tensor_parallel": 2})
+    found = layers(given).layer_components(np.array([64.0]), True, 1.0, 0.0)["all-reduce"]
+    assert found.seconds[0] == exactly(2 * float(Fabric(BARE, None).all_reduce(2, 64 * 4096 * 2).seconds))
+
+
+# --- operators and links ----------------------------------------------------------------------------------------------
+
+
+def test_a_device_without_tables_reaches_seventy_percent_of_its_rate_and_eighty_of_its_bandwidth() -> None:
+    operators = Operators(BARE, None)
+    large = operators.gemm(np.array([65_536.0]), work.Matrix("m", 8192, 8192), "bf16")
+    assert large.seconds[0] == exactly(2 * 65_536 * 8192 * 8192 / MATRIX_RATE)
+    assert operators.stream(np.array([1e9])).seconds[0] == exactly(1e9 / BANDWIDTH)
+    assert operators.stream(np.array([0.0]), 3.0).seconds[0] == exactly(3 * 2.5e-6)
+    assert operators.gemm(np.array([1.0]), work.Matrix("m", 1, 1), "bf16").seconds[0] == exactly(2.5e-6)
+
+
+def test_links_carry_three_quarters_of_their_rate() -> None:
+    fabric, latency = Fabric(BARE, None), BARE.nvlink_latency_s.value
+    rate = 450e9 * 0.75
+    assert float(fabric.collective("all_gather", 4, 1e9).seconds) == exactly(3 * latency + 0.75e9 / rate)
+    assert float(fabric.all_reduce(4, 1e9).seconds) == exactly(4 * latency + 1.5e9 / rate)
+    assert float(fabric.host_copy(1e9).seconds) == exactly(1e9 / (BARE.host_link_bandwidth_bytes_per_s.value * 0.75))
+
+
+def test_a_group_over_nodes_waits_for_the_network_between_them() -> None:
+    fabric, latency = Fabric(BARE, None), BARE.network_latency_s.value
+    network = BARE.network_bandwidth_bytes_per_s.value * 0.75
+    size, inside = 1e9, float(Fabric(BARE, None).collective("all_gather", 8, 1e9).seconds)
+    across = max(inside, size * 3 / 4 / 8 / network) + 3 * latency
+    assert float(fabric.collective("all_gather", 32, size).seconds) == exactly(across)
+    exchange = max(float(fabric.collective("alltoall", 8, size).seconds), size * 0.75 / network) + 3 * latency
+    assert float(fabric.collective("alltoall", 32, size).seconds) == exactly(exchange)
+    reduce = float(fabric.all_reduce(8, size).seconds)
+    hops = 2 * 2 * latency + 2 * 3 / 4 * size / 8 / network
+    assert float(fabric.all_reduce(32, size).seconds) == pytest.approx(reduce + hops, rel=0.05)
+
+
+# --- memory and weights -----------------------------------------------------------------------------------------------
+
+
+def test_memory_of_an_engine_gpu() -> None:
+    parts = engine_memory(scenario(engine={"max_batched_tokens": 8192, "max_captured_tokens": 8})).parts
+    assert parts["runtime"] == 2 * 2**30
+    assert parts["graphs"] == 4 * 10 * 2**20
+    assert parts["activations"] == 8192 * 4096 * 8 * 2
+
+
+def test_memory_of_a_training_gpu() -> None:
+    """34 bytes a token and hidden unit of each layer, or one layer of them and the inputs of all."""
+    tokens, sections = 4096, {"tensor_parallel": 8}
+    plain, again = (
+        trainer_memory(scenario(trainer={**sections, "recompute": kind, "micro_batch_tokens": tokens}))
+        for kind in ("none", "full")
+    )
+    assert plain["activations"] == exactly(36 * tokens * 4096 * 34 / 8)
+    assert again["activations"] == exactly((36 * tokens * 4096 * 2 + tokens * 4096 * 34) / 8)
+    assert plain["logits"] == exactly(2 * tokens * VOCABULARY / 8 * 4)
+    layout = train_layout(scenario(trainer=sections).trainer, load_card("qwen3-8b"), 8)
+    assert plain["weights"] == exactly(2 * layout.parameters)
+    assert plain["gradients"] == exactly(4 * layout.parameters)
+
+
+def test_weight_tensors_are_eight_three_and_three() -> None:
+    assert weight_tensors(load_card("qwen3-8b")) == 36 * (8 + 3) + 3
+    assert weight_tensors(load_card("qwen3-30b-a3b")) == 48 * (8 + 1 + 3 * 128) + 3
+
+
+def test_copies_to_the_host_go_out_and_in() -> None:
+    given = scenario(trainer={"recompute": "full", "reference_logprobs": True})
+    movement = WeightMovement(given, Fabric(BARE, None), builders.PLAIN)
+    rate = BARE.host_link_bandwidth_bytes_per_s.value * 0.75
+    layout = train_layout(given.trainer, given.model, 8)
+    parts = movement.prepare().parts
+    assert seconds(parts, "optimizer to host and back") == exactly(2 * 12 * layout.optimizer_parameters / rate)
+    assert seconds(parts, "policy weights to host and back") == exactly(2 * 2 * layout.parameters / rate)
+    assert movement.reference_swap_s() == exactly(4 * 2 * layout.parameters / rate)
+
+
+# --- packing and adding up --------------------------------------------------------------------------------------------
+
+
+def test_packing_rounds_bins_up_to_the_ranks_and_pads_to_the_multiple() -> None:
+    lengths = np.array([5.0, 5.0, 5.0, 5.0, 5.0])
+    packed = micro_batches(lengths, 2, 10.0, 1, 1, True)
+    assert (packed.count, packed.tokens, packed.sum_squared) == (2.0, 25 / 4, 125 / 4)
+    padded = micro_batches(lengths, 1, 8.0, 1, 4, True)
+    assert (padded.count, padded.tokens, padded.real_tokens) == (5.0, 8.0, 5.0)
+    loose = micro_batches(np.array([2.0, 4.0, 6.0]), 1, 100.0, 1, 1, False, 2)
+    assert (loose.count, loose.tokens) == (2.0, 9.0)
+    exact = micro_batches(np.array([6.0, 4.0]), 1, 10.0, 1, 1, True)
+    assert exact.count == 1.0
+
+
+def test_parts_of_equal_names_add_up_with_their_measured_seconds() -> None:
+    parts = [
+        Part("a", 1.0, "compute", "modelled", 1.0),
+        Part("b", 2.0, "memory"),
+        Part("a", 3.0, "network", "assumed"),
+        Part("c", 0.0, "none"),
+    ]
+    a, b = add_up(parts)
+    assert (a.seconds, a.measured, a.bound, a.source) == (4.0, 0.25, "network", "assumed")
+    assert b == parts[1]
+    assert PhaseCost.of(parts).repeated(2).seconds == 12.0
