@@ -66,6 +66,7 @@ ReplicationsOption = Annotated[
     int | None,
     typer.Option("--replications", metavar="N", help="Repetitions behind the intervals (simulation.replications)."),
 ]
+BriefOption = Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, or a path.")]
 
 
@@ -94,6 +95,7 @@ def project(
     out: OutOption = None,
     seed: SeedOption = None,
     replications: ReplicationsOption = None,
+    brief: BriefOption = False,
 ) -> None:
     """Project one RL step of a scenario.
 
@@ -104,7 +106,9 @@ def project(
     """
     from rlsim.loading import load_scenario
     from rlsim.projection import project as run
-    from rlsim.report import files, text
+    from rlsim.report import files
+    from rlsim.report.projection import render, render_brief
+    from rlsim.report.style import Style
 
     given = load_scenario(scenario, _with_simulation(overrides, seed, replications))
     with ProgressLine("replications") as progress:
@@ -112,7 +116,8 @@ def project(
     if out is not None:
         with staged_folder(out) as folder:
             files.write(answer, folder)
-    _say(answer.to_json() if as_json else text.render(answer))
+    written = render_brief if brief else render
+    _say(answer.to_json() if as_json else written(answer, Style.of(sys.stdout)))
 
 
 def _with_simulation(overrides: list[str] | None, seed: int | None, replications: int | None) -> list[str]:
