@@ -1,6 +1,6 @@
-"""Time of engine iterations, one by one and summed in closed form over a stretch of equal membership.
+"""Time of engine iterations, one by one and summed in closed form over a segment of equal membership.
 
-Over a stretch of m iterations with n sequences the mean context runs c_0, c_0 + g, ..., c_0 + (m - 1) g. Attention A_n
+Over a segment of m iterations with n sequences the mean context runs c_0, c_0 + g, ..., c_0 + (m - 1) g. Attention A_n
 is piecewise linear in context, so with its antiderivative F_n
 
     sum of A_n(c_i) = [F_n(c_0 + (m - 1/2) g) - F_n(c_0 - g/2)] / g,
@@ -27,10 +27,10 @@ _BOUNDLESS = 1e15
 """KV cache in tokens that stands for no limit."""
 
 
-class Timing:
+class IterationTimes:
     """An IterationTable with its antiderivatives; scalar methods for one replica, vectorised ones for many.
 
-    slots: sequences that can decode at once: max_running_sequences, within the token budget and the table.
+    max_sequences: sequences that can decode at once: max_running_sequences, within the token budget and the table.
     """
 
     def __init__(self, table: IterationTable) -> None:
@@ -39,7 +39,7 @@ class Timing:
         self.max_batched_tokens = table.max_batched_tokens
         self.kv_capacity_tokens = min(table.kv_capacity_tokens, _BOUNDLESS)
         self.chunked_prefill = table.chunked_prefill
-        self.slots = max(
+        self.max_sequences = max(
             1,
             min(
                 table.max_running_sequences,
@@ -64,7 +64,7 @@ class Timing:
         i = min(int(x), len(attention) - 2)
         return self.step[n] + attention[i] + (x - i) * (attention[i + 1] - attention[i])
 
-    def stretch(self, n: int, mean_context: float, growth: float, iterations: int) -> float:
+    def segment(self, n: int, mean_context: float, growth: float, iterations: int) -> float:
         """Seconds of ``iterations`` iterations with ``n`` sequences whose mean context grows by ``growth`` in each."""
         attention, integral = self._rows.get(n) or self._row(n)
         last = len(attention) - 2
@@ -88,7 +88,7 @@ class Timing:
     def iterations_until(
         self, time_s: float, n: int, mean_context: float, growth: float, most: tuple[int, float]
     ) -> tuple[int, float]:
-        """Fewest iterations of a :meth:`stretch` that take ``time_s`` or more, and their seconds.
+        """Fewest iterations of a :meth:`segment` that take ``time_s`` or more, and their seconds.
 
         most: iterations known to take at least that long, and their seconds. Interpolates, tries the neighbour, then
         halves: four evaluations or so, as the sum is nearly linear.
@@ -102,7 +102,7 @@ class Timing:
             else:
                 middle = (low + high) // 2
             middle = min(max(middle, low + 1), high - 1)
-            middle_s = self.stretch(n, mean_context, growth, middle)
+            middle_s = self.segment(n, mean_context, growth, middle)
             if middle_s >= time_s:
                 high, high_s = middle, middle_s
             else:
@@ -126,8 +126,8 @@ class Timing:
         low = self._attention[n, i]
         return self.table.step_s[n] + np.where(n > 0, low + (x - i) * (self._attention[n, i + 1] - low), 0.0)
 
-    def stretches(self, n: IntArray, mean_context: FloatArray, growth: FloatArray, iterations: IntArray) -> FloatArray:
-        """:meth:`stretch` over arrays."""
+    def segments(self, n: IntArray, mean_context: FloatArray, growth: FloatArray, iterations: IntArray) -> FloatArray:
+        """:meth:`segment` over arrays."""
         start = (mean_context - 0.5 * growth) * self._inverse_knot
         step = growth * self._inverse_knot
         area = self._antiderivative(n, start + iterations * step) - self._antiderivative(n, start)
@@ -161,14 +161,14 @@ class Timing:
 
 
 _KEPT = 16
-_prepared: dict[int, Timing] = {}
+_prepared: dict[int, IterationTimes] = {}
 
 
-def prepare(table: IterationTable) -> Timing:
-    """Timing of a table, prepared once and kept for the last few tables."""
+def prepare(table: IterationTable) -> IterationTimes:
+    """IterationTimes of a table, prepared once and kept for the last few tables."""
     timing = _prepared.get(id(table))
     if timing is None or timing.table is not table:
         while len(_prepared) >= _KEPT:
             del _prepared[next(iter(_prepared))]
-        timing = _prepared[id(table)] = Timing(table)
+        timing = _prepared[id(table)] = IterationTimes(table)
     return timing
