@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from bench import BenchError
 
 SCHEMA = "rlsim.cases/1"
 Value = int | str
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+MOST_BYTES = 256 * 2**20
+"""Largest file that is read."""
 CPU_CACHE_BYTES = 32 * 2**20
 """Assumed share of a CPU's last-level cache where the device does not tell."""
 ENQUEUE_CONTEXT = 128
@@ -121,7 +124,7 @@ def read_cases(path: Path) -> CaseList:
             float(content["budget_s"]),
             float(content["target_spread"]),
             models_from(content["models"]),
-            [Case(**case) for case in content["cases"]],
+            [known_fields(Case, case) for case in content["cases"]],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BenchError(f"{path} is damaged: {str(error)[:60]}") from error
@@ -129,25 +132,37 @@ def read_cases(path: Path) -> CaseList:
 
 def models_from(content: Mapping[str, Mapping[str, int]]) -> dict[str, ModelDims]:
     """Dimensions by model name, out of JSON."""
-    return {name: ModelDims(**dims) for name, dims in content.items()}
+    return {name: known_fields(ModelDims, dims) for name, dims in content.items()}
 
 
 Record = TypeVar("Record")
 
 
 def known_fields(kind: type[Record], content: Mapping[str, Any]) -> Record:
-    """``kind`` (a dataclass) from the keys of ``content`` that it knows; TypeError where one is missing."""
-    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in content.items() if name in names})
+    """``kind`` (a dataclass) from the keys of ``content`` that it knows; TypeError where one is missing or no value of
+    its type.
+    """
+    hints = get_type_hints(kind)
+    values = {name: value for name, value in content.items() if name in hints}
+    for name, value in values.items():
+        accepted = [get_origin(hint) or hint for hint in get_args(hints[name]) or (hints[name],)]
+        if get_origin(hints[name]) is Mapping:
+            accepted = [dict]
+        fits = any(isinstance(value, (int, float) if one is float else one) for one in accepted)
+        if not fits or (isinstance(value, float) and not math.isfinite(value)):
+            raise TypeError(f"{name} is {str(value)[:30]!r}")
+    return kind(**values)
 
 
 def read_json(path: Path, schema: str, what: str) -> dict[str, Any]:
     """The JSON object of ``schema`` in ``path``. BenchError that says ``what`` the file is not."""
     try:
+        if path.exists() and (not path.is_file() or path.stat().st_size > MOST_BYTES):
+            raise BenchError(f"{path} is no regular file of at most {MOST_BYTES >> 20} MiB")
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BenchError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BenchError(f"{path} is no JSON: {str(error)[:60]}") from error
     if not isinstance(content, dict) or content.get("schema") != schema:
         raise BenchError(f"{path} (schema {schema} wanted) is no {what}")

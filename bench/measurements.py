@@ -67,7 +67,7 @@ def measurement_from(content: Mapping[str, Any]) -> Measurement:
     """The inverse of :meth:`Measurement.as_json`. Raises KeyError or TypeError where something is missing."""
     sample = content["sample"]
     return Measurement(
-        Case(**content["case"]),
+        known_fields(Case, content["case"]),
         None if sample is None else known_fields(Sample, sample),
         str(content["unsupported"]),
         known_fields(Facts, content["facts"]),

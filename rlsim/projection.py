@@ -63,5 +63,7 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
         provenance=provenance_of(parts),
         assumptions=assumptions_of(cand),
         warnings=warnings_of(cand),
+        price_per_gpu_hour_usd=scenario.hardware.price_per_gpu_hour_usd.value,
+        price_source=scenario.hardware.price_per_gpu_hour_usd.source,
         resolved_scenario=dump_scenario(scenario),
     )

@@ -16,6 +16,7 @@ SetOption = Annotated[
         "--set", metavar="KEY=VALUE", help="Override a scenario key, such as cluster.num_gpus=64. Repeatable."
     ),
 ]
+BriefOption = Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")]
 SetFirstOption = Annotated[
     list[str] | None, typer.Option("--set-a", metavar="KEY=VALUE", help="Override a key of A only. Repeatable.")
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer, style
+from rlsim.cli.output import print_answer
 from rlsim.outputs import staged_folder
 from rlsim.progress import ProgressLine
 
@@ -20,6 +22,7 @@ def project(
     out: o.OutOption = None,
     seed: o.SeedOption = None,
     replications: o.ReplicationsOption = None,
+    brief: o.BriefOption = False,
 ) -> None:
     """Project one RL step of a scenario.
 
@@ -30,7 +33,9 @@ def project(
     """
     from rlsim.loading import load_scenario
     from rlsim.projection import project as run
-    from rlsim.report import files, text
+    from rlsim.report import files
+    from rlsim.report.projection import render, render_brief
+    from rlsim.report.style import Style
 
     given = load_scenario(scenario, _with_simulation(overrides, seed, replications))
     with ProgressLine("replications") as progress:
@@ -38,7 +43,8 @@ def project(
     if out is not None:
         with staged_folder(out) as folder:
             files.write(answer, folder)
-    print_answer(answer.to_json() if as_json else text.render(answer, **vars(style())))
+    written = render_brief if brief else render
+    print_answer(answer.to_json() if as_json else written(answer, Style.of(sys.stdout)))
 
 
 def _with_simulation(overrides: list[str] | None, seed: int | None, replications: int | None) -> list[str]:

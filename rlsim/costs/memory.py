@@ -83,7 +83,7 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
 
 _SPREAD = "raise one of these"
 _REMEDIES = {
-    "optimizer": f"{_SPREAD}, or lower trainer.optimizer_bytes_per_parameter",
+    "optimizer": f"{_SPREAD} or cluster.num_gpus, or lower trainer.optimizer_bytes_per_parameter",
     "activations": "set trainer.recompute=full or lower trainer.micro_batch_tokens",
     "logits": "raise trainer.tensor_parallel or lower trainer.micro_batch_tokens",
 }

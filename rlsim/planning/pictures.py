@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, break_even_lengths
 from rlsim.planning.results import Row, SweepResult
-from rlsim.report.palette import BACKGROUND, GREY, INK
+from rlsim.report.style import BACKGROUND, GREY, INK
 
 DPI = 150
 DRAFT_KEYS = ("speculation.draft_length", "k")
 SIZE_KEY = "cluster.num_gpus"
 LAG_KEYS = ("lag", "loop.policy_lag")
 LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
-"""Okabe and Ito's set, as in rlsim.report.palette."""
+"""Okabe and Ito's set, as in rlsim.report.style."""
 SPEEDUP_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6)
 SPEEDUPS = (
     ("rollout_speedup", "Rollout, speed-up by speculation"),

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rlsim.planning.frames import write_csv
 from rlsim.planning.pictures import LINE_COLORS, heading, plain_axes, save
 from rlsim.planning.results import Plan
-from rlsim.report.palette import GREY, INK
+from rlsim.report.style import GREY, INK
 
 
 def write_plan(plan: Plan, folder: Path) -> None:

@@ -13,7 +13,7 @@ def write(projection: Projection, out: Path) -> list[Path]:
 
     scenario.yaml is the resolved scenario and projects again to the same answer. OSError passes through.
     """
-    from rlsim.report.plots import phases_figure
+    from rlsim.report.phases_plot import phases_figure
 
     texts = {
         "projection.json": projection.to_json(),

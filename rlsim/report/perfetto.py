@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rlsim.report.format import PHASE_LABELS, arm_label
 from rlsim.report.lanes import lanes
-from rlsim.report.words import arm_label, phase_label, phase_name
 from rlsim.results import Arm, Curve, Projection, Span
 
 Event = dict[str, Any]
@@ -57,8 +57,8 @@ def _metadata(kind: str, pid: int, tid: int, **args: str | int) -> Event:
 def _complete(pid: int, tid: int, span: Span) -> Event:
     start, end = _nanoseconds(span.start_s), _nanoseconds(span.end_s)
     return {
-        "name": phase_label(span.phase),
-        "cat": phase_name(span.phase),
+        "name": PHASE_LABELS[span.phase],
+        "cat": span.phase.removesuffix("_s"),
         "ph": "X",
         "ts": start / 1000,
         "dur": max(0, end - start) / 1000,
@@ -69,9 +69,8 @@ def _complete(pid: int, tid: int, span: Span) -> Event:
 
 
 def _counters(pid: int, curve: Curve) -> list[Event]:
-    label = curve.name.replace("_", " ")
     return [
-        {"name": label, "ph": "C", "ts": _nanoseconds(time) / 1000, "pid": pid, "tid": 0, "args": {"value": value}}
+        {"name": curve.name, "ph": "C", "ts": _nanoseconds(time) / 1000, "pid": pid, "tid": 0, "args": {"value": value}}
         for time, value in zip(curve.times_s, curve.values, strict=True)
     ]
 

@@ -1,112 +1,152 @@
-"""The table of times: phases of both arms, the step, throughput."""
+"""The table of times: what differs between baseline and candidate, the step, throughput and cost."""
 
 from __future__ import annotations
 
-from rlsim.report import words
-from rlsim.report.columns import Cell, Paint, Row, align
-from rlsim.report.words import decimals_for, fixed, percent, ratio
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rlsim.report import findings
+from rlsim.report import format as fmt
+from rlsim.report.style import Style
+from rlsim.report.table import RULE, Cell, Row, table
 from rlsim.results import Arm, Projection, Quantity
 
-RULE = Row("-")
-REMARK_INDENT = len("  candidate   ")
+SECONDS_PER_HOUR = 3600.0
 
 
-def times_lines(projection: Projection, width: int, paint: Paint) -> list[str]:
-    """Baseline, candidate and speedup of every phase; one arm and its shares where nothing is drafted."""
-    compared = words.speculates(projection.candidate)
-    heads = ("baseline", "candidate", "speedup") if compared else ("mean", "of step")
-    title = paint.bold("Time per step") + paint.dim("  seconds, mean [90 % interval]")
-    return [title, *align(heads, _rows(projection, compared), width, paint), *_remarks(projection, compared, width)]
+@dataclass(frozen=True)
+class _Line:
+    """A phase of the step, or what is ``inside`` the phase before it, in each side shown."""
+
+    phase: str
+    values: tuple[Quantity, ...]
+    inside: bool = False
 
 
-def _rows(projection: Projection, compared: bool) -> list[Row]:
-    arms = (projection.baseline, projection.candidate) if compared else (projection.candidate,)
-    asynchronous = words.is_async(projection)
-    decimals = decimals_for(max(arm.step_s.mean for arm in arms))
-    order = dict.fromkeys(p.phase for arm in arms for p in words.step_pieces(arm, asynchronous))
-    rows: list[Row | None] = []
-    for phase in order:
-        rows.append(_phase_row(projection, arms, phase, _label(phase, asynchronous), decimals))
-        if phase == "prepare" and not asynchronous:
-            rows.append(_phase_row(projection, arms, "refit", "  of which refit", decimals))
-    rows.append(RULE)
-    rows.append(_row("step", arms, [arm.step_s for arm in arms], decimals, projection.end_to_end_speedup, strong=True))
-    if asynchronous:
-        rows.append(_phase_row(projection, arms, "generation", "generation (busy)", decimals))
-    rows.append(_throughput(projection, arms))
-    return [row for row in rows if row is not None]
+def times_lines(projection: Projection, style: Style) -> list[str]:
+    """Phases of both sides and their speedups, equal ones in one row; one side's shares where nothing is drafted."""
+    arms = findings.arms_of(projection)
+    decimals = fmt.decimals_for(max(arm.step_s.mean for arm in arms.values()))
+    lines = _phase_lines(projection, list(arms.values()))
+    same = [line for line in lines if len({fmt.fixed(value.mean, decimals) for value in line.values}) < len(arms)]
+    rows = [_row(projection, line, decimals) for line in lines if line not in same]
+    if same:
+        sums = [sum(line.values[i].mean for line in same if not line.inside) for i in range(len(arms))]
+        rows.append(Row(("same in both", *(fmt.fixed(total, decimals) for total in sums), "")))
+    rows += [RULE, _row(projection, _Line("step", tuple(arm.step_s for arm in arms.values())), decimals)]
+    if projection.asynchronous:
+        rows.append(_row(projection, _Line("generation_s", _phase(arms.values(), "generation_s")), decimals))
+    heads = ("", *arms, "speedup") if len(arms) == 2 else ("", "mean", "of step")
+    title = style.bold("Time per step") + style.dim("  seconds, mean [90 % interval]")
+    remarks = [_same(projection, same, decimals)] if same else []
+    remarks += [f"USD {price_note(projection)}"]
+    told = [line for remark in remarks for line in style.wrapped(remark, "  ")]
+    return [title, *table(heads, [*rows, *_rates(projection)], style), *told, *_remarks(projection, style)]
 
 
-def _label(phase: str, asynchronous: bool) -> str:
-    return "refit pause" if asynchronous and phase == "refit" else words.phase_label(phase)
+def cost_usd(projection: Projection, seconds: Quantity) -> Quantity:
+    """Price in USD of all GPUs, busy or not, for ``seconds``."""
+    rate = projection.num_gpus * projection.price_per_gpu_hour_usd / SECONDS_PER_HOUR
+    return Quantity(rate * seconds.mean, rate * seconds.low, rate * seconds.high)
 
 
-def _phase_row(projection: Projection, arms: tuple[Arm, ...], phase: str, label: str, decimals: int) -> Row | None:
-    """The row of one phase; None where no arm spends time on it."""
-    asynchronous = words.is_async(projection)
-    if phase == "other":
-        rests = [sum(p.seconds for p in words.step_pieces(arm, asynchronous) if p.phase == "other") for arm in arms]
-        return Row(label, (*(Cell(fixed(rest, decimals)) for rest in rests), Cell("")))
-    durations = [arm.phases[f"{phase}_s"] for arm in arms]
-    if not any(duration.mean for duration in durations):
-        return None
-    return _row(label, arms, durations, decimals, projection.rollout_speedup if phase == "generation" else None)
+def price_note(projection: Projection) -> str:
+    """The price behind every cost, and the key that changes it."""
+    price, source = projection.price_per_gpu_hour_usd, projection.price_source
+    return f"at {price:.2f} per GPU and hour (hardware.price_per_gpu_hour_usd, {source})"
 
 
-def _row(
-    label: str,
-    arms: tuple[Arm, ...],
-    values: list[Quantity],
-    decimals: int,
-    speedup: Quantity | None,
-    strong: bool = False,
-) -> Row:
-    if len(arms) == 1:
-        last = Cell(percent(values[0].mean / arms[0].step_s.mean) if arms[0].step_s.mean else "-")
-    elif speedup is not None:
-        last = Cell(f"{speedup.mean:.2f}x", f"{speedup.low:.2f}", f"{speedup.high:.2f}")
-        strong = True
-    else:
-        last = Cell(ratio(values[0].mean, values[1].mean))
-    return Row(label, (*(_cell(value, decimals) for value in values), last), strong)
-
-
-def _cell(value: Quantity, decimals: int) -> Cell:
-    return Cell(fixed(value.mean, decimals), fixed(value.low, decimals), fixed(value.high, decimals))
-
-
-def _throughput(projection: Projection, arms: tuple[Arm, ...]) -> Row:
-    rates = [arm.tokens_per_s_per_gpu for arm in arms]
-    decimals = max(0, decimals_for(max(rate.mean for rate in rates)) - 1)
-    last = Cell(ratio(rates[1].mean, rates[0].mean)) if len(arms) == 2 else Cell("")
-    return Row("tokens/s/GPU", (*(_cell(rate, decimals) for rate in rates), last))
-
-
-def _remarks(projection: Projection, compared: bool, width: int) -> list[str]:
-    lines = [] if compared else words.hanging(_PLAIN_REMARK, 2, width)
-    if not words.is_async(projection):
-        return lines
-    arms = [("baseline", projection.baseline), ("candidate", projection.candidate)][0 if compared else 1 :]
-    for name, arm in arms:
-        label = f"  {name}   " if compared else "  "
-        lines += words.hanging(_pace(arm), REMARK_INDENT if compared else 2, width, label)
-        lines += words.hanging(_ages(arm), REMARK_INDENT if compared else 2, width)
+def _phase_lines(projection: Projection, arms: Sequence[Arm]) -> list[_Line]:
+    columns = [findings.step_phases(arm, projection.asynchronous) for arm in arms]
+    lines = []
+    for phase in dict.fromkeys(name for column in columns for name in column):
+        if phase == "other":
+            rests = [column.get(phase, 0.0) for column in columns]
+            lines.append(_Line(phase, tuple(Quantity(rest, rest, rest) for rest in rests)))
+        elif any(column[phase] for column in columns):
+            lines.append(_Line(phase, _phase(arms, phase)))
+        if phase == "prepare_s" and not projection.asynchronous:
+            lines.append(_Line("refit_s", _phase(arms, "refit_s"), inside=True))
     return lines
+
+
+def _phase(arms: Iterable[Arm], phase: str) -> tuple[Quantity, ...]:
+    return tuple(arm.phases[phase] for arm in arms)
+
+
+def _row(projection: Projection, line: _Line, decimals: int) -> Row:
+    label = "step" if line.phase == "step" else fmt.phase_label(line.phase, projection.asynchronous)
+    cells = [cell(value, decimals) for value in line.values]
+    name = f"  of which {label}" if line.inside else label
+    if len(cells) == 1:
+        return Row((name, *cells, fmt.percent(line.values[0].mean / projection.candidate.step_s.mean)))
+    speedups = {"step": projection.end_to_end_speedup, "generation_s": projection.rollout_speedup}
+    if line.phase in speedups:
+        speedup = speedups[line.phase]
+        last = Cell(f"{speedup.mean:.2f}x", f"{speedup.low:.2f}", f"{speedup.high:.2f}")
+        return Row((name, *cells, last), strong=True)
+    before, after = (value.mean for value in line.values)
+    if line.phase == "exposed_generation_s":
+        # A ratio of a wait that nearly vanished says nothing.
+        verb = "saves" if before >= after else "adds"
+        return Row((name, *cells, f"{verb} {fmt.seconds(abs(before - after))}"))
+    return Row((name, *cells, fmt.ratio(before, after)))
+
+
+def cell(value: Quantity, decimals: int) -> Cell:
+    """A mean with its interval; alone where the interval has no width."""
+    if value.low == value.high:
+        return Cell(fmt.fixed(value.mean, decimals))
+    return Cell(*(fmt.fixed(number, decimals) for number in (value.mean, value.low, value.high)))
+
+
+def _rates(projection: Projection) -> list[Row]:
+    """Throughput and cost, whose ratio is that of the step."""
+    arms = findings.arms_of(projection).values()
+    rows = []
+    for label, values in (
+        ("tokens/s/GPU", [arm.tokens_per_s_per_gpu for arm in arms]),
+        ("USD/step", [cost_usd(projection, arm.step_s) for arm in arms]),
+    ):
+        decimals = max(0, 2 - math.floor(math.log10(max(value.mean for value in values))))
+        rows.append(Row((label, *(cell(value, decimals) for value in values), "")))
+    return rows
+
+
+def _same(projection: Projection, lines: Sequence[_Line], decimals: int) -> str:
+    """The phases behind the row of what is the same in both."""
+    out = ""
+    for line in lines:
+        label = fmt.phase_label(line.phase, projection.asynchronous)
+        value = fmt.fixed(line.values[0].mean, decimals)
+        out += f" (of which {label} {value})" if line.inside else f", {label} {value}"
+    return f"same in both: {out.removeprefix(', ')} s"
+
+
+def _remarks(projection: Projection, style: Style) -> list[str]:
+    """Who sets the pace of an asynchronous step and how old its samples are; how to get a comparison."""
+    arms = findings.arms_of(projection)
+    remarks = [] if len(arms) == 2 else [_PLAIN_REMARK]
+    if projection.asynchronous:
+        remarks += [(f"{name}: " if len(arms) == 2 else "") + _pace(arm) for name, arm in arms.items()]
+        ages = {name: _ages(arm) for name, arm in arms.items()}
+        if len(set(ages.values())) == 1:
+            ages = {"": next(iter(ages.values()))}
+        remarks += [f"age of consumed samples{name and f' ({name})'}: {age}" for name, age in ages.items()]
+    return [line for remark in remarks for line in style.wrapped(remark, "  ")]
 
 
 _PLAIN_REMARK = "Baseline and candidate are the same: set speculation.method and speculation.draft_length to compare."
 
 
 def _pace(arm: Arm) -> str:
-    if words.trainer_sets_pace(arm):
-        return f"the trainer sets the pace: it waits {percent(words.waiting_share(arm))} of the step for generation"
-    return f"generation sets the pace: the trainer waits {percent(words.waiting_share(arm))} of the step for it"
+    share = fmt.percent(findings.waiting_share(arm))
+    if findings.trainer_sets_pace(arm):
+        return f"the trainer sets the pace: it waits {share} of the step for generation"
+    return f"generation sets the pace: the trainer waits {share} of the step for it"
 
 
 def _ages(arm: Arm) -> str:
-    ages = ", ".join(
-        f"{age} {'step' if age == 1 else 'steps'} {percent(share)}"
-        for age, share in sorted(arm.staleness.items())
-        if share > 0
-    )
-    return f"age of consumed samples: {ages}" if ages else "no samples consumed"
+    shares = [(age, fmt.percent(share)) for age, share in sorted(arm.staleness.items()) if share > 0]
+    return ", ".join(f"{age} {'step' if age == 1 else 'steps'} {share}" for age, share in shares)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from rlsim.errors import shortened
-from rlsim.report.palette import BACKGROUND, GREY, INK, PHASE_COLORS
+from rlsim.report.style import BACKGROUND, GREY, INK, PHASE_COLORS
 from rlsim.validation.validate import RowResult, Validation
 
 DPI = 150
@@ -150,7 +150,7 @@ def _stacks(axes: Axes, rows: Sequence[RowResult]) -> None:
         ends = {1: 0.0, -1: 0.0}
         for name, seconds in _phase_errors(row).items():
             side = 1 if seconds >= 0 else -1
-            color = PHASE_COLORS.get(name.removesuffix("_s"), PHASE_COLORS["other"])
+            color = PHASE_COLORS.get(name, PHASE_COLORS["other"])
             axes.barh(y, seconds, left=ends[side], height=0.66, color=color, edgecolor="white", linewidth=0.8)
             ends[side] += seconds
         total = ends[1] + ends[-1]
@@ -158,7 +158,7 @@ def _stacks(axes: Axes, rows: Sequence[RowResult]) -> None:
     axes.axvline(0, color=GREY, linewidth=1.0)
     _row_names(axes, list(reversed(rows)))
     for name, label in (*_LABELS.items(), ("rest", "rest of the step")):
-        color = PHASE_COLORS.get(name.removesuffix("_s"), PHASE_COLORS["other"])
+        color = PHASE_COLORS.get(name, PHASE_COLORS["other"])
         axes.barh(0, 0, color=color, label=label)
     axes.plot([], [], "d", color=INK, label="sum")
     axes.legend(

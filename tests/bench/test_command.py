@@ -14,6 +14,7 @@ from bench import BenchError
 from bench.cases import CaseList, read_cases, write_cases
 from bench.measurements import read_measurements
 
+EMPTY = {"schema": "rlsim.cases/1", "name": "x", "budget_s": 1, "target_spread": 0.1, "models": {}, "cases": []}
 BLOCK = "import sys, runpy\nfor name in {names!r}: sys.modules[name] = None\n"
 ENTRY = "sys.path[:0] = [{folder!r}]\nsys.argv[1:] = {arguments!r}\nrunpy.run_module('bench', run_name='__main__')"
 NOT_ON_THE_MEASURED_MACHINE = ["rlsim", "pydantic", "simpy", "scipy", "pyarrow", "yaml", "matplotlib", "typer"]
@@ -70,7 +71,11 @@ def test_a_folder_that_cannot_be_written_is_exit_code_2(carried: Path) -> None:
         (None, "cannot read"),
         ("{", "is no JSON"),
         ("{}", "no list of cases"),
+        ("[" * 100_000, "is no JSON"),
         (json.dumps({"schema": "rlsim.cases/1", "name": "x"}), "is damaged"),
+        (json.dumps({**EMPTY, "cases": [{"op": "gemm", "params": {}, "flops": "many"}]}), "flops is 'many'"),
+        (json.dumps({**EMPTY, "cases": [{"op": "gemm", "params": {}, "bytes": float("nan")}]}), "bytes is 'nan'"),
+        (json.dumps({**EMPTY, "models": {"m": {"hidden": 8}}}), "is damaged"),
     ],
 )
 def test_a_list_of_cases_that_is_none_is_one_message(tmp_path: Path, content: str | None, message: str) -> None:
@@ -79,3 +84,8 @@ def test_a_list_of_cases_that_is_none_is_one_message(tmp_path: Path, content: st
         path.write_text(content)
     with pytest.raises(BenchError, match=message):
         read_cases(path)
+
+
+def test_a_device_file_is_not_read() -> None:
+    with pytest.raises(BenchError, match="no regular file"):
+        read_cases(Path("/dev/zero"))

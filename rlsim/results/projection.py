@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from rlsim.results.trace import PHASES, Curve, Span, StepPhases
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 SCHEMA = "rlsim.projection/1"
-PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s")
-"""Phase names of the contract. Synchronous steps add up data, prepare, generation, logprob and train."""
 
 
 @dataclass(frozen=True)
@@ -26,38 +26,6 @@ class Quantity:
     def as_dict(self) -> dict[str, float]:
         """Rounded to 9 significant digits, so that files stay readable."""
         return {"mean": _short(self.mean), "low": _short(self.low), "high": _short(self.high)}
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class StepPhases(Generic[T]):
-    """The phases of a step, in seconds or as intervals of seconds; the names are those of the contract.
-
-    Synchronous steps add up data, prepare, generation, log-prob and train; refit is part of prepare. Asynchronous ones
-    add up exposed generation, data, log-prob, train and refit; generation is the pool's busy time.
-    """
-
-    data_s: T
-    prepare_s: T
-    generation_s: T
-    logprob_s: T
-    train_s: T
-    refit_s: T
-    exposed_generation_s: T
-
-    def __getitem__(self, name: str) -> T:
-        """The phase of a contract name, for loops over PHASES."""
-        value: T = getattr(self, name)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(PHASES)
-
-    def items(self) -> Iterator[tuple[str, T]]:
-        """(name, value) of every phase."""
-        return ((name, self[name]) for name in PHASES)
 
 
 @dataclass(frozen=True)
@@ -90,6 +58,14 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class Label:
+    """What readers see beside a number: its name and its unit; a unit of ``%`` shows a share (0..1) as percent."""
+
+    text: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class EngineStatistics:
     """What the engines did in a measured step, mean over steps and all replicas together; None where it has no meaning.
 
@@ -98,45 +74,29 @@ class EngineStatistics:
     tokens_per_s: response tokens over the generation phase. iterations_per_s: of one replica.
     """
 
-    replicas: float
-    decode_iterations: float
-    mean_batch: float
-    mean_context_tokens: float
-    eager_share: float
-    prefill_iterations: float
-    prefill_tokens: float
-    preemptions: float
-    peak_kv_tokens: float
-    tokens_per_s: float
-    iterations_per_s: float
-    tokens_per_verification: float
-    replica_imbalance: float | None = None
-    rollouts: float | None = None
+    replicas: Annotated[float, Label("replicas")]
+    decode_iterations: Annotated[float, Label("decode iterations", "per step")]
+    mean_batch: Annotated[float, Label("mean batch", "sequences")]
+    mean_context_tokens: Annotated[float, Label("mean context", "tokens")]
+    eager_share: Annotated[float, Label("eager iterations", "%")]
+    prefill_iterations: Annotated[float, Label("prefill iterations", "per step")]
+    prefill_tokens: Annotated[float, Label("prefill", "tokens per step")]
+    preemptions: Annotated[float, Label("preemptions", "per step")]
+    peak_kv_tokens: Annotated[float, Label("peak KV cache", "tokens of a replica")]
+    tokens_per_s: Annotated[float, Label("generated", "tokens/s")]
+    iterations_per_s: Annotated[float, Label("decode iterations", "per second and replica")]
+    tokens_per_verification: Annotated[float, Label("generated", "tokens per verification")]
+    replica_imbalance: Annotated[float | None, Label("slowest replica", "times the mean")] = None
+    rollouts: Annotated[float | None, Label("rollouts", "per step")] = None
 
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, value) of what has a meaning."""
         return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)
 
-
-@dataclass(frozen=True)
-class Span:
-    """What one actor did when: ``actor`` is a lane of the timeline (trainer, replica 3...), times in seconds."""
-
-    actor: str
-    phase: str
-    step: int
-    start_s: float
-    end_s: float
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A counter over time for the timeline: ``values[i]`` holds from ``times_s[i]`` to the next time."""
-
-    name: str
-    times_s: tuple[float, ...]
-    values: tuple[float, ...]
+    @classmethod
+    def labels(cls) -> dict[str, Label]:
+        """Label of every field by its name."""
+        return {name: hint.__metadata__[0] for name, hint in get_type_hints(cls, include_extras=True).items()}
 
 
 @dataclass(frozen=True)
@@ -173,6 +133,11 @@ class Arm:
     spans: tuple[Span, ...] = field(default=(), repr=False)
     curves: tuple[Curve, ...] = field(default=(), repr=False)
 
+    @property
+    def speculates(self) -> bool:
+        """Whether anything is drafted."""
+        return self.method != "none" and self.draft_length > 0
+
     def as_dict(self) -> dict[str, Any]:
         """The contract's form."""
         return {
@@ -201,7 +166,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class Projection:
-    """The answer to a scenario: baseline and candidate on the same drawn work."""
+    """The answer to a scenario: baseline and candidate on the same drawn work.
+
+    price_per_gpu_hour_usd: of the hardware profile; price_source: where it comes from, mostly assumed.
+    """
 
     scenario: str
     question: str
@@ -218,10 +186,17 @@ class Projection:
     provenance: Provenance
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
+    price_per_gpu_hour_usd: float
+    price_source: str
     resolved_scenario: str = field(repr=False, default="")
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether generation runs beside the trainer."""
+        return self.mode == "async"
+
     def as_dict(self) -> dict[str, Any]:
-        """The contract's form (house rules, projection.json)."""
+        """The contract's form (projection.json)."""
         return {
             "schema": SCHEMA,
             "scenario": self.scenario,

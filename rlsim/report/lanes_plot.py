@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from rlsim.report.lanes import Lane, lanes
-from rlsim.report.palette import ARM_COLORS, span_color, text_color
+from rlsim.report.style import ARM_COLORS, PHASE_COLORS, text_color
 from rlsim.results import Arm, Span
 
 SHOWN_STEPS = 4
@@ -27,8 +27,7 @@ def lanes_height(arms: Sequence[tuple[str, Arm]]) -> float:
 
 def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Arm]]) -> None:
     """One row for each lane, baseline above candidate, each arm from the start of its own shown steps."""
-    longest = max(last - first for first, last in (shown_window(arm) for _, arm in arms))
-    axes.set_xlim(0, longest * 1.005)
+    axes.set_xlim(0, longest_window_s(arms) * 1.005)
     total = sum(len(_shown(arm)) + HEAD_ROWS for _, arm in arms)
     axes.set_ylim(-total, 0)
     y = 0.0
@@ -44,6 +43,11 @@ def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Arm]]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(f"seconds over at most {SHOWN_STEPS} steps; the number in a span is the step it works for")
+
+
+def longest_window_s(arms: Sequence[tuple[str, Arm]]) -> float:
+    """Seconds that the longer of the shown windows takes."""
+    return max(end - start for start, end in (shown_window(arm) for _, arm in arms))
 
 
 def shown_window(arm: Arm) -> tuple[float, float]:
@@ -65,7 +69,7 @@ def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
     for span in lane.spans:
         left, right = max(span.start_s, window[0]) - window[0], min(span.end_s, window[1]) - window[0]
         if right > left:
-            color = span_color(span)
+            color = PHASE_COLORS[span.phase]
             axes.barh(y, right - left, left=left, height=HEIGHT, color=color, edgecolor="white", linewidth=0.8)
             _number(axes, span, (left + right) / 2, y, right - left, color)
 

@@ -1,0 +1,108 @@
+"""What a projection says, found in its numbers: the verdict, the phases of a step, who sets the pace, where to look."""
+
+from __future__ import annotations
+
+from rlsim.report import format as fmt
+from rlsim.results import PHASES, Arm, PhasePart, Projection, Quantity
+
+SYNC_PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
+"""What a synchronous step adds up."""
+ASYNC_PHASES = ("exposed_generation_s", "data_s", "prepare_s", "logprob_s", "train_s", "refit_s")
+"""What the trainer's step adds up to when generation runs beside it."""
+PACE_SHARE = 0.05
+"""Waiting below this share of an asynchronous step means that the trainer sets the pace."""
+NOTABLE_SHARE = 0.005
+"""Differences and rests below this share of a step are rounding to a reader."""
+
+
+def arms_of(projection: Projection) -> dict[str, Arm]:
+    """The sides to show: baseline and candidate, or the one that there is where nothing is drafted."""
+    if not projection.candidate.speculates:
+        return {"autoregressive": projection.candidate}
+    return {"baseline": projection.baseline, "candidate": projection.candidate}
+
+
+def step_phases(arm: Arm, asynchronous: bool) -> dict[str, float]:
+    """Seconds of the phases whose sum is the step, in order; what they leave of it or exceed it by is ``other``."""
+    found = {name: arm.phases[name].mean for name in (ASYNC_PHASES if asynchronous else SYNC_PHASES)}
+    rest = arm.step_s.mean - sum(found.values())
+    return {**found, "other": rest} if abs(rest) > NOTABLE_SHARE * arm.step_s.mean else found
+
+
+def waiting_share(arm: Arm) -> float:
+    """Share of an asynchronous step in which the trainer waits for generation."""
+    return arm.phases.exposed_generation_s.mean / arm.step_s.mean
+
+
+def trainer_sets_pace(arm: Arm) -> bool:
+    """Whether generation hides behind the trainer in an asynchronous step."""
+    return waiting_share(arm) < PACE_SHARE
+
+
+def parts_by_phase(arm: Arm) -> dict[str, list[PhasePart]]:
+    """Parts that take time by phase; the longest phase first, and in each its largest part."""
+    found = {name: [part for part in arm.parts if part.phase == name and part.seconds > 0] for name in PHASES}
+    ranked = sorted((name for name in found if found[name]), key=lambda name: -arm.phases[name].mean)
+    return {name: sorted(found[name], key=lambda part: -part.seconds) for name in ranked}
+
+
+def look_here_first(projection: Projection) -> str:
+    """The candidate's longest phase, asynchronously of the side that sets the pace, and its largest part."""
+    arm, asynchronous = projection.candidate, projection.asynchronous
+    groups = parts_by_phase(arm)
+    if asynchronous:
+        hidden = trainer_sets_pace(arm)
+        groups = {name: parts for name, parts in groups.items() if (name == "generation_s") is not hidden}
+    phase, parts = next(iter(groups.items()))
+    seconds, part = arm.phases[phase].mean, parts[0]
+    name, size = fmt.phase_label(phase, asynchronous), fmt.seconds(seconds)
+    if phase != "generation_s" or not asynchronous:
+        size += f", {fmt.percent(seconds / arm.step_s.mean)} of the step"
+    share = fmt.percent(part.seconds / sum(each.seconds for each in parts))
+    return f"Look here first: {name} ({size}), led by {part.name} ({share}, {part.label})."
+
+
+def verdict(speedup: Quantity) -> str:
+    """``shortens``, ``lengthens``, ``unclear`` where the interval holds 1, ``unchanged`` within NOTABLE_SHARE of 1."""
+    if abs(speedup.mean - 1) < NOTABLE_SHARE and not speedup.low < 1 < speedup.high:
+        return "unchanged"
+    return "shortens" if speedup.low > 1 else "lengthens" if speedup.high < 1 else "unclear"
+
+
+def headline(projection: Projection) -> str:
+    """The answer in one sentence, which claims no more than the intervals."""
+    where, arm = f"on {projection.num_gpus:,} {projection.hardware}", projection.candidate
+    if not arm.speculates:
+        step = arm.step_s
+        return (
+            f"No speculative decoding is configured: a step takes {fmt.seconds(step.mean)} "
+            f"[{fmt.seconds(step.low)}, {fmt.seconds(step.high)}] {where}."
+        )
+    rollout, step = projection.rollout_speedup, projection.end_to_end_speedup
+    verdicts = {verdict(rollout), verdict(step)}
+    if len(verdicts) == 1:
+        text = _joined(rollout, step)
+    else:
+        link = "and" if verdicts == {"unclear", "unchanged"} else "but"
+        text = f"{_clause(rollout, 'the rollout')} {link} {_clause(step, 'the step')}"
+    return f"Speculative decoding ({fmt.arm_label(arm)}) {text} {where}."
+
+
+def _joined(rollout: Quantity, step: Quantity) -> str:
+    verb = verdict(rollout)
+    if verb in ("unclear", "unchanged"):
+        beyond = " beyond the 90 % interval" if verb == "unclear" else ""
+        return f"changes neither the rollout ({fmt.times(rollout)}) nor the step ({fmt.times(step)}){beyond}"
+    if verb == "lengthens":
+        return f"slows the rollout down, speedup {fmt.times(rollout)}, and the step, {fmt.times(step)},"
+    return f"shortens the rollout {fmt.times(rollout)} and the step {fmt.times(step)}"
+
+
+def _clause(speedup: Quantity, what: str) -> str:
+    verb = verdict(speedup)
+    if verb in ("unclear", "unchanged"):
+        beyond = " beyond the 90 % interval" if verb == "unclear" else ""
+        return f"does not change {what}{beyond} ({fmt.times(speedup)})"
+    if verb == "lengthens":
+        return f"slows {what} down, speedup {fmt.times(speedup)},"
+    return f"shortens {what} {fmt.times(speedup)}"

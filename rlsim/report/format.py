@@ -1,0 +1,108 @@
+"""Names and numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from rlsim.results import Arm, Quantity
+from rlsim.units import GIB
+
+METHODS = {
+    "none": "autoregressive",
+    "eagle3": "EAGLE-3",
+    "mtp": "MTP head",
+    "draft_model": "draft model",
+    "ngram": "n-gram",
+    "suffix": "suffix decoding",
+}
+PHASE_LABELS = {
+    "data_s": "data",
+    "prepare_s": "prepare",
+    "generation_s": "generation",
+    "logprob_s": "log-prob",
+    "train_s": "train",
+    "refit_s": "refit",
+    "exposed_generation_s": "exposed generation",
+    "other": "other",
+}
+ASYNC_LABELS = {**PHASE_LABELS, "generation_s": "generation (busy)", "refit_s": "refit pause"}
+"""Where generation runs beside the trainer: its busy time is no part of the step, its wait and the pause are."""
+
+
+def phase_label(phase: str, asynchronous: bool) -> str:
+    """A phase of the contract, or ``other``, as readers call it."""
+    return (ASYNC_LABELS if asynchronous else PHASE_LABELS)[phase]
+
+
+def variant_label(arm: Arm) -> str:
+    """``EAGLE-3, k=3`` or ``autoregressive``."""
+    return f"{METHODS[arm.method]}, k={arm.draft_length}" if arm.speculates else METHODS["none"]
+
+
+def arm_label(arm: Arm) -> str:
+    """``EAGLE-3, k=3, acceptance length 3.00`` or ``autoregressive``."""
+    accepted = f", acceptance length {arm.acceptance_length.mean:.2f}" if arm.speculates else ""
+    return variant_label(arm) + accepted
+
+
+def decimals_for(largest: float) -> int:
+    """Decimals that give a column led by ``largest`` three to four significant digits."""
+    if largest <= 0 or not math.isfinite(largest):
+        return 1
+    return min(9, max(1, 3 - math.floor(math.log10(largest))))
+
+
+def fixed(value: float, decimals: int) -> str:
+    """Fixed decimals with thousands separators; a positive value that would print as zero becomes ``<0.1``."""
+    least = 10.0**-decimals
+    if 0 < abs(value) < least / 2:
+        return f"<{least:.{decimals}f}"
+    return f"{value:,.{decimals}f}"
+
+
+def number(value: float) -> str:
+    """Four significant digits without exponent where that stays readable; integers stay integers."""
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    if magnitude >= 1e9 or magnitude < 1e-4:
+        return f"{value:.3g}"
+    if magnitude >= 1000 or float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, 3 - math.floor(math.log10(magnitude)))}f}".rstrip("0").rstrip(".")
+
+
+def seconds(value: float) -> str:
+    """A duration with its unit, three significant digits: ``312 s``, ``8.40 s``, ``12.0 ms``."""
+    magnitude = abs(value)
+    if magnitude == 0:
+        return "0 s"
+    scale, unit = (1.0, "s") if magnitude >= 0.1 else (1e3, "ms") if magnitude >= 1e-4 else (1e6, "us")
+    scaled = value * scale
+    digits = min(2, max(0, 2 - math.floor(math.log10(abs(scaled)))))
+    return f"{scaled:,.{digits}f} {unit}"
+
+
+def gibibytes(value: float) -> str:
+    """Bytes as GiB with one decimal, without the unit."""
+    return fixed(value / GIB, 1)
+
+
+def percent(share: float) -> str:
+    """A share as whole percent; what is there but rounds to nothing says so."""
+    if 0 < share < 0.005:
+        return "<1 %"
+    return f"{share:.0%}".replace("%", " %")
+
+
+def ratio(baseline: float, candidate: float) -> str:
+    """Speedup ``baseline / candidate`` as ``1.62x``; ``-`` where either is missing."""
+    if baseline <= 0 or candidate <= 0:
+        return "-"
+    value = baseline / candidate
+    return f"{value:.2f}x" if value < 100 else f"{value:.0f}x" if value < 1000 else ">999x"
+
+
+def times(quantity: Quantity) -> str:
+    """A speedup with its interval: ``2.41x [2.35, 2.47]``."""
+    return f"{quantity.mean:.2f}x [{quantity.low:.2f}, {quantity.high:.2f}]"

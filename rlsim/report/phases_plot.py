@@ -1,0 +1,267 @@
+"""The picture of a projection: where a step's time goes, and what runs when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.patches
+import matplotlib.ticker
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from rlsim.report import findings
+from rlsim.report import format as fmt
+from rlsim.report.lanes_plot import draw_lanes, lanes_height, longest_window_s, shown_window
+from rlsim.report.style import (
+    ARM_COLORS,
+    BACKGROUND,
+    DPI,
+    GREY,
+    INK,
+    PHASE_COLORS,
+    Style,
+    picture_style,
+    text_color,
+)
+from rlsim.results import Arm, Curve, Projection, Quantity
+
+FloatArray = NDArray[np.float64]
+Arms = Sequence[tuple[str, Arm]]
+WIDTH_IN = 11.0
+BAR_HEIGHT = 0.56
+LEFT_IN, PLOT_IN, RESULT_IN = 1.3, 9.4, 1.8
+"""Room left of the panels, their width, and what of it is kept free right of the bars."""
+ABOVE_IN, BELOW_IN = 0.36, 0.62
+"""Room over a panel for its title and under it for its axis."""
+TITLE_CHARACTERS = 100
+KEY_COLUMNS = 6
+MOST_POINTS = 4000
+"""Points of a curve that a picture of this width can show."""
+
+
+def phases_figure(projection: Projection, path: Path) -> None:
+    """Write the picture as PNG: the step of both arms as stacked bars, then running sequences over time.
+
+    An asynchronous projection also shows lanes of trainer and generator. The same projection gives the same bytes with
+    the same matplotlib. OSError passes through.
+    """
+    arms = list(findings.arms_of(projection).items())
+    asynchronous = projection.asynchronous
+    lane_height = lanes_height(arms) if asynchronous else 0.0
+    title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
+    key = _key_phases(projection, arms)
+    with picture_style():
+        page = _Page(
+            [
+                0.26 * len(title) + 0.64 + 0.37 * (1 + (len(key) > KEY_COLUMNS)),
+                0.34 + 0.8 * len(arms),
+                *([lane_height] if lane_height else []),
+                2.2,
+            ]
+        )
+        _title(page, projection, title)
+        _key(page, key, asynchronous, 0.52 + 0.26 * len(title))
+        means = f"mean of the measured steps; whisker: 90 % interval of {'the step' if len(arms) == 1 else 'a step'}"
+        _bars(
+            page.panel("Time of one step" + (", on the trainer's path" if asynchronous else ""), means),
+            projection,
+            arms,
+        )
+        if lane_height:
+            draw_lanes(page.panel("What runs when", "first replication, its last steps"), arms)
+        shown = (
+            "first replication, same steps as above" if asynchronous else "first step of the first replication alone"
+        )
+        _curves(page.panel("Sequences being generated", shown), asynchronous, arms)
+        page.save(path)
+
+
+class _Page:
+    """A figure laid out in inches from the top: a head, then panels of given heights."""
+
+    def __init__(self, heights_in: Sequence[float]) -> None:
+        self.height_in = sum(heights_in) + (len(heights_in) - 1) * (ABOVE_IN + BELOW_IN)
+        self.figure = Figure(figsize=(WIDTH_IN, self.height_in), dpi=DPI, facecolor="white")
+        self.canvas = FigureCanvasAgg(self.figure)
+        self._left = list(heights_in[1:])
+        self._top = heights_in[0]
+
+    def panel(self, title: str, note: str) -> Axes:
+        """Axes of the next height with a title above their left end, and what is shown after it."""
+        height = self._left.pop(0)
+        self._top += ABOVE_IN
+        axes = self.figure.add_axes(
+            (LEFT_IN / WIDTH_IN, 1 - (self._top + height) / self.height_in, PLOT_IN / WIDTH_IN, height / self.height_in)
+        )
+        self.text(LEFT_IN, self._top - 0.12, title, fontweight="bold", va="bottom", fontsize=10.5)
+        written = self.figure.texts[-1].get_window_extent().width / DPI
+        self.text(LEFT_IN + written + 0.12, self._top - 0.12, note, va="bottom", fontsize=9, color=GREY)
+        self._top += height + BELOW_IN
+        return axes
+
+    def text(self, x_in: float, down_in: float, text: str, **style: Any) -> None:
+        """Text at inches from the left and from the top."""
+        self.figure.text(x_in / WIDTH_IN, 1 - down_in / self.height_in, text, **style)
+
+    def save(self, path: Path) -> None:
+        """Write the PNG without a date."""
+        self.figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "rlsim"})
+
+
+def _title(page: _Page, projection: Projection, lines: Sequence[str]) -> None:
+    page.text(0.25, 0.22, "\n".join(lines), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
+    about = f"{projection.model}, {'asynchronous' if projection.asynchronous else 'synchronous'}, seed {projection.seed}; brackets hold 90 %"
+    page.text(0.25, 0.28 + 0.26 * len(lines), about, fontsize=9.5, color=GREY, va="top")
+
+
+def _bars(axes: Axes, projection: Projection, arms: Arms) -> None:
+    phases = [findings.step_phases(arm, projection.asynchronous) for _, arm in arms]
+    longest = max(max(sum(row.values()), arm.step_s.high) for (_, arm), row in zip(arms, phases, strict=True))
+    axes.set_xlim(0, longest * PLOT_IN / (PLOT_IN - RESULT_IN))
+    axes.set_ylim(-0.56, len(arms) - 0.62)
+    rows = [len(arms) - 1 - index for index in range(len(arms))]
+    if len(arms) == 2:
+        _connect(axes, phases, rows)
+    for (name, arm), row, y in zip(arms, phases, rows, strict=True):
+        _stack(axes, row, y, projection.asynchronous)
+        _whisker(axes, arm.step_s, y)
+        _result(axes, projection, name, arm, max(sum(row.values()), arm.step_s.high), y)
+    axes.set_yticks(rows, [name if len(arms) == 1 else f"{name}\n{fmt.variant_label(arm)}" for name, arm in arms])
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= longest * 1.001])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.spines["bottom"].set_bounds(0, longest)
+    axes.set_xlabel("seconds", x=longest / axes.get_xlim()[1] / 2)
+
+
+def _whisker(axes: Axes, step_s: Quantity, y: float) -> None:
+    """The interval of a step under the end of its bar."""
+    below = y - BAR_HEIGHT / 2 - 0.09
+    ends = [[step_s.mean - step_s.low], [step_s.high - step_s.mean]]
+    axes.errorbar(step_s.mean, below, xerr=ends, fmt="o", markersize=3.5, color=INK, linewidth=1.3, capsize=3.5)
+
+
+def _result(axes: Axes, projection: Projection, name: str, arm: Arm, end: float, y: float) -> None:
+    """Beside a bar: the length of its step, the busy time that an asynchronous bar hides, the candidate's speedups."""
+    lines = []
+    if projection.asynchronous:
+        lines.append(f"generation busy {fmt.seconds(arm.phases.generation_s.mean)}")
+    if name == "candidate":
+        lines = [
+            f"step {fmt.times(projection.end_to_end_speedup)}",
+            f"rollout {fmt.times(projection.rollout_speedup)}",
+            *lines,
+        ]
+    place: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False, "va": "center"}
+    top = 6.5 * len(lines)
+    axes.annotate(fmt.seconds(arm.step_s.mean), (end, y), xytext=(7, top), fontsize=12, fontweight="bold", **place)
+    for index, line in enumerate(lines):
+        axes.annotate(line, (end, y), xytext=(7, top - 15 - 12.5 * index), fontsize=9, **place)
+
+
+def _stack(axes: Axes, phases: Mapping[str, float], y: float, asynchronous: bool) -> None:
+    start = 0.0
+    for phase, seconds in phases.items():
+        if seconds > 0:
+            color = PHASE_COLORS[phase]
+            axes.barh(y, seconds, left=start, height=BAR_HEIGHT, color=color, edgecolor="white", linewidth=1.0)
+            _inside(axes, fmt.phase_label(phase, asynchronous), seconds, start, y, color)
+            start += seconds
+
+
+def _inside(axes: Axes, name: str, seconds: float, start: float, y: float, color: str) -> None:
+    """Name and seconds in the bar, the seconds alone, or nothing: whatever fits without touching the edges."""
+    size = fmt.seconds(seconds)
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5, "linespacing": 1.25}
+    for label in (f"{name}\n{size}", size):
+        text = axes.text(start + seconds / 2, y, label, color=text_color(color), **style)
+        if text.get_window_extent().transformed(axes.transData.inverted()).width < 0.9 * seconds:
+            return
+        text.remove()
+
+
+def _connect(axes: Axes, phases: Sequence[Mapping[str, float]], rows: Sequence[int]) -> None:
+    """Shaded bands from every phase of the baseline to the same phase of the candidate."""
+    upper, lower = (_edges(row) for row in phases)
+    top, bottom = rows[0] - BAR_HEIGHT / 2, rows[1] + BAR_HEIGHT / 2
+    for phase, (left, right) in upper.items():
+        low_left, low_right = lower.get(phase, (left, left))
+        corners = [left, right, low_right, low_left], [top, top, bottom, bottom]
+        axes.fill(*corners, color=PHASE_COLORS[phase], alpha=0.16, linewidth=0)
+
+
+def _edges(phases: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    edges, start = {}, 0.0
+    for phase, seconds in phases.items():
+        edges[phase] = (start, start + seconds)
+        start += seconds
+    return edges
+
+
+def _key_phases(projection: Projection, arms: Arms) -> dict[str, list[float]]:
+    """Seconds in each shown arm by phase, phases that take none left out."""
+    rows = [findings.step_phases(arm, projection.asynchronous) for _, arm in arms]
+    found = {phase: [row.get(phase, 0.0) for row in rows] for row in rows for phase in row}
+    return {phase: values for phase, values in found.items() if any(values)}
+
+
+def _key(page: _Page, phases: Mapping[str, Sequence[float]], asynchronous: bool, down_in: float) -> None:
+    """Every phase with its seconds in both arms, so that segments too small for a label are told too."""
+    handles = [matplotlib.patches.Patch(color=PHASE_COLORS[phase]) for phase in phases]
+    labels = [
+        f"{fmt.phase_label(phase, asynchronous)}\n" + " → ".join(dict.fromkeys(map(fmt.seconds, values)))
+        for phase, values in phases.items()
+    ]
+    page.figure.legend(
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(0.25 / WIDTH_IN, 1 - down_in / page.height_in),
+        ncols=min(KEY_COLUMNS, len(phases)),
+        frameon=False,
+        fontsize=9,
+        handlelength=1.0,
+        handleheight=1.0,
+        columnspacing=1.5,
+        borderaxespad=0.0,
+        borderpad=0.0,
+        handletextpad=0.5,
+    )
+
+
+def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
+    end, highest = 0.0, 0.0
+    for name, arm in arms:
+        (curve,) = arm.curves
+        times, values = _in_view(curve, shown_window(arm) if asynchronous else None)
+        color = ARM_COLORS[name]
+        label = name if asynchronous else f"{name}: last one done after {fmt.seconds(float(times[-1]))}"
+        axes.step(times, values, where="post", color=color, linewidth=1.8, label=label, zorder=3)
+        axes.fill_between(times, values, step="post", color=color, alpha=0.14, linewidth=0)
+        end, highest = max(end, float(times[-1])), max(highest, float(values.max()))
+        if not asynchronous:
+            axes.plot([times[-1]], [0], marker="o", color=color, markersize=6, clip_on=False, zorder=4)
+    axes.set_xlim(0, (longest_window_s(arms) if asynchronous else end) * 1.005)
+    axes.set_ylim(0, highest * 1.06)
+    axes.grid(axis="y", color=BACKGROUND, zorder=0)
+    axes.set_axisbelow(True)
+    axes.set_ylabel(curve.name)
+    axes.set_xlabel("seconds" if asynchronous else "seconds since generation began")
+    axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, ncols=2, borderaxespad=0.1, fontsize=9.5)
+
+
+def _in_view(curve: Curve, window: tuple[float, float] | None) -> tuple[FloatArray, FloatArray]:
+    """Times from the start of the view and values, thinned to what a picture can show."""
+    times, values = np.asarray(curve.times_s, float), np.asarray(curve.values, float)
+    first, last = window or (float(times[0]), float(times[-1]))
+    inside = np.flatnonzero((times >= first) & (times <= last))
+    if inside.size < 2:
+        inside, first = np.arange(times.size), float(times[0])
+    kept = np.unique(np.append(inside[:: max(1, inside.size // MOST_POINTS)], inside[-1]))
+    return times[kept] - first, values[kept]

@@ -1,0 +1,62 @@
+"""What happened when: phases of a step, spans and curves of a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s")
+"""Phase names of the contract. Synchronous steps add up data, prepare, generation, logprob and train."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StepPhases(Generic[T]):
+    """The phases of a step, in seconds or as intervals of seconds; the names are those of the contract.
+
+    Synchronous steps add up data, prepare, generation, log-prob and train; refit is part of prepare. Asynchronous ones
+    add up exposed generation, data, log-prob, train and refit; generation is the pool's busy time.
+    """
+
+    data_s: T
+    prepare_s: T
+    generation_s: T
+    logprob_s: T
+    train_s: T
+    refit_s: T
+    exposed_generation_s: T
+
+    def __getitem__(self, name: str) -> T:
+        """The phase of a contract name, for loops over PHASES."""
+        value: T = getattr(self, name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PHASES)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """(name, value) of every phase."""
+        return ((name, self[name]) for name in PHASES)
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one actor did when: ``actor`` is a lane of the timeline (trainer, replica 3...), times in seconds."""
+
+    actor: str
+    phase: str
+    step: int
+    start_s: float
+    end_s: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A counter over time for the timeline: ``values[i]`` holds from ``times_s[i]`` to the next time."""
+
+    name: str
+    times_s: tuple[float, ...]
+    values: tuple[float, ...]
