@@ -31,7 +31,7 @@ from rlsim.costs import draft, layers
 GPU = torch.device("cuda", 0)
 AXES = replace(
     GPU_QUICK,
-    checked_layers=8,
+    checked_layers=4,
     rows=(1, 16, 64),
     batches=(1, 16, 64),
     queries=(1, 4),
@@ -75,8 +75,13 @@ def test_engine_steps_are_what_the_cost_model_makes_of_their_operators(records: 
     """Without caches and noise only kernels that the cost model does not count and interpolation are left."""
     check = check_of(records, tmp_path)
     assert [len(check.of_mode(mode).points) for mode in ("graph", "eager")] == [3, 3]
-    assert max(abs(point.error) for point in check.of_mode("graph").points) < 0.06
+    assert max(abs(point.error) for point in check.of_mode("graph").points) < 0.09
     assert check.as_engines_run == check.of_mode("graph")
+
+
+def speculative_error(check: SelfCheck) -> float:
+    captured = check.of_mode("graph")
+    return replace(captured, points=tuple(p for p in captured.points if p.case.number("draft_length"))).p90_abs_error
 
 
 @pytest.mark.parametrize("changed", [(draft.Drafting, "passes"), (layers.EngineLayers, "layer_components")])
@@ -92,9 +97,9 @@ def test_a_wrong_cost_of_users_shows_in_the_self_check(
             return {part: timed.times(1.5) for part, timed in priced.items()}
         return priced.times(1.5)
 
-    before = check_of(records, tmp_path / "right").p90_abs_error
+    right_error = speculative_error(check_of(records, tmp_path / "right"))
     monkeypatch.setattr(owner, name, half_as_much_again)
-    assert check_of(records, tmp_path / "wrong").p90_abs_error > before + 0.05
+    assert speculative_error(check_of(records, tmp_path / "wrong")) > right_error + 0.02
 
 
 def test_the_documented_commands_make_a_calibration_of_it(measured: Path, tmp_path: Path) -> None:
