@@ -208,8 +208,10 @@ def _fail(message: str) -> NoReturn:
 
 def _say(text: str) -> None:
     """Print ``text`` with one newline at its end; a reader that stopped listening (``| head``) is no error."""
+    from rlsim.report.style import Style
+
     try:
-        print(text.rstrip("\n"), flush=True)
+        print(Style.of(sys.stdout).readable(text.rstrip("\n")), flush=True)
     except OSError as error:
         # What is still buffered must go somewhere, or the interpreter fails once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rlsim.report.lanes import lanes
 from rlsim.report.format import PHASE_LABELS, arm_label
+from rlsim.report.lanes import lanes
 from rlsim.results import Arm, Curve, Projection, Span
 
 Event = dict[str, Any]
