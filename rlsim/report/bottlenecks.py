@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 
 from rlsim.report import findings
 from rlsim.report import format as fmt
@@ -12,7 +12,7 @@ from rlsim.results import PhasePart, Projection
 
 MOST_PARTS, LEAST_PART_SHARE = 4, 0.08
 """Largest parts shown of a phase, none below this share of it but the first; the others are added up."""
-LEAST_PHASE_SHARE = 0.03
+LEAST_PHASE_SHARE = 0.05
 """Phases below this share of all listed time are left out of the table."""
 SOURCES = (("measured", "█"), ("modelled", "▓"), ("assumed", "░"))
 BAR_CELLS = 40
@@ -43,17 +43,18 @@ def _phase(label: str, columns: Sequence[Sequence[PhasePart]], decimals: int) ->
     count = len(parts) if len(parts) == count + 1 else max(1, count)
     shown = {part.name for part in parts[:count]}
 
-    def numbers(wanted: Callable[[PhasePart], bool]) -> list[str]:
-        sums = [_seconds([part for part in column if wanted(part)]) for column in columns]
+    def numbers(names: Container[str]) -> list[str]:
+        sums = [_seconds([part for part in column if part.name in names]) for column in columns]
         return [fmt.fixed(value, decimals) if value else "-" for value in sums]
 
-    rows = [Row((label, "", "", *numbers(lambda part: True), ""), strong=True)]
+    every = {part.name for column in columns for part in column}
+    rows = [Row((label, "", "", *numbers(every), ""), strong=True)]
     for part in parts[:count]:
-        cells = numbers(lambda other, name=part.name: other.name == name)
-        rows.append(Row((f"  {part.name}", part.bound, part.label, *cells, fmt.percent(part.seconds / total))))
+        cells = (*numbers((part.name,)), fmt.percent(part.seconds / total))
+        rows.append(Row((f"  {part.name}", part.bound, part.label, *cells)))
     if rest := parts[count:]:
-        cells = numbers(lambda other: other.name not in shown)
-        rows.append(Row((f"  {len(rest)} smaller parts", "", "", *cells, fmt.percent(_seconds(rest) / total))))
+        cells = (*numbers(every - shown), fmt.percent(_seconds(rest) / total))
+        rows.append(Row((f"  {len(rest)} smaller parts", "", "", *cells)))
     return rows
 
 

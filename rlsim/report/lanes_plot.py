@@ -13,16 +13,15 @@ from rlsim.results import Arm, Span
 SHOWN_STEPS = 4
 """Steps of the trainer in view; earlier ones repeat the pattern."""
 MOST_LANES = 6
-"""Rows per arm; single replicas give way to trainer and pools."""
+"""Rows per arm, the trainer first."""
 HEIGHT = 0.78
 LANE_IN, HEAD_ROWS = 0.27, 0.85
 """Inches of a row; rows that the name of an arm takes."""
 
 
 def lanes_height(arms: Sequence[tuple[str, Arm]]) -> float:
-    """Inches that the lanes of all arms take; 0 where there are none."""
-    rows = sum(len(_shown(arm)) for _, arm in arms)
-    return LANE_IN * (rows + HEAD_ROWS * len(arms)) if rows else 0.0
+    """Inches that the lanes of all arms take."""
+    return LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for _, arm in arms)
 
 
 def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Arm]]) -> None:
@@ -52,17 +51,16 @@ def longest_window_s(arms: Sequence[tuple[str, Arm]]) -> float:
 
 def shown_window(arm: Arm) -> tuple[float, float]:
     """From the start of the trainer's first shown step to the end of its last one, in seconds."""
-    trainer = [s for s in arm.spans if s.actor == "trainer"] or list(arm.spans)
+    trainer = [s for s in arm.spans if s.actor == "trainer"]
     steps = sorted({s.step for s in trainer})[-SHOWN_STEPS:]
     inside = [s for s in trainer if s.step in steps]
-    return (min(s.start_s for s in inside), max(s.end_s for s in inside)) if inside else (0.0, 1.0)
+    return min(s.start_s for s in inside), max(s.end_s for s in inside)
 
 
 def _shown(arm: Arm) -> list[Lane]:
     start, end = shown_window(arm)
     rows = lanes(s for s in arm.spans if s.end_s > start and s.start_s < end)
-    ranked = sorted(rows, key=lambda lane: lane.actor.startswith("replica"))
-    return ranked[:MOST_LANES]
+    return sorted(rows, key=lambda lane: lane.actor != "trainer")[:MOST_LANES]
 
 
 def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:

@@ -52,7 +52,6 @@ def phases_figure(projection: Projection, path: Path) -> None:
     """
     arms = list(findings.arms_of(projection).items())
     asynchronous = projection.asynchronous
-    lane_height = lanes_height(arms) if asynchronous else 0.0
     title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
     key = _key_phases(projection, arms)
     with picture_style():
@@ -60,25 +59,27 @@ def phases_figure(projection: Projection, path: Path) -> None:
             [
                 0.26 * len(title) + 0.64 + 0.37 * (1 + (len(key) > KEY_COLUMNS)),
                 0.34 + 0.8 * len(arms),
-                *([lane_height] if lane_height else []),
+                *([lanes_height(arms)] if asynchronous else []),
                 2.2,
             ]
         )
         _title(page, projection, title)
         _key(page, key, asynchronous, 0.52 + 0.26 * len(title))
-        means = f"mean of the measured steps; whisker: 90 % interval of {'the step' if len(arms) == 1 else 'a step'}"
-        _bars(
-            page.panel("Time of one step" + (", on the trainer's path" if asynchronous else ""), means),
-            projection,
-            arms,
-        )
-        if lane_height:
-            draw_lanes(page.panel("What runs when", "first replication, its last steps"), arms)
-        shown = (
-            "first replication, same steps as above" if asynchronous else "first step of the first replication alone"
-        )
+        _bars(page.panel("Time of one step", _what_bars_show(arms, asynchronous)), projection, arms)
+        if asynchronous:
+            draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
+        shown = "the same steps" if asynchronous else "first step of the first replication alone"
         _curves(page.panel("Sequences being generated", shown), asynchronous, arms)
         page.save(path)
+
+
+def _what_bars_show(arms: Arms, asynchronous: bool) -> str:
+    """What the bars are, and the time that generation takes beside an asynchronous step."""
+    note = "mean of the measured steps; whisker: 90 % interval"
+    if not asynchronous:
+        return note
+    busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for _, arm in arms)
+    return f"trainer's path, {note}; beside it generation is busy for {busy}"
 
 
 class _Page:
@@ -115,14 +116,16 @@ class _Page:
 
 def _title(page: _Page, projection: Projection, lines: Sequence[str]) -> None:
     page.text(0.25, 0.22, "\n".join(lines), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
-    about = f"{projection.model}, {'asynchronous' if projection.asynchronous else 'synchronous'}, seed {projection.seed}; brackets hold 90 %"
+    mode = "asynchronous" if projection.asynchronous else "synchronous"
+    about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
     page.text(0.25, 0.28 + 0.26 * len(lines), about, fontsize=9.5, color=GREY, va="top")
 
 
 def _bars(axes: Axes, projection: Projection, arms: Arms) -> None:
     phases = [findings.step_phases(arm, projection.asynchronous) for _, arm in arms]
-    longest = max(max(sum(row.values()), arm.step_s.high) for (_, arm), row in zip(arms, phases, strict=True))
-    axes.set_xlim(0, longest * PLOT_IN / (PLOT_IN - RESULT_IN))
+    bar, whisker = max(sum(row.values()) for row in phases), max(arm.step_s.high for _, arm in arms)
+    longest = max(bar, whisker)
+    axes.set_xlim(0, max(bar * PLOT_IN / (PLOT_IN - RESULT_IN), longest * 1.01))
     axes.set_ylim(-0.56, len(arms) - 0.62)
     rows = [len(arms) - 1 - index for index in range(len(arms))]
     if len(arms) == 2:
@@ -130,7 +133,7 @@ def _bars(axes: Axes, projection: Projection, arms: Arms) -> None:
     for (name, arm), row, y in zip(arms, phases, rows, strict=True):
         _stack(axes, row, y, projection.asynchronous)
         _whisker(axes, arm.step_s, y)
-        _result(axes, projection, name, arm, max(sum(row.values()), arm.step_s.high), y)
+        _result(axes, projection if name == "candidate" else None, arm.step_s, sum(row.values()), y)
     axes.set_yticks(rows, [name if len(arms) == 1 else f"{name}\n{fmt.variant_label(arm)}" for name, arm in arms])
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= longest * 1.001])
     axes.tick_params(axis="y", length=0)
@@ -146,22 +149,17 @@ def _whisker(axes: Axes, step_s: Quantity, y: float) -> None:
     axes.errorbar(step_s.mean, below, xerr=ends, fmt="o", markersize=3.5, color=INK, linewidth=1.3, capsize=3.5)
 
 
-def _result(axes: Axes, projection: Projection, name: str, arm: Arm, end: float, y: float) -> None:
-    """Beside a bar: the length of its step, the busy time that an asynchronous bar hides, the candidate's speedups."""
+def _result(axes: Axes, projection: Projection | None, step_s: Quantity, end: float, y: float) -> None:
+    """Beside a bar: the length of its step, and the speedups of a candidate's ``projection``."""
     lines = []
-    if projection.asynchronous:
-        lines.append(f"generation busy {fmt.seconds(arm.phases.generation_s.mean)}")
-    if name == "candidate":
-        lines = [
-            f"step {fmt.times(projection.end_to_end_speedup)}",
-            f"rollout {fmt.times(projection.rollout_speedup)}",
-            *lines,
-        ]
+    if projection is not None:
+        speedups = {"step": projection.end_to_end_speedup, "rollout": projection.rollout_speedup}
+        lines = [f"{name} {fmt.times(speedup)}" for name, speedup in speedups.items()]
     place: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False, "va": "center"}
     top = 6.5 * len(lines)
-    axes.annotate(fmt.seconds(arm.step_s.mean), (end, y), xytext=(7, top), fontsize=12, fontweight="bold", **place)
+    axes.annotate(fmt.seconds(step_s.mean), (end, y), xytext=(7, top), fontsize=12, fontweight="bold", **place)
     for index, line in enumerate(lines):
-        axes.annotate(line, (end, y), xytext=(7, top - 15 - 12.5 * index), fontsize=9, **place)
+        axes.annotate(line, (end, y), xytext=(7, top - 15 - 12 * index), fontsize=9, **place)
 
 
 def _stack(axes: Axes, phases: Mapping[str, float], y: float, asynchronous: bool) -> None:
@@ -180,7 +178,7 @@ def _inside(axes: Axes, name: str, seconds: float, start: float, y: float, color
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5, "linespacing": 1.25}
     for label in (f"{name}\n{size}", size):
         text = axes.text(start + seconds / 2, y, label, color=text_color(color), **style)
-        if text.get_window_extent().transformed(axes.transData.inverted()).width < 0.9 * seconds:
+        if text.get_window_extent().transformed(axes.transData.inverted()).width < 0.85 * seconds:
             return
         text.remove()
 
@@ -253,15 +251,16 @@ def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
     axes.set_ylabel(curve.name)
     axes.set_xlabel("seconds" if asynchronous else "seconds since generation began")
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, ncols=2, borderaxespad=0.1, fontsize=9.5)
+    # Synchronous curves fall: their upper right is free. Asynchronous ones fill the panel.
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 2, "borderaxespad": 0.1}
+    axes.legend(framealpha=1.0, edgecolor="none", fontsize=9.5, **(place if asynchronous else {"loc": "upper right"}))
 
 
 def _in_view(curve: Curve, window: tuple[float, float] | None) -> tuple[FloatArray, FloatArray]:
-    """Times from the start of the view and values, thinned to what a picture can show."""
+    """Times from the start of the view and values, from its start to its end and thinned to what a picture can show."""
     times, values = np.asarray(curve.times_s, float), np.asarray(curve.values, float)
     first, last = window or (float(times[0]), float(times[-1]))
     inside = np.flatnonzero((times >= first) & (times <= last))
-    if inside.size < 2:
-        inside, first = np.arange(times.size), float(times[0])
-    kept = np.unique(np.append(inside[:: max(1, inside.size // MOST_POINTS)], inside[-1]))
-    return times[kept] - first, values[kept]
+    kept = np.unique(np.append(inside[:: max(1, inside.size // MOST_POINTS)], inside[-1:]))
+    at = np.concatenate(([first], times[kept], [last]))
+    return at - first, values[np.maximum(0, np.searchsorted(times, at, side="right") - 1)]

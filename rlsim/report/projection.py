@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.bottlenecks import bottleneck_lines, provenance_lines
-from rlsim.report.style import Style
+from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.report.times import cost_usd, times_lines
 from rlsim.results import EngineStatistics, Label, MemoryUse, Projection
@@ -17,8 +17,8 @@ from rlsim.units import GIB
 BAR_CELLS = 24
 
 
-def render(projection: Projection, style: Style = Style()) -> str:
-    """The answer as text: headline, times, memory, bottlenecks, provenance, engine statistics, assumptions, warnings."""
+def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
+    """The whole answer as text: verdict, times, memory, bottlenecks, provenance, statistics, assumptions, warnings."""
     sections = [
         _head(projection, style),
         times_lines(projection, style),
@@ -32,7 +32,7 @@ def render(projection: Projection, style: Style = Style()) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
 
-def render_brief(projection: Projection, style: Style = Style()) -> str:
+def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     """The verdict in at most five lines of 100 columns: answer, step and cost, where to look, what it rests on."""
     arms, shares, count = findings.arms_of(projection).values(), projection.provenance, len(projection.warnings)
     steps = " -> ".join(fmt.seconds(arm.step_s.mean) for arm in arms)

@@ -86,6 +86,10 @@ class Style:
         return [line.replace("\0", " ") for line in lines]
 
 
+DEFAULT_STYLE = Style()
+"""Text for a file or a pipe: 100 columns of UTF-8."""
+
+
 def text_color(fill: str) -> str:
     """Black or white, whichever reads better on ``fill`` (WCAG 2.1 relative luminance)."""
     channels = [int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from rlsim.report.style import Style
+from rlsim.report.style import DEFAULT_STYLE, Style
 
 INDENT = "  "
 LEAST_TEXT = 8
-"""Characters that a text column keeps however narrow the terminal is."""
+"""Characters that a column of text keeps however narrow the terminal is."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ def table(
             break
     _narrow(columns, gap, style.width)
     rule = [style.dim(INDENT + style.readable("─") * (_width(columns, gap) - len(INDENT)))]
-    printed = [style.dim(line) for line in _lines(Row(top), columns, gap, Style())] if any(heads) else []
+    printed = [style.dim(line) for line in _lines(top, False, columns, gap, DEFAULT_STYLE)] if any(heads) else []
     for row, filled in zip(lines, body, strict=True):
-        printed += _lines(replace(row, cells=filled), columns, gap, style) if filled else rule
+        printed += _lines(filled, row.strong, columns, gap, style) if filled else rule
     return printed
 
 
@@ -72,20 +72,25 @@ class _Column:
         self.high = max((len(cell.high) for cell in with_interval), default=0)
         self.mean = max((len(cell.text) for cell in with_interval or (*cells, head)), default=0)
         interval = self.low + self.high + len(" [, ]") if with_interval else 0
-        self.total = max([self.mean + interval, *(len(cell.text) for cell in (*cells, head))])
+        texts = [cell.text for cell in (*cells, head)]
+        self.total = max(self.mean + interval, *map(len, texts))
+        self.least = max(_indent(text) + max(map(len, text.split()), default=0) for text in texts)
 
     def parts(self, cell: Cell) -> list[tuple[str, str]]:
         """(mean, interval) of each line of a cell, padded to the column."""
         if self.side == "<":
-            hang = " " * (len(cell.text) - len(cell.text.lstrip()) + 2)
-            fitting = [cell.text] if len(cell.text) <= self.total else []
-            lines = fitting or textwrap.wrap(cell.text, self.total, subsequent_indent=hang) or [""]
+            hang = " " * _indent(cell.text)
+            lines = textwrap.wrap(cell.text, self.total, subsequent_indent=hang, break_on_hyphens=False) or [""]
             return [(line.ljust(self.total), "") for line in lines]
         if not cell.high:
             # Beside intervals a word or a number without one stands under the means, as far as it fits there.
             return [(cell.text.rjust(self.mean).ljust(self.total), "")]
         interval = f" [{cell.low.rjust(self.low)}, {cell.high.rjust(self.high)}]"
         return [(cell.text.rjust(self.mean), interval.ljust(self.total - self.mean))]
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
 
 
 def _cell(cell: Cell | str, style: Style) -> Cell:
@@ -101,23 +106,26 @@ def _width(columns: Sequence[_Column], gap: int) -> int:
 
 
 def _narrow(columns: Sequence[_Column], gap: int, width: int) -> None:
-    """Take what exceeds ``width`` from the widest columns of text."""
-    while (excess := _width(columns, gap) - width) > 0:
-        texts = [column for column in columns if column.side == "<" and column.total > LEAST_TEXT]
-        if not texts:
-            return
-        widest = max(texts, key=lambda column: column.total)
-        others = [column.total for column in texts if column is not widest]
-        widest.total -= min(excess, max(1, widest.total - max([LEAST_TEXT, *others])))
+    """Take what exceeds ``width`` from the widest columns of text, down to their longest words, then to LEAST_TEXT."""
+    for broken in (False, True):
+        while (excess := _width(columns, gap) - width) > 0:
+            room = {i: c.total - (LEAST_TEXT if broken else c.least) for i, c in enumerate(columns) if c.side == "<"}
+            widest = max((i for i in room if room[i] > 0), key=lambda i: columns[i].total, default=None)
+            if widest is None:
+                break
+            columns[widest].total -= min(excess, room[widest], 4)
 
 
-def _lines(row: Row, columns: Sequence[_Column], gap: int, style: Style) -> list[str]:
+def _lines(cells: Sequence[Cell], strong: bool, columns: Sequence[_Column], gap: int, style: Style) -> list[str]:
     """A row, as many lines as its tallest cell has."""
-    every = [column.parts(cell) for column, cell in zip(columns, row.cells, strict=True)]
-    emphasise = style.bold if row.strong else str
+    every = [column.parts(cell) for column, cell in zip(columns, cells, strict=True)]
+    emphasise = style.bold if strong else str
     out = []
     for i in range(max(map(len, every))):
-        texts = [parts[i] if i < len(parts) else (" " * column.total, "") for parts, column in zip(every, columns)]
+        texts = [
+            parts[i] if i < len(parts) else (" " * column.total, "")
+            for parts, column in zip(every, columns, strict=True)
+        ]
         shown = [emphasise(mean) + style.dim(interval) for mean, interval in texts]
         out.append((INDENT + (" " * gap).join(shown)).rstrip())
     return out

@@ -1,4 +1,4 @@
-"""The files of --out."""
+"""The files of --out, and the keys of projection.json."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ import subprocess
 import sys
 
 import pytest
-import sample
 
 from rlsim.report.files import write
 
 NAMES = ["projection.json", "phases.png", "timeline.json", "scenario.yaml"]
+INTERVAL = {"mean", "low", "high"}
+PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
+ARM = {
+    *("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "bounds"),
+    *("staleness", "facts"),
+}
+FACTS = {
+    *("replicas", "decode_iterations", "mean_batch", "mean_context_tokens", "eager_share", "prefill_iterations"),
+    *("prefill_tokens", "preemptions", "peak_kv_tokens", "tokens_per_s", "iterations_per_s", "tokens_per_verification"),
+}
 
 
-def test_writes_the_four_files_of_the_contract(tmp_path):
-    made = sample.sync_sample()
+def test_writes_the_four_files_of_the_contract(answer, tmp_path):
+    made = answer("sync")
     paths = write(made, tmp_path)
     assert paths == [tmp_path / name for name in NAMES]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(NAMES)
@@ -25,19 +34,37 @@ def test_writes_the_four_files_of_the_contract(tmp_path):
     assert (tmp_path / "phases.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_same_projection_same_files(tmp_path):
+@pytest.mark.parametrize(("case", "more"), [("sync", {"replica_imbalance"}), ("async", set())])
+def test_keys_of_the_json_are_the_contract(case, more, answer):
+    whole = answer(case).as_dict()
+    assert whole.keys() == {
+        *("schema", "scenario", "digest", "seed", "baseline", "candidate", "rollout_speedup", "end_to_end_speedup"),
+        *("provenance", "assumptions", "warnings"),
+    }
+    assert whole["provenance"].keys() == {"measured", "modelled", "assumed"}
+    assert whole["rollout_speedup"].keys() == whole["end_to_end_speedup"].keys() == INTERVAL
+    for arm in (whole["baseline"], whole["candidate"]):
+        assert (arm.keys(), arm["phases"].keys(), arm["facts"].keys()) == (ARM, PHASES, FACTS | more)
+        intervals = (arm["step_s"], arm["acceptance_length"], arm["tokens_per_s_per_gpu"], *arm["phases"].values())
+        assert all(value.keys() == INTERVAL for value in intervals)
+        assert all(part.keys() == {"phase", "part", "seconds", "bound", "root"} for part in arm["bounds"])
+        assert arm["memory"].keys() == {"generation", "training"}
+        assert all(use.keys() == {"parts_bytes", "total_bytes", "available_bytes"} for use in arm["memory"].values())
+
+
+def test_same_projection_same_files(answer, tmp_path):
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-        write(sample.async_sample(), folder)
+        write(answer("async"), folder)
     assert all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in NAMES)
 
 
-def test_a_missing_folder_is_the_callers_error(tmp_path):
+def test_a_missing_folder_is_the_callers_error(answer, tmp_path):
     with pytest.raises(FileNotFoundError):
-        write(sample.sync_sample(), tmp_path / "absent")
+        write(answer("sync"), tmp_path / "absent")
 
 
 def test_text_and_file_reports_import_without_matplotlib():
-    code = "import sys, rlsim.report.text, rlsim.report.files; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, rlsim.report.projection, rlsim.report.files; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import matplotlib
 import matplotlib.image
 import numpy as np
 import pytest
-import sample
 
-from rlsim.report import plots
-from rlsim.report.palette import PHASE_COLORS, text_color
-from rlsim.report.plots import phases_figure
+from rlsim.report import phases_plot
+from rlsim.report.findings import headline
+from rlsim.report.phases_plot import phases_figure
+from rlsim.report.style import DPI, PHASE_COLORS, text_color
 from rlsim.results import Curve
-
-SAMPLES = [
-    sample.sync_sample,
-    sample.async_sample,
-    sample.plain_sample,
-    sample.slower_sample,
-    sample.tiny_sample,
-    sample.crowded_sample,
-]
 
 
 def pixels(projection, tmp_path):
@@ -38,60 +28,72 @@ def share_of(image, color):
     return float(np.mean(np.all(np.abs(image[..., :3] - wanted) < 0.01, axis=-1)))
 
 
-@pytest.mark.parametrize("make", SAMPLES)
-def test_png_is_a_readable_picture_with_content(make, tmp_path):
-    image = pixels(make(), tmp_path)
-    assert image.shape[1] == plots.WIDTH_IN * plots.DPI
+def page_of(projection, monkeypatch, tmp_path):
+    """The figure before it is written, drawn."""
+    pages = []
+    monkeypatch.setattr(phases_plot._Page, "save", lambda page, path: pages.append(page))
+    phases_figure(projection, tmp_path / "unused.png")
+    (page,) = pages
+    page.canvas.draw()
+    return page.figure
+
+
+def test_png_is_a_readable_picture_with_content(projection, tmp_path):
+    image = pixels(projection, tmp_path)
+    assert image.shape[1] == phases_plot.WIDTH_IN * DPI
     assert image.shape[0] > 500
-    assert image[..., :3].std() > 0.05
     assert share_of(image, "#ffffff") > 0.4
+    assert sum(share_of(image, color) for color in PHASE_COLORS.values()) > 0.02
 
 
-def test_bars_have_the_length_of_their_phases(tmp_path):
-    image = pixels(replace(sample.sync_sample(), baseline=drawn_alone(), candidate=drawn_alone()), tmp_path)
-    areas = {name: share_of(image, PHASE_COLORS[name]) for name in ("prepare", "train")}
-    assert areas["train"] / areas["prepare"] == pytest.approx(88.7 / 21.5, rel=0.15)
+def test_bars_have_the_length_of_their_phases_and_whiskers_that_of_the_step(answer, monkeypatch, tmp_path):
+    made = answer("sync")
+    bars = page_of(made, monkeypatch, tmp_path).axes[0]
+    drawn = sorted(patch.get_width() for patch in bars.patches if patch.get_facecolor()[3] == 1)
+    phases = [arm.phases[name].mean for arm in (made.baseline, made.candidate) for name in PHASE_NAMES]
+    assert drawn == pytest.approx(sorted(phases))
+    whiskers = [(line[0][0], line[1][0]) for bar in bars.collections for line in bar.get_segments()]
+    expected = [(arm.step_s.low, arm.step_s.high) for arm in (made.baseline, made.candidate)]
+    assert np.array(whiskers) == pytest.approx(np.array(expected))
 
 
-def drawn_alone():
-    """An arm without curves, whose only colours are those of bars and key."""
-    return replace(sample.sync_arm("eagle3", 1.0, 3, 3.0), curves=())
+PHASE_NAMES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 
 
-def test_lanes_are_drawn_only_for_asynchronous_runs(tmp_path):
-    made = sample.async_sample()
-    with_lanes = pixels(made, tmp_path)
-    assert with_lanes.shape[0] > pixels(replace(made, mode="sync"), tmp_path).shape[0]
-    assert share_of(with_lanes, PHASE_COLORS["refit"]) > 0.001
-    assert share_of(with_lanes, PHASE_COLORS["generation"]) > 0.02
+def test_the_title_names_scenario_and_candidate_and_bars_say_what_they_are(projection, monkeypatch, tmp_path):
+    figure = page_of(projection, monkeypatch, tmp_path)
+    texts = [text.get_text().replace("\n", " ") for text in figure.findobj(matplotlib.text.Text)]
+    assert f"{projection.scenario}: {headline(projection)}" in texts
+    told = " ".join(texts)
+    assert "whisker: 90 % interval" in told
+    assert ("generation is busy for" in told) is projection.asynchronous
+    assert ("first step of the first replication alone" in told) is not projection.asynchronous
 
 
-def test_same_projection_same_bytes_whatever_the_users_style(tmp_path):
+def test_lanes_are_drawn_only_for_asynchronous_runs(projection, monkeypatch, tmp_path):
+    titles = [text.get_text() for text in page_of(projection, monkeypatch, tmp_path).texts]
+    assert ("What runs when" in titles) is projection.asynchronous
+
+
+def test_same_projection_same_bytes_whatever_the_users_style(answer, tmp_path):
     first, second = tmp_path / "a.png", tmp_path / "b.png"
-    phases_figure(sample.sync_sample(), first)
+    phases_figure(answer("sync"), first)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
-        phases_figure(sample.sync_sample(), second)
+        phases_figure(answer("sync"), second)
         assert matplotlib.rcParams["font.size"] == 30
     assert first.read_bytes() == second.read_bytes()
     assert b"Date" not in first.read_bytes()[:400]
 
 
-@pytest.mark.parametrize("make", SAMPLES)
-def test_no_text_overlaps_another_or_leaves_the_page(make, tmp_path, monkeypatch):
-    pages = []
-    monkeypatch.setattr(plots._Page, "save", lambda page, path: pages.append(page))
-    phases_figure(make(), tmp_path / "unused.png")
-    (page,) = pages
-    page.canvas.draw()
-    hidden = undrawn_tick_labels(page.figure)
-    texts = [t for t in page.figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t not in hidden]
+def test_no_text_overlaps_another_or_leaves_the_page(projection, monkeypatch, tmp_path):
+    figure = page_of(projection, monkeypatch, tmp_path)
+    hidden = undrawn_tick_labels(figure)
+    texts = [t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t not in hidden]
     boxes = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_visible()]
     assert len(boxes) > 15
     for text, box in boxes:
-        inside = box.x0 >= 0 and box.y0 >= 0 and box.x1 <= page.figure.bbox.width and box.y1 <= page.figure.bbox.height
-        assert inside, text
-    clashes = [(a, b) for (a, first), (b, second) in combinations(boxes, 2) if overlap(first, second) > 1.0]
-    assert not clashes
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.width and box.y1 <= figure.bbox.height, text
+    assert not [(a, b) for (a, first), (b, second) in combinations(boxes, 2) if overlap(first, second) > 1.0]
 
 
 def undrawn_tick_labels(figure):
@@ -110,11 +112,16 @@ def overlap(first, second):
     return min(wide, high)
 
 
-def test_a_long_curve_is_thinned_and_keeps_its_end():
+def test_a_long_curve_is_thinned_and_keeps_its_ends():
     times = tuple(np.linspace(0.0, 10.0, 50_000))
-    shown, values = plots._in_view(Curve("running", times, times), None)
-    assert len(shown) <= 2 * plots.MOST_POINTS
+    shown, values = phases_plot._in_view(Curve("running", times, times), None)
+    assert len(shown) <= 2 * phases_plot.MOST_POINTS
     assert (shown[0], shown[-1], values[-1]) == (0.0, 10.0, 10.0)
+
+
+def test_a_curve_in_a_window_holds_its_values_from_start_to_end():
+    shown, values = phases_plot._in_view(Curve("running", (0.0, 4.0, 9.0), (5.0, 3.0, 1.0)), (2.0, 8.0))
+    assert (list(shown), list(values)) == ([0.0, 2.0, 6.0], [5.0, 3.0, 3.0])
 
 
 @pytest.mark.parametrize("fill", sorted(PHASE_COLORS.values()))

@@ -1,0 +1,50 @@
+"""Answers of the program itself, on small work: what the reports are tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from rlsim.loading import load_scenario
+from rlsim.projection import project
+from rlsim.results import Projection
+
+SMALL = ("workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null")
+MTP = ("speculation.method=mtp", "speculation.draft_length=1", "speculation.acceptance_length=1.8")
+CASES = {
+    "sync": ("quickstart", *SMALL, "simulation.replications=2"),
+    "plain": ("quickstart", *SMALL, "speculation.method=none"),
+    "repeated": (
+        "quickstart",
+        *SMALL,
+        "workload.usable_group_share=0.5",
+        "workload.environment_s=3",
+        "simulation.seed=3",
+    ),
+    "slower": ("quickstart", *SMALL, "speculation.method=ngram", "speculation.acceptance_length=1.02"),
+    "async": ("qwen8b_async_lag1", *SMALL, "simulation.replications=2"),
+    "moe": ("qwen235b_512", "simulation.replications=1"),
+    "moe_async": ("qwen235b_2048", *SMALL, "workload.prompts_per_step=32", "simulation.replications=1"),
+    "mla": ("qwen235b_512", "model=deepseek-v3", *MTP, "simulation.replications=1"),
+}
+
+
+@cache
+def answer_to(case: str) -> Projection:
+    """The projection of a case, made once."""
+    name, *overrides = CASES[case]
+    return project(load_scenario(name, overrides))
+
+
+@pytest.fixture(params=CASES)
+def projection(request: pytest.FixtureRequest) -> Projection:
+    """Every case in turn."""
+    return answer_to(request.param)
+
+
+@pytest.fixture
+def answer() -> Callable[[str], Projection]:
+    """A case by its name."""
+    return answer_to

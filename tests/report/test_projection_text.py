@@ -1,0 +1,280 @@
+"""The answer in a terminal: what it says, that it says it once, that it fits every terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from rlsim.report import findings
+from rlsim.report import format as fmt
+from rlsim.report.bottlenecks import BAR_CELLS
+from rlsim.report.projection import render, render_brief
+from rlsim.report.style import Style
+from rlsim.results import EngineStatistics, Provenance, Quantity
+
+
+def line_of(text: str, label: str) -> str:
+    """The first line whose label is ``label``."""
+    return next(line for line in text.splitlines() if line.strip().startswith(label))
+
+
+def section(text: str, title: str) -> list[str]:
+    """Lines of the section that begins with ``title``."""
+    return next(part for part in text.split("\n\n") if part.startswith(title)).splitlines()
+
+
+def numbers(line: str) -> list[float]:
+    return [float(n.replace(",", "")) for n in re.findall(r"\d[\d,]*\.?\d*", line)]
+
+
+@pytest.mark.parametrize("width", [100, 72, 60])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+@pytest.mark.parametrize("written", [render, render_brief])
+def test_lines_fit_any_width_and_any_encoding(projection, width, encoding, written):
+    named = replace(projection, question="Сколько стоит шаг?")
+    lines = written(named, Style(width, encoding=encoding)).splitlines()
+    "".join(lines).encode(encoding)
+    assert max(map(len, lines)) <= width
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_no_row_says_that_nothing_changed_and_no_label_is_cut(projection):
+    text = render(projection)
+    assert "1.00x " not in "\n".join(section(text, "Time per step"))
+    assert len(text.splitlines()) < 90
+    for unsaid in ("per (s)", "Facts", "root", "rests on"):
+        assert unsaid not in text
+
+
+def test_brief_is_the_verdict_in_five_lines(projection):
+    text = render_brief(projection)
+    assert len(text.splitlines()) <= 5
+    assert " ".join(text.split()).startswith(findings.headline(projection))
+    for word in ("Look here first", projection.scenario, "USD", "measured", "modelled"):
+        assert word in text
+
+
+def test_phases_of_the_table_add_up_to_the_step(projection):
+    rows = section(render(projection), "Time per step")[2:]
+    means = {}
+    for row in rows[: next(i for i, row in enumerate(rows) if row.startswith("  USD at"))]:
+        label, *values = re.split(r" {2,}(?=[\d<])", re.sub(r"\[[^\]]*\]", "", row.strip()))
+        means[label] = [numbers(value)[0] for value in values[: 2 if projection.candidate.speculates else 1]]
+    outside = {"step", "generation (busy)", "tokens/s/GPU", "USD/step", "of which refit"}
+    parts = [values for label, values in means.items() if label not in outside and values]
+    for column, step in enumerate(means["step"]):
+        assert sum(part[column] for part in parts) == pytest.approx(step, rel=0.01)
+
+
+def test_phases_that_are_the_same_share_one_row_and_are_told_below_it(answer):
+    made = answer("sync")
+    table = section(render(made), "Time per step")
+    assert [line.split()[0] for line in table[2:7]] == [
+        "generation",
+        "same",
+        "─" * len(table[4].strip()),
+        "step",
+        "tokens/s/GPU",
+    ]
+    same = line_of("\n".join(table), "same in both:")
+    assert re.findall(r"data|prepare|refit|log-prob|train|generation", same) == [
+        *("data", "prepare", "refit", "log-prob", "train"),
+    ]
+    assert fmt.fixed(made.candidate.phases.train_s.mean, 2) in same
+
+
+def test_asynchronous_times_tell_exposed_from_busy_and_seconds_saved(answer):
+    made = answer("async")
+    text = render(made)
+    saved = made.baseline.phases.exposed_generation_s.mean - made.candidate.phases.exposed_generation_s.mean
+    assert line_of(text, "exposed generation").endswith(f"saves {fmt.seconds(saved)}")
+    assert line_of(text, "generation (busy)").endswith(fmt.times(made.rollout_speedup))
+    assert "refit pause" in text
+    slower = replace(made, baseline=made.candidate, candidate=replace(made.baseline, method="ngram", draft_length=2))
+    assert line_of(render(slower), "exposed generation").endswith(f"adds {fmt.seconds(saved)}")
+
+
+def test_the_side_that_sets_the_pace_is_told_and_looked_at_first(answer):
+    made = answer("async")
+    phases = {"exposed_generation_s": Quantity(0.0, 0.0, 0.0)}
+    hidden = replace(made.candidate, phases=replace(made.candidate.phases, **phases))
+    text = render(replace(made, candidate=hidden))
+    assert "candidate: the trainer sets the pace: it waits 0 % of the step for generation" in text
+    assert "Look here first: generation" not in text
+    phases = {"exposed_generation_s": Quantity(*(made.candidate.step_s.mean / 2 for _ in range(3)))}
+    waiting = replace(made.candidate, phases=replace(made.candidate.phases, **phases))
+    text = render(replace(made, candidate=waiting))
+    assert "candidate: generation sets the pace: the trainer waits 50 % of the step for it" in text
+    assert "Look here first: generation (busy)" in text
+
+
+def test_the_place_to_look_first_is_the_largest_part_of_the_longest_phase(projection):
+    arm = projection.candidate
+    found = re.search(
+        r"Look here first: (.+?) \((?:[\d.,]+ m?s).*?\), led by (.+) \(", findings.look_here_first(projection)
+    )
+    phase = max((p for p in arm.parts if p.name == found[2]), key=lambda part: part.seconds).phase
+    if not projection.asynchronous:
+        names = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
+        assert arm.phases[phase].mean == max(arm.phases[name].mean for name in names)
+    assert max((p for p in arm.parts if p.phase == phase), key=lambda part: part.seconds).name == found[2]
+    assert line_of(render(projection), found[1])
+
+
+def test_what_the_phases_leave_of_the_step_is_shown_as_other(answer):
+    made = answer("sync")
+    step = made.candidate.step_s
+    longer = replace(
+        made, candidate=replace(made.candidate, step_s=replace(step, mean=step.mean + 5, high=step.high + 5))
+    )
+    assert numbers(line_of(render(longer), "other")) == pytest.approx([0.0, 5.0], abs=0.01)
+    assert "other" not in "\n".join(section(render(made), "Time per step"))
+
+
+def test_without_speculation_there_is_one_column_and_a_hint(answer):
+    text = render(answer("plain"))
+    assert text.startswith("No speculative decoding is configured: a step takes ")
+    assert "set speculation.method" in text
+    assert "candidate  " not in text
+    assert line_of(text, "step").endswith("100 %")
+
+
+def test_cost_is_told_with_its_price(answer):
+    made = answer("moe")
+    text = render(made)
+    costs = [made.num_gpus * 7.0 / 3600 * arm.step_s.mean for arm in (made.baseline, made.candidate)]
+    row = numbers(line_of(text, "USD/step"))
+    assert (row[0], row[3]) == pytest.approx(costs, abs=0.6)
+    assert "USD at 7.00 per GPU and hour (hardware.price_per_gpu_hour_usd, assumed)" in text
+
+
+def test_memory_parts_total_and_difference_to_the_baseline(answer):
+    made = answer("sync")
+    lines = section(render(made), "Memory per GPU")
+    use, before = made.candidate.memory[0], made.baseline.memory[0]
+    assert f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB" in lines[1]
+    assert f"baseline {fmt.gibibytes(before.total_bytes)} GiB" in lines[1]
+    assert sum(numbers(lines[2])) == pytest.approx(numbers(lines[1])[0], abs=0.3)
+
+
+def test_bottlenecks_of_a_phase_add_up_to_it(projection):
+    lines = section(render(projection), "What bounds each phase")[2:-1]
+    total, parts = 0.0, 0.0
+    for line in lines:
+        if line.startswith("    "):
+            parts += numbers(line.rsplit("  ", 1)[0])[-1]
+            continue
+        assert parts == pytest.approx(total, abs=0.3)
+        total, parts = numbers(line)[-1], 0.0
+    assert total > 0
+
+
+def test_provenance_bar_shows_every_source_in_proportion(answer):
+    made = answer("sync")
+    bar = section(render(replace(made, provenance=Provenance(0.64, 0.27, 0.09))), "Provenance")[1].split()[0]
+    assert len(bar) == BAR_CELLS
+    assert [bar.count(glyph) for glyph in "█▓░"] == [26, 10, 4]
+    lines = section(render(replace(made, provenance=Provenance(0.998, 0.0, 0.002))), "Provenance")
+    assert [lines[1].split()[0].count(glyph) for glyph in "█▓░"] == [39, 0, 1]
+    assert "assumed <1 %" in lines[1]
+
+
+def test_every_engine_statistic_is_told_once_with_its_unit(projection):
+    lines = " ".join(" ".join(section(render(projection), "Engine statistics")).split())
+    values = {name for arm in findings.arms_of(projection).values() for name, _ in arm.statistics.items()}
+    assert values <= EngineStatistics.labels().keys()
+    for name in values:
+        label = EngineStatistics.labels()[name]
+        beside = f"{re.escape(label.text)} \\({re.escape(label.unit)}\\)"
+        told = f"{re.escape(label.text)} \\S+ {re.escape(label.unit)}" if label.unit else re.escape(label.text)
+        assert re.search(f"{beside}|{told}", lines), name
+
+
+def test_assumptions_and_warnings_are_numbered_and_hang(answer):
+    made = replace(answer("sync"), warnings=("word " * 40,))
+    lines = section(render(made), "Warnings")
+    assert lines[1].startswith("  1. word") and lines[2].startswith("     word")
+    assert section(render(made), "Assumptions")[1].startswith("  1. ")
+
+
+def test_color_only_adds_escapes(projection):
+    plain, colored = render(projection), render(projection, Style(color=True))
+    assert colored.startswith("\x1b[1m")
+    assert [line.rstrip() for line in re.sub(r"\x1b\[\d*m", "", colored).splitlines()] == plain.splitlines()
+
+
+def test_a_style_is_what_the_stream_can_show(monkeypatch):
+    class Terminal(io.TextIOWrapper):
+        def isatty(self):
+            return True
+
+    for name in ("NO_COLOR", "COLUMNS", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    assert Style.of(stream) == Style(100, False, "latin-1")
+    assert Style.of(io.StringIO()) == Style()
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal = Terminal(io.BytesIO(), encoding="utf-8")
+    assert Style.of(terminal) == Style(60, True, "utf-8")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert Style.of(terminal) == Style(60, False, "utf-8")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_the_command_prints_in_any_encoding(encoding):
+    argv = ["project", "quickstart", "--set", "simulation.replications=1", "--set", "speculation.method=none"]
+    done = subprocess.run(
+        [sys.executable, "-c", "from rlsim.cli import main; main()", *argv],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "NO_COLOR": "1", "COLUMNS": "60"},
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode(encoding).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any("######" in line for line in lines) and "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("rollout", "step", "phrase"),
+    [
+        ((0.7, 0.68, 0.72), (0.8, 0.78, 0.82), "slows the rollout down, speedup 0.70x [0.68, 0.72], and the step"),
+        ((1.0, 0.98, 1.02), (1.0, 0.99, 1.01), "changes neither the rollout"),
+        ((1.3, 1.2, 1.4), (1.01, 0.99, 1.03), "shortens the rollout 1.30x [1.20, 1.40] but does not change the step"),
+        ((1.3, 1.2, 1.4), (0.9, 0.88, 0.92), "but slows the step down, speedup 0.90x [0.88, 0.92]"),
+        ((1.3, 1.2, 1.4), (0.998, 0.9971, 0.9989), "but does not change the step (1.00x [1.00, 1.00])"),
+        ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), "changes neither the rollout (1.00x [1.00, 1.00]) nor the step"),
+        (
+            (1.0, 0.9, 1.1),
+            (1.0, 1.0, 1.0),
+            "beyond the 90 % interval (1.00x [0.90, 1.10]) and does not change the step",
+        ),
+    ],
+)
+def test_headline_never_claims_more_than_the_interval(answer, rollout, step, phrase):
+    made = replace(answer("sync"), rollout_speedup=Quantity(*rollout), end_to_end_speedup=Quantity(*step))
+    assert phrase in findings.headline(made)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(312.4, "312 s"), (8.4, "8.40 s"), (0.012, "12.0 ms"), (4e-5, "40.0 us"), (1234.5, "1,234 s"), (0, "0 s")],
+)
+def test_seconds_have_three_digits_and_a_unit(value, text):
+    assert fmt.seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"), [(3, 2, "1.50x"), (1, 0, "-"), (500, 2, "250x"), (1e6, 1, ">999x")]
+)
+def test_ratio(before, after, text):
+    assert fmt.ratio(before, after) == text
+
+
+def test_small_positive_values_never_print_as_zero():
+    assert (fmt.fixed(0.004, 1), fmt.fixed(0.0, 1), fmt.percent(0.001)) == ("<0.1", "0.0", "<1 %")
