@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.datafiles import shown_path
-from rlsim.hardware.fitted import parameters_of
+from rlsim.hardware.parameters import parameters_of
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
@@ -66,7 +66,7 @@ def _host_source(scenario: Scenario) -> str:
     if engine.host_iteration_s is not None:
         return "stated"
     host = parameters.release(engine.name, engine.version)
-    found = f"of {host.engine} {host.version}"
+    found = f"where not stated, of {host.engine} {host.version}"
     if engine.name != host.engine or engine.version not in (None, host.version):
         found += f" for {engine.name} {engine.version or 'of the newest release'}, which has no fit"
     return f"{found}, fitted: {parameters.name}"

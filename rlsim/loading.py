@@ -18,8 +18,8 @@ from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.errors import InputError, shortened
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.fingerprint import file_digest, tables_digest
-from rlsim.hardware.fitted import DEFAULT, load_fitted, parameters_of
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, delivered_lengths, find_entry, length_file
+from rlsim.hardware.parameters import DEFAULT, load_parameters, parameters_of
 from rlsim.hardware.profile import anchored_tables, load_profile
 from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
@@ -256,7 +256,7 @@ _REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
     "model": lambda reference, folder: load_card(reference, folder).model_dump(mode="json"),
     "hardware": lambda reference, folder: load_profile(reference, folder).model_dump(mode="json"),
     "speculation.draft": _load_draft,
-    "simulation.parameters": lambda reference, folder: load_fitted(reference, folder).model_dump(mode="json"),
+    "simulation.parameters": lambda reference, folder: load_parameters(reference, folder).model_dump(mode="json"),
 }
 """Keys whose value may be a name or a path instead of a mapping."""
 

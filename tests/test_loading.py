@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.fitted import load_fitted
 from rlsim.hardware.lookup import catalogue
+from rlsim.hardware.parameters import load_parameters
 from rlsim.hardware.profile import load_profile
 from rlsim.loading import (
     dump_scenario,
@@ -350,7 +350,7 @@ def test_parameters_are_part_of_the_scenario_and_of_its_digest(small: Path, tmp_
     own = tmp_path / "own.yaml"
     digests = []
     for efficiency in (0.5, 0.6):
-        values = load_fitted().model_dump(mode="json") | {"dense_efficiency": efficiency}
+        values = load_parameters().model_dump(mode="json") | {"dense_efficiency": efficiency}
         own.write_text(yaml.safe_dump(values))
         scenario = load_scenario(small, ["simulation.parameters=own.yaml"])
         assert scenario.simulation.parameters is not None

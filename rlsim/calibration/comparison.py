@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.cases import Case
 from bench.measurements import Measurements
-from rlsim.hardware.interpolation import Lookup
+from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.lookup import catalogue
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.tables import OperatorTables, available
@@ -38,7 +38,7 @@ def compare(measured: Measurements, tables: OperatorTables) -> list[Ratio]:
     return [Ratio(op, len(r), *(float(q) for q in np.percentile(r, [10, 50, 90]))) for op, r in ratios.items()]
 
 
-def _imported(case: Case, tables: OperatorTables) -> Lookup | None:
+def _imported(case: Case, tables: OperatorTables) -> TableTime | None:
     n = case.number
     if case.op == "gemm":
         return tables.gemm_s(case.text("dtype"), n("m"), n("n"), n("k"))

@@ -19,8 +19,8 @@ from bench.cases import Case, ModelDims
 from bench.measurements import Measurements
 from rlsim.calibration.columns import efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates
+from rlsim.costs.collectives import Collectives
 from rlsim.costs.draft import Drafting
-from rlsim.costs.fabric import Fabric
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.iteration import build_iteration
 from rlsim.costs.layers import EngineLayers
@@ -139,7 +139,7 @@ def iteration_table(
     captured = mode == "graph"
     engine = Engine(cuda_graphs=captured, max_captured_tokens=65536, max_running_sequences=most)
     operators = Operators(profile, tables)
-    layers = EngineLayers(card_of(dims), engine, operators, Fabric(profile, tables))
+    layers = EngineLayers(card_of(dims), engine, operators, Collectives(profile, tables))
     launch_s = 0.0 if captured else profile.eager_launch_s.value
     drafting = Drafting(layers, _speculation(dims, draft_length, captured), launch_s)
     # One prompt of one token: the part of the table that prices prefill is not asked for.

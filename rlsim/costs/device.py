@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rlsim.costs.fabric import Fabric
-from rlsim.costs.measured import MeasuredOn, lent_tables
+from rlsim.costs.borrowed import TableSource, borrowed_tables
+from rlsim.costs.collectives import Collectives
 from rlsim.costs.operators import Operators
-from rlsim.costs.reference import reference_profile
+from rlsim.costs.reference import table_device
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
 
@@ -23,7 +23,7 @@ class Device:
     profile: HardwareProfile
     tables: OperatorTables | None
     reference: HardwareProfile
-    lent: MeasuredOn | None
+    lent: TableSource | None
 
     @property
     def operators(self) -> Operators:
@@ -31,9 +31,9 @@ class Device:
         return Operators(self.profile, self.tables, self.reference, self.lent)
 
     @property
-    def fabric(self) -> Fabric:
+    def fabric(self) -> Collectives:
         """Seconds of collective operations."""
-        return Fabric(self.profile, self.tables, self.reference)
+        return Collectives(self.profile, self.tables, self.reference)
 
 
 def device_of(profile: HardwareProfile, engine: str, tables: OperatorTables | None = None) -> Device:
@@ -52,5 +52,5 @@ def _device(profile: HardwareProfile, engine: str) -> Device:
 
 
 def _with_tables(profile: HardwareProfile, tables: OperatorTables | None) -> Device:
-    reference = reference_profile(profile)
-    return Device(profile, tables, reference, lent_tables(profile, reference, tables))
+    reference = table_device(profile)
+    return Device(profile, tables, reference, borrowed_tables(profile, reference, tables))

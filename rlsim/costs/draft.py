@@ -9,7 +9,7 @@ import numpy as np
 from rlsim.costs import work
 from rlsim.costs.interface import Bound
 from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, Components, EngineLayers, elementwise, total
-from rlsim.costs.operators import Timed, modelled
+from rlsim.costs.operators import OperatorTime, modelled
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.hardware.interpolation import BoolArray
 from rlsim.schema.drafter import DraftCard, default_eagle3_draft, mtp_draft
@@ -69,7 +69,7 @@ class Drafting:
             tp //= 2
         return max(1, tp)
 
-    def _pass(self, tokens: FloatArray, sequences: FloatArray, draft: DraftCard, first: bool) -> Timed:
+    def _pass(self, tokens: FloatArray, sequences: FloatArray, draft: DraftCard, first: bool) -> OperatorTime:
         """Device time of one draft pass over ``tokens`` rows that drafts one token for each of ``sequences``.
 
         The target's hidden states are fused in the first pass (EAGLE-3); later ones continue the drafter's own.
@@ -93,15 +93,15 @@ class Drafting:
         matrices = work.attention_matrices(model, tp) + work.ffn_matrices(hidden, draft.intermediate_size, tp)
         if draft.kind == "eagle3":
             matrices[0] = Matrix("qkv", matrices[0].n, 2 * hidden)
-        out["layers"] = operators.gemms(tokens, matrices, "bf16").times(draft.num_layers)
+        out["layers"] = operators.gemms(tokens, matrices, "bf16").repeated(draft.num_layers)
         row_bytes = hidden * BYTES_PER_ELEMENT["bf16"]
-        out["all-reduce"] = target.fabric.all_reduce(tp, tokens * row_bytes).times(2.0 * draft.num_layers)
-        out["elementwise"] = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp).times(
+        out["all-reduce"] = target.fabric.all_reduce(tp, tokens * row_bytes).repeated(2.0 * draft.num_layers)
+        out["elementwise"] = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp).repeated(
             draft.num_layers
         )
         return out
 
-    def passes(self, sequences: FloatArray, eager: BoolArray) -> Timed:
+    def passes(self, sequences: FloatArray, eager: BoolArray) -> OperatorTime:
         """All k draft passes: the first over the k + 1 verified positions, the others one token per sequence.
 
         Without captured graphs (or beyond their largest batch, ``eager``) a pass cannot be shorter than its launches,
@@ -117,16 +117,16 @@ class Drafting:
         floor = np.where(np.logical_or(eager, not self.speculation.draft_graph), launched, replayed)
         seconds = np.maximum(first.seconds, floor) + (k - 1) * np.maximum(other.seconds, floor)
         bound = "launch" if bool(np.mean(floor > other.seconds) > 0.5) else other.bound
-        return Timed(seconds, np.where(floor > other.seconds, 0.0, other.measured), bound)
+        return OperatorTime(seconds, np.where(floor > other.seconds, 0.0, other.measured), bound)
 
-    def cached_attention(self, sequences: FloatArray, context: FloatArray) -> Timed:
+    def cached_attention(self, sequences: FloatArray, context: FloatArray) -> OperatorTime:
         """Attention of the draft passes over their own cache, and the host's look-up over the context."""
         draft, speculation = self.draft, self.speculation
         if draft is None:
             lookup = speculation.lookup_s_per_1k_tokens / 1000.0 if speculation.active else 0.0
             return modelled(sequences * context * lookup, "host")
         if draft.kind == "mtp":
-            once = self.layers.cached_attention(sequences, context, 1).times(
+            once = self.layers.cached_attention(sequences, context, 1).repeated(
                 draft.num_layers / self.layers.card.num_layers
             )
         else:
@@ -135,10 +135,10 @@ class Drafting:
             once = operators.decode_attention(
                 model, self._tensor_parallel(draft), kv, sequences, np.maximum(context, 1.0)
             )
-            once = once.times(draft.num_layers)
-        return once.times(speculation.draft_length)
+            once = once.repeated(draft.num_layers)
+        return once.repeated(speculation.draft_length)
 
-    def rejection(self, sequences: FloatArray) -> Timed:
+    def rejection(self, sequences: FloatArray) -> OperatorTime:
         """Rejection sampling of k + 1 positions per sequence, outside the graph."""
         operators, queries = self.layers.operators, self.speculation.draft_length + 1
         vocabulary, draft = self.layers.card.vocab_size, self.draft
@@ -148,11 +148,11 @@ class Drafting:
         launched = REJECTION_LAUNCHES * self.eager_launch_s
         bound: Bound = "launch" if launched > float(np.mean(device.seconds)) else "memory"
         measured = np.where(device.seconds >= launched, device.measured, 0.0)
-        return Timed(np.maximum(device.seconds, launched), measured, bound)
+        return OperatorTime(np.maximum(device.seconds, launched), measured, bound)
 
 
-def _sum(components: Components) -> Timed:
+def _sum(components: Components) -> OperatorTime:
     first = next(iter(components.values()))
     measured = sum(t.seconds * t.measured for t in components.values())
     seconds = total(components)
-    return Timed(seconds, np.asarray(measured) / np.maximum(seconds, 1e-12), first.bound)
+    return OperatorTime(seconds, np.asarray(measured) / np.maximum(seconds, 1e-12), first.bound)

@@ -14,7 +14,7 @@ import numpy as np
 from rlsim.costs.draft import Drafting
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
-from rlsim.costs.operators import Timed, modelled
+from rlsim.costs.operators import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import BoolArray
@@ -71,7 +71,7 @@ class IterationCosts:
         return float(counts[self.eager[: len(counts)]].sum() / max(1.0, counts.sum()))
 
 
-def _part(name: str, timed: Timed, seconds: FloatArray, measured: FloatArray) -> Part:
+def _part(name: str, timed: OperatorTime, seconds: FloatArray, measured: FloatArray) -> Part:
     total_s = float(np.sum(seconds))
     share = float(np.sum(seconds * measured)) / total_s if total_s > 0 else 0.0
     return Part(name, total_s, timed.bound, "assumed" if timed.bound == "launch" else "modelled", share)
@@ -128,7 +128,7 @@ def _context_free(
     out, eager = _device(layers, tokens)
     sampled = np.ceil(n / engine.pipeline_parallel)
     head = layers.head_components(tokens, sampled)
-    out |= {name: timed.times(engine.pipeline_parallel) for name, timed in head.items()}
+    out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
     if engine.pipeline_parallel > 1:
         out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
     if drafting.speculation.active:
@@ -159,7 +159,9 @@ def _device(layers: EngineLayers, tokens: FloatArray) -> tuple[Components, BoolA
     for name, timed in captured.items():
         other = launched[name]
         seconds = np.where(eager, other.seconds[inverse], timed.seconds[inverse])
-        out[name] = Timed(seconds, np.where(eager, other.measured[inverse], timed.measured[inverse]), timed.bound)
+        out[name] = OperatorTime(
+            seconds, np.where(eager, other.measured[inverse], timed.measured[inverse]), timed.bound
+        )
     launch_s = (layers.launches() + SAMPLER_LAUNCHES) * layers.operators.profile.eager_launch_s.value
     waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
     if bool(np.any(waiting > 0)):
@@ -203,7 +205,7 @@ def _prefill_table(
         prompt = max(prompt_tokens, 1.0)
         attention = layers.operators.prefill_attention(layers.card, layers.attention_tp, own / prompt, prompt)
     linear = total(components).reshape(tokens.shape)
-    attention = attention.times(layers.card.num_layers)
+    attention = attention.repeated(layers.card.num_layers)
     decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base_s(layers, host))
     extra = linear - decoding_part + attention.seconds[None, :]
     extra[:, 0] = 0.0

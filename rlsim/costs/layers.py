@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlsim.costs import work
-from rlsim.costs.fabric import Fabric
-from rlsim.costs.operators import Operators, Timed, modelled, zero
+from rlsim.costs.collectives import Collectives
+from rlsim.costs.operators import Operators, OperatorTime, modelled, zero
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
@@ -24,7 +24,7 @@ layers: norm, QKV, splits and per-head norms, rotary embedding, cache write, att
 activation with its buffer, down (6); norm, router, top-k, alignment, permutation, quantisation, two grouped products,
 activation, sum (15)."""
 
-Components = dict[str, Timed]
+Components = dict[str, OperatorTime]
 Head = tuple[int, int]
 """Vocabulary and hidden size of an LM head."""
 
@@ -36,7 +36,7 @@ class EngineLayers:
     card: ModelCard
     engine: Engine
     operators: Operators
-    fabric: Fabric
+    fabric: Collectives
 
     @property
     def attention_tp(self) -> int:
@@ -60,17 +60,17 @@ class EngineLayers:
         """Times of ``layers`` layers, ``moe_layers`` of them with experts, for one iteration of ``tokens`` tokens."""
         engine, card = self.engine, self.card
         own = np.ceil(tokens / engine.attention_data_parallel)
-        out: Components = {"attention projections": self._projections(own).times(layers)}
+        out: Components = {"attention projections": self._projections(own).repeated(layers)}
         dense_layers = layers - moe_layers
         if dense_layers > 0:
             matrices = work.ffn_matrices(card.hidden_size, card.intermediate_size, engine.tensor_parallel)
-            out["feed-forward"] = self.operators.gemms(tokens, matrices, engine.weight_precision).times(dense_layers)
+            out["feed-forward"] = self.operators.gemms(tokens, matrices, engine.weight_precision).repeated(dense_layers)
         if moe_layers > 0:
-            out["experts"] = self._experts(tokens).times(moe_layers)
+            out["experts"] = self._experts(tokens).repeated(moe_layers)
         if engine.tensor_parallel > 1:
-            out["all-reduce"] = self._exchange(tokens, own, graph).times(layers)
+            out["all-reduce"] = self._exchange(tokens, own, graph).repeated(layers)
         width = card.intermediate_size / engine.tensor_parallel if card.moe is None else 0.0
-        out["elementwise"] = elementwise(self.operators, card, own, self.attention_tp, width).times(layers)
+        out["elementwise"] = elementwise(self.operators, card, own, self.attention_tp, width).repeated(layers)
         return out
 
     def components(self, tokens: FloatArray, graph: bool) -> Components:
@@ -87,13 +87,13 @@ class EngineLayers:
         drawn = self.operators.sampling(sampled, vocab) or self.operators.stream(moved, SAMPLER_PASSES)
         return {"LM head": product + gather, "sampling": drawn}
 
-    def _projections(self, tokens: FloatArray) -> Timed:
+    def _projections(self, tokens: FloatArray) -> OperatorTime:
         precision, kv = self.engine.weight_precision, self.engine.kv_precision
         if self.card.mla is not None:
             return self.operators.latent_projections(self.card, self.attention_tp, precision, kv, tokens)
         return self.operators.gemms(tokens, work.attention_matrices(self.card, self.attention_tp), precision)
 
-    def prefill_module(self, tokens: FloatArray, prompt_tokens: float) -> Timed | None:
+    def prefill_module(self, tokens: FloatArray, prompt_tokens: float) -> OperatorTime | None:
         """Attention with its projections of one layer, as measured together; None where they are priced apart."""
         if self.card.mla is None:
             return None
@@ -101,7 +101,7 @@ class EngineLayers:
         tokens = np.maximum(tokens, 1.0)
         return self.operators.latent_prefill(self.card, self.attention_tp, precision, kv, tokens, prompt_tokens)
 
-    def _experts(self, tokens: FloatArray) -> Timed:
+    def _experts(self, tokens: FloatArray) -> OperatorTime:
         card, engine, moe = self.card, self.engine, self.card.moe
         if moe is None:
             return zero(tokens)
@@ -114,17 +114,17 @@ class EngineLayers:
         )
         return router + routed + shared
 
-    def _exchange(self, tokens: FloatArray, own: FloatArray, graph: bool) -> Timed:
+    def _exchange(self, tokens: FloatArray, own: FloatArray, graph: bool) -> OperatorTime:
         """Two all-reduces of a layer, or gather and scatter around the experts under data-parallel attention."""
         row_bytes = self.card.hidden_size * BYTES_PER_ELEMENT["bf16"]
         attention = self.fabric.all_reduce(self.attention_tp, own * row_bytes, graph)
         if self.engine.attention_data_parallel == 1:
-            return attention.times(2.0)
+            return attention.repeated(2.0)
         tp = self.engine.tensor_parallel
         gather = self.fabric.collective("all_gather", tp, tokens * row_bytes)
         return attention + gather + self.fabric.collective("reduce_scatter", tp, tokens * row_bytes)
 
-    def cached_attention(self, sequences: FloatArray, context: FloatArray, queries: int) -> Timed:
+    def cached_attention(self, sequences: FloatArray, context: FloatArray, queries: int) -> OperatorTime:
         """Attention of ``queries`` positions per sequence over cached context, all layers; broadcasts its arguments.
 
         Several queries take the time measured for so many, never less than one takes. Without a measurement the cache
@@ -141,21 +141,23 @@ class EngineLayers:
             once = self.operators.decode_attention(card, tp, kv, own, cached)
             several = self.operators.verify_attention(card, tp, kv, own, cached, queries) if queries > 1 else None
             if several is not None:
-                return Timed(np.maximum(several.seconds, once.seconds), several.measured, several.bound).times(
-                    card.num_layers
-                )
+                return OperatorTime(
+                    np.maximum(several.seconds, once.seconds), several.measured, several.bound
+                ).repeated(card.num_layers)
             flops = work.decode_attention(own, cached, card.num_heads // tp, 1, card.head_dim, 1.0).flops
-        return self._at_least_computed(once, flops, queries).times(card.num_layers)
+        return self._at_least_computed(once, flops, queries).repeated(card.num_layers)
 
-    def _at_least_computed(self, once: Timed, flops: FloatArray, queries: int) -> Timed:
+    def _at_least_computed(self, once: OperatorTime, flops: FloatArray, queries: int) -> OperatorTime:
         """``queries`` queries on a cache that one query reads in ``once``; never more than that many single passes."""
         computed = np.minimum(self.operators.attention_compute_s(flops * queries), once.seconds * queries)
         binding = computed > once.seconds
         bound = "compute" if bool(np.mean(binding) > 0.5) else once.bound
-        return Timed(np.where(binding, computed, once.seconds), np.where(binding, 0.0, once.measured), bound)
+        return OperatorTime(np.where(binding, computed, once.seconds), np.where(binding, 0.0, once.measured), bound)
 
 
-def elementwise(operators: Operators, card: ModelCard, tokens: FloatArray, attention_tp: int, width: float) -> Timed:
+def elementwise(
+    operators: Operators, card: ModelCard, tokens: FloatArray, attention_tp: int, width: float
+) -> OperatorTime:
     """Norms, residual additions, rotary embedding, cache write and activation (of ``width`` values) of one layer.
 
     As measured kernel by kernel; without such measurements, and under MLA, as one stream of their bytes.
@@ -173,7 +175,7 @@ def elementwise(operators: Operators, card: ModelCard, tokens: FloatArray, atten
         found = None if card.mla is not None else operators.elementwise(op, tokens, values)
         if found is None:
             return operators.stream(work.elementwise_bytes(tokens, card.hidden_size, width), ELEMENTWISE_KERNELS)
-        measured = measured + found.times(times)
+        measured = measured + found.repeated(times)
     return measured
 
 
@@ -182,7 +184,7 @@ def total(components: Components) -> FloatArray:
     return np.asarray(np.sum([timed.seconds for timed in components.values()], axis=0), dtype=np.float64)
 
 
-def pipeline_hops(engine: Engine, fabric: Fabric, tokens: FloatArray, hidden: int) -> Timed:
+def pipeline_hops(engine: Engine, fabric: Collectives, tokens: FloatArray, hidden: int) -> OperatorTime:
     """Point-to-point messages between the stages of a replica."""
     hops = engine.pipeline_parallel - 1
     size = tokens * hidden * BYTES_PER_ELEMENT["bf16"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlsim.costs.draft import draft_card
 from rlsim.costs.iteration import captured_sizes
-from rlsim.costs.parallel import train_layout
+from rlsim.costs.layout import train_layout
 from rlsim.errors import Infeasible
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
 from rlsim.schema.model import ModelCard, attention_parameters, kv_bytes_per_token, parameter_counts

@@ -2,7 +2,7 @@
 
 Where the profile differs from the one that the tables were measured on, a measured time is scaled by the ratio of the
 rooflines of its work on both, and counts as modelled. What imported tables lack (attention of several queries,
-sampling, rejection, host) is None unless tables of ``rlsim calibrate`` hold it (:mod:`rlsim.costs.measured`).
+sampling, rejection, host) is None unless tables of ``rlsim calibrate`` hold it (:mod:`rlsim.costs.borrowed`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.costs import work
+from rlsim.costs.borrowed import TableSource
 from rlsim.costs.interface import Bound
-from rlsim.costs.measured import MeasuredOn
 from rlsim.costs.work import FloatArray, Matrix, Work
-from rlsim.hardware.interpolation import Lookup
+from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard, MoECard
@@ -36,35 +36,35 @@ Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
 
 
 @dataclass(frozen=True)
-class Timed:
+class OperatorTime:
     """Seconds (array) of an operation, whether each rests on a measurement, and what bounds it."""
 
     seconds: FloatArray
     measured: FloatArray
     bound: Bound
 
-    def __add__(self, other: Timed) -> Timed:
+    def __add__(self, other: OperatorTime) -> OperatorTime:
         seconds = self.seconds + other.seconds
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(
                 seconds > 0, (self.seconds * self.measured + other.seconds * other.measured) / seconds, 1.0
             )
         longer = self if float(np.sum(self.seconds)) >= float(np.sum(other.seconds)) else other
-        return Timed(seconds, share, longer.bound)
+        return OperatorTime(seconds, share, longer.bound)
 
-    def times(self, factor: float) -> Timed:
+    def repeated(self, factor: float) -> OperatorTime:
         """The operation repeated ``factor`` times."""
-        return Timed(self.seconds * factor, self.measured, self.bound)
+        return OperatorTime(self.seconds * factor, self.measured, self.bound)
 
-    def scaled(self, ratio: FloatArray) -> Timed:
+    def scaled_by(self, ratio: FloatArray) -> OperatorTime:
         """Times a modelled ratio: what it changes is no longer a measurement."""
-        return Timed(self.seconds * ratio, np.where(ratio == 1.0, self.measured, 0.0), self.bound)
+        return OperatorTime(self.seconds * ratio, np.where(ratio == 1.0, self.measured, 0.0), self.bound)
 
 
-def modelled(seconds: ArrayLike, bound: Bound) -> Timed:
+def modelled(seconds: ArrayLike, bound: Bound) -> OperatorTime:
     """A time without a measurement behind it."""
     values = np.asarray(seconds, dtype=np.float64)
-    return Timed(values, np.zeros_like(values), bound)
+    return OperatorTime(values, np.zeros_like(values), bound)
 
 
 class Operators:
@@ -78,11 +78,11 @@ class Operators:
         profile: HardwareProfile,
         tables: OperatorTables | None,
         reference: HardwareProfile | None = None,
-        lent: MeasuredOn | None = None,
+        lent: TableSource | None = None,
     ) -> None:
         self.profile, self.tables, self.reference = profile, tables, reference or profile
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
-        own = () if tables is None else (MeasuredOn(tables, self.reference),)
+        own = () if tables is None else (TableSource(tables, self.reference),)
         self.sources = (*own, *(() if lent is None else (lent,)))
 
     def host_s(self, name: str) -> float | None:
@@ -108,7 +108,7 @@ class Operators:
         compute = float(np.sum(amount.flops)) / self.profile.flops(_rate(precision))
         return "compute" if compute > float(np.sum(amount.bytes)) / self.bandwidth else "memory"
 
-    def roofline(self, amount: Work, precision: str, operation: Operation = "gemm") -> Timed:
+    def roofline(self, amount: Work, precision: str, operation: Operation = "gemm") -> OperatorTime:
         """max(FLOP / rate, bytes / bandwidth) at measured efficiency, never under the kernel floor."""
         return modelled(self._roof_s(self.profile, amount, precision, operation), self.bound_of(amount, precision))
 
@@ -118,27 +118,36 @@ class Operators:
         moved = amount.bytes / (profile.memory_bandwidth_bytes_per_s.value * memory)
         return np.asarray(np.maximum(np.maximum(computed, moved), KERNEL_FLOOR_S), dtype=np.float64)
 
-    def carried(self, timed: Timed, amount: Work, precision: str, operation: Operation = "gemm") -> Timed:
+    def transferred(
+        self, timed: OperatorTime, amount: Work, precision: str, operation: Operation = "gemm"
+    ) -> OperatorTime:
         """A time measured on the reference profile, carried over to this one by the ratio of both rooflines."""
         if self.profile == self.reference:
             return timed
         here = self._roof_s(self.profile, amount, precision, operation)
-        return timed.scaled(here / self._roof_s(self.reference, amount, precision, operation))
+        return timed.scaled_by(here / self._roof_s(self.reference, amount, precision, operation))
 
     def _measured(
-        self, look: Callable[[OperatorTables], Lookup | None], amount: Work, operation: Operation = "decode_attention"
-    ) -> Timed | None:
+        self,
+        look: Callable[[OperatorTables], TableTime | None],
+        amount: Work,
+        operation: Operation = "decode_attention",
+    ) -> OperatorTime | None:
         """BF16 operation from the first source that holds it, carried over where that is another device."""
         for source in self.sources:
             found = look(source.tables)
             if found is None:
                 continue
-            timed = Timed(found.seconds, found.measured.astype(np.float64), self.bound_of(amount, "bf16"))
+            timed = OperatorTime(found.seconds, found.measured.astype(np.float64), self.bound_of(amount, "bf16"))
             if source.device == self.profile:
                 return timed
             here = self._roof_s(self.profile, amount, "bf16", operation)
             there = self._roof_s(source.device, amount, "bf16", operation)
-            return modelled(timed.seconds * here / there, timed.bound) if source.carried else timed.scaled(here / there)
+            return (
+                modelled(timed.seconds * here / there, timed.bound)
+                if source.transferred
+                else timed.scaled_by(here / there)
+            )
         return None
 
     def verify_attention(
@@ -149,7 +158,7 @@ class Operators:
         batch: FloatArray,
         context: FloatArray,
         queries: int,
-    ) -> Timed | None:
+    ) -> OperatorTime | None:
         """``queries`` positions per sequence over ``context`` tokens, the first position included (GQA only).
 
         One query's time, as the engine's kernel takes it, times how much longer the same measured kernel took for
@@ -167,7 +176,7 @@ class Operators:
             ratio = several.seconds / single.seconds
             if source.device == self.profile:
                 known = np.where(several.measured & single.measured, once.measured, 0.0)
-                return Timed(once.seconds * ratio, known, once.bound)
+                return OperatorTime(once.seconds * ratio, known, once.bound)
             here, there = (self._extra_queries(profile, alone, queries) for profile in (self.profile, source.device))
             return modelled(once.seconds * ratio * here / there, once.bound)
         return None
@@ -177,46 +186,48 @@ class Operators:
         several = self._roof_s(profile, Work(alone.flops * queries, alone.bytes), "bf16", "decode_attention")
         return several / self._roof_s(profile, alone, "bf16", "decode_attention")
 
-    def sampling(self, rows: FloatArray, vocabulary: int) -> Timed | None:
+    def sampling(self, rows: FloatArray, vocabulary: int) -> OperatorTime | None:
         """Softmax and draw on ``rows`` rows of logits."""
         amount = _rows_of_fp32(rows, vocabulary)
         softmax = self._measured(lambda t: t.sampling_s("softmax", vocabulary, rows), amount)
         drawn = self._measured(lambda t: t.sampling_s("draw", vocabulary, rows), amount)
         return None if softmax is None or drawn is None else softmax + drawn
 
-    def elementwise(self, op: str, tokens: FloatArray, width: int) -> Timed | None:
+    def elementwise(self, op: str, tokens: FloatArray, width: int) -> OperatorTime | None:
         """One elementwise kernel on ``width`` values of each token (see the table of that name)."""
         amount = Work(np.zeros_like(tokens), tokens * width * BYTES_PER_ELEMENT["bf16"])
         return self._measured(lambda t: t.elementwise_s(op, width, tokens), amount)
 
-    def rejection(self, sequences: FloatArray, queries: int, vocabulary: int, draft_vocabulary: int) -> Timed | None:
+    def rejection(
+        self, sequences: FloatArray, queries: int, vocabulary: int, draft_vocabulary: int
+    ) -> OperatorTime | None:
         """Softmax of all verified positions, acceptance test and draw of the token after it."""
         amount = _rows_of_fp32(sequences * queries, vocabulary)
         softmax = self._measured(lambda t: t.sampling_s("softmax", vocabulary, sequences * queries), amount)
         tested = self._measured(lambda t: t.rejection_s(vocabulary, draft_vocabulary, queries, sequences), amount)
         return None if softmax is None or tested is None else softmax + tested
 
-    def _timed(self, look: Lookup | None, amount: Work, precision: str, operation: Operation) -> Timed:
+    def _timed(self, look: TableTime | None, amount: Work, precision: str, operation: Operation) -> OperatorTime:
         if look is None:
             return self.roofline(amount, precision, operation)
-        found = Timed(look.seconds, look.measured.astype(np.float64), self.bound_of(amount, precision))
-        return self.carried(found, amount, precision, operation)
+        found = OperatorTime(look.seconds, look.measured.astype(np.float64), self.bound_of(amount, precision))
+        return self.transferred(found, amount, precision, operation)
 
-    def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> Timed:
+    def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> OperatorTime:
         """Matrix product of ``tokens`` rows with one weight matrix."""
         rows = np.asarray(tokens, dtype=np.float64)
         amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
         look = self.tables.gemm_s(precision, rows, matrix.n, matrix.k) if self.tables else None
         return self._timed(look, amount, precision, "gemm")
 
-    def gemms(self, tokens: ArrayLike, matrices: list[Matrix], precision: str) -> Timed:
+    def gemms(self, tokens: ArrayLike, matrices: list[Matrix], precision: str) -> OperatorTime:
         """Several products one after the other."""
         total = zero(tokens)
         for matrix in matrices:
             total = total + self.gemm(tokens, matrix, precision)
         return total
 
-    def stream(self, moved_bytes: ArrayLike, kernels: float = 1.0) -> Timed:
+    def stream(self, moved_bytes: ArrayLike, kernels: float = 1.0) -> OperatorTime:
         """Elementwise kernels: memory traffic at the measured share of bandwidth, never under the kernel floor."""
         _, memory = self.efficiency("bf16")
         seconds = np.asarray(moved_bytes, dtype=np.float64) / (self.bandwidth * memory)
@@ -229,7 +240,7 @@ class Operators:
 
     def decode_attention(
         self, card: ModelCard, tensor_parallel: int, kv_precision: str, batch: ArrayLike, context: ArrayLike
-    ) -> Timed:
+    ) -> OperatorTime:
         """One query per sequence of ``batch`` sequences at mean context; without projections (GQA only)."""
         heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
         amount = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
@@ -240,7 +251,7 @@ class Operators:
 
     def prefill_attention(
         self, card: ModelCard, tensor_parallel: int, batch: ArrayLike, prompt_tokens: ArrayLike
-    ) -> Timed:
+    ) -> OperatorTime:
         """Causal attention of ``batch`` prompts of equal length, forward, without projections."""
         b, p = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
         heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
@@ -256,7 +267,7 @@ class Operators:
 
     def latent_projections(
         self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, tokens: FloatArray
-    ) -> Timed:
+    ) -> OperatorTime:
         """Projections of one MLA block: the measured module at its least context, or its matrix products."""
         matrices = work.attention_matrices(card, tensor_parallel)
         look = self._latent_module(
@@ -271,7 +282,7 @@ class Operators:
     def latent_prefill(
         self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, tokens: FloatArray,
         prompt_tokens: float,
-    ) -> Timed | None:  # fmt: skip
+    ) -> OperatorTime | None:  # fmt: skip
         """One MLA block, projections included, on ``tokens`` tokens of prompts of ``prompt_tokens``; None where no such
         module was measured.
 
@@ -292,7 +303,7 @@ class Operators:
     def latent_attention(
         self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, batch: FloatArray,
         context: FloatArray,
-    ) -> Timed:  # fmt: skip
+    ) -> OperatorTime:  # fmt: skip
         """Absorbed attention over the latent cache: the measured module's time above that at its least context.
 
         Engines of which only the kernel was measured take that.
@@ -305,20 +316,20 @@ class Operators:
             heads = card.num_heads // tensor_parallel
             kernel = self.tables.mla_decode_kernel_s(heads, kv_precision, batch, context) if self.tables else None
             return self._timed(kernel, amount, "bf16", "decode_attention")
-        above = Timed(np.maximum(look.seconds - start.seconds, 0.0), look.measured.astype(np.float64), "memory")
-        return self.carried(above, amount, "bf16", "decode_attention")
+        above = OperatorTime(np.maximum(look.seconds - start.seconds, 0.0), look.measured.astype(np.float64), "memory")
+        return self.transferred(above, amount, "bf16", "decode_attention")
 
     def _latent_module(
         self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, batch: FloatArray,
         context: FloatArray,
-    ) -> Lookup | None:  # fmt: skip
+    ) -> TableTime | None:  # fmt: skip
         if self.tables is None or card.mla is None:
             return None
         return self.tables.mla_decode_s(card.num_heads // tensor_parallel, precision, kv_precision, batch, context)
 
     def experts(
         self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
-    ) -> Timed:
+    ) -> OperatorTime:
         """Routed experts of one layer: layout is (tensor parallel, expert parallel) of the experts.
 
         Where the table lacks the layout or precision, the ratio measured / roofline of the nearest measured one carries
@@ -341,7 +352,7 @@ class Operators:
 
     def _moe_lookup(
         self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         if self.tables is None:
             return None
         shape = (precision, hidden, moe.expert_intermediate_size, moe.top_k, moe.num_experts, *layout)
@@ -349,10 +360,10 @@ class Operators:
         return next((look for look in found if look is not None), None)
 
 
-def zero(like: ArrayLike) -> Timed:
+def zero(like: ArrayLike) -> OperatorTime:
     """No time, shaped like ``like``."""
     shape = np.shape(np.asarray(like))
-    return Timed(np.zeros(shape), np.ones(shape), "none")
+    return OperatorTime(np.zeros(shape), np.ones(shape), "none")
 
 
 def _rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rlsim.schema.fitted import FittedParameters
+from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 
 
@@ -28,7 +28,7 @@ class TrainingOverheads:
 
 @dataclass(frozen=True)
 class Overheads:
-    """Host and framework costs; see FittedParameters for the meaning of each. source: name of the fitted set.
+    """Host and framework costs; see GlobalParameters for the meaning of each. source: name of the fitted set.
 
     step_error: standard deviation of a time as a share of it, of the fit and of the measured tables together;
     tables_error: the part of the tables.
@@ -57,10 +57,10 @@ class Overheads:
         return TrainingOverheads(self.dense_efficiency, self.moe_efficiency, self.moe_host_layer_s)
 
 
-def overheads_of(scenario: Scenario, fitted: FittedParameters, tables_error: float = 0.0) -> Overheads:
+def overheads_of(scenario: Scenario, fitted: GlobalParameters, tables_error: float = 0.0) -> Overheads:
     """Overheads of ``scenario``: a stated key wins over the fitted value.
 
-    tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.measured.tables_error`).
+    tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.borrowed.tables_error`).
     """
     engine, trainer, loop, profile = scenario.engine, scenario.trainer, scenario.loop, scenario.hardware
     nodes = -(-engine.gpus_per_replica // int(profile.gpus_per_node))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
 from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.interface import Prices
 from rlsim.costs.iteration import IterationCosts
-from rlsim.costs.measured import tables_error
 from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.overheads import Overheads, overheads_of
-from rlsim.costs.refit import WeightMovement
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
-from rlsim.hardware.fitted import parameters_of
+from rlsim.costs.weight_transfer import WeightTransfer
+from rlsim.hardware.parameters import parameters_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.batches import expected_prompt_tokens
@@ -36,7 +36,7 @@ class PriceInputs:
 
     device: Device
     overheads: Overheads
-    movement: WeightMovement
+    transfers: WeightTransfer
     engine_memory: EngineMemory
     engine: EngineInputs
     trainer: TrainerInputs
@@ -50,16 +50,16 @@ def price_inputs(scenario: Scenario, tables: OperatorTables | None = None) -> Pr
     """
     device = device_of(scenario.hardware, scenario.engine.name, tables)
     overheads = overheads_of(scenario, parameters_of(scenario), tables_error(device.operators.sources))
-    movement = WeightMovement(scenario, device.fabric, overheads)
+    transfers = WeightTransfer(scenario, device.fabric, overheads)
     memory = engine_memory(scenario)
     prompt_tokens = expected_prompt_tokens(scenario.workload)
     return PriceInputs(
         device,
         overheads,
-        movement,
+        transfers,
         memory,
         engine_inputs(scenario, device, overheads.host, prompt_tokens, memory.kv_capacity_tokens),
-        trainer_inputs(scenario, device, overheads.training, movement),
+        trainer_inputs(scenario, device, overheads.training, transfers),
     )
 
 
@@ -75,9 +75,9 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
     return ScenarioPrices(
         iteration=engine.table,
         replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
-        prepare=inputs.movement.prepare(),
-        refit=inputs.movement.transfer(),
-        wake=inputs.movement.wake(),
+        prepare=inputs.transfers.prepare(),
+        refit=inputs.transfers.transfer(),
+        wake=inputs.transfers.sleep_between_rollouts(),
         steps=tuple(step_cost(inputs.trainer, batch) for batch in trained),
         engine=engine,
         engine_memory=inputs.engine_memory,

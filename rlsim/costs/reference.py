@@ -8,7 +8,7 @@ from rlsim.hardware.profile import list_profiles, load_profile
 from rlsim.schema.hardware import HardwareProfile
 
 
-def reference_profile(profile: HardwareProfile) -> HardwareProfile:
+def table_device(profile: HardwareProfile) -> HardwareProfile:
     """The shipped profile whose ``operator_tables`` are those of ``profile``; the profile itself where none ships.
 
     A profile that differs from it (a user who halves a bandwidth) sees measured times scaled by the ratio of both

@@ -12,8 +12,8 @@ from rlsim.costs.draft import draft_card
 from rlsim.costs.interface import FloatArray, Part, PhaseCost, StepCost
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.packing import MicroBatches, micro_batches
-from rlsim.costs.refit import WeightMovement
 from rlsim.costs.training import LM_HEAD, LOSS, TrainingCosts
+from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -62,7 +62,7 @@ class TrainerInputs:
 
 
 def trainer_inputs(
-    scenario: Scenario, device: Device, overheads: TrainingOverheads, movement: WeightMovement
+    scenario: Scenario, device: Device, overheads: TrainingOverheads, transfers: WeightTransfer
 ) -> TrainerInputs:
     """What the trainer of ``scenario`` depends on."""
     return TrainerInputs(
@@ -73,9 +73,9 @@ def trainer_inputs(
         overheads,
         scenario.workload.max_sequence_tokens,
         _draft_training_share(scenario),
-        movement.reference_swap_s(),
-        movement.critic_swap_s(update=False),
-        movement.critic_swap_s(update=True),
+        transfers.reference_swap_s(),
+        transfers.critic_swap_s(update=False),
+        transfers.critic_swap_s(update=True),
         scenario.loop.driver_sample_s,
     )
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.costs.fabric import Fabric
+from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part, PhaseCost
+from rlsim.costs.layout import TrainLayout, train_layout
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.packing import MicroBatches
-from rlsim.costs.parallel import TrainLayout, train_layout
 from rlsim.costs.training_layer import PRODUCT_BACKWARD, TrainingLayers
 from rlsim.costs.work import Matrix
 from rlsim.schema.model import ModelCard
@@ -39,7 +39,7 @@ class TrainingCosts:
     card: ModelCard
     trainer: Trainer
     operators: Operators
-    fabric: Fabric
+    fabric: Collectives
     overheads: TrainingOverheads
     gpus: int
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlsim.costs import work
-from rlsim.costs.fabric import Fabric
+from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part
 from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, ELEMENTWISE_KERNELS
-from rlsim.costs.operators import Operators, Timed
+from rlsim.costs.operators import Operators, OperatorTime
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.work import Matrix
@@ -82,7 +82,7 @@ class TrainingLayers:
     card: ModelCard
     trainer: Trainer
     operators: Operators
-    fabric: Fabric
+    fabric: Collectives
     overheads: TrainingOverheads
 
     def layer(self, batch: MicroBatches, moe_layer: bool) -> LayerTime:
@@ -120,7 +120,7 @@ class TrainingLayers:
             return self.overheads.moe_host_layer_s * max(1.0, local / FITTED_LOCAL_EXPERTS)
         return (ATTENTION_LAUNCHES + DENSE_LAUNCHES) * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s
 
-    def _experts(self, tokens: work.FloatArray, moe: MoECard) -> Timed:
+    def _experts(self, tokens: work.FloatArray, moe: MoECard) -> OperatorTime:
         """Router, routed and shared experts; ``tokens`` of one TP group, of which each rank routes its TP share."""
         card, trainer = self.card, self.trainer
         ep, tp = trainer.expert_parallel, trainer.tensor_parallel
@@ -138,7 +138,7 @@ class TrainingLayers:
         once = self.operators.prefill_attention(
             self.card, trainer.tensor_parallel, np.array([count]), np.array([length])
         )
-        return _at_efficiency("attention", once.times(1.0 / trainer.context_parallel), efficiency)
+        return _at_efficiency("attention", once.repeated(1.0 / trainer.context_parallel), efficiency)
 
     def _communication_s(self, tokens: float, moe_layer: bool) -> float:
         """Exposed TP gathers and scatters and EP exchange of one layer's pass; the backward pass mirrors them."""
@@ -162,7 +162,7 @@ class TrainingLayers:
         return float(self.fabric.collective("all_gather", cp, tokens * cp * kv_row, stride=tp).seconds)
 
 
-def _at_efficiency(name: str, timed: Timed, efficiency: float) -> Part:
+def _at_efficiency(name: str, timed: OperatorTime, efficiency: float) -> Part:
     """A table's time stretched by the efficiency that training reaches: what is added is modelled, not measured."""
     measured = float(timed.measured[0]) * min(1.0, efficiency)
     return Part(name, float(timed.seconds[0]) / efficiency, timed.bound, "modelled", measured)

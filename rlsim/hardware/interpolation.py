@@ -23,15 +23,15 @@ NODE_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Lookup:
+class TableTime:
     """Seconds of one operation and whether they rest on measured nodes alone, in the broadcast shape of the sizes."""
 
     seconds: FloatArray
     measured: BoolArray
 
-    def scaled(self, factor: float) -> Lookup:
+    def scaled(self, factor: float) -> TableTime:
         """The same latency times a modelled factor: no longer a measurement."""
-        return Lookup(self.seconds * factor, np.zeros_like(self.measured))
+        return TableTime(self.seconds * factor, np.zeros_like(self.measured))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Grid:
     measured: BoolArray
     growth: tuple[float, ...]
 
-    def lookup(self, *sizes: ArrayLike) -> Lookup:
+    def lookup(self, *sizes: ArrayLike) -> TableTime:
         """Seconds at ``sizes`` (one array per axis, broadcast against each other; all must be positive)."""
         logs = np.broadcast_arrays(*(np.log(np.asarray(size, dtype=np.float64)) for size in sizes))
         places = [_place(axis, x) for axis, x in zip(self.axes, logs, strict=True)]
@@ -63,7 +63,7 @@ class Grid:
             weight = np.prod([share if side else 1.0 - share for (_, share, *_), side, _ in sides], axis=0)
             log_s += weight * self.log_s[index]
             measured &= self.measured[index] | (weight < NODE_TOLERANCE)
-        return Lookup(np.asarray(np.exp(log_s)), np.asarray(measured))
+        return TableTime(np.asarray(np.exp(log_s)), np.asarray(measured))
 
 
 def _place(axis: FloatArray, x: FloatArray) -> tuple[NDArray[np.intp], FloatArray, FloatArray, BoolArray]:

@@ -1,7 +1,8 @@
 """Measured operator latencies of one device and engine: look-up with provenance.
 
-Every look-up is vectorised over its sizes and returns :class:`Lookup` (seconds, measured) or None where the tables hold
-nothing for the discrete key; the caller then falls back to a roofline with :meth:`OperatorTables.fitted_efficiency`.
+Every look-up is vectorised over its sizes and returns a :class:`TableTime` (seconds, measured), or None where the
+tables hold nothing for the discrete key; the caller then falls back to a roofline at
+:meth:`OperatorTables.fitted_efficiency`.
 Interpolation and what happens outside the measured range: :mod:`rlsim.hardware.interpolation`. Origin, checks and the
 meaning of each size: ``calibration/README.md`` and ``circumstances.yaml`` beside the tables.
 """
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike
 from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
 from rlsim.hardware import table_files as files
-from rlsim.hardware.interpolation import Lookup
+from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.table_files import CIRCUMSTANCES, Key, Table, TableLayout, read_circumstances, read_table
 
 CALIBRATION = "calibration"
@@ -83,7 +84,7 @@ class OperatorTables:
             self._tables[layout.name] = read_table(self.folder, layout)
         return self._tables[layout.name]
 
-    def gemm_s(self, precision: str, m: ArrayLike, n: int, k: int) -> Lookup | None:
+    def gemm_s(self, precision: str, m: ArrayLike, n: int, k: int) -> TableTime | None:
         """Matrix product of m x k activations with k x n weights, cold weights, under a CUDA graph.
 
         precision: bf16, fp8 (one scale per token), fp8_block (128 x 128 scales) or nvfp4; all but bf16 include the
@@ -96,7 +97,7 @@ class OperatorTables:
 
     def decode_attention_s(
         self, heads: int, kv_heads: int, head_dim: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         """Attention of one query per sequence over ``context_tokens`` cached tokens (the new one included).
 
         heads, kv_heads: per rank. A (heads, kv_heads, head_dim) that was not measured takes the nearest measured one,
@@ -115,7 +116,7 @@ class OperatorTables:
 
     def prefill_attention_s(
         self, heads: int, kv_heads: int, head_dim: int, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         """Causal attention over ``batch`` whole prompts of ``prompt_tokens`` each, nothing cached before.
 
         heads, kv_heads: per rank; what was not measured is scaled from the nearest by heads x head_dim (FLOPs).
@@ -133,7 +134,7 @@ class OperatorTables:
 
     def mla_decode_s(
         self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         """Whole multi-head latent attention block of DeepSeek-V3 at decode, one query per sequence.
 
         Includes the projections into the latents (7168 to 1536 + 512 + 64), the query up-projection, the absorbed
@@ -145,7 +146,7 @@ class OperatorTables:
 
     def mla_prefill_s(
         self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         """Whole MLA block on ``batch`` prompts of ``prompt_tokens``, nothing cached before.
 
         Includes the same as :meth:`mla_decode_s`, with the key-value up-projection instead of the absorbed products.
@@ -160,7 +161,7 @@ class OperatorTables:
         kv_precision: str,
         batch: ArrayLike,
         tokens: ArrayLike,
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         table = self._table(layout)
         exact = table.grid((gemm_precision, kv_precision))
         if exact is not None:
@@ -172,14 +173,14 @@ class OperatorTables:
 
     def mla_decode_kernel_s(
         self, heads: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         """Absorbed attention of DeepSeek-V3 over the latent cache alone, one query per sequence; heads per rank."""
         grid = self._table(files.MLA_DECODE_KERNEL).grid((kv_precision,))
         return grid.lookup(heads, context_tokens, batch) if grid else None
 
     def mla_prefill_kernel_s(
         self, heads: int, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         """Attention of DeepSeek-V3 over whole prompts alone, without projections; heads per rank."""
         grid = self._table(files.MLA_PREFILL_KERNEL).grid((kv_precision,))
         return grid.lookup(heads, prompt_tokens, batch) if grid else None
@@ -193,7 +194,7 @@ class OperatorTables:
         queries: int,
         batch: ArrayLike,
         context_tokens: ArrayLike,
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens.
 
         The context includes the first of the queries. heads, kv_heads: per rank; others as in
@@ -209,19 +210,19 @@ class OperatorTables:
             return found
         return found.scaled(kv_heads * head_dim / (found_kv * found_dim))
 
-    def sampling_s(self, op: Literal["softmax", "draw"], vocabulary: int, rows: ArrayLike) -> Lookup | None:
+    def sampling_s(self, op: Literal["softmax", "draw"], vocabulary: int, rows: ArrayLike) -> TableTime | None:
         """One step of sampling on ``rows`` rows; a vocabulary that was not measured scales from the nearest."""
         table = self._table(files.SAMPLING)
         key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (vocabulary,)), default=None)
         return _scaled_to(table, key, 1, vocabulary, rows)
 
-    def elementwise_s(self, op: str, width: int, rows: ArrayLike) -> Lookup | None:
+    def elementwise_s(self, op: str, width: int, rows: ArrayLike) -> TableTime | None:
         """One elementwise kernel on ``rows`` rows of ``width`` values; a width not measured scales from the nearest."""
         table = self._table(files.ELEMENTWISE)
         key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (width,)), default=None)
         return _scaled_to(table, key, 1, width, rows)
 
-    def rejection_s(self, vocabulary: int, draft_vocabulary: int, queries: int, batch: ArrayLike) -> Lookup | None:
+    def rejection_s(self, vocabulary: int, draft_vocabulary: int, queries: int, batch: ArrayLike) -> TableTime | None:
         """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities.
 
         Vocabularies that were not measured scale from the nearest ones with the target's.
@@ -247,7 +248,7 @@ class OperatorTables:
         expert_parallel: int,
         distribution: str,
         tokens: ArrayLike,
-    ) -> Lookup | None:
+    ) -> TableTime | None:
         """Routed experts of one layer on one rank: both expert GEMMs, activation, token permutation and weighted sum.
 
         tokens: tokens routed over *all* experts together, that is the sum over the ranks of the expert-parallel group
@@ -260,7 +261,7 @@ class OperatorTables:
         grid = self._table(files.MOE).grid(key)
         return grid.lookup(tokens) if grid else None
 
-    def all_reduce_s(self, num_gpus: int, message_bytes: ArrayLike, graph: bool) -> Lookup | None:
+    def all_reduce_s(self, num_gpus: int, message_bytes: ArrayLike, graph: bool) -> TableTime | None:
         """All-reduce of a tensor of ``message_bytes`` held by each GPU, as the engine runs it inside one NVLink domain.
 
         graph: inside a CUDA graph, or launched eagerly by the host. A number of GPUs that the engine's table lacks is
@@ -269,7 +270,7 @@ class OperatorTables:
         grid = self._table(files.ALL_REDUCE).grid(("graph" if graph else "eager", num_gpus))
         return grid.lookup(message_bytes) if grid else self.collective_s("all_reduce", num_gpus, message_bytes)
 
-    def collective_s(self, op: str, num_gpus: int, message_bytes: ArrayLike) -> Lookup | None:
+    def collective_s(self, op: str, num_gpus: int, message_bytes: ArrayLike) -> TableTime | None:
         """NCCL collective over one NVLink domain, BF16.
 
         op: all_gather, reduce_scatter, alltoall or all_reduce. message_bytes: the *full* tensor, that is the gathered
@@ -317,7 +318,7 @@ def _far(key: Key, wanted: tuple[int, ...]) -> float:
     return sum(abs(math.log(float(here) / there)) for here, there in zip(key, wanted, strict=True))
 
 
-def _scaled_to(table: Table, key: Key | None, place: int, vocabulary: int, *sizes: ArrayLike) -> Lookup | None:
+def _scaled_to(table: Table, key: Key | None, place: int, vocabulary: int, *sizes: ArrayLike) -> TableTime | None:
     """Look-up at ``key``, whose vocabulary stands at ``place``, in proportion to the wanted vocabulary."""
     grid = table.grid(key) if key is not None else None
     if grid is None or key is None:

@@ -149,8 +149,8 @@ def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
 
 def transfer_s(scenario: Scenario) -> float:
     """Seconds of the weight transfer, with everything around it in a synchronous step."""
-    movement = price_inputs(scenario).movement
-    return (movement.prepare() if scenario.loop.mode == "sync" else movement.transfer()).seconds
+    transfers = price_inputs(scenario).transfers
+    return (transfers.prepare() if scenario.loop.mode == "sync" else transfers.transfer()).seconds
 
 
 def _rates(scenario: Scenario, space: Space, trainers: FastestTrainers, run: Runner) -> dict[Engine, EngineRates]:

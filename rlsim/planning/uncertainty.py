@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.hardware.fitted import parameters_of
+from rlsim.hardware.parameters import parameters_of
 from rlsim.planning.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Strict
-from rlsim.schema.fitted import FittedParameters
+from rlsim.schema.parameters import GlobalParameters
 
 
 class Cluster(Strict):
@@ -108,9 +108,9 @@ class Loop(Strict):
 class Simulation(Strict):
     """How much is simulated."""
 
-    parameters: FittedParameters | None = Field(
+    parameters: GlobalParameters | None = Field(
         default=None,
-        description="Global parameters: a name under calibration/fitted, a path, or inline; default the published fit.",
+        description="Global parameters: a name of calibration/parameters, a path, or inline; default the NeMo-RL fit.",
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
     replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")

@@ -107,7 +107,7 @@ def _by(rows: Sequence[RowResult]) -> dict[str, list[RowResult]]:
 
 def _fit() -> str:
     """What was fitted and how it does on groups left out, from the committed fit."""
-    folder = data_folder("calibration") / "fitted"
+    folder = data_folder("calibration") / "parameters"
     paragraphs = []
     for path in sorted(folder.glob("*.yaml")) if folder.is_dir() else []:
         fit = read_yaml(path).get("fit")
@@ -122,9 +122,9 @@ def _fit_paragraph(name: str, fit: Mapping[str, Any]) -> str:
     median, p90 = (f"{100 * float(fit.get(key, 0.0)):.1f} %" for key in ("median_error", "p90_error"))
     score = f"median error {median}, p90 {p90} on {fit.get('rows')} rows."
     if fit.get("command") == "none":
-        return f"`calibration/fitted/{name}`: values before any fit; {score}"
+        return f"`calibration/parameters/{name}`: values before any fit; {score}"
     groups = f" With one group left out of the fit at a time, median error on its rows: {left_out}." if left_out else ""
-    return f"`calibration/fitted/{name}`: fitted by `{fit.get('command')}`; {score}{groups}"
+    return f"`calibration/parameters/{name}`: fitted by `{fit.get('command')}`; {score}{groups}"
 
 
 def _steps(steps: Validation) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
 from rlsim.results import PHASES
-from rlsim.schema.fitted import FittedParameters
+from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
 
@@ -35,7 +35,7 @@ RELATIVE_STEP = 0.05
 
 @dataclass(frozen=True)
 class Parameter:
-    """One fitted number: where it lives in FittedParameters, the scale on which it may change, and its bounds.
+    """One fitted number: where it lives in GlobalParameters, the scale on which it may change, and its bounds.
 
     path: dotted; ``engine_hosts.0.10.0`` stands for the iteration_s of that release.
     """
@@ -65,7 +65,7 @@ PARAMETERS = (
     Parameter("colocated_fixed_s", 2.0, 0.0, 20.0),
     Parameter("split_tensor_s", 2e-4, 2e-5, 2e-3),
 )
-"""What is fitted. The others of FittedParameters stay at their stated values."""
+"""What is fitted. The others of GlobalParameters stay at their stated values."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,17 @@ class Observation:
 class Fit:
     """Parameters, and ln(predicted / measured) of the step times with them, one per scenario."""
 
-    parameters: FittedParameters
+    parameters: GlobalParameters
     residuals: FloatArray
 
 
 Mapper = Callable[
-    [Callable[[tuple[Scenario, FittedParameters]], dict[str, float]], Iterable[tuple[Scenario, FittedParameters]]],
+    [Callable[[tuple[Scenario, GlobalParameters]], dict[str, float]], Iterable[tuple[Scenario, GlobalParameters]]],
     Iterable[dict[str, float]],
 ]
 
 
-def simulate(task: tuple[Scenario, FittedParameters]) -> dict[str, float]:
+def simulate(task: tuple[Scenario, GlobalParameters]) -> dict[str, float]:
     """Mean step and phases of one scenario under fitted parameters, all replications."""
     scenario, fitted = task
     simulation = scenario.simulation.model_copy(update={"parameters": fitted})
@@ -102,7 +102,7 @@ def simulate(task: tuple[Scenario, FittedParameters]) -> dict[str, float]:
     return {**out, "step_s": float(np.mean([step.seconds for step in steps]))}
 
 
-def get_value(fitted: FittedParameters, path: str) -> float:
+def get_value(fitted: GlobalParameters, path: str) -> float:
     """The number at ``path``."""
     head, _, rest = path.partition(".")
     if head == "engine_hosts":
@@ -111,7 +111,7 @@ def get_value(fitted: FittedParameters, path: str) -> float:
     return float(value[rest] if rest else value)
 
 
-def with_values(fitted: FittedParameters, parameters: Sequence[Parameter], values: FloatArray) -> FittedParameters:
+def with_values(fitted: GlobalParameters, parameters: Sequence[Parameter], values: FloatArray) -> GlobalParameters:
     """``fitted`` with other numbers."""
     document = fitted.model_dump()
     for parameter, value in zip(parameters, values.tolist(), strict=True):
@@ -124,7 +124,7 @@ def with_values(fitted: FittedParameters, parameters: Sequence[Parameter], value
             document[head][rest] = value
         else:
             document[head] = value
-    return FittedParameters.model_validate(document)
+    return GlobalParameters.model_validate(document)
 
 
 class Problem:
@@ -134,7 +134,7 @@ class Problem:
         self,
         scenarios: Sequence[Scenario],
         observations: Sequence[Observation],
-        start: FittedParameters,
+        start: GlobalParameters,
         parameters: Sequence[Parameter] = PARAMETERS,
         mapper: Mapper = map,
     ) -> None:

@@ -13,8 +13,8 @@ import yaml
 from rlsim.datafiles import data_folder, shown_path
 from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.hardware.fingerprint import file_digest
-from rlsim.hardware.fitted import load_fitted
-from rlsim.schema.fitted import FittedParameters
+from rlsim.hardware.parameters import load_parameters
+from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.fit import (
     PHASE_WEIGHT,
@@ -48,7 +48,7 @@ class StepFit:
     skipped: id of each row of the table that was not used, and why.
     """
 
-    parameters: FittedParameters
+    parameters: GlobalParameters
     rows: tuple[Mapping[str, str], ...]
     residuals: FloatArray
     held_out: dict[str, FloatArray]
@@ -73,7 +73,7 @@ class StepFit:
 
 
 def problem_of(
-    table: Path, start: FittedParameters, mapper: Mapper
+    table: Path, start: GlobalParameters, mapper: Mapper
 ) -> tuple[Problem, list[Mapping[str, str]], dict[str, str]]:
     """The fit of ``table``, its rows, and by id why other rows are left out.
 
@@ -101,7 +101,7 @@ def problem_of(
     return Problem(scenarios, observations, start, mapper=mapper), rows, skipped
 
 
-def _usable(record: TableRow, start: FittedParameters, index: int) -> tuple[Scenario, list[Observation]]:
+def _usable(record: TableRow, start: GlobalParameters, index: int) -> tuple[Scenario, list[Observation]]:
     """Scenario ``index`` of the fit and what was measured of it. Raises Skip, Infeasible or InputError with the reason.
 
     The row is simulated once, so that it cannot fail in the middle of a fit.
@@ -141,7 +141,7 @@ def _small(scenario: Scenario) -> Scenario:
 
 def fit_steps(
     table: Path,
-    start: FittedParameters | None = None,
+    start: GlobalParameters | None = None,
     rounds: int = 3,
     name: str | None = None,
     tell: Callable[[str], object] = lambda line: None,
@@ -153,7 +153,7 @@ def fit_steps(
     be simulated.
     """
     published = data_folder("calibration") / "published" / "rl_steps.csv"
-    start = start or load_fitted(START if table.resolve() == published.resolve() else None)
+    start = start or load_parameters(START if table.resolve() == published.resolve() else None)
     with process_map() as workers:
         problem, rows, skipped = problem_of(table, start, _mapper(workers))
         tell(f"{len(rows)} rows, {len(problem.observations)} measured times, {len(problem.parameters)} parameters")
@@ -172,8 +172,8 @@ def fit_steps(
 
 def _mapper(workers: ProcessPoolExecutor) -> Mapper:
     def apply(
-        function: Callable[[tuple[Scenario, FittedParameters]], dict[str, float]],
-        tasks: Iterable[tuple[Scenario, FittedParameters]],
+        function: Callable[[tuple[Scenario, GlobalParameters]], dict[str, float]],
+        tasks: Iterable[tuple[Scenario, GlobalParameters]],
     ) -> Iterable[dict[str, float]]:
         return workers.map(function, tasks, chunksize=8)
 
@@ -193,7 +193,7 @@ def _recorded(
     skipped: Mapping[str, str],
     table: Path,
     name: str | None,
-) -> FittedParameters:
+) -> GlobalParameters:
     """The parameters, rounded to what they are worth, with the record of the fit.
 
     informed: those that some measured time depends on; only they are fitted.
@@ -220,7 +220,7 @@ def _recorded(
     document["description"] = (
         f"Fitted to {len(steps)} measured RL steps of {table.name}, starting from {problem.start.name}."
     )
-    return FittedParameters.model_validate(document)
+    return GlobalParameters.model_validate(document)
 
 
 def _robust_deviation(residuals: FloatArray) -> float:
@@ -228,6 +228,6 @@ def _robust_deviation(residuals: FloatArray) -> float:
     return float(np.quantile(np.abs(residuals), 0.9) / 1.6448536269514722)
 
 
-def to_yaml(fitted: FittedParameters) -> str:
+def to_yaml(fitted: GlobalParameters) -> str:
     """The file that ``simulation.parameters`` can name."""
     return yaml.safe_dump(fitted.model_dump(mode="json"), sort_keys=False, width=110)

@@ -28,7 +28,7 @@ def published_refits() -> tuple[tuple[Compared, ...], tuple[tuple[str, str], ...
     for record in read_table(published_table("refit.csv"), _COLUMNS):
         cell = record.cells
         try:
-            seconds = price_inputs(_scenario(cell)).movement.transfer().seconds
+            seconds = price_inputs(_scenario(cell)).transfers.transfer().seconds
         except (Skip, RlsimError) as reason:
             skipped.append((cell["id"], str(reason)))
             continue

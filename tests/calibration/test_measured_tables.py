@@ -16,7 +16,7 @@ from rlsim.calibration.cases import case_list, collectives, engine_step
 from rlsim.calibration.comparison import compare
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import CheckedPoint, SelfCheck, card_of, check_text
-from rlsim.costs.fabric import Fabric
+from rlsim.costs.collectives import Collectives
 from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, elementwise
 from rlsim.costs.operators import KERNEL_FLOOR_S, Operators
 from rlsim.errors import InputError
@@ -76,7 +76,7 @@ def test_an_eager_all_reduce_less_its_launch_serves_captured_iterations_as_model
     tables = OperatorTables.load("cpu_local", "measured", fitted)
     eager = tables.all_reduce_s(2, [4096.0, 2**20], graph=False)
     assert eager is not None
-    found = Fabric(profile, tables).all_reduce(2, [4096.0, 2**20])
+    found = Collectives(profile, tables).all_reduce(2, [4096.0, 2**20])
     wanted = np.maximum(eager.seconds - profile.eager_launch_s.value, KERNEL_FLOOR_S)
     np.testing.assert_allclose(found.seconds, wanted, rtol=1e-9)
     assert found.measured.tolist() == [0.0, 0.0]

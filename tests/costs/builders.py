@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from rlsim.costs.collectives import Collectives
 from rlsim.costs.engine_prices import engine_prices
-from rlsim.costs.fabric import Fabric
 from rlsim.costs.interface import IterationTable, PhaseCost, StepCost
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.prices import PriceInputs, price_inputs
-from rlsim.costs.reference import reference_profile
-from rlsim.costs.refit import WeightMovement
+from rlsim.costs.reference import table_device
 from rlsim.costs.trainer_prices import TrainedBatch, step_cost
+from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.tables import OperatorTables
@@ -46,8 +46,8 @@ class Costs:
         return self.iteration_costs.table
 
     @property
-    def movement(self) -> WeightMovement:
-        return self.inputs.movement
+    def transfers(self) -> WeightTransfer:
+        return self.inputs.transfers
 
     def step(self, total_tokens: np.ndarray) -> StepCost:
         """The trainer's work on samples of these lengths."""
@@ -55,9 +55,9 @@ class Costs:
 
     def phases(self, total_tokens: np.ndarray) -> dict[str, PhaseCost]:
         """Every duration but those of iterations."""
-        step, movement = self.step(total_tokens), self.movement
+        step, transfers = self.step(total_tokens), self.transfers
         trainer = {"train": step.train, "logprob": step.logprob, "data": step.data}
-        return {**trainer, "prepare": movement.prepare(), "refit": movement.transfer()}
+        return {**trainer, "prepare": transfers.prepare(), "refit": transfers.transfer()}
 
 
 RATES = (
@@ -121,12 +121,12 @@ def tables_of(profile: HardwareProfile) -> OperatorTables | None:
 
 def operators(profile: HardwareProfile) -> Operators:
     """Operator times of ``profile`` with the tables that it names."""
-    return Operators(profile, tables_of(profile), reference_profile(profile))
+    return Operators(profile, tables_of(profile), table_device(profile))
 
 
-def fabric(profile: HardwareProfile) -> Fabric:
+def fabric(profile: HardwareProfile) -> Collectives:
     """Collective times of ``profile`` with the tables that it names."""
-    return Fabric(profile, tables_of(profile), reference_profile(profile))
+    return Collectives(profile, tables_of(profile), table_device(profile))
 
 
 def layers(given: Scenario) -> EngineLayers:

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from rlsim.costs import work
+from rlsim.costs.collectives import Collectives
 from rlsim.costs.draft import Drafting
-from rlsim.costs.fabric import Fabric
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.iteration import captured_sizes
 from rlsim.costs.layers import EngineLayers
+from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.costs.operators import Operators
 from rlsim.costs.packing import MicroBatches, micro_batches
-from rlsim.costs.parallel import train_layout, weight_tensors
-from rlsim.costs.refit import WeightMovement
 from rlsim.costs.training import TrainingCosts
 from rlsim.costs.training_layer import LayerTime, TrainingLayers
+from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
@@ -47,12 +47,12 @@ def scenario(model: str = "qwen3-8b", hardware: HardwareProfile = BARE, **sectio
 
 def training(given: Scenario, efficiency: float = 1.0) -> TrainingCosts:
     own = replace(builders.PLAIN, dense_efficiency=efficiency, moe_efficiency=efficiency, moe_host_layer_s=0.0)
-    device = Operators(given.hardware, None), Fabric(given.hardware, None)
+    device = Operators(given.hardware, None), Collectives(given.hardware, None)
     return TrainingCosts(given.model, given.trainer, *device, own.training, given.cluster.training)
 
 
 def layers(given: Scenario) -> EngineLayers:
-    return EngineLayers(given.model, given.engine, Operators(given.hardware, None), Fabric(given.hardware, None))
+    return EngineLayers(given.model, given.engine, Operators(given.hardware, None), Collectives(given.hardware, None))
 
 
 def seconds(parts: tuple[Part, ...], name: str) -> float:
@@ -149,13 +149,13 @@ def test_a_dense_layer_launches_seventeen_kernels_and_a_fifth_more() -> None:
 def test_the_floor_of_a_moe_layer_grows_beyond_sixteen_experts_on_a_rank(expert_parallel: int, factor: float) -> None:
     given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": expert_parallel, "tensor_parallel": 1})
     own = replace(builders.PLAIN, moe_host_layer_s=0.005).training
-    device = Operators(BARE, None), Fabric(BARE, None)
+    device = Operators(BARE, None), Collectives(BARE, None)
     assert TrainingLayers(given.model, given.trainer, *device, own).layer(ONE, True).floor_s == exactly(0.005 * factor)
 
 
 def test_tensor_parallel_layers_gather_and_scatter_twice_and_experts_exchange_twice() -> None:
     given = scenario("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
-    found, fabric = training(given).layers, Fabric(BARE, None)
+    found, fabric = training(given).layers, Collectives(BARE, None)
     row = 8192 * 2048 * 2
     pair = float(fabric.collective("all_gather", 2, row).seconds + fabric.collective("reduce_scatter", 2, row).seconds)
     exchange = float(fabric.collective("alltoall", 8, row * 8 / 2).seconds)
@@ -191,7 +191,7 @@ def test_adam_moves_its_state_twice_and_muon_multiplies_five_times_besides() -> 
 
 
 def test_gradients_are_scattered_in_four_bytes_and_weights_gathered_in_two() -> None:
-    costs, fabric = training(scenario()), Fabric(BARE, None)
+    costs, fabric = training(scenario()), Collectives(BARE, None)
     elements = costs.layout.dense_parameters
     wire = fabric.collective("reduce_scatter", 8, 4 * elements).seconds
     wire = wire + fabric.collective("all_gather", 8, 2 * elements).seconds
@@ -202,7 +202,7 @@ def test_gradients_are_scattered_in_four_bytes_and_weights_gathered_in_two() -> 
 
 
 def test_fsdp_gathers_once_forward_and_twice_backward_and_scatters_four_bytes() -> None:
-    costs, fabric = training(scenario(trainer={"backend": "fsdp", "recompute": "full"})), Fabric(BARE, None)
+    costs, fabric = training(scenario(trainer={"backend": "fsdp", "recompute": "full"})), Collectives(BARE, None)
     size = costs.layout.parameters * 2
     gather = float(fabric.collective("all_gather", 8, size).seconds)
     scatter = float(fabric.collective("reduce_scatter", 8, 2 * size).seconds)
@@ -292,7 +292,7 @@ def test_the_context_table_has_64_points() -> None:
 def test_all_reduces_of_a_layer_are_two() -> None:
     given = scenario(engine={"tensor_parallel": 2})
     found = layers(given).layer_components(np.array([64.0]), True, 1.0, 0.0)["all-reduce"]
-    assert found.seconds[0] == exactly(2 * float(Fabric(BARE, None).all_reduce(2, 64 * 4096 * 2).seconds))
+    assert found.seconds[0] == exactly(2 * float(Collectives(BARE, None).all_reduce(2, 64 * 4096 * 2).seconds))
 
 
 # --- operators and links ----------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_a_device_without_tables_reaches_seventy_percent_of_its_rate_and_eighty_
 
 
 def test_links_carry_three_quarters_of_their_rate() -> None:
-    fabric, latency = Fabric(BARE, None), BARE.nvlink_latency_s.value
+    fabric, latency = Collectives(BARE, None), BARE.nvlink_latency_s.value
     rate = 450e9 * 0.75
     assert float(fabric.collective("all_gather", 4, 1e9).seconds) == exactly(3 * latency + 0.75e9 / rate)
     assert float(fabric.all_reduce(4, 1e9).seconds) == exactly(4 * latency + 1.5e9 / rate)
@@ -316,9 +316,9 @@ def test_links_carry_three_quarters_of_their_rate() -> None:
 
 
 def test_a_group_over_nodes_waits_for_the_network_between_them() -> None:
-    fabric, latency = Fabric(BARE, None), BARE.network_latency_s.value
+    fabric, latency = Collectives(BARE, None), BARE.network_latency_s.value
     network = BARE.network_bandwidth_bytes_per_s.value * 0.75
-    size, inside = 1e9, float(Fabric(BARE, None).collective("all_gather", 8, 1e9).seconds)
+    size, inside = 1e9, float(Collectives(BARE, None).collective("all_gather", 8, 1e9).seconds)
     across = max(inside, size * 3 / 4 / 8 / network) + 3 * latency
     assert float(fabric.collective("all_gather", 32, size).seconds) == exactly(across)
     exchange = max(float(fabric.collective("alltoall", 8, size).seconds), size * 0.75 / network) + 3 * latency
@@ -360,13 +360,13 @@ def test_weight_tensors_are_eight_three_and_three() -> None:
 
 def test_copies_to_the_host_go_out_and_in() -> None:
     given = scenario(trainer={"recompute": "full", "reference_logprobs": True})
-    movement = WeightMovement(given, Fabric(BARE, None), builders.PLAIN)
+    transfers = WeightTransfer(given, Collectives(BARE, None), builders.PLAIN)
     rate = BARE.host_link_bandwidth_bytes_per_s.value * 0.75
     layout = train_layout(given.trainer, given.model, 8)
-    parts = movement.prepare().parts
+    parts = transfers.prepare().parts
     assert seconds(parts, "optimizer to host and back") == exactly(2 * 12 * layout.optimizer_parameters / rate)
     assert seconds(parts, "policy weights to host and back") == exactly(2 * 2 * layout.parameters / rate)
-    assert movement.reference_swap_s() == exactly(4 * 2 * layout.parameters / rate)
+    assert transfers.reference_swap_s() == exactly(4 * 2 * layout.parameters / rate)
 
 
 # --- packing and adding up --------------------------------------------------------------------------------------------

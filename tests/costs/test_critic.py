@@ -8,10 +8,10 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.fabric import LINK_EFFICIENCY
+from rlsim.costs.collectives import LINK_EFFICIENCY
 from rlsim.costs.interface import PhaseCost
+from rlsim.costs.layout import train_layout
 from rlsim.costs.memory import trainer_memory
-from rlsim.costs.parallel import train_layout
 from rlsim.costs.training import LM_HEAD, LOSS
 from rlsim.errors import Infeasible
 
@@ -57,9 +57,9 @@ def test_swaps_move_weights_for_a_pass_and_the_optimizer_too_for_an_update() -> 
     layout = train_layout(scenario.trainer, scenario.model, 8)
     rate = scenario.hardware.host_link_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
     weights, optimizer = 2 * layout.parameters, layout.optimizer_parameters * 12.0
-    assert ppo.movement.critic_swap_s(update=False) == pytest.approx(2 * weights / rate)
-    assert ppo.movement.critic_swap_s(update=True) == pytest.approx(2 * (weights + optimizer) / rate)
-    assert costs(critic=True, offload=False).movement.critic_swap_s(update=True) == 0
+    assert ppo.transfers.critic_swap_s(update=False) == pytest.approx(2 * weights / rate)
+    assert ppo.transfers.critic_swap_s(update=True) == pytest.approx(2 * (weights + optimizer) / rate)
+    assert costs(critic=True, offload=False).transfers.critic_swap_s(update=True) == 0
 
 
 def test_a_resident_value_model_takes_memory_and_a_swapped_one_does_not() -> None:
@@ -76,6 +76,6 @@ def test_a_resident_value_model_takes_memory_and_a_swapped_one_does_not() -> Non
 
 def test_epochs_repeat_the_update_and_nothing_else() -> None:
     once, thrice = costs(critic=True), costs(critic=True, epochs=3)
-    swap = once.movement.critic_swap_s(update=True)
+    swap = once.transfers.critic_swap_s(update=True)
     assert thrice.step(TOKENS).train.seconds - swap == pytest.approx(3 * (once.step(TOKENS).train.seconds - swap))
     assert thrice.step(TOKENS).logprob.seconds == once.step(TOKENS).logprob.seconds

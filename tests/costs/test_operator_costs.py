@@ -9,8 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsim.costs import work
-from rlsim.costs.operators import DEFAULT_COMPUTE, DEFAULT_MEMORY, KERNEL_FLOOR_S, Operators, Timed, modelled, zero
-from rlsim.costs.reference import reference_profile
+from rlsim.costs.operators import (
+    DEFAULT_COMPUTE,
+    DEFAULT_MEMORY,
+    KERNEL_FLOOR_S,
+    Operators,
+    OperatorTime,
+    modelled,
+    zero,
+)
+from rlsim.costs.reference import table_device
 from rlsim.costs.work import Matrix
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
@@ -81,11 +89,11 @@ def test_half_the_bandwidth_doubles_a_measured_memory_bound_time_and_marks_it() 
 
 def test_the_reference_of_a_profile_is_the_shipped_one_with_its_tables() -> None:
     mine = builders.scaled(H100, "bf16_flops", 0.5).model_copy(update={"name": "mine"})
-    assert reference_profile(mine) == H100
+    assert table_device(mine) == H100
     unknown = mine.model_copy(update={"operator_tables": "nobody_ships_this"})
-    assert reference_profile(unknown) is unknown
+    assert table_device(unknown) is unknown
     bare = builders.without_tables("h100_sxm")
-    assert reference_profile(bare) is bare
+    assert table_device(bare) is bare
 
 
 @settings(max_examples=60)
@@ -105,7 +113,7 @@ def test_less_of_any_rate_never_speeds_an_operator_up(
     rows, latent = np.array([tokens]), load_card("deepseek-v3")
     assert moe_card.moe is not None
 
-    def times(ops: Operators) -> list[Timed]:
+    def times(ops: Operators) -> list[OperatorTime]:
         return [
             ops.gemm(rows, QKV, precision),
             ops.decode_attention(card, 1, "bf16", rows, 2000.0),
@@ -145,6 +153,6 @@ def test_expert_layouts_that_no_table_has_borrow_the_nearest_efficiency() -> Non
 
 
 def test_sum_of_times_keeps_the_share_that_was_measured() -> None:
-    half = Timed(np.array([1.0]), np.array([1.0]), "memory") + modelled([3.0], "compute")
+    half = OperatorTime(np.array([1.0]), np.array([1.0]), "memory") + modelled([3.0], "compute")
     assert (half.seconds[0], half.measured[0], half.bound) == (4.0, 0.25, "compute")
     assert (zero([1.0, 2.0]) + half).seconds.tolist() == [4.0, 4.0]

@@ -7,7 +7,7 @@ import pytest
 
 from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.hardware.fitted import parameters_of
+from rlsim.hardware.parameters import parameters_of
 from rlsim.loading import load_scenario, vary
 from rlsim.planning import sensitivity
 from rlsim.planning.sensitivity import fitted_polynomial

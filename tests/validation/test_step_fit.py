@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.hardware.fitted import load_fitted
-from rlsim.schema.fitted import FittedParameters
+from rlsim.hardware.parameters import load_parameters
+from rlsim.schema.parameters import GlobalParameters
 from rlsim.validation.fit import PARAMETERS, Observation, Parameter, Problem, get_value, simulate, with_values
 from rlsim.validation.fit_steps import StepFit, fit_steps, problem_of, to_yaml
 from rlsim.validation.rows import scenario_of
@@ -33,7 +33,7 @@ def _rows() -> list[dict[str, str]]:
     ]
 
 
-def _problem(truth: FittedParameters, start: FittedParameters) -> Problem:
+def _problem(truth: GlobalParameters, start: GlobalParameters) -> Problem:
     scenarios = [scenario_of(row, replications=1) for row in _rows()]
     observations = [
         Observation(i, name, simulate((scenario, truth))[name], 1.0)
@@ -44,7 +44,7 @@ def _problem(truth: FittedParameters, start: FittedParameters) -> Problem:
 
 
 def test_known_parameters_are_found_again() -> None:
-    start = load_fitted("start")
+    start = load_parameters("start")
     wanted = np.array([8e-5, 0.5, 7.0])
     problem = _problem(with_values(start, CHOSEN, wanted), start)
     x, residuals, _ = problem.fit(rounds=4)
@@ -53,7 +53,7 @@ def test_known_parameters_are_found_again() -> None:
 
 
 def test_left_out_rows_are_predicted_by_the_others() -> None:
-    start = load_fitted("start")
+    start = load_parameters("start")
     problem = _problem(with_values(start, CHOSEN, np.array([6e-5, 0.55, 6.0])), start)
     x, base, slope = problem.fit(rounds=3)
     held = problem.held_out(x, base, slope, ["a", "a", "b", "b"])
@@ -62,7 +62,7 @@ def test_left_out_rows_are_predicted_by_the_others() -> None:
 
 
 def test_a_fit_stays_within_its_bounds() -> None:
-    start = load_fitted("start")
+    start = load_parameters("start")
     problem = _problem(with_values(start, CHOSEN, np.array([6e-5, 0.55, 6.0])), start)
     base = np.full(len(problem.observations), 3.0)
     slope = np.ones((len(problem.observations), len(CHOSEN)))
@@ -72,7 +72,7 @@ def test_a_fit_stays_within_its_bounds() -> None:
 
 
 def test_a_solution_at_a_bound_is_a_valid_set_of_parameters() -> None:
-    start = load_fitted("start")
+    start = load_parameters("start")
     problem = Problem([scenario_of(_rows()[0])], [Observation(0, "step_s", 1.0, 1.0)] * 20, start)
     rng = np.random.default_rng(0)
     rows = np.ones(20, dtype=np.bool_)
@@ -85,7 +85,7 @@ def test_rows_that_are_not_used_are_told_with_their_reason(tmp_path: Path) -> No
     rows = [*_rows()[:2], *({**_rows()[2], "id": f"bad{i}"} for i in range(4))]
     rows[2]["model"], rows[3]["total_step_time_s"], rows[4]["prompts_per_step"] = "nobodys", "oops", "1000"
     rows[5]["total_step_time_s"] = "0"
-    start = load_fitted("start")
+    start = load_parameters("start")
     _, used, skipped = problem_of(_write(tmp_path / "t.csv", rows), start, map)
     assert len(used) + len(skipped) == len(rows)
     assert [name.split()[-1] for name in skipped] == ["bad0", "bad1", "bad2", "bad3"]
@@ -96,7 +96,7 @@ def test_rows_that_are_not_used_are_told_with_their_reason(tmp_path: Path) -> No
 
 
 def test_every_parameter_can_be_read_and_written() -> None:
-    fitted = load_fitted()
+    fitted = load_parameters()
     values = np.array([get_value(fitted, p.path) for p in PARAMETERS])
     assert with_values(fitted, PARAMETERS, values) == fitted
     changed = with_values(fitted, PARAMETERS, values + 0.01 * np.array([p.scale for p in PARAMETERS]))
@@ -110,7 +110,7 @@ def _write(path: Path, rows: list[dict[str, str]]) -> Path:
 
 
 def test_own_steps_bring_the_error_down_and_give_a_file(tmp_path: Path) -> None:
-    start = load_fitted("start")
+    start = load_parameters("start")
     truth = with_values(start, CHOSEN, np.array([1e-4, 0.45, 9.0]))
     rows = [
         {**row, "total_step_time_s": f"{simulate((scenario_of(row, replications=1), truth))['step_s']:.3f}"}
@@ -123,7 +123,7 @@ def test_own_steps_bring_the_error_down_and_give_a_file(tmp_path: Path) -> None:
     ]
     assert float(np.median(np.abs(found.residuals))) < float(np.median(before)) / 2
     (tmp_path / "mine.yaml").write_text(to_yaml(found.parameters))
-    assert load_fitted(str(tmp_path / "mine.yaml")) == found.parameters
+    assert load_parameters(str(tmp_path / "mine.yaml")) == found.parameters
     assert "4 steps: median error" in found.text()
 
 
@@ -133,7 +133,7 @@ def test_too_few_rows_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_committed_fit_says_what_it_rests_on() -> None:
-    record = load_fitted().fit
+    record = load_parameters().fit
     assert record.rows >= 40
     assert record.median_error < 0.08 and record.p90_error < 0.20
     assert record.held_out_median_error["model"] < 0.20

@@ -1,4 +1,4 @@
-"""Weight movement: bytes over links by hand, published refit times, what a split cluster does not pay."""
+"""Weight transfers: bytes over links by hand, published refit times, what a split cluster does not pay."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import builders
 import pytest
 
-from rlsim.costs.fabric import LINK_EFFICIENCY
+from rlsim.costs.collectives import LINK_EFFICIENCY
+from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.overheads import overheads_of
-from rlsim.costs.parallel import train_layout, weight_tensors
-from rlsim.costs.refit import WeightMovement
+from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.fitted import load_fitted
+from rlsim.hardware.parameters import load_parameters
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 
 
-def _movement(given: Scenario) -> WeightMovement:
-    return WeightMovement(given, builders.fabric(given.hardware), builders.PLAIN)
+def _movement(given: Scenario) -> WeightTransfer:
+    return WeightTransfer(given, builders.fabric(given.hardware), builders.PLAIN)
 
 
 def _named(given: Scenario) -> dict[str, float]:
@@ -41,8 +41,8 @@ def test_offload_copies_of_a_colocated_step_by_hand() -> None:
 
 
 def test_parts_add_up_and_the_transfer_is_part_of_preparing() -> None:
-    movement = _movement(builders.scenario())
-    prepare, transfer = movement.prepare(), movement.transfer()
+    transfers = _movement(builders.scenario())
+    prepare, transfer = transfers.prepare(), transfers.transfer()
     assert sum(part.seconds for part in prepare.parts) == pytest.approx(prepare.seconds)
     assert prepare.seconds > transfer.seconds
     assert prepare.parts[: len(transfer.parts)] == transfer.parts
@@ -50,8 +50,8 @@ def test_parts_add_up_and_the_transfer_is_part_of_preparing() -> None:
 
 def test_a_split_cluster_or_no_offload_pays_the_transfer_alone() -> None:
     for given in (_split(), builders.scenario(trainer={"offload": False})):
-        movement = _movement(given)
-        assert movement.prepare().seconds == movement.transfer().seconds
+        transfers = _movement(given)
+        assert transfers.prepare().seconds == transfers.transfer().seconds
 
 
 def test_a_stated_bandwidth_replaces_that_of_the_links() -> None:
@@ -67,9 +67,9 @@ def test_a_stated_bandwidth_replaces_that_of_the_links() -> None:
 def test_verls_broadcasts_with_the_values_that_the_documentation_gives(model: str, measured_s: float) -> None:
     """verl docs/advance/delta_weight_sync.md, commit 1dda039b9: NCCL full broadcast, FSDP to SGLang, H100."""
     given = _split(model, loop={"refit_fixed_s": 2.1, "refit_bandwidth_bytes_per_s": 5e9, "refit_tensor_s": 1.1e-3})
-    found = overheads_of(given, load_fitted(None))
-    movement = WeightMovement(given, builders.fabric(given.hardware), found)
-    assert movement.transfer().seconds == pytest.approx(measured_s, rel=0.15)
+    found = overheads_of(given, load_parameters(None))
+    transfers = WeightTransfer(given, builders.fabric(given.hardware), found)
+    assert transfers.transfer().seconds == pytest.approx(measured_s, rel=0.15)
 
 
 def test_broadcast_crosses_the_network_and_resharding_moves_shards() -> None:

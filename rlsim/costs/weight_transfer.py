@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlsim.costs.fabric import Fabric
+from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part, PhaseCost
+from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.overheads import Overheads
-from rlsim.costs.parallel import train_layout, weight_tensors
 from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True)
-class WeightMovement:
+class WeightTransfer:
     """Transfers of one scenario's weights."""
 
     scenario: Scenario
-    fabric: Fabric
+    fabric: Collectives
     overheads: Overheads
 
     def _copy(self, name: str, copied_bytes: float) -> Part:
@@ -91,7 +91,7 @@ class WeightMovement:
             parts += self._offload_parts()
         return PhaseCost.of(parts)
 
-    def wake(self) -> PhaseCost:
+    def sleep_between_rollouts(self) -> PhaseCost:
         """Sleep of a colocated engine between two rollouts with the same weights (dynamic sampling in NeMo-RL)."""
         scenario = self.scenario
         if not scenario.cluster.colocated or not scenario.trainer.offload:

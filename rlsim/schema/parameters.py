@@ -41,7 +41,7 @@ class FitRecord(Strict):
     )
 
 
-class FittedParameters(Strict):
+class GlobalParameters(Strict):
     """Global parameters of host, trainer and weight movement."""
 
     name: str = Field(min_length=1, description="Name of the set.")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.fabric import LINK_EFFICIENCY, Fabric
+from rlsim.costs.collectives import LINK_EFFICIENCY, Collectives
 from rlsim.hardware.profile import load_profile
 
 H100, GB200 = load_profile("h100_sxm"), load_profile("gb200_nvl72")
@@ -27,7 +27,7 @@ def test_nothing_to_send_and_nobody_to_send_to_take_no_time() -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_large_messages_on_nvlink_reach_link_bandwidth(op: str) -> None:
-    bare = Fabric(builders.without_tables("h100_sxm"), None)
+    bare = Collectives(builders.without_tables("h100_sxm"), None)
     expected = 7 / 8 * GIANT / (450e9 * LINK_EFFICIENCY)
     assert float(bare.collective(op, 8, GIANT).seconds) == pytest.approx(expected, rel=1e-3)
     assert float(bare.all_reduce(8, GIANT).seconds) == pytest.approx(2 * expected, rel=1e-3)

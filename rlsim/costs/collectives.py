@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.costs.operators import KERNEL_FLOOR_S, Timed, modelled
+from rlsim.costs.operators import KERNEL_FLOOR_S, OperatorTime, modelled
 from rlsim.costs.work import FloatArray
-from rlsim.hardware.interpolation import Lookup
+from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
 
@@ -23,7 +23,7 @@ LINK_EFFICIENCY = 0.75
 """Share of link bandwidth that large collectives reach where no table says so (NCCL tables: 0.7-0.85). Assumption."""
 
 
-class Fabric:
+class Collectives:
     """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Fabric:
         """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""
         return max(1, min(gpus, self.domain // stride if stride < self.domain else 1))
 
-    def all_reduce(self, gpus: int, message_bytes: ArrayLike, graph: bool = True) -> Timed:
+    def all_reduce(self, gpus: int, message_bytes: ArrayLike, graph: bool = True) -> OperatorTime:
         """All-reduce of an activation inside an engine replica: the engine's own kernel inside a node, NCCL beyond.
 
         Engines share buffers between processes of one operating system only, so a replica over several nodes uses NCCL
@@ -60,7 +60,7 @@ class Fabric:
         wire = 2.0 * (groups - 1) / groups * size / inside / self.network
         return base + modelled(np.where(size > 0, hops + wire, 0.0), "network")
 
-    def _engine_all_reduce(self, gpus: int, size: FloatArray, graph: bool) -> Lookup | None:
+    def _engine_all_reduce(self, gpus: int, size: FloatArray, graph: bool) -> TableTime | None:
         if self.tables is None:
             return None
         replayed, eager = (self.tables.all_reduce_s(gpus, size, mode) for mode in (True, False))
@@ -68,10 +68,10 @@ class Fabric:
             return replayed
         device = eager.seconds - self.reference.eager_launch_s.value
         if replayed is None:
-            return Lookup(np.maximum(device, KERNEL_FLOOR_S), np.zeros_like(eager.measured))
-        return Lookup(np.maximum(replayed.seconds, device), replayed.measured & eager.measured)
+            return TableTime(np.maximum(device, KERNEL_FLOOR_S), np.zeros_like(eager.measured))
+        return TableTime(np.maximum(replayed.seconds, device), replayed.measured & eager.measured)
 
-    def collective(self, op: str, gpus: int, message_bytes: ArrayLike, stride: int = 1) -> Timed:
+    def collective(self, op: str, gpus: int, message_bytes: ArrayLike, stride: int = 1) -> OperatorTime:
         """all_gather, reduce_scatter or alltoall over ``gpus`` GPUs placed ``stride`` apart.
 
         op alltoall: message_bytes is what one GPU sends in all. Across the domain the ring (or the exchange) is bounded
@@ -90,12 +90,12 @@ class Fabric:
         across = np.maximum(local.seconds, per_gpu / self.network) + latency
         return modelled(np.where(size > 0, across, 0.0), "network")
 
-    def _nccl(self, op: str, gpus: int, size: FloatArray) -> Lookup | None:
+    def _nccl(self, op: str, gpus: int, size: FloatArray) -> TableTime | None:
         return None if self.tables is None else self.tables.collective_s(op, gpus, size)
 
     def _on_nvlink(
-        self, op: str, gpus: int, size: FloatArray, look_up: Callable[[int, FloatArray], Lookup | None]
-    ) -> Timed:
+        self, op: str, gpus: int, size: FloatArray, look_up: Callable[[int, FloatArray], TableTime | None]
+    ) -> OperatorTime:
         """Inside one NVLink domain: measured, or carried over from a smaller measured group, or the link model.
 
         Beyond the measured group the wire time grows with (N - 1) / N and every further step adds its latency.
@@ -108,28 +108,28 @@ class Fabric:
             found = look_up(measured, sent)
             if found is not None:
                 ratio = _link_s(self.profile, op, measured, sent) / _link_s(self.reference, op, measured, sent)
-                timed = Timed(found.seconds, found.measured.astype(np.float64), "network").scaled(ratio)
+                timed = OperatorTime(found.seconds, found.measured.astype(np.float64), "network").scaled_by(ratio)
                 break
             measured //= 2
         if 2 <= measured < gpus:
             steps = math.log2(gpus / measured) if op == "all_reduce" else gpus - measured
             growth = ((gpus - 1) / gpus) / ((measured - 1) / measured)
             timed = modelled(timed.seconds * growth + steps * self.profile.nvlink_latency_s.value, "network")
-        return Timed(np.where(size > 0, timed.seconds, 0.0), timed.measured, "network")
+        return OperatorTime(np.where(size > 0, timed.seconds, 0.0), timed.measured, "network")
 
-    def broadcast(self, message_bytes: float, crosses_network: bool) -> Timed:
+    def broadcast(self, message_bytes: float, crosses_network: bool) -> OperatorTime:
         """Pipelined broadcast of a large message from one source: bounded by the source's own link."""
         rate = self.network if crosses_network else self.nvlink
         return modelled(message_bytes / rate, "network")
 
-    def host_copy(self, copied_bytes: float) -> Timed:
+    def host_copy(self, copied_bytes: float) -> OperatorTime:
         """Copy between a GPU and its host, one direction."""
         rate = self.profile.host_link_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
         return modelled(copied_bytes / rate, "host link")
 
 
-def _free(size: FloatArray) -> Timed:
-    return Timed(np.zeros_like(size), np.ones_like(size), "none")
+def _free(size: FloatArray) -> OperatorTime:
+    return OperatorTime(np.zeros_like(size), np.ones_like(size), "none")
 
 
 def _link_s(profile: HardwareProfile, op: str, gpus: int, size: FloatArray) -> FloatArray:

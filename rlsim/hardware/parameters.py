@@ -1,30 +1,30 @@
-"""Global parameters by name or path: ``calibration/fitted/NAME.yaml``."""
+"""Global parameters by name or path: ``calibration/parameters/NAME.yaml``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
-from rlsim.schema.fitted import FittedParameters
 from rlsim.schema.messages import read_record
+from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 
 DEFAULT = "nemo_rl"
 """Fit to the published steps of NeMo-RL."""
 
 
-def load_fitted(name_or_path: str | None = None, base: Path | None = None) -> FittedParameters:
+def load_parameters(name_or_path: str | None = None, base: Path | None = None) -> GlobalParameters:
     """Parameters called ``name_or_path`` (default: the fit to published steps), or from a file of that path.
 
     base: folder from which a relative path counts. Raises InputError naming what there is, or the key that is wrong.
     """
     name = name_or_path or DEFAULT
     path = as_path(name, YAML_SUFFIXES, base) or find_entry(
-        name, catalogue("calibration", "fitted"), "parameters", "; or give the path of a .yaml file"
+        name, catalogue("calibration", "parameters"), "parameters", "; or give the path of a .yaml file"
     )
-    return read_record(path, FittedParameters)
+    return read_record(path, GlobalParameters)
 
 
-def parameters_of(scenario: Scenario) -> FittedParameters:
+def parameters_of(scenario: Scenario) -> GlobalParameters:
     """Global parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.parameters or load_fitted()
+    return scenario.simulation.parameters or load_parameters()

@@ -11,13 +11,13 @@ import yaml
 from rlsim.costs.overheads import overheads_of
 from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
-from rlsim.hardware.fitted import DEFAULT, load_fitted
+from rlsim.hardware.parameters import DEFAULT, load_parameters
 from rlsim.loading import load_scenario
 from rlsim.projection import project
-from rlsim.schema.fitted import FittedParameters
+from rlsim.schema.parameters import GlobalParameters
 from rlsim.validation.fit import PARAMETERS
 
-SETS = sorted(path.stem for path in (data_folder("calibration") / "fitted").glob("*.yaml"))
+SETS = sorted(path.stem for path in (data_folder("calibration") / "parameters").glob("*.yaml"))
 HOSTS = [
     {"engine": "vllm", "version": "1.0", "iteration_s": 0.004},
     {"engine": "vllm", "version": "2.0", "iteration_s": 0.002},
@@ -53,8 +53,8 @@ def content(**changes: Any) -> dict[str, Any]:
     }
 
 
-def made(**changes: Any) -> FittedParameters:
-    return FittedParameters.model_validate(content(**changes))
+def made(**changes: Any) -> GlobalParameters:
+    return GlobalParameters.model_validate(content(**changes))
 
 
 def write(folder: Path, **changes: Any) -> str:
@@ -65,26 +65,26 @@ def write(folder: Path, **changes: Any) -> str:
 
 @pytest.mark.parametrize("name", SETS)
 def test_committed_sets_load_under_their_own_name(name):
-    assert load_fitted(name).name == name
+    assert load_parameters(name).name == name
 
 
 def test_the_default_is_the_fit_to_published_steps():
     assert DEFAULT in SETS
-    assert load_fitted() == load_fitted(DEFAULT)
+    assert load_parameters() == load_parameters(DEFAULT)
 
 
 def test_a_path_loads_a_file(tmp_path):
-    assert load_fitted(write(tmp_path)) == made()
+    assert load_parameters(write(tmp_path)) == made()
 
 
 def test_an_unknown_name_lists_what_there_is():
     with pytest.raises(InputError, match=f"'nothing'.*{DEFAULT}"):
-        load_fitted("nothing")
+        load_parameters("nothing")
 
 
 def test_a_missing_path_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match=r"missing\.yaml"):
-        load_fitted(str(tmp_path / "missing.yaml"))
+        load_parameters(str(tmp_path / "missing.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_missing_path_is_an_input_error(tmp_path):
 def test_wrong_values_name_file_and_key(changes, named, tmp_path):
     path = write(tmp_path, **changes)
     with pytest.raises(InputError) as caught:
-        load_fitted(path)
+        load_parameters(path)
     assert named in str(caught.value)
     assert "own.yaml" in str(caught.value)
 
@@ -114,14 +114,14 @@ def test_a_missing_key_is_named(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump(values))
     with pytest.raises(InputError, match="split_fixed_s"):
-        load_fitted(str(path))
+        load_parameters(str(path))
 
 
 def test_a_file_that_is_no_mapping_is_an_input_error(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text("- 1\n- 2\n")
     with pytest.raises(InputError, match=r"own\.yaml"):
-        load_fitted(str(path))
+        load_parameters(str(path))
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_a_scenario_names_its_set(tmp_path):
 
 
 def test_every_value_is_fitted_or_assumed():
-    fitted = load_fitted()
+    fitted = load_parameters()
     assert set(fitted.fit.fitted) == {parameter.path for parameter in PARAMETERS}
     assert (fitted.origin("dense_efficiency"), fitted.origin("moe_efficiency")) == ("fitted", "assumed")
-    assert load_fitted("start").origin("dense_efficiency") == "assumed"
+    assert load_parameters("start").origin("dense_efficiency") == "assumed"
 
 
 @pytest.mark.parametrize(

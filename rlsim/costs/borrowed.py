@@ -15,24 +15,24 @@ from rlsim.hardware.profile import list_profiles, load_profile
 from rlsim.hardware.tables import MEASURED, OperatorTables, available
 from rlsim.schema.hardware import HardwareProfile
 
-CARRIED_ERROR = 2.0
+TRANSFER_ERROR = 2.0
 """How much further a time carried over from another device may be off than on the device itself. Assumption."""
 P90_DEVIATIONS = 1.645
 """Standard deviations within which 90 % of the absolute errors of a normal distribution lie."""
 
 
 @dataclass(frozen=True)
-class MeasuredOn:
-    """Tables and the profile of the device on which they were measured; carried: that is not the projected device."""
+class TableSource:
+    """Tables and the profile of the device that they were measured on; transferred: not the projected device."""
 
     tables: OperatorTables
     device: HardwareProfile
-    carried: bool = False
+    transferred: bool = False
 
 
-def lent_tables(
+def borrowed_tables(
     profile: HardwareProfile, reference: HardwareProfile, tables: OperatorTables | None, folder: Path | None = None
-) -> MeasuredOn | None:
+) -> TableSource | None:
     """Tables that ``rlsim calibrate`` made for the profile's own system, else for the shipped device nearest to it.
 
     reference: the device on which the profile's own ``tables`` were measured. Nearest is the device with the most
@@ -44,7 +44,7 @@ def lent_tables(
         return None
     systems = {system for system, engine in available(folder) if engine == MEASURED}
     if profile.operator_tables in systems:
-        return MeasuredOn(OperatorTables.load(str(profile.operator_tables), MEASURED, folder), reference)
+        return TableSource(OperatorTables.load(str(profile.operator_tables), MEASURED, folder), reference)
     shipped = [device for device in map(load_profile, list_profiles()) if device.operator_tables in systems]
     if not shipped:
         return None
@@ -54,19 +54,19 @@ def lent_tables(
         return abs(math.log(rates[0] / rates[1]))
 
     nearest = min(shipped, key=distance)
-    return MeasuredOn(OperatorTables.load(str(nearest.operator_tables), MEASURED, folder), nearest, carried=True)
+    return TableSource(OperatorTables.load(str(nearest.operator_tables), MEASURED, folder), nearest, transferred=True)
 
 
-def tables_error(sources: Sequence[MeasuredOn]) -> float:
+def tables_error(sources: Sequence[TableSource]) -> float:
     """Standard deviation of the logarithm of a time that the self-checks of the tables in use claim.
 
     From the 90th percentile of the absolute errors of composites, which no table has seen, read as a factor;
-    CARRIED_ERROR times as much where a table was measured on another device. Zero where no table carries a self-check
+    TRANSFER_ERROR times as much where a table was measured on another device. Zero where no table carries a self-check
     (imported ones): the error of the global parameters then holds theirs.
     """
     found = [0.0]
     for source in sources:
         p90 = (source.tables.circumstances.get("self_check") or {}).get("p90_abs_error")
         if p90 is not None:
-            found.append(math.log1p(float(p90)) / P90_DEVIATIONS * (CARRIED_ERROR if source.carried else 1.0))
+            found.append(math.log1p(float(p90)) / P90_DEVIATIONS * (TRANSFER_ERROR if source.transferred else 1.0))
     return max(found)

@@ -13,8 +13,8 @@ import yaml
 
 from rlsim.calibration.table_writing import write_table
 from rlsim.costs import device
+from rlsim.costs.borrowed import P90_DEVIATIONS, TRANSFER_ERROR, TableSource, borrowed_tables, tables_error
 from rlsim.costs.draft import REJECTION_LAUNCHES, Drafting
-from rlsim.costs.measured import CARRIED_ERROR, P90_DEVIATIONS, MeasuredOn, lent_tables, tables_error
 from rlsim.costs.operators import Operators
 from rlsim.costs.prices import price_inputs
 from rlsim.hardware import table_files as files
@@ -64,7 +64,9 @@ def calibration(tmp_path: Path) -> Path:
 
 def operators(name: str, calibration: Path) -> Operators:
     profile = load_profile(name)
-    return Operators(profile, builders.tables_of(profile), profile, lent_tables(profile, profile, None, calibration))
+    return Operators(
+        profile, builders.tables_of(profile), profile, borrowed_tables(profile, profile, None, calibration)
+    )
 
 
 def verified(given: Operators, queries: int, batch: float = 16.0, context: float = 4096.0) -> Any:
@@ -107,7 +109,7 @@ def test_another_device_takes_the_ratio_as_modelled(calibration: Path) -> None:
 
 def test_without_a_measured_device_nothing_is_claimed(tmp_path: Path) -> None:
     profile = load_profile("h100_sxm")
-    assert lent_tables(profile, profile, None, tmp_path) is None
+    assert borrowed_tables(profile, profile, None, tmp_path) is None
     bare = builders.operators(profile)
     rows = np.ones(1)
     assert bare.verify_attention(CARD, 1, "bf16", rows, rows, 4) is None
@@ -119,9 +121,9 @@ def test_without_a_measured_device_nothing_is_claimed(tmp_path: Path) -> None:
 def test_tables_that_rlsim_measured_borrow_nothing(calibration: Path) -> None:
     profile = load_profile("h100_sxm")
     own = OperatorTables.load("h200_sxm", "measured", calibration)
-    assert lent_tables(profile, profile, own, calibration) is None
+    assert borrowed_tables(profile, profile, own, calibration) is None
     imported = builders.tables_of(profile)
-    assert lent_tables(profile, profile, imported, calibration) is not None
+    assert borrowed_tables(profile, profile, imported, calibration) is not None
 
 
 def test_the_nearest_measured_device_lends(calibration: Path) -> None:
@@ -130,8 +132,8 @@ def test_the_nearest_measured_device_lends(calibration: Path) -> None:
     (blackwell / "circumstances.yaml").write_text("device: NVIDIA B200\n")
     for name, lender in (("gb200_nvl72", "b200_sxm"), ("h100_sxm", "h200_sxm"), ("a100_sxm", "h200_sxm")):
         profile = load_profile(name)
-        lent = lent_tables(profile, profile, None, calibration)
-        assert lent is not None and lent.carried
+        lent = borrowed_tables(profile, profile, None, calibration)
+        assert lent is not None and lent.transferred
         assert lent.device.name == lender
 
 
@@ -148,7 +150,7 @@ def test_other_vocabularies_scale_and_are_no_measurement(calibration: Path) -> N
 
 def lend(monkeypatch: pytest.MonkeyPatch, calibration: Path) -> None:
     """Let shipped profiles borrow the tables of ``calibration``."""
-    monkeypatch.setattr(device, "lent_tables", lambda *args: lent_tables(*args, calibration))
+    monkeypatch.setattr(device, "borrowed_tables", lambda *args: borrowed_tables(*args, calibration))
     monkeypatch.setattr(device, "_device", device._device.__wrapped__)
 
 
@@ -175,7 +177,7 @@ def test_measured_replays_are_the_hosts_of_that_device_only(calibration: Path) -
     assert operators("h100_sxm", calibration).host_s("graph_replay") is None
     slower = builders.scaled(load_profile("h200_sxm"), "eager_launch_s", 3.0)
     changed = Operators(
-        slower, None, load_profile("h200_sxm"), lent_tables(slower, load_profile("h200_sxm"), None, calibration)
+        slower, None, load_profile("h200_sxm"), borrowed_tables(slower, load_profile("h200_sxm"), None, calibration)
     )
     assert changed.host_s("graph_replay") is None, "what the user changes is no longer what was measured"
 
@@ -213,8 +215,8 @@ def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(
     own = operators("h200_sxm", calibration).sources
     carried = operators("h100_sxm", calibration).sources
     assert tables_error(own) == pytest.approx(math.log(1.2) / P90_DEVIATIONS)
-    assert tables_error(carried) == pytest.approx(CARRIED_ERROR * tables_error(own))
-    assert tables_error([MeasuredOn(OperatorTables.load("h100_sxm", "vllm"), load_profile("h100_sxm"))]) == 0.0
+    assert tables_error(carried) == pytest.approx(TRANSFER_ERROR * tables_error(own))
+    assert tables_error([TableSource(OperatorTables.load("h100_sxm", "vllm"), load_profile("h100_sxm"))]) == 0.0
     before = price_inputs(builders.scenario(hardware="h200_sxm")).overheads
     lend(monkeypatch, calibration)
     after = price_inputs(builders.scenario(hardware="h200_sxm")).overheads

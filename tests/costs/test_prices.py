@@ -110,7 +110,7 @@ def test_half_of_a_rate_shows_where_it_binds_although_tables_were_measured(key: 
 
 def test_half_the_host_link_doubles_the_copies() -> None:
     def copies(costs: builders.Costs) -> float:
-        return sum(part.seconds for part in costs.movement.prepare().parts if part.bound == "host link")
+        return sum(part.seconds for part in costs.transfers.prepare().parts if part.bound == "host link")
 
     slow = _costs("dense", True, "host_link_bandwidth_bytes_per_s", 0.5)
     assert copies(slow) == pytest.approx(2 * copies(_costs("dense", True)))
