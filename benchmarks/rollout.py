@@ -28,8 +28,8 @@ from rlsim.costs.interface import IterationTable
 from rlsim.schema.workload import Workload
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.rollout import rollout, samples_of
-from rlsim.simulation.samples import Sample
-from rlsim.simulation.timing import Timing
+from rlsim.simulation.requests import Request
+from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.workload.acceptance import Acceptance
 from rlsim.workload.batches import Batch, draw_batch, draw_iterations
 
@@ -63,7 +63,7 @@ def best_of(repeats: int, run: Callable[[], object]) -> float:
     return min(times)
 
 
-def run_pool(table: IterationTable, samples: list[Sample], in_flight: int) -> None:
+def run_pool(table: IterationTable, samples: list[Request], in_flight: int) -> None:
     """Keep ``in_flight`` samples unfinished: every completion submits the next sample."""
     pool = GenerationPool(table, REPLICAS, "round_robin")
     waiting = deque(samples)
@@ -74,7 +74,9 @@ def run_pool(table: IterationTable, samples: list[Sample], in_flight: int) -> No
             pool.submit(at, [waiting.popleft() for _ in range(min(len(completed), len(waiting)))])
 
 
-def simpy_replica(env: simpy.Environment, timing: Timing, samples: list[Sample]) -> Generator[simpy.Event, None, None]:
+def simpy_replica(
+    env: simpy.Environment, timing: IterationTimes, samples: list[Request]
+) -> Generator[simpy.Event, None, None]:
     """One timeout per engine iteration, everything else as cheap as it gets."""
     ends = deque(sorted((sample.iterations, sample.prompt_tokens) for sample in samples))
     iteration, context = 0, float(sum(sample.prompt_tokens for sample in samples))
@@ -87,10 +89,10 @@ def simpy_replica(env: simpy.Environment, timing: Timing, samples: list[Sample])
             context -= sum(ends.popleft())
 
 
-def run_simpy(table: IterationTable, shards: list[list[Sample]]) -> float:
+def run_simpy(table: IterationTable, batches: list[list[Request]]) -> float:
     """Simulated seconds of the slowest replica."""
-    env, timing = simpy.Environment(), Timing(table)
-    for shard in shards:
+    env, timing = simpy.Environment(), IterationTimes(table)
+    for shard in batches:
         env.process(simpy_replica(env, timing, shard))
     env.run()
     return float(env.now)
@@ -110,7 +112,7 @@ def main() -> None:
     iterations = draw_iterations(batch, Acceptance(np.zeros(0)), 0, 0, 0)
     table, queued = costs(1024), costs(32)
     samples = samples_of(batch, iterations, np.arange(batch.samples))
-    shards = [[samples[i] for i in part] for part in np.array_split(np.arange(batch.samples), REPLICAS)]
+    batches = [[samples[i] for i in part] for part in np.array_split(np.arange(batch.samples), REPLICAS)]
     result = rollout(batch, iterations, REPLICAS, "static", table)
     count = batch.samples
 
@@ -123,12 +125,12 @@ def main() -> None:
     seconds = best_of(3, lambda: run_pool(table, samples, count // 2))
     report("asynchronous pool, every completion submits a sample", count, seconds, fastest)
     ends: list[float] = []
-    seconds = best_of(1, lambda: ends.append(run_simpy(table, shards[:SIMPY_REPLICAS])))
-    report("SimPy, one timeout per engine iteration", sum(map(len, shards[:SIMPY_REPLICAS])), seconds, fastest)
+    seconds = best_of(1, lambda: ends.append(run_simpy(table, batches[:SIMPY_REPLICAS])))
+    report("SimPy, one timeout per engine iteration", sum(map(len, batches[:SIMPY_REPLICAS])), seconds, fastest)
     reference = ReferenceReplica(table, prefix_caching=False)
-    reference.submit(0.0, shards[0])
+    reference.submit(0.0, batches[0])
     seconds = best_of(1, reference.run)
-    report("token-by-token reference", len(shards[0]), seconds, fastest)
+    report("token-by-token reference", len(batches[0]), seconds, fastest)
     plain = rollout(batch, iterations, REPLICAS, "static", table, prefix_caching=False)
     print(
         f"agreement: reference {reference.now / plain.replica_end_s[0] - 1:+.1e}, "

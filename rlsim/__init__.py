@@ -6,7 +6,6 @@ Library use: ``rlsim.project(rlsim.load_scenario("quickstart", ["speculation.dra
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,19 +52,29 @@ _HOMES = {
     "vary": "rlsim.loading",
 }
 
-try:
-    __version__ = version("rlsim")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
+__version__: str
 
 
 def __getattr__(name: str) -> Any:
     """Public names load on first use, so that ``import rlsim`` costs nothing (PEP 562)."""
-    if name not in _HOMES:
+    if name == "__version__":
+        value = _installed_version()
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
         raise AttributeError(f"module 'rlsim' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _installed_version() -> str:
+    # importlib.metadata takes a third of the time of `rlsim --help`.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("rlsim")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+
+from rlsim.datafiles import shown_path
 from rlsim.hardware.fitted import parameters_of
-from rlsim.schema.fitted import FittedParameters
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
+from rlsim.workload.length_files import ignored_ids
 
 TOLD_EAGER_SHARE = 0.02
 """Share of eager iterations from which an answer warns of them."""
@@ -14,13 +20,18 @@ TOLD_EAGER_SHARE = 0.02
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What the scenario's author assumed, then what the model assumes for it; each names the key that changes it."""
     scenario, found = run.scenario, run.prices.overheads
-    parameters = parameters_of(scenario)
+    stated, pool = scenario.trainer.device_efficiency, "colocated" if scenario.cluster.colocated else "split"
+
+    def origin(name: str, given: float | None) -> str:
+        return "stated" if given is not None else f"{parameters_of(scenario).origin(name)}: {found.source}"
+
     own = [
         f"Host work per engine iteration: {found.host_iteration_s * 1e3:.3g} ms + {found.host_sequence_s * 1e6:.3g} us "
-        f"per sequence (engine.host_iteration_s, engine.host_sequence_s; {_host_source(scenario, parameters)}).",
-        f"Training kernels reach {found.dense_efficiency:.0%} (dense, {parameters.origin('dense_efficiency')}) and "
-        f"{found.moe_efficiency:.0%} (MoE, {parameters.origin('moe_efficiency')}) of the operator tables' speed; a "
-        f"weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit ({_refit_origin(scenario, parameters)}).",
+        f"per sequence (engine.host_iteration_s, engine.host_sequence_s; {_host_source(scenario)}).",
+        f"Training kernels reach {found.dense_efficiency:.0%} (dense; {origin('dense_efficiency', stated)}) and "
+        f"{found.moe_efficiency:.0%} (MoE; {origin('moe_efficiency', stated)}) of the operator tables' speed; a weight "
+        f"tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
+        f"({origin(f'{pool}_tensor_s', scenario.loop.refit_tensor_s)}).",
         f"Largest captured CUDA graph: {scenario.engine.largest_graph_tokens} tokens; larger iterations launch every "
         "kernel from the host (engine.max_captured_tokens).",
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
@@ -36,7 +47,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     if scenario.model.moe is not None:
         own.append(
             f"A MoE layer's forward pass in training takes at least {found.moe_host_layer_s * 1e3:.3g} ms of host time "
-            f"({parameters.origin('moe_host_layer_s')}: {found.source})."
+            f"({origin('moe_host_layer_s', scenario.trainer.moe_host_layer_s)})."
         )
     if scenario.speculation.active and not scenario.speculation.draft_graph:
         own.append("Draft passes run outside CUDA graphs: each is at least as long as its launches (draft_graph).")
@@ -49,28 +60,43 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     return (*(assumption.text for assumption in scenario.assumptions), *own)
 
 
-def _host_source(scenario: Scenario, parameters: FittedParameters) -> str:
+def _host_source(scenario: Scenario) -> str:
     """Where the host time comes from: the scenario, or the fitted release that stands for the engine's."""
-    engine = scenario.engine
+    engine, parameters = scenario.engine, parameters_of(scenario)
     if engine.host_iteration_s is not None:
         return "stated"
-    found = parameters.release(engine.name, engine.version)
-    if engine.version == found.version:
-        return f"fitted: {parameters.name}"
-    asked = "no engine.version is given" if engine.version is None else f"none is fitted for {engine.version}"
-    return f"fitted: {parameters.name}, {found.engine} {found.version}, as {asked}"
+    host = parameters.release(engine.name, engine.version)
+    found = f"of {host.engine} {host.version}"
+    if engine.name != host.engine or engine.version not in (None, host.version):
+        found += f" for {engine.name} {engine.version or 'of the newest release'}, which has no fit"
+    return f"{found}, fitted: {parameters.name}"
 
 
-def _refit_origin(scenario: Scenario, parameters: FittedParameters) -> str:
-    if scenario.loop.refit_tensor_s is not None:
-        return "stated: loop.refit_tensor_s"
-    kind = "colocated" if scenario.cluster.colocated else "split"
-    return f"{parameters.origin(f'{kind}_tensor_s')}: {parameters.name}"
+def truncated_share(run: SimulatedVariant) -> float:
+    """Share of the drawn samples whose response is cut where prompt and response reach max_sequence_tokens."""
+    totals = np.concatenate([one.batch.total_tokens for one in run.first_step.rollouts])
+    return float(np.mean(totals >= run.scenario.workload.max_sequence_tokens))
+
+
+def _length_warnings(run: SimulatedVariant) -> list[str]:
+    workload, out = run.scenario.workload, []
+    if isinstance(workload.response_tokens, TraceLength) and (cut := truncated_share(run)) > 0:
+        out.append(
+            f"{cut:.0%} of the responses are longer than workload.max_sequence_tokens = "
+            f"{workload.max_sequence_tokens:,} leaves them and are cut there."
+        )
+    out += [
+        f"{ids} of {shown_path(Path(length.path))} is not used: samples of a prompt are alike by "
+        f"workload.group_correlation = {workload.group_correlation:g}."
+        for length in (workload.prompt_tokens, workload.response_tokens)
+        if isinstance(length, TraceLength) and (ids := ignored_ids(length.path))
+    ]
+    return out
 
 
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What a reader of the answer must know about this run."""
-    scenario, out = run.scenario, []
+    scenario, out = run.scenario, _length_warnings(run)
     statistics_steps = sum(len(steps) for steps in run.steps)
     preemptions = run.counters.preemptions / statistics_steps
     if preemptions > 0:

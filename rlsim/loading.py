@@ -124,14 +124,12 @@ def _assemble(
     told = [setting.text for setting in given]
     origin = f"{where} with {shortened(', '.join(told), OVERRIDES_CHARACTERS)}" if given else where
     changed = [setting.key for setting in given]
+    _name_parameters(document)
     _drop_other_kinds(document, given)
     for setting in given:
         _apply(document, setting, origin, folder)
     _drop_stale_words(document, changed, given if text else ())
-    if isinstance(document.setdefault("simulation", {}), dict):
-        document["simulation"] = {"parameters": None, **document["simulation"]}
-        if document["simulation"]["parameters"] is None:
-            document["simulation"]["parameters"] = DEFAULT
+    _name_parameters(document)
     for path in _REFERENCES:
         *section, key = path.split(".")
         holder = document.get(section[0]) if section else document
@@ -158,6 +156,13 @@ def _line_finder(text: str, changed: Sequence[str]) -> Callable[[str], int | Non
 def _same_branch(key: str, other: str) -> bool:
     """Whether one of two dotted keys is, or lies below, the other."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _name_parameters(document: dict[str, Any]) -> None:
+    """Put the name of the default parameters where none are given."""
+    simulation = document.setdefault("simulation", {})
+    if isinstance(simulation, dict) and simulation.get("parameters") is None:
+        document["simulation"] = {**simulation, "parameters": DEFAULT}
 
 
 def _drop_other_kinds(document: dict[str, Any], given: Sequence[_Setting]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
 
 STAGE_PREFIX = ".rlsim-"
@@ -23,7 +24,7 @@ def staged_folder(out: Path) -> Iterator[Path]:
     """
     try:
         if out.exists() and not out.is_dir():
-            raise InputError(f"{out}: is a file; --out needs a folder")
+            raise InputError(f"{shown_path(out)}: is a file; --out needs a folder")
         out.parent.mkdir(parents=True, exist_ok=True)
         stage = Path(tempfile.mkdtemp(prefix=STAGE_PREFIX, dir=out if out.is_dir() else out.parent))
         try:
@@ -32,7 +33,7 @@ def staged_folder(out: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(stage, ignore_errors=True)
     except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror or error})") from error
+        raise InputError(f"{shown_path(out)}: cannot be written ({error.strerror or error})") from error
 
 
 def _move_files(stage: Path, out: Path) -> None:

@@ -12,14 +12,18 @@ from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
-from rlsim.workload.draw import draw, measured_steps
+from rlsim.workload.draw import DrawnStep, draw, measured_steps
 
 
 @dataclass(frozen=True)
 class SimulatedVariant:
-    """A scenario with the prices and the trace of each replication; only the first trace is detailed."""
+    """A scenario with the prices and the trace of each replication; only the first trace is detailed.
+
+    first_step: drawn work of the first measured step.
+    """
 
     scenario: Scenario
+    first_step: DrawnStep
     by_replication: tuple[ScenarioPrices, ...]
     traces: tuple[Trace, ...]
 
@@ -58,10 +62,11 @@ def simulate_variant(
     tables: in place of those that the hardware profile names. advance: called with the number of replications done.
     Raises Infeasible where it cannot run and InputError where it makes no sense.
     """
-    prices, traces = [], []
+    prices, traces, first_steps = [], [], []
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication)
         prices.append(price(scenario, workload, tables))
         traces.append(simulate(scenario, workload, prices[-1], detailed=replication == 0))
+        first_steps.append(workload.steps[scenario.simulation.warmup_steps])
         advance(replication + 1)
-    return SimulatedVariant(scenario, tuple(prices), tuple(traces))
+    return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces))

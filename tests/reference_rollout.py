@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlsim.costs.interface import IterationTable
-from rlsim.simulation.samples import Sample
+from rlsim.simulation.requests import Request
 
 
 @dataclass(eq=False)
-class Request:
+class Progress:
     """progress: decode iterations done; emitted: has its first token; to_prefill: 0 while decoding."""
 
-    sample: Sample
+    sample: Request
     arrival_s: float
     progress: int = 0
     emitted: bool = False
@@ -54,33 +54,33 @@ class ReferenceReplica:
 
     def __init__(self, table: IterationTable, prefix_caching: bool = True) -> None:
         self.table, self.sharing = table, prefix_caching
-        self.waiting: list[Request] = []
-        self.running: list[Request] = []
+        self.waiting: list[Progress] = []
+        self.running: list[Progress] = []
         self.now = 0.0
         self.iterations = self.preemptions = self.prefilled = 0
         self.peak_kv = 0.0
         self.interrupts: list[tuple[float, float, bool]] = []
         self.finish: dict[int, float] = {}
 
-    def submit(self, time_s: float, samples: list[Sample]) -> None:
-        self.waiting += [Request(sample, time_s) for sample in samples]
+    def submit(self, time_s: float, samples: list[Request]) -> None:
+        self.waiting += [Progress(sample, time_s) for sample in samples]
 
-    def growth(self, request: Request) -> float:
+    def growth(self, request: Progress) -> float:
         total = request.sample.iterations
         return (request.sample.response_tokens - 1) / total if total else 0.0
 
-    def own_kv(self, request: Request) -> float:
+    def own_kv(self, request: Progress) -> float:
         """Tokens held beyond the prompt: generated, being prefilled again, and those of one iteration."""
         again = 1 if request.to_prefill and request.emitted else 0
         return (request.progress + again) * self.growth(request) + self.table.tokens_per_sequence
 
-    def kv(self, running: list[Request]) -> float:
+    def kv(self, running: list[Progress]) -> float:
         own = sum(self.own_kv(r) for r in running)
         if self.sharing:
             return own + sum({r.sample.group: r.sample.prompt_tokens for r in running}.values())
         return own + sum(r.sample.prompt_tokens for r in running)
 
-    def prefill_need(self, request: Request, others: list[Request]) -> int:
+    def prefill_need(self, request: Progress, others: list[Progress]) -> int:
         generated = math.ceil(request.progress * self.growth(request)) + 1 if request.emitted else 0
         if self.sharing and any(r.sample.group == request.sample.group for r in others):
             return max(1, generated)
@@ -108,7 +108,7 @@ class ReferenceReplica:
             self.step()
         return self.finish
 
-    def take(self, request: Request, taken: int, budget: int) -> int:
+    def take(self, request: Progress, taken: int, budget: int) -> int:
         if self.table.chunked_prefill:
             return min(request.to_prefill, budget - taken)
         return request.to_prefill if taken == 0 or taken + request.to_prefill <= budget else 0
@@ -129,7 +129,7 @@ class ReferenceReplica:
         budget = table.max_batched_tokens - table.tokens_per_sequence * len(decoding)
         if not table.chunked_prefill:
             budget = table.max_batched_tokens
-        chunks: list[tuple[Request, int]] = []
+        chunks: list[tuple[Progress, int]] = []
         taken, stuck = 0, False
         for request in [r for r in self.running if r.to_prefill]:
             chunk = self.take(request, taken, budget)
@@ -138,7 +138,7 @@ class ReferenceReplica:
                 break
             chunks.append((request, chunk))
             taken += chunk
-        while self.waiting and not evicted and not stuck and len(self.running) < self.slots():
+        while self.waiting and not evicted and not stuck and len(self.running) < self.max_sequences():
             request = self.waiting[0]
             if request.arrival_s > self.now:
                 break
@@ -154,7 +154,7 @@ class ReferenceReplica:
             decoding = []
         self.execute(decoding, chunks, taken)
 
-    def execute(self, decoding: list[Request], chunks: list[tuple[Request, int]], taken: int) -> None:
+    def execute(self, decoding: list[Progress], chunks: list[tuple[Progress, int]], taken: int) -> None:
         self.peak_kv = max(self.peak_kv, self.kv(self.running))
         contexts = [r.sample.prompt_tokens + r.progress * self.growth(r) for r in decoding]
         mean = sum(contexts) / len(contexts) if contexts else 0.0

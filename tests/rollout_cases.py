@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rlsim.costs.interface import IterationTable
-from rlsim.simulation.samples import Sample
+from rlsim.simulation.requests import Request
 from rlsim.workload.batches import Batch
 
 PROMPTS = (5, 30, 17, 50, 1)
@@ -58,12 +58,12 @@ def tables(draw: st.DrawFn) -> IterationTable:
 
 
 @st.composite
-def sample_lists(draw: st.DrawFn, per_sequence: int, most: int = 25) -> list[Sample]:
+def sample_lists(draw: st.DrawFn, per_sequence: int, most: int = 25) -> list[Request]:
     """Samples of five prompts with iterations between full and no acceptance."""
     samples = []
     for number in range(draw(st.integers(1, most))):
         group = draw(st.integers(0, len(PROMPTS) - 1))
         tokens = draw(st.integers(0, 59))
         iterations = draw(st.integers(-(-tokens // per_sequence), tokens))
-        samples.append(Sample(number, group, PROMPTS[group], tokens + 1, iterations))
+        samples.append(Request(number, group, PROMPTS[group], tokens + 1, iterations))
     return samples

@@ -65,12 +65,6 @@ def without(row: Row, name: str) -> Row:
     return {key: value for key, value in row.items() if key != name}
 
 
-def a2a_row(backend: str, phase: str, tokens: int) -> Row:
-    key = {"comm_backend": backend, "phase": phase, "ep_size": 4, "node_num": 1, "kernel_source": "deepep"}
-    shape = {"hidden_size": 4096, "topk": 8, "num_experts": 64, "num_tokens": tokens}
-    return {**COMMON, **key, **shape, "latency": 20.0 + tokens * 0.1}
-
-
 def put(package: Path, family: str, engine: str, name: str, rows: list[Row], version: str = "1.0") -> None:
     folder = package / "systems" / "data" / "toy" / family / engine / version
     folder.mkdir(parents=True, exist_ok=True)
@@ -208,7 +202,6 @@ def test_units_and_sizes_of_the_package_are_converted(package: Path, tmp_path: P
     windowed = attention_row(1, 1023, window_size=128)
     attention = [attention_row(batch, step) for batch in (1, 8, 64) for step in contexts]
     put(package, "attention", "vllm", "generation_attention", [*attention, windowed])
-    put(package, "comm", "vllm", "moe_a2a", [a2a_row("deepep_ll", "dispatch", tokens) for tokens in (1, 16, 128)])
     _, tables = imported(package, tmp_path)
     reduced = tables.all_reduce_s(2, 2 * sizes[-1], graph=True)
     assert reduced is not None and reduced.measured.all()
@@ -217,9 +210,6 @@ def test_units_and_sizes_of_the_package_are_converted(package: Path, tmp_path: P
     decode = tables.decode_attention_s(8, 2, 128, "bf16", 64, 1024)
     assert decode is not None and decode.measured.all()
     assert decode.seconds == pytest.approx(attention_row(64, 1023)["latency"] * 1e-3, rel=1e-3)
-    exchange = tables.moe_a2a_s("dispatch", 4096, 8, 64, 4, 128)
-    assert exchange is not None
-    assert exchange.seconds == pytest.approx(32.8e-6, rel=1e-3)
 
 
 def test_attention_files_of_older_collections_state_no_window(package: Path, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import pytest
 
 import rlsim
 from rlsim.cli import main
+from rlsim.cli.output import style
 from rlsim.errors import Infeasible, InputError
 from rlsim.outputs import staged_folder
 
@@ -93,7 +96,7 @@ def test_catalogues_list_and_show_what_can_be_used(run: Run, small: str, tmp_pat
 
 
 def test_unknown_names_and_commands(run: Run) -> None:
-    complains(run("models", "show", "qwen3-9b"), "unknown model 'qwen3-9b'; nearest: qwen3-8b")
+    complains(run("models", "show", "qwen3-9b"), "unknown model 'qwen3-9b'; nearest: qwen3-8b", "config.json")
     complains(run("hardware", "show", "gb20"), "unknown hardware profile 'gb20'; nearest: gb200_nvl72")
     for argv in (("projekt",), ("project",), ("project", "x", "--sett", "a=1"), ("project", "x", "--seed", "one")):
         code, out, err = run(*argv)
@@ -108,6 +111,34 @@ def test_project_prints_a_table(run: Run, small: str) -> None:
     assert code == 0
     for word in ("EAGLE-3", "k=3", "2.50", "baseline", "candidate", "generation", "measured"):
         assert word in out
+
+
+@pytest.mark.parametrize(("encoding", "bar"), [("utf-8", "█"), ("latin-1", "#"), ("ascii", "#")])
+@pytest.mark.parametrize("command", ["project", "compare"])
+def test_output_in_any_encoding(small: str, encoding: str, bar: str, command: str) -> None:
+    Path(small).write_text(SMALL.replace("name: small", "name: größe"), encoding="utf-8")
+    words = [command, small, *([small] if command == "compare" else [])]
+    code = "from rlsim.cli import main; import sys; main(sys.argv[1:])"
+    given = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "72"}
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, env=given)
+    assert (done.returncode, done.stderr) == (0, b"")
+    shown = done.stdout.decode(encoding)
+    assert command == "compare" or (bar in shown and max(map(len, shown.splitlines())) <= 72)
+
+
+def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert style().color and style().unicode
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not style().color
 
 
 def test_project_json_is_the_contract(run: Run, small: str) -> None:
@@ -202,6 +233,75 @@ def test_missing_files_folders_and_overlong_names(run: Run, tmp_path: Path) -> N
     complains(run("project", str(tmp_path / "absent.yaml")), "absent.yaml: no such file")
     complains(run("project", str(tmp_path)), "is a folder")
     complains(run("project", "x" * 5000), "too long")
+
+
+REFERENCES = ("", "model", "hardware", "simulation.parameters", "speculation.draft", "workload.response_tokens.path")
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder", "large"])
+@pytest.mark.parametrize("key", [*REFERENCES, "table"])
+def test_what_is_no_regular_file_or_too_large_is_refused(
+    run: Run, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, kind: str
+) -> None:
+    path = tmp_path / "given.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "large":
+        path.write_text("x" * 2000)
+        for module in ("loading", "schema.messages", "validation.table", "workload.length_files", "loading_yaml"):
+            for name in ("DOCUMENT_BYTES", "TABLE_BYTES", "TRACE_BYTES"):
+                monkeypatch.setattr(f"rlsim.{module}.{name}", 1000, raising=False)
+    given = "/dev/zero" if kind == "device" else str(path)
+    sets = ["--set", f"{key}={given}", "--set", "workload.response_tokens.kind=trace"]
+    argv = ("validate", given) if key == "table" else ("project", small, *sets) if key else ("project", given)
+    reason = {"device": "no regular file|must be a mapping", "pipe": "no regular file", "large": "larger than"}
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert re.search(reason.get(kind, "is a folder|no such file|unknown|expected a file"), err)
+
+
+@pytest.mark.parametrize("value", ["\x1b[31mred", "\u202eabc", "a\u200bb", "x" * 5000, "[" + "'x', " * 2000, "\x85"])
+@pytest.mark.parametrize("option", ["--set engine.name=", "--set loop.mode=", "--set ", "--seed ", "--"])
+def test_messages_are_short_readable_lines(run: Run, small: str, value: str, option: str) -> None:
+    head, space, rest = option.partition(" ")
+    code, out, err = run("project", small, *([head, rest + value] if space else [head + value]))
+    assert (code, out) == (2, "")
+    assert len(err) <= 600 and err.count("\n") == 1
+    assert err.rstrip("\n").isprintable()
+
+
+def test_many_faults_are_three_and_a_number(run: Run, small: str) -> None:
+    wrong = [word for key in "abcdefg" for word in ("--set", f"engine.extra_{key}=1")]
+    code, _, err = run("project", small, *wrong)
+    assert code == 2 and len(err) <= 600
+    assert err.count("unknown key") <= 3 and re.search(r"\(and [4-6] more\)$", err.rstrip())
+
+
+@pytest.mark.parametrize("key", ["steps", "warmup_steps", "replications"])
+def test_simulated_steps_are_bounded(run: Run, small: str, key: str) -> None:
+    complains(run("project", small, "--set", f"simulation.{key}=2_000"), "simulated steps; at most 800", key)
+
+
+def test_messages_name_the_line_of_the_file_but_not_of_an_override(run: Run, small: str) -> None:
+    Path(small).write_text(SMALL.replace("prompts_per_step: 4", "prompts_per_step: 0").replace("qwen3-8b", "qwen3-8b "))
+    complains(run("project", small), "small.yaml: line 6: workload.prompts_per_step: must be at least 1, got 0")
+    _, _, err = run("project", small, "--set", "workload.prompts_per_step=-1")
+    assert "line 6" not in err
+
+
+def test_messages_do_not_begin_with_the_installation(run: Run) -> None:
+    _, _, err = run("project", "quickstart", "--set", "cluster.num_gpus=-1")
+    assert err.startswith("rlsim: scenarios/quickstart.yaml with cluster.num_gpus=-1: cluster.num_gpus: must be")
+
+
+def test_a_memory_message_names_keys_to_change(run: Run, small: str) -> None:
+    _, _, err = run("project", small, "--set", "model=llama-3.1-70b")
+    assert "raise one of these two" in err and "engine.tensor_parallel=1" in err
+    shrunk = ["--set", "engine.tensor_parallel=8", "--set", "model=llama-3.1-70b"]
+    _, _, err = run("project", small, *shrunk)
+    assert "most of it is gradients: raise one of these" in err
 
 
 def test_a_trace_with_negative_lengths(run: Run, small: str, tmp_path: Path) -> None:

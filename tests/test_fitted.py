@@ -15,6 +15,7 @@ from rlsim.hardware.fitted import DEFAULT, load_fitted
 from rlsim.loading import load_scenario
 from rlsim.projection import project
 from rlsim.schema.fitted import FittedParameters
+from rlsim.validation.fit import PARAMETERS
 
 SETS = sorted(path.stem for path in (data_folder("calibration") / "fitted").glob("*.yaml"))
 HOSTS = [
@@ -130,6 +131,8 @@ def test_a_file_that_is_no_mapping_is_an_input_error(tmp_path):
         ("vllm", "2.0", 0.002),
         ("vllm", None, 0.002),
         ("vllm", "9.9", 0.002),
+        ("vllm", "1.5", 0.004),
+        ("vllm", "0.1", 0.004),
         ("sglang", None, 0.001),
         ("trtllm", None, 0.001),
     ],
@@ -211,3 +214,25 @@ def test_a_scenario_names_its_set(tmp_path):
     )
     assert own.baseline.phases["refit_s"].mean > default.baseline.phases["refit_s"].mean + 50
     assert any("round" in text for text in own.assumptions)
+
+
+def test_every_value_is_fitted_or_assumed():
+    fitted = load_fitted()
+    assert set(fitted.fit.fitted) == {parameter.path for parameter in PARAMETERS}
+    assert (fitted.origin("dense_efficiency"), fitted.origin("moe_efficiency")) == ("fitted", "assumed")
+    assert load_fitted("start").origin("dense_efficiency") == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("engine.version=0.20.0", "of vllm 0.17.1 for vllm 0.20.0, which has no fit"),
+        ("engine.version=0.17.1", "where not stated, of vllm 0.17.1, fitted: nemo_rl"),
+        ("simulation.seed=0", "64% (dense; fitted: nemo_rl) and 75% (MoE; assumed: nemo_rl)"),
+        ("trainer.device_efficiency=0.5", "50% (dense; stated) and 50% (MoE; stated)"),
+    ],
+)
+def test_assumptions_say_what_was_fitted(override, said):
+    small = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
+    answer = project(load_scenario("quickstart", [*small, override]))
+    assert said in " ".join(answer.assumptions)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import bench
 import rlsim
 
-PACKAGE = Path(rlsim.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
+PACKAGES = [Path(package.__path__[0]) for package in (rlsim, bench)]
+FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 
@@ -21,7 +22,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def name_of(path: Path) -> str:
-    return str(path.relative_to(PACKAGE))
+    return str(path.relative_to(PACKAGES[0].parent))
 
 
 def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[Definition]:

@@ -12,8 +12,8 @@ from reference_rollout import ReferenceReplica
 from rollout_cases import cost_table, make_batch, sample_lists, tables
 
 from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import rollout, samples_of
-from rlsim.simulation.samples import Sample
 
 
 def advance(pool: GenerationPool, time_s: float) -> list[tuple[float, int]]:
@@ -85,20 +85,20 @@ def test_agrees_with_the_reference_over_time(data: st.DataObject) -> None:
 def test_least_loaded_takes_the_replica_with_the_fewest_unfinished() -> None:
     pool = GenerationPool(cost_table(), 3, "least_loaded")
     lengths = [500, 5, 500, 500, 5, 500]
-    pool.submit(0.0, [Sample(i, i, 10, n, n - 1) for i, n in enumerate(lengths)])
+    pool.submit(0.0, [Request(i, i, 10, n, n - 1) for i, n in enumerate(lengths)])
     assert [replica.outstanding for replica in pool.replicas] == [2, 2, 2]
     while pool.outstanding == 6:
         advance(pool, pool.next_event_time())
     while pool.outstanding > 4:
         advance(pool, pool.next_event_time())
     assert [replica.outstanding for replica in pool.replicas] == [2, 0, 2]
-    pool.submit(pool.next_event_time(), [Sample(10 + i, i, 10, 50, 49) for i in range(2)])
+    pool.submit(pool.next_event_time(), [Request(10 + i, i, 10, 50, 49) for i in range(2)])
     assert [replica.outstanding for replica in pool.replicas] == [2, 2, 2]
 
 
 def test_static_splits_each_submission_contiguously() -> None:
     pool = GenerationPool(cost_table(), 3, "static")
-    pool.submit(0.0, [Sample(i, i, 10, 20, 19) for i in range(8)])
+    pool.submit(0.0, [Request(i, i, 10, 20, 19) for i in range(8)])
     assert [replica.outstanding for replica in pool.replicas] == [3, 3, 2]
 
 
@@ -106,7 +106,7 @@ def test_idle_pool_has_no_event_and_a_pause_delays_all() -> None:
     pool, paused = (GenerationPool(cost_table(), 2, "round_robin") for _ in range(2))
     assert pool.next_event_time() == math.inf
     assert advance(pool, 100.0) == []
-    samples = [Sample(i, i, 10, 300, 299) for i in range(4)]
+    samples = [Request(i, i, 10, 300, 299) for i in range(4)]
     for each in (pool, paused):
         each.submit(0.0, samples)
     paused.pause(0.3, 2.0)
@@ -116,7 +116,7 @@ def test_idle_pool_has_no_event_and_a_pause_delays_all() -> None:
 
 def test_stopping_at_every_completion_is_the_same_as_running_on() -> None:
     table = cost_table(max_running_sequences=5)
-    samples = [Sample(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(60)]
+    samples = [Request(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(60)]
     outcomes = []
     for stop in (False, True):
         pool, waiting, done = GenerationPool(table, 3, "round_robin"), samples[20:], []
@@ -126,7 +126,7 @@ def test_stopping_at_every_completion_is_the_same_as_running_on() -> None:
             number: int,
             replica: int,
             pool: GenerationPool = pool,
-            waiting: list[Sample] = waiting,
+            waiting: list[Request] = waiting,
             done: list[tuple[float, int]] = done,
             stop: bool = stop,
         ) -> bool:
@@ -149,7 +149,7 @@ def test_stopping_at_every_completion_is_the_same_as_running_on() -> None:
 def test_a_shared_queue_hands_the_next_sample_to_whoever_has_room(later: int) -> None:
     """Two slots on each of two replicas; the long sample keeps one slot while the other three serve the rest."""
     table = cost_table(max_running_sequences=2, attention_s=0.0, sequence_s=0.0, prefill_s=0.0)
-    samples = [Sample(i, i, 2, 1001 if i == 0 else 11, 1000 if i == 0 else 10) for i in range(24)]
+    samples = [Request(i, i, 2, 1001 if i == 0 else 11, 1000 if i == 0 else 10) for i in range(24)]
     pool = GenerationPool(table, 2, "shared_queue")
     pool.submit(0.0, samples[: 24 - later])
     assert pool.waits_for_room
@@ -180,7 +180,7 @@ def test_equal_submissions_give_equal_bits() -> None:
     runs = []
     for _ in range(2):
         pool = GenerationPool(cost_table(max_running_sequences=4), 3, "least_loaded")
-        pool.submit(0.0, [Sample(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(40)])
+        pool.submit(0.0, [Request(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(40)])
         pool.recompute_kv(0.11)
         runs.append(drive(pool))
     assert runs[0] == runs[1]

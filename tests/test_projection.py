@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -269,3 +270,13 @@ def test_committed_scenarios_project(name):
     for arm in both(made):
         assert all(use.total_bytes <= use.available_bytes for use in arm.memory)
         assert all(len(curve.times_s) <= 2000 for curve in arm.curves)
+
+
+def test_a_trace_cut_at_the_cap_is_told_with_its_share(tmp_path):
+    (tmp_path / "lengths.csv").write_text("prompt_id,output_tokens\n1,100\n2,9000\n")
+    keys = ["simulation.replications=1", "workload.response_tokens.kind=trace"]
+    path = f"workload.response_tokens.path={tmp_path / 'lengths.csv'}"
+    warnings = project(load_scenario("quickstart", [*keys, path])).warnings
+    share = int(re.match(r"(\d+)% of the responses are longer than .* = 4,096 leaves", warnings[0])[1])
+    assert share == pytest.approx(50, abs=8)
+    assert "prompt_id of" in warnings[1] and "workload.group_correlation = 0.3" in warnings[1]

@@ -13,16 +13,16 @@ from rollout_cases import cost_table, sample_lists, tables
 
 from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible
+from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.replica import Replica
-from rlsim.simulation.samples import Sample
-from rlsim.simulation.timing import Timing
+from rlsim.simulation.requests import Request
 
 Interrupt = tuple[float, float, bool]
 
 
 def run_both(
     table: IterationTable,
-    samples: list[Sample],
+    samples: list[Request],
     arrivals: list[float],
     interrupts: list[Interrupt],
     prefix_caching: bool,
@@ -70,7 +70,7 @@ def test_agrees_with_the_token_by_token_reference(data: st.DataObject) -> None:
 def test_the_cases_reach_eviction_and_chunks() -> None:
     """A guard for the test above: a tight engine evicts and splits prompts."""
     table = cost_table(max_running_sequences=8, max_batched_tokens=20, kv_capacity_tokens=150.0)
-    samples = [Sample(i, i, 30, 40, 39) for i in range(10)]
+    samples = [Request(i, i, 30, 40, 39) for i in range(10)]
     fast, finish, slow = run_both(table, samples, [0.0] * 10, [], True)
     assert slow.preemptions > 5 and slow.prefilled > 10 * 30
     assert finish == pytest.approx(slow.finish, rel=1e-8)
@@ -81,7 +81,7 @@ def test_one_sequence_by_hand() -> None:
     """Prefill of 100 tokens, then 9 decode iterations at contexts 100..108."""
     table = cost_table()
     replica = Replica(table)
-    replica.submit(1.0, [Sample(7, 0, 100, 10, 9)])
+    replica.submit(1.0, [Request(7, 0, 100, 10, 9)])
     expected = 1.0 + iteration_seconds(table, 0, 0, 100)
     expected += sum(iteration_seconds(table, 1, 100 + i, 0) for i in range(9))
     ((time, number),) = replica.advance_to(math.inf)
@@ -92,7 +92,7 @@ def test_one_sequence_by_hand() -> None:
 def test_first_token_only_ends_with_the_prefill() -> None:
     table = cost_table()
     replica = Replica(table)
-    replica.submit(0.0, [Sample(0, 0, 100, 1, 0)])
+    replica.submit(0.0, [Request(0, 0, 100, 1, 0)])
     assert replica.advance_to(math.inf) == [(pytest.approx(iteration_seconds(table, 0, 0, 100)), 0)]
 
 
@@ -106,13 +106,13 @@ def test_first_token_only_ends_with_the_prefill() -> None:
 def test_stretch_is_the_sum_of_its_iterations(n: int, context: float, growth: float, count: int) -> None:
     table = cost_table()
     total = sum(iteration_seconds(table, n, context + i * growth, 0) for i in range(count))
-    assert Timing(table).stretch(n, context, growth, count) == pytest.approx(total, rel=1e-6)
+    assert IterationTimes(table).segment(n, context, growth, count) == pytest.approx(total, rel=1e-6)
 
 
 def test_stretch_within_one_segment_is_exact() -> None:
     table = cost_table(knots=2)
     total = sum(iteration_seconds(table, 3, 10 + 2.5 * i, 0) for i in range(20))
-    assert Timing(table).stretch(3, 10.0, 2.5, 20) == pytest.approx(total, rel=1e-13)
+    assert IterationTimes(table).segment(3, 10.0, 2.5, 20) == pytest.approx(total, rel=1e-13)
 
 
 @settings(max_examples=30)
@@ -148,7 +148,7 @@ def test_every_iteration_of_every_sample_is_done_once(data: st.DataObject) -> No
 
 
 def test_shared_prompts_prefill_and_hold_once() -> None:
-    samples = [Sample(i, 0, 1000, 11, 10) for i in range(8)]
+    samples = [Request(i, 0, 1000, 11, 10) for i in range(8)]
     replica = Replica(cost_table())
     replica.submit(0.0, samples)
     replica.advance_to(math.inf)
@@ -159,13 +159,13 @@ def test_shared_prompts_prefill_and_hold_once() -> None:
 def test_a_sequence_that_cannot_fit_is_infeasible() -> None:
     replica = Replica(cost_table(kv_capacity_tokens=99.0))
     with pytest.raises(Infeasible, match="KV cache") as error:
-        replica.submit(0.0, [Sample(0, 0, 60, 40, 39)])
+        replica.submit(0.0, [Request(0, 0, 60, 40, 39)])
     assert (error.value.needed, error.value.available) == (100, 99)
 
 
 def test_a_pause_delays_by_its_duration() -> None:
     table = cost_table()
-    samples = [Sample(i, i, 50, 200 + i, 199 + i) for i in range(4)]
+    samples = [Request(i, i, 50, 200 + i, 199 + i) for i in range(4)]
     plain, paused = Replica(table), Replica(table)
     for replica in (plain, paused):
         replica.submit(0.0, samples)
@@ -176,7 +176,7 @@ def test_a_pause_delays_by_its_duration() -> None:
 
 def test_recomputing_the_cache_costs_a_prefill_of_the_context() -> None:
     table = cost_table(prefill_s=1e-4)
-    samples = [Sample(0, 0, 50, 400, 399)]
+    samples = [Request(0, 0, 50, 400, 399)]
     plain, again = Replica(table), Replica(table)
     for replica in (plain, again):
         replica.submit(0.0, samples)
@@ -187,7 +187,7 @@ def test_recomputing_the_cache_costs_a_prefill_of_the_context() -> None:
 
 def test_equal_input_gives_equal_bits() -> None:
     table = cost_table(max_running_sequences=5, kv_capacity_tokens=700.0)
-    samples = [Sample(i, i // 3, 20 + i // 3, 50 + 37 * i % 90, 49 + 37 * i % 90) for i in range(40)]
+    samples = [Request(i, i // 3, 20 + i // 3, 50 + 37 * i % 90, 49 + 37 * i % 90) for i in range(40)]
     runs = []
     for _ in range(2):
         replica = Replica(table)

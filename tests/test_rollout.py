@@ -14,11 +14,11 @@ from rollout_cases import cost_table, make_batch
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
 from rlsim.schema.workload import Workload
-from rlsim.simulation.closed_form import drain
+from rlsim.simulation.closed_form import closed_form
 from rlsim.simulation.dispatch import Dispatch
+from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.replica import Replica
-from rlsim.simulation.rollout import make_shards, rollout, samples_of
-from rlsim.simulation.timing import Timing
+from rlsim.simulation.rollout import replica_batches, rollout, samples_of
 from rlsim.workload.acceptance import Acceptance, two_parameter_rates
 from rlsim.workload.batches import Batch, draw_batch, draw_iterations
 
@@ -42,7 +42,7 @@ def scalar(
     batch: Batch, iterations: np.ndarray, assigned: np.ndarray, table: IterationTable, sharing: bool
 ) -> tuple[np.ndarray, EngineCounters, list[float]]:
     """All replicas on the event-driven path."""
-    counters, finish, peaks = EngineCounters(Timing(table).slots), np.zeros(batch.samples), []
+    counters, finish, peaks = EngineCounters(IterationTimes(table).max_sequences), np.zeros(batch.samples), []
     for number in range(int(assigned.max()) + 1):
         replica = Replica(table, sharing, counters)
         replica.submit(0.0, samples_of(batch, iterations, np.flatnonzero(assigned == number)))
@@ -96,10 +96,14 @@ def test_closed_form_agrees_with_the_event_driven_path(
 def test_closed_form_is_used_where_everything_fits_and_only_there() -> None:
     batch = drawn()
     iterations = draw_iterations(batch, NONE, 0, 0, 0)
-    shards = make_shards(batch, iterations, np.arange(batch.samples) % 4, 4)
-    assert drain(Timing(cost_table()), shards, True, EngineCounters(64)).valid.all()
-    assert not drain(Timing(cost_table(max_running_sequences=40)), shards, True, EngineCounters(64)).valid.any()
-    assert not drain(Timing(cost_table(kv_capacity_tokens=6000.0)), shards, True, EngineCounters(64)).valid.any()
+    batches = replica_batches(batch, iterations, np.arange(batch.samples) % 4, 4)
+    assert closed_form(IterationTimes(cost_table()), batches, True, EngineCounters(64)).valid.all()
+    assert not closed_form(
+        IterationTimes(cost_table(max_running_sequences=40)), batches, True, EngineCounters(64)
+    ).valid.any()
+    assert not closed_form(
+        IterationTimes(cost_table(kv_capacity_tokens=6000.0)), batches, True, EngineCounters(64)
+    ).valid.any()
 
 
 def test_dispatch_of_static_and_round_robin() -> None:

@@ -201,7 +201,6 @@ def test_unknown_keys_are_answered_with_none(real: dict[str, OperatorTables]) ->
     assert tables.gemm_s("int4", 1, 1024, 1024) is None
     assert tables.moe_s("bf16", 4096, 1536, 8, 128, 8, 1, "balanced", 64) is None
     assert tables.all_reduce_s(16, 1024, graph=True) is None
-    assert tables.moe_a2a_s("dispatch", 4096, 8, 128, 4, 64) is None
     assert tables.fitted_efficiency("gemm", "int4") is None
 
 
@@ -213,17 +212,6 @@ def test_fitted_efficiencies_are_shares(real: dict[str, OperatorTables], system:
     assert 0.4 < gemm.compute_median < gemm.compute_p90 < 1.0
     assert gemm.memory_median is not None and 0.4 < gemm.memory_median < 1.0
     assert 1e-6 < gemm.floor_s < 1e-5
-
-
-def test_decode_kernels_serve_small_exchanges_and_throughput_kernels_large_ones(
-    real: dict[str, OperatorTables],
-) -> None:
-    args = ("dispatch", 7168, 8, 256, 4)
-    mixed = real["gb200"].moe_a2a_s(*args, [32, 4096])
-    small = real["gb200"].moe_a2a_s(*args, [32], low_latency=True)
-    large = real["gb200"].moe_a2a_s(*args, [4096], low_latency=False)
-    assert mixed is not None and small is not None and large is not None
-    np.testing.assert_allclose(mixed.seconds, [small.seconds[0], large.seconds[0]])
 
 
 def test_unknown_system_is_told_what_is_there() -> None:

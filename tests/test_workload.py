@@ -16,6 +16,7 @@ from rlsim.errors import InputError
 from rlsim.schema.workload import Workload
 from rlsim.workload.acceptance import Acceptance
 from rlsim.workload.batches import draw_batch, draw_iterations
+from rlsim.workload.length_files import ignored_ids, read_lengths
 from rlsim.workload.lengths import limited_lognormal_mean
 
 
@@ -138,6 +139,7 @@ FILES = {
     "mooncake.jsonl": '{"timestamp": 0, "input_length": 70, "output_length": 7, "hash_ids": [0]}\n' * 3,
     "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,70,7\n",
     "plain.csv": "# lengths\nanything\n7\n7\n",
+    "bare.csv": "7\n7\n",
     "named.csv": "prompt_tokens,tokens_out\n70,7\n",
 }
 
@@ -148,7 +150,7 @@ def test_known_formats(tmp_path: Path, name: str) -> None:
     path.write_text(FILES[name])
     response = {"kind": "trace", "path": str(path), "column": "tokens_out" if name == "named.csv" else None}
     keys: dict[str, Any] = {}
-    if name != "plain.csv":
+    if name not in ("plain.csv", "bare.csv"):
         keys["prompt_tokens"] = {"kind": "trace", "path": str(path)}
     batch = draw_batch(workload(response, **keys), 0, 0, 0)
     assert set(batch.response_tokens.tolist()) == {7}
@@ -196,3 +198,27 @@ def test_first_token_comes_from_the_prefill() -> None:
     assert np.array_equal(plain, batch.response_tokens - 1)
     drafted = draw_iterations(batch, Acceptance(np.array([0.8, 0.6])), 0, 0, 0)
     assert (batch.response_tokens - 1).sum() / drafted.sum() == pytest.approx(2.4, rel=0.01)
+
+
+def test_a_file_without_a_header_keeps_its_first_value(tmp_path: Path) -> None:
+    path = tmp_path / "bare.csv"
+    path.write_text("5,50\n6,60\n")
+    quantiles, tokens = read_lengths(str(path), "2", "response")
+    assert tokens.tolist() == [50, 50, 60, 60] and quantiles.size == 4
+    with pytest.raises(InputError, match="column to one of: 1, 2"):
+        read_lengths(str(path), None, "response")
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("prompt_id,output_tokens\n1,5\n", "prompt_id"),
+        ('{"output_length": 5, "hash_ids": [1]}\n', "hash_ids"),
+        ("output_tokens\n5\n", ""),
+        ("5\n", ""),
+    ],
+)
+def test_prompt_ids_of_a_file_are_not_used(tmp_path: Path, text: str, ids: str) -> None:
+    path = tmp_path / "lengths.txt"
+    path.write_text(text)
+    assert ignored_ids(str(path)) == ids

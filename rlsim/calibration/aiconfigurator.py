@@ -10,14 +10,21 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 
 from rlsim.calibration import package_tables as package_files
 from rlsim.calibration import table_checks as checks
-from rlsim.calibration.columns import BoolArray, Columns, Lines, lines_along, row_count
+from rlsim.calibration.columns import (
+    BoolArray,
+    Columns,
+    Efficiencies,
+    Lines,
+    efficiencies_as_yaml,
+    lines_along,
+    row_count,
+)
 from rlsim.calibration.package_tables import DISTRIBUTION, Package, RawTable, Sheet
 from rlsim.calibration.table_writing import efficiencies, write_table
 from rlsim.errors import InputError
@@ -54,7 +61,6 @@ SOURCES = (
     Source(files.MOE, "moe", "moe", package_files.adapt_moe),
     Source(files.ALL_REDUCE, "comm", "custom_allreduce", package_files.adapt_all_reduce),
     Source(files.COLLECTIVES, "comm", "nccl", package_files.adapt_collectives, NCCL),
-    Source(files.MOE_A2A, "comm", "moe_a2a", package_files.adapt_moe_a2a),
 )
 
 
@@ -226,7 +232,7 @@ def _off_both(table: Columns, layout: TableLayout) -> BoolArray:
     return np.asarray(np.logical_and.reduce(masks))
 
 
-def _write_circumstances(report: ImportReport, package: Package, fitted: dict[str, Any]) -> None:
+def _write_circumstances(report: ImportReport, package: Package, fitted: Efficiencies) -> None:
     content = {
         "schema": SCHEMA,
         "system": report.system,
@@ -238,7 +244,7 @@ def _write_circumstances(report: ImportReport, package: Package, fitted: dict[st
         "changes": "rows selected, checked, thinned, made monotone and rounded by rlsim; see calibration/README.md",
         "operations": {name: asdict(item) for name, item in report.operations.items()},
         "missing": list(report.missing),
-        "efficiency": fitted,
+        "efficiency": efficiencies_as_yaml(fitted),
     }
     text = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
     (report.folder / CIRCUMSTANCES).write_text(text, encoding="utf-8")

@@ -1,211 +1,251 @@
-"""The cells of each operator as data: parameters and declared work (standard library only)."""
+"""What to measure on a device, from model cards: every operator that the cost model asks tables for, with its least
+work, and whole engine steps that hold the prediction made of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rlsim.calibration.cell import Cell, make_cell
-from rlsim.calibration.dims import ModelDims
+from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
+from rlsim.calibration.case_axes import CaseAxes, axes_for
+from rlsim.costs import work
+from rlsim.costs.work import Work
+from rlsim.hardware.cards import load_card
+from rlsim.schema.drafter import default_eagle3_draft
+from rlsim.schema.model import ModelCard, MoECard
 from rlsim.units import BYTES_PER_ELEMENT
 
 ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]
-CPU_CACHE_BYTES = 32 * 2**20
-"""Assumed share of a CPU's last-level cache where the device does not tell."""
-ENQUEUE_CONTEXT = 128
-"""Cached tokens at which the host work of an eager step is measured: so few that the device has next to nothing to
-do.
-"""
+DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
+"""Routing of the measured experts: what ``engine.expert_balance`` can name."""
 _ADAM_BYTES_PER_PARAMETER = 28.0
 """fp32 parameter, gradient and two moments read; parameter and two moments written."""
 _ADAM_FLOPS_PER_PARAMETER = 15.0
 """Multiplications, additions, square root and division of one AdamW update, counted one each."""
-_MESSAGE_FACTOR = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "broadcast": 1.0}
+_WIDE = 64000
+"""Columns from which a product counts as an LM head, whose rows ``max_head_rows`` bounds."""
+_TINY = {
+    "tiny": ModelDims(256, 8, 2, 32, 768, 2048, layers=4, qk_norm=1, draft_width=768, draft_vocabulary=512),
+    "tiny-moe": ModelDims(256, 8, 2, 32, 64, 2048, experts=16, top_k=2),
+}
+"""No published models: what a CPU can measure in seconds."""
 
 
-def gemm(m: int, n: int, k: int, dtype: str = "bf16") -> Cell:
-    """[m, k] x [k, n] with a cold weight."""
-    size = BYTES_PER_ELEMENT[dtype]
-    return make_cell(
-        "gemm",
-        2.0 * m * n * k,
-        (m * k + n * k) * size + m * n * ELEMENT_BYTES,
-        {"m": m, "n": n, "k": k, "dtype": dtype},
+def dims_of(card: ModelCard) -> ModelDims:
+    """What the benchmark needs of a model with grouped-query attention."""
+    draft, moe = default_eagle3_draft(card), card.moe
+    return ModelDims(
+        hidden=card.hidden_size,
+        heads=card.num_heads,
+        kv_heads=card.num_kv_heads,
+        head_dim=card.head_dim,
+        width=card.intermediate_size if moe is None else moe.expert_intermediate_size,
+        vocabulary=card.vocab_size,
+        layers=card.num_layers,
+        qk_norm=int(card.qk_norm),
+        experts=moe.num_experts if moe else 0,
+        top_k=moe.top_k if moe else 0,
+        draft_width=draft.intermediate_size,
+        draft_vocabulary=draft.vocab_size,
     )
 
 
-def cached_attention(batch: int, queries: int, context: int, dims: ModelDims) -> Cell:
+def case_list(device_type: str, quick: bool) -> CaseList:
+    """Everything that a quick or full run on ``cuda`` or ``cpu`` measures."""
+    return cases_of(
+        axes_for(device_type, quick), device_type == "cuda", f"{device_type} {'quick' if quick else 'full'}"
+    )
+
+
+def cases_of(axes: CaseAxes, on_gpu: bool, name: str = "custom") -> CaseList:
+    """All cases of a run without duplicates, cheap and fundamental ones first, engine steps last."""
+    models = {model: _TINY.get(model) or dims_of(load_card(model)) for model in (*axes.models, axes.checked_model)}
+    modes = ("graph", "eager") if on_gpu else ("eager",)
+    precisions = ("bf16", "fp8") if on_gpu else ("bf16",)
+    cases = [Case(op, {}, 1.0, 8.0) for op in ("launch_eager", "launch_in_graph", "graph_replay")]
+    cases += _copies(axes.copy_bytes, on_gpu)
+    cases += [gemm(*axes.peak_gemm, precision) for precision in precisions]
+    for model in axes.models:
+        cases += _model_cases(axes, model, models[model], precisions)
+    cases += _draft_cases(axes, models[axes.checked_model].draft_layer)
+    enqueued: dict[str, int | str] = {"model": axes.checked_model, "layers": axes.checked_layers}
+    cases += [Case("host_enqueue", {**enqueued, "part": part}) for part in ("layer", "draft_pass", "tail")]
+    cases += [
+        Case("optimizer_step", {"parameters": n}, _ADAM_FLOPS_PER_PARAMETER * n, _ADAM_BYTES_PER_PARAMETER * n)
+        for n in axes.optimizer_parameters
+    ]
+    for mode in reversed(modes):
+        cases += [case for ranks in axes.ranks for case in collectives(axes.message_bytes, ranks, mode)]
+    for mode in modes:
+        cases += [engine_step(axes.checked_model, axes.checked_layers, *point, mode) for point in axes.composites]
+    unique = list({case.key: case for case in cases}.values())
+    return CaseList(name, axes.budget_s, axes.target_spread, models, unique)
+
+
+def _case(op: str, amount: Work, **params: int | str) -> Case:
+    return Case(op, params, float(amount.flops), float(amount.bytes))
+
+
+def gemm(m: int, n: int, k: int, dtype: str = "bf16") -> Case:
+    """[m, k] x [k, n] with a cold weight."""
+    return _case("gemm", work.gemm(m, n, k, BYTES_PER_ELEMENT[dtype]), m=m, n=n, k=k, dtype=dtype)
+
+
+def cached_attention(batch: int, queries: int, context: int, dims: ModelDims) -> Case:
     """``queries`` new tokens per sequence (1: decode, k+1: verification) on ``context`` cached ones, bottom-right
     causal.
     """
-    pairs = queries * context + queries * (queries + 1) // 2
-    flops = 4.0 * batch * pairs * dims.heads * dims.head_dim
-    rows = 2 * (context + queries) * dims.kv_heads + 2 * queries * dims.heads
+    once = work.decode_attention(batch, context + queries, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
     op = "decode_attention" if queries == 1 else "verify_attention"
-    return make_cell(
-        op,
-        flops,
-        batch * rows * dims.head_dim * ELEMENT_BYTES,
-        {"batch": batch, "queries": queries, "context": context, **_heads(dims)},
-    )
+    amount = Work(once.flops * queries, once.bytes)
+    return _case(op, amount, batch=batch, queries=queries, context=context, **_heads(dims))
 
 
-def prefill_attention(batch: int, tokens: int, dims: ModelDims) -> Cell:
+def prefill_attention(batch: int, tokens: int, dims: ModelDims) -> Case:
     """Causal attention of ``batch`` prompts of ``tokens`` tokens without a cached prefix."""
-    flops = 2.0 * batch * tokens * (tokens + 1) * dims.heads * dims.head_dim
-    moved = 2 * batch * tokens * (dims.heads + dims.kv_heads) * dims.head_dim * ELEMENT_BYTES
-    return make_cell("prefill_attention", flops, moved, {"batch": batch, "tokens": tokens, **_heads(dims)})
+    flops = work.causal_attention_flops(batch * tokens**2, dims.heads, dims.head_dim)
+    moved = 2.0 * batch * tokens * (dims.heads + dims.kv_heads) * dims.head_dim * ELEMENT_BYTES
+    return Case("prefill_attention", {"batch": batch, "tokens": tokens, **_heads(dims)}, float(flops), moved)
 
 
-def attention_plan(batch: int, queries: int, context: int, dims: ModelDims) -> Cell:
-    """Index tensors that all layers of one forward share."""
-    return make_cell(
-        "attention_plan",
-        0.0,
-        8.0 * batch * queries,
-        {"batch": batch, "queries": queries, "context": context, **_heads(dims)},
-    )
+def moe(tokens: int, dims: ModelDims, distribution: str) -> Case:
+    """Routed experts of one layer, routing given."""
+    card = MoECard(num_experts=dims.experts, top_k=dims.top_k, expert_intermediate_size=dims.width)
+    shape = {"hidden": dims.hidden, "width": dims.width, "experts": dims.experts, "top_k": dims.top_k}
+    amount = work.grouped_experts(tokens, dims.hidden, card, 1, 1, ELEMENT_BYTES)
+    return _case("moe", amount, tokens=tokens, distribution=distribution, **shape)
 
 
-def moe(tokens: int, dims: ModelDims, distribution: str) -> Cell:
-    """Routed feed-forward of one layer. Bytes assume the expected number of distinct experts under even routing."""
-    touched = dims.experts * (1.0 - (1.0 - dims.top_k / dims.experts) ** tokens)
-    flops = 6.0 * tokens * dims.top_k * dims.hidden * dims.width
-    moved = (3.0 * touched * dims.hidden * dims.width + 2.0 * tokens * dims.hidden) * ELEMENT_BYTES
-    return make_cell(
-        "moe",
-        flops,
-        moved,
-        {
-            "tokens": tokens,
-            "hidden": dims.hidden,
-            "width": dims.width,
-            "experts": dims.experts,
-            "top_k": dims.top_k,
-            "distribution": distribution,
-        },
-    )
-
-
-def elementwise(rows: int, dims: ModelDims) -> list[Cell]:
+def elementwise(rows: int, dims: ModelDims) -> list[Case]:
     """Norm, residual addition, activation, rotation (with the per-head norm) and cache write of one layer on ``rows``
     tokens.
     """
     hidden, width = dims.hidden, dims.width
-    qk, kv = (dims.heads + dims.kv_heads) * dims.head_dim, 2 * dims.kv_heads * dims.head_dim
+    qk, kv = (dims.heads + dims.kv_heads) * dims.head_dim, dims.kv_heads * dims.head_dim
+    row = rows * ELEMENT_BYTES
+    heads = {"kv_heads": dims.kv_heads, "head_dim": dims.head_dim}
     return [
-        make_cell("rms_norm", 4.0 * rows * hidden, 2 * rows * hidden * ELEMENT_BYTES, {"rows": rows, "width": hidden}),
-        make_cell("residual_add", rows * hidden, 3 * rows * hidden * ELEMENT_BYTES, {"rows": rows, "width": hidden}),
-        make_cell("activation", 5.0 * rows * width, 3 * rows * width * ELEMENT_BYTES, {"rows": rows, "width": width}),
-        make_cell(
-            "rotary",
-            6.0 * rows * qk,
-            2 * rows * qk * ELEMENT_BYTES,
-            {"rows": rows, "qk_norm": dims.qk_norm, **_heads(dims)},
-        ),
-        make_cell(
-            "cache_write",
-            0.0,
-            2 * rows * kv * ELEMENT_BYTES,
-            {"rows": rows, "kv_heads": dims.kv_heads, "head_dim": dims.head_dim},
-        ),
+        Case("rms_norm", {"rows": rows, "width": hidden}, 4.0 * rows * hidden, 2.0 * row * hidden),
+        Case("residual_add", {"rows": rows, "width": hidden}, 1.0 * rows * hidden, 3.0 * row * hidden),
+        Case("activation", {"rows": rows, "width": width}, 5.0 * rows * width, 3.0 * row * width),
+        Case("rotary", {"rows": rows, "qk_norm": dims.qk_norm, **_heads(dims)}, 6.0 * rows * qk, 2.0 * row * qk),
+        Case("cache_write", {"rows": rows, **heads}, 0.0, 4.0 * row * kv),
     ]
 
 
-def sampling_softmax(rows: int, vocabulary: int) -> Cell:
-    """Logits in BF16 to probabilities in fp32."""
-    return make_cell(
-        "sampling_softmax", 5.0 * rows * vocabulary, rows * vocabulary * 6.0, {"rows": rows, "vocabulary": vocabulary}
-    )
-
-
-def sampling_draw(rows: int, vocabulary: int) -> Cell:
-    """One token per row of probabilities."""
-    return make_cell(
-        "sampling_draw", 2.0 * rows * vocabulary, rows * vocabulary * 4.0, {"rows": rows, "vocabulary": vocabulary}
-    )
-
-
-def rejection(batch: int, draft_length: int, vocabulary: int, draft_vocabulary: int) -> Cell:
+def rejection(batch: int, draft_length: int, vocabulary: int, draft_vocabulary: int) -> Case:
     """Acceptance test of ``draft_length`` tokens per sequence and the draw from the residual."""
+    sizes = {"vocabulary": vocabulary, "draft_vocabulary": draft_vocabulary}
     moved = 4.0 * batch * (3 * vocabulary + draft_vocabulary)
-    return make_cell(
-        "rejection",
-        4.0 * batch * vocabulary,
-        moved,
-        {"batch": batch, "draft_length": draft_length, "vocabulary": vocabulary, "draft_vocabulary": draft_vocabulary},
-    )
+    return Case("rejection", {"batch": batch, "draft_length": draft_length, **sizes}, 4.0 * batch * vocabulary, moved)
 
 
-def copies(sizes: Iterable[int], with_host_link: bool) -> list[Cell]:
-    """Copies of ``sizes`` bytes inside device memory (read and written) and over the host link (moved once)."""
-    cells = []
-    for size in sizes:
-        cells.append(make_cell("device_copy", 0.0, 2.0 * size, {"bytes": size}))
-        if with_host_link:
-            cells += [make_cell(op, 0.0, float(size), {"bytes": size}) for op in ("host_to_device", "device_to_host")]
-    return cells
+def collectives(sizes: Iterable[int], ranks: int, mode: str) -> list[Case]:
+    """Collectives over ``ranks`` devices; bytes are the message per rank times (n-1)/n, twice for an all-reduce.
 
-
-def launches() -> list[Cell]:
-    """Cost of one smallest kernel launched eagerly, of one inside a replayed graph, and of replaying a one-kernel
-    graph.
+    mode: ``graph`` replays a captured one, ``eager`` launches it from the host.
     """
-    return [make_cell(op, 1.0, 8.0, {}) for op in ("launch_eager", "launch_in_graph", "graph_replay")]
-
-
-def host_work(model: str, layers: int, parts: Iterable[str] = ("layer", "draft_pass", "tail")) -> list[Cell]:
-    """Host seconds to enqueue one part of an eager step: a target layer, a draft pass, or head with verification."""
-    return [make_cell("host_enqueue", 0.0, 0.0, {"model": model, "layers": layers, "part": part}) for part in parts]
-
-
-def training(tokens: Iterable[int], model: str, dims: ModelDims) -> list[Cell]:
-    """Forward, and forward with backward, of one layer over one sequence."""
-    cells = []
-    for count in tokens:
-        weights = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width * (dims.top_k or 1))
-        forward = 2.0 * count * weights + 2.0 * count * (count + 1) * dims.heads * dims.head_dim
-        moved = weights * ELEMENT_BYTES + 8.0 * count * dims.hidden * ELEMENT_BYTES
-        for op, factor in (("layer_forward", 1.0), ("layer_forward_backward", 3.0)):
-            cells.append(make_cell(op, factor * forward, factor * moved, {"tokens": count, "model": model}))
-    return cells
-
-
-def optimizer_step(parameters: int) -> Cell:
-    """AdamW on ``parameters`` fp32 master weights."""
-    return make_cell(
-        "optimizer_step",
-        _ADAM_FLOPS_PER_PARAMETER * parameters,
-        _ADAM_BYTES_PER_PARAMETER * parameters,
-        {"parameters": parameters},
-    )
-
-
-def collectives(sizes: Iterable[int], ranks: int) -> list[Cell]:
-    """Collectives over ``ranks`` devices; bytes are the message per rank times (n-1)/n, twice for an all-reduce."""
     share = (ranks - 1) / ranks
     return [
-        make_cell(op, 0.0, factor * share * size, {"bytes": size, "ranks": ranks})
+        Case(
+            op, {"bytes": size, "ranks": ranks, "mode": mode}, 0.0, (2.0 if op == "all_reduce" else 1.0) * share * size
+        )
         for size in sizes
-        for op, factor in _MESSAGE_FACTOR.items()
+        for op in COLLECTIVES
     ]
 
 
-def composite(model: str, layers: int, batch: int, draft_length: int, context: int, mode: str) -> Cell:
-    """A whole decode iteration (draft_length 0) or speculative step; the self-check predicts it from other cells."""
-    op = "speculative_step" if draft_length else "decode_iteration"
-    return make_cell(
-        op,
-        0.0,
-        0.0,
-        {
-            "model": model,
-            "layers": layers,
-            "batch": batch,
-            "draft_length": draft_length,
-            "context": context,
-            "mode": mode,
-        },
-    )
+def engine_step(model: str, layers: int, batch: int, draft_length: int, context: int, mode: str) -> Case:
+    """A whole decode iteration (draft_length 0) or speculative step; the self-check predicts it from other cases."""
+    sizes = {"layers": layers, "batch": batch, "draft_length": draft_length, "context": context}
+    return Case("speculative_step" if draft_length else "decode_iteration", {"model": model, **sizes, "mode": mode})
+
+
+def _copies(sizes: Iterable[int], with_host_link: bool) -> list[Case]:
+    """Copies of ``sizes`` bytes inside device memory (read and written) and over the host link (moved once)."""
+    linked = ("host_to_device", "device_to_host") if with_host_link else ()
+    return [
+        Case(op, {"bytes": size}, 0.0, (2.0 if op == "device_copy" else 1.0) * size)
+        for size in sizes
+        for op in ("device_copy", *linked)
+    ]
+
+
+def _training(tokens: Iterable[int], model: str, dims: ModelDims) -> list[Case]:
+    """Forward, and forward with backward, of one layer over one sequence."""
+    cases = []
+    for count in tokens:
+        weights = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width * (dims.top_k or 1))
+        forward = 2.0 * count * weights + float(work.causal_attention_flops(count**2, dims.heads, dims.head_dim))
+        moved = weights * ELEMENT_BYTES + 8.0 * count * dims.hidden * ELEMENT_BYTES
+        for op, factor in (("layer_forward", 1.0), ("layer_forward_backward", 3.0)):
+            cases.append(Case(op, {"tokens": count, "model": model}, factor * forward, factor * moved))
+    return cases
+
+
+def _model_cases(axes: CaseAxes, model: str, dims: ModelDims, precisions: tuple[str, ...]) -> list[Case]:
+    cases: list[Case] = []
+    for ways in axes.tensor_parallel:
+        cases += _gemms(_shard_shapes(dims, ways), axes, precisions)
+    cases += _gemms([(dims.vocabulary, dims.hidden)], axes, ("bf16",))
+    points = [(b, q, c) for q in axes.queries for b in axes.batches for c in axes.contexts]
+    cases += [cached_attention(b, q, c, dims) for b, q, c in points if b * c <= axes.max_cached_tokens]
+    cases += [prefill_attention(b, t, dims) for b, t in axes.prompts]
+    for rows in axes.rows:
+        cases += elementwise(rows, dims)
+    cases += _sampling_cases(axes, dims)
+    if dims.experts:
+        cases += _gemms([(dims.experts, dims.hidden)], axes, ("bf16",))
+        cases += [moe(t, dims, d) for t in axes.moe_tokens for d in DISTRIBUTIONS]
+    return cases + _training(axes.train_tokens, model, dims)
+
+
+def _shard_shapes(dims: ModelDims, ways: int) -> list[tuple[int, int]]:
+    """(n, k) of the layer's products with ``ways``-fold tensor parallelism."""
+    if dims.heads % ways or dims.kv_heads % ways or dims.width % ways:
+        return []
+    shapes = [(dims.qkv_width // ways, dims.hidden), (dims.hidden, dims.heads * dims.head_dim // ways)]
+    if not dims.experts:
+        shapes += [(2 * dims.width // ways, dims.hidden), (dims.hidden, dims.width // ways)]
+    return shapes
+
+
+def _gemms(shapes: Iterable[tuple[int, int]], axes: CaseAxes, precisions: Iterable[str]) -> list[Case]:
+    return [
+        gemm(m, n, k, precision)
+        for precision in precisions
+        for n, k in shapes
+        for m in axes.rows
+        if n < _WIDE or m <= axes.max_head_rows
+    ]
+
+
+def _sampling_cases(axes: CaseAxes, dims: ModelDims) -> list[Case]:
+    """Softmax of logits in BF16, draw of one token per row, acceptance test with the draw after it."""
+    draft_vocabulary = dims.draft_layer.vocabulary
+    sampled = [r for r in axes.rows if r <= axes.max_head_rows]
+    cases = []
+    for vocabulary in (dims.vocabulary, draft_vocabulary):
+        for rows in sampled:
+            values, params = float(rows * vocabulary), {"rows": rows, "vocabulary": vocabulary}
+            cases.append(Case("sampling_softmax", params, 5.0 * values, 6.0 * values))
+            cases.append(Case("sampling_draw", params, 2.0 * values, 4.0 * values))
+    lengths = sorted({q - 1 for q in axes.queries})
+    return cases + [rejection(b, k, dims.vocabulary, draft_vocabulary) for k in lengths for b in axes.batches]
+
+
+def _draft_cases(axes: CaseAxes, dims: ModelDims) -> list[Case]:
+    """Products of the EAGLE-3 head of the checked model; its other operators are those of a target layer."""
+    shapes = [
+        (dims.hidden, 3 * dims.hidden),
+        (dims.qkv_width, 2 * dims.hidden),
+        *_shard_shapes(dims, 1),
+        (dims.vocabulary, dims.hidden),
+    ]
+    cases = _gemms(shapes, axes, ("bf16",))
+    for rows in axes.rows:
+        cases += elementwise(rows, dims)
+    return cases
 
 
 def _heads(dims: ModelDims) -> dict[str, int]:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsim.hardware.tables import Efficiency
+
 Columns = dict[str, NDArray[Any]]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.intp]
+Efficiencies = Mapping[str, Mapping[str, Efficiency]]
+"""Achieved share of a device's rates by operation and precision."""
+
+
+def efficiencies_as_yaml(found: Efficiencies) -> dict[str, object]:
+    """The shares as circumstances.yaml states them: what was not fitted is left out."""
+    return {
+        op: {
+            precision: {name: value for name, value in asdict(share).items() if value is not None}
+            for precision, share in of.items()
+        }
+        for op, of in found.items()
+    }
 
 
 def row_count(table: Columns) -> int:

@@ -7,7 +7,7 @@ sources and from the data themselves) is stated in ``calibration/README.md``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rlsim.calibration.columns import Columns, row_count, take
 from rlsim.errors import InputError
-from rlsim.units import MICROSECOND, MILLISECOND
+from rlsim.units import MILLISECOND
 
 PACKAGE = "aiconfigurator_core"
 DISTRIBUTION = "aiconfigurator-core"
@@ -29,14 +29,6 @@ PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4
 HEAD_DIMS = (64, 128, 192, 256)
 NCCL_TYPE, NCCL_BYTES = "half", 2
 """NCCL rows kept: 2-byte elements, the width of BF16."""
-A2A_MODES = {
-    "deepep_ll": "low_latency",
-    "deepep_ht": "throughput",
-    "trtllm_deepep_ll": "low_latency",
-    "trtllm_deepep_ht": "throughput",
-}
-A2A_TYPES = ("default", "bfloat16")
-"""Element types of DeepEP rows kept: the engine's own choice where the package states none, else BF16."""
 RELEASE = re.compile(r"[\d.]+(?:rc\d+|\.post\d+)?")
 """Version folders that count: releases, their candidates and corrections; builds from a branch do not."""
 _STAGES = {"rc": -1, "": 0, "post": 1}
@@ -57,7 +49,7 @@ class Sheet:
     flops: peak dense FLOP/s by precision. hbm_bytes_per_s, link_bytes_per_s: per GPU, link in one direction.
     """
 
-    flops: dict[str, float]
+    flops: Mapping[str, float]
     hbm_bytes_per_s: float
     link_bytes_per_s: float
     compute_capability: int
@@ -274,22 +266,6 @@ def adapt_collectives(raw: Columns) -> Columns:
     """NCCL collectives; the package counts elements of the full tensor."""
     table = {"op": raw["op_name"], "num_gpus": raw["num_gpus"], "message_bytes": raw["message_size"] * NCCL_BYTES}
     return _kept(table, raw, raw["nccl_dtype"] == NCCL_TYPE)
-
-
-def adapt_moe_a2a(raw: Columns) -> Columns:
-    """DeepEP exchange inside one node; the package counts tokens of one rank and microseconds."""
-    modes = np.array([A2A_MODES.get(str(name), "") for name in raw["comm_backend"]])
-    table = {
-        "mode": modes,
-        "phase": raw["phase"],
-        "hidden": raw["hidden_size"],
-        "top_k": raw["topk"],
-        "experts": raw["num_experts"],
-        "expert_parallel": raw["ep_size"],
-        "tokens": raw["num_tokens"],
-    }
-    wanted = (modes != "") & (raw["node_num"] == 1) & np.isin(_stated(raw, "comm_dtype", "default"), A2A_TYPES)
-    return _kept(table, raw, wanted, unit=MICROSECOND)
 
 
 def _kept(table: Columns, raw: Columns, keep: NDArray[np.bool_], unit: float = MILLISECOND) -> Columns:

@@ -1,35 +1,47 @@
-"""The check that matters: composites, which no fit has seen, predicted from measured operators and held against their
-measurement. Standard library only.
+"""The check that matters: engine steps, which no table has seen, as the cost model of every projection predicts them
+from the measured operators, beside their measurement.
+
+The scenario of a step is one GPU in BF16 without a scheduler. A captured step is one graph, so that nothing in it waits
+for the host; an eager one launches every kernel at the measured cost of a launch.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from rlsim.calibration.cell import Cell
-from rlsim.calibration.predict import OperatorTimes, predict_composite
-from rlsim.errors import InputError
+import numpy as np
+
+from bench.cases import Case, ModelDims
+from bench.measurements import Measurements
+from rlsim.calibration.columns import efficiencies_as_yaml
+from rlsim.calibration.device_profile import DeviceRates
+from rlsim.costs.draft import Drafting
+from rlsim.costs.fabric import Fabric
+from rlsim.costs.interface import IterationTable
+from rlsim.costs.iteration import build_iteration
+from rlsim.costs.layers import EngineLayers
+from rlsim.costs.operators import Operators
+from rlsim.costs.overheads import HostOverheads
+from rlsim.hardware.tables import OperatorTables
+from rlsim.schema.drafter import DraftCard
+from rlsim.schema.engine import Engine
+from rlsim.schema.hardware import HardwareProfile, Quantity
+from rlsim.schema.model import ModelCard, MoECard
+from rlsim.schema.speculation import Speculation
 from rlsim.units import MILLISECOND
 
-_COMPOSITES = ("decode_iteration", "speculative_step")
+STEPS = ("decode_iteration", "speculative_step")
 
 
 @dataclass(frozen=True)
 class CheckedPoint:
-    """One composite: draft_length 0 is plain decoding. Seconds measured and predicted."""
+    """One engine step, in seconds as measured and as predicted."""
 
-    model: str
-    layers: int
-    mode: str
-    batch: int
-    draft_length: int
-    context: int
+    case: Case
     measured_s: float
     predicted_s: float
 
@@ -41,11 +53,10 @@ class CheckedPoint:
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """All checked composites of a device; ``skipped`` says why others could not be predicted."""
+    """All checked engine steps of a device."""
 
     device: str
     points: tuple[CheckedPoint, ...]
-    skipped: tuple[str, ...] = ()
 
     @property
     def median_abs_error(self) -> float:
@@ -61,65 +72,117 @@ class SelfCheck:
     def _errors(self) -> list[float]:
         return sorted(abs(point.error) for point in self.points)
 
+    def of_mode(self, mode: str) -> SelfCheck:
+        """The points of one mode, graph or eager."""
+        return replace(self, points=tuple(point for point in self.points if point.case.text("mode") == mode))
 
-def read_measurements(path: Path) -> dict[str, Any]:
-    """Content of a measurements.json. InputError where it is missing or none."""
-    try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}; a run that was interrupted has none, run it again to the end"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{path} is no JSON: {error}") from error
-    if not isinstance(whole, dict) or whole.get("schema") != "rlsim.measurements/1":
-        raise InputError(f"{path} is no measurement of rlsim (schema rlsim.measurements/1)")
-    return whole
+    @property
+    def as_engines_run(self) -> SelfCheck:
+        """The captured steps, as engines run them; the eager ones of a device without graphs.
 
+        What a torch loop spends on its host in an eager step is not what an engine spends there.
+        """
+        return self.of_mode("graph") if self.of_mode("graph").points else self
 
-def check_file(path: Path) -> SelfCheck:
-    """Self-check of a measurements.json."""
-    whole = read_measurements(path)
-    return check_records(whole["cells"], whole["circumstances"])
+    def summary(self) -> dict[str, float | int | None]:
+        """Number of steps and errors as circumstances.yaml states them."""
+        counted = self.as_engines_run
+        errors = (counted.median_abs_error, counted.p90_abs_error)
+        median, p90 = (round(error, 4) if counted.points else None for error in errors)
+        return {"composites": len(counted.points), "median_abs_error": median, "p90_abs_error": p90}
 
 
-def check_records(records: Sequence[Mapping[str, Any]], circumstances: Mapping[str, Any]) -> SelfCheck:
-    """Predict every measured composite among ``records`` from the other records."""
-    times = OperatorTimes(records)
-    device_type = str(circumstances["device_type"])
-    points: list[CheckedPoint] = []
-    skipped: list[str] = []
-    for record in records:
-        if record["op"] not in _COMPOSITES or "sample" not in record:
-            continue
-        cell = Cell(record["op"], tuple(record["params"].items()))
-        try:
-            predicted = predict_composite(times, cell, device_type)
-        except InputError as error:
-            skipped.append(str(error))
-            continue
-        measured = float(record["sample"]["seconds_median"])
-        points.append(CheckedPoint(**record["params"], measured_s=measured, predicted_s=predicted))
-    return SelfCheck(str(circumstances["device"]), tuple(points), tuple(skipped))
+def self_check(measured: Measurements, tables: Path, profile: HardwareProfile, rates: DeviceRates) -> SelfCheck:
+    """Every measured engine step beside its prediction from the operator tables in folder ``tables``."""
+    launch = Quantity(value=rates.eager_launch_s, source="measured", ref="host time of the measured loop")
+    device = profile.model_copy(update={"eager_launch_s": launch})
+    found = OperatorTables(tables, {"efficiency": efficiencies_as_yaml(rates.efficiency)})
+    cases = [record.case for record in measured.of(*STEPS)]
+    alike = {_settings(case): _most_sequences(case, cases) for case in cases}
+    priced = {
+        settings: iteration_table(measured.models[settings[0]].with_layers(settings[1]), found, device, settings, most)
+        for settings, most in alike.items()
+    }
+    points = (
+        CheckedPoint(record.case, record.seconds, step_seconds(priced[_settings(record.case)], record.case))
+        for record in measured.of(*STEPS)
+    )
+    return SelfCheck(measured.metadata.device, tuple(points))
+
+
+Settings = tuple[str, int, str, int, int]
+
+
+def _settings(case: Case) -> Settings:
+    """Model, layers, mode, draft length and context: what one iteration table is made for."""
+    numbers = (case.number("draft_length"), case.number("context"))
+    return case.text("model"), case.number("layers"), case.text("mode"), *numbers
+
+
+def _most_sequences(case: Case, cases: Sequence[Case]) -> int:
+    return max(other.number("batch") for other in cases if _settings(other) == _settings(case))
+
+
+def step_seconds(table: IterationTable, case: Case) -> float:
+    """Seconds of one iteration of ``table`` at the batch and context of ``case``; the new token counts as cached."""
+    batch = case.number("batch")
+    places = np.arange(table.attention_s.shape[1]) * table.context_step_tokens
+    attention = np.interp(case.number("context") + 1.0, places, table.attention_s[batch])
+    return float(table.step_s[batch] + attention)
+
+
+def iteration_table(
+    dims: ModelDims, tables: OperatorTables, profile: HardwareProfile, settings: Settings, most: int
+) -> IterationTable:
+    """Iterations of up to ``most`` sequences of the reference engine, as the cost model of a projection prices them."""
+    *_, mode, draft_length, context = settings
+    captured = mode == "graph"
+    engine = Engine(cuda_graphs=captured, max_captured_tokens=65536, max_running_sequences=most)
+    operators = Operators(profile, tables)
+    layers = EngineLayers(card_of(dims), engine, operators, Fabric(profile, tables))
+    launch_s = 0.0 if captured else profile.eager_launch_s.value
+    drafting = Drafting(layers, _speculation(dims, draft_length, captured), launch_s)
+    # One prompt of one token: the part of the table that prices prefill is not asked for.
+    return build_iteration(layers, drafting, HostOverheads(0.0, 0.0), most, context + 1.0, 1.0, math.inf).table
+
+
+def card_of(dims: ModelDims) -> ModelCard:
+    """Model card of the reference model that was measured."""
+    moe = None
+    if dims.experts:
+        moe = MoECard(num_experts=dims.experts, top_k=dims.top_k, expert_intermediate_size=dims.width)
+    return ModelCard(
+        name="measured", hidden_size=dims.hidden, num_layers=dims.layers, num_heads=dims.heads,
+        num_kv_heads=dims.kv_heads, head_dim=dims.head_dim, intermediate_size=dims.width, vocab_size=dims.vocabulary,
+        qk_norm=bool(dims.qk_norm), moe=moe, max_position_embeddings=1, source="rlsim calibrate",
+    )  # fmt: skip
+
+
+def _speculation(dims: ModelDims, draft_length: int, captured: bool) -> Speculation:
+    if not draft_length:
+        return Speculation()
+    own = dims.draft_layer
+    draft = DraftCard(
+        kind="eagle3", hidden_size=own.hidden, num_heads=own.heads, num_kv_heads=own.kv_heads, head_dim=own.head_dim,
+        intermediate_size=own.width, vocab_size=own.vocabulary, source="rlsim calibrate",
+    )  # fmt: skip
+    return Speculation(
+        method="eagle3", draft_length=draft_length, acceptance_length=1.0, draft=draft, draft_graph=captured
+    )
 
 
 def check_text(check: SelfCheck) -> str:
     """Table of predicted beside measured, and the errors."""
     names = ("model", "layers", "mode", "batch", "k", "context", "measured ms", "predicted ms", "error")
     head = "{:<14} {:>6} {:<6} {:>5} {:>2} {:>7} {:>12} {:>13} {:>7}".format(*names)
-    lines = [f"self-check on {check.device}: composites predicted from operators", head]
+    lines = [f"self-check on {check.device}: engine steps predicted from operators", head]
     lines += [
-        f"{p.model:<14} {p.layers:>6} {p.mode:<6} {p.batch:>5} {p.draft_length:>2} {p.context:>7} "
-        f"{p.measured_s / MILLISECOND:>12.4f} {p.predicted_s / MILLISECOND:>13.4f} {p.error * 100:>+6.1f}%"
+        "{model:<14} {layers:>6} {mode:<6} {batch:>5} {draft_length:>2} {context:>7} ".format(**p.case.params)
+        + f"{p.measured_s / MILLISECOND:>12.4f} {p.predicted_s / MILLISECOND:>13.4f} {p.error * 100:>+6.1f}%"
         for p in check.points
     ]
-    for mode in dict.fromkeys(point.mode for point in check.points):
-        part = SelfCheck(check.device, tuple(point for point in check.points if point.mode == mode))
-        lines.append(_errors_line(mode, part))
-    lines += [f"{check.skipped.count(reason)} composites skipped: {reason}" for reason in dict.fromkeys(check.skipped)]
+    for mode in dict.fromkeys(point.case.text("mode") for point in check.points):
+        part = check.of_mode(mode)
+        errors = f"median error {part.median_abs_error:.1%}, p90 {part.p90_abs_error:.1%}".replace("%", " %")
+        lines.append(f"{mode}: {errors} over {len(part.points)} engine steps")
     return "\n".join(lines)
-
-
-def _errors_line(mode: str, part: SelfCheck) -> str:
-    median, p90 = part.median_abs_error * 100, part.p90_abs_error * 100
-    return f"{mode}: median error {median:.1f} %, p90 {p90:.1f} % over {len(part.points)} composites"

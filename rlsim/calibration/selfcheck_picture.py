@@ -29,8 +29,8 @@ def draw_check(check: SelfCheck, path: Path) -> None:
         )
     axes.plot(ends, ends, color="black", lw=0.8)
     for mode, marker in _MARKERS.items():
-        for k in sorted({p.draft_length for p in check.points if p.mode == mode}):
-            chosen = [p for p in check.points if p.mode == mode and p.draft_length == k]
+        for k in sorted({p.case.number("draft_length") for p in check.of_mode(mode).points}):
+            chosen = [p for p in check.of_mode(mode).points if p.case.number("draft_length") == k]
             axes.scatter(
                 [p.measured_s / MILLISECOND for p in chosen],
                 [p.predicted_s / MILLISECOND for p in chosen],
@@ -39,13 +39,14 @@ def draw_check(check: SelfCheck, path: Path) -> None:
                 label=f"{mode}, k = {k}",
                 alpha=0.8,
             )
+    counted = check.as_engines_run
     axes.set(
         xscale="log",
         yscale="log",
         xlim=ends,
         xlabel="measured [ms]",
         ylabel="predicted [ms]",
-        title=f"{check.device}\nmedian error {check.median_abs_error:.1%}, p90 {check.p90_abs_error:.1%}",
+        title=f"{check.device}\nmedian error {counted.median_abs_error:.1%}, p90 {counted.p90_abs_error:.1%}",
     )
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=130)

@@ -22,8 +22,8 @@ from rlsim.calibration.columns import (
     row_count,
     take,
 )
+from rlsim.calibration.lower_bounds import least_time
 from rlsim.calibration.package_tables import Sheet
-from rlsim.calibration.table_work import least_work
 
 DATASHEET_MARGIN = 1.05
 """A row may beat the datasheet by so much (clock above the rated one, rounding of the rates)."""
@@ -66,8 +66,8 @@ def duplicated(table: Columns, names: Sequence[str]) -> BoolArray:
 
 def impossible(name: str, table: Columns, sheet: Sheet) -> BoolArray:
     """Rows faster than the datasheet allows for their least work."""
-    work = least_work(name, table, sheet)
-    limit = np.fmax(work.compute_s(), work.memory_s())
+    least = least_time(name, table, sheet)
+    limit = np.fmax(least.compute_s, least.memory_s)
     return np.asarray(table["latency_s"] * DATASHEET_MARGIN < limit)
 
 
@@ -83,8 +83,8 @@ def curve_with(check: Check, names: Sequence[str]) -> Check:
 
 def host_bound(name: str, table: Columns, sheet: Sheet) -> BoolArray:
     """Rows near the floor of a kernel whose smallest problems cost more than a graph launch."""
-    work = least_work(name, table, sheet)
-    tiny = np.maximum(work.compute_s(), work.num_bytes / work.bytes_per_s) < LAUNCH_BOUND_S
+    least = least_time(name, table, sheet)
+    tiny = np.maximum(least.compute_s, least.moved_s) < LAUNCH_BOUND_S
     mask = np.zeros(row_count(table), dtype=bool)
     kernels = group_ids(table, ("precision", "kernel"))
     for kernel in np.unique(kernels):

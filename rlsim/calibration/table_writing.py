@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rlsim.calibration.columns import Columns, FloatArray, take
+from rlsim.calibration.columns import BoolArray, Columns, Efficiencies, FloatArray, take
+from rlsim.calibration.lower_bounds import element_bytes, least_time, least_work
 from rlsim.calibration.package_tables import Sheet
 from rlsim.calibration.table_checks import BULK_S, GRAPH_LAUNCH_S, LAUNCH_BOUND_S
-from rlsim.calibration.table_work import Work, element_bytes, least_work
 from rlsim.hardware.table_files import LATENCY, TableLayout
+from rlsim.hardware.tables import Efficiency
 
 MANTISSA_BITS = 11
 """Bits kept of a latency: a relative error below 2**-12, far below the noise of any measurement, at half the size."""
@@ -52,13 +54,13 @@ def write_table(folder: Path, layout: TableLayout, table: Columns) -> Path:
     return path
 
 
-def efficiencies(tables: dict[str, Columns], sheet: Sheet) -> dict[str, dict[str, dict[str, float]]]:
-    """Achieved share of the datasheet by operation and precision, as stored in the circumstances.
+def efficiencies(tables: Mapping[str, Columns], sheet: Sheet) -> Efficiencies:
+    """Achieved share of the datasheet by operation and precision, none where too few rows tell.
 
     Compute: rows at least BOUND_RATIO times more bound by arithmetic than by bytes; memory: the reverse. GEMM rows are
     those of BULK_GEMM_M and BULK_GEMM_NK, or of SKINNY_GEMM_M; attention and MoE rows those beyond BULK_S.
     """
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    found: dict[str, dict[str, Efficiency]] = {}
     for name in ("gemm", "decode_attention", "prefill_attention", "moe"):
         table = tables.get(name)
         if table is None:
@@ -66,25 +68,27 @@ def efficiencies(tables: dict[str, Columns], sheet: Sheet) -> dict[str, dict[str
         key = "kv_precision" if "kv_precision" in table else "precision"
         for precision in np.unique(table[key]):
             rows = take(table, table[key] == precision)
-            fitted = _fit(name, rows, _full_work(name, rows, sheet))
-            if fitted:
+            fitted = _fit(name, rows, sheet)
+            if fitted != Efficiency():
                 found.setdefault(name, {})[str(precision)] = fitted
     return found
 
 
-def _full_work(name: str, rows: Columns, sheet: Sheet) -> Work:
-    """Work without the leniency of the checks: no cache, activations counted, attention in BF16."""
-    work = least_work(name, rows, sheet)
-    num_bytes = work.num_bytes
-    flops = work.flops
-    if name == "gemm":
-        num_bytes = num_bytes + rows["m"] * (2.0 * rows["n"] + rows["k"] * element_bytes(rows["precision"]))
-    peak_flops = work.peak_flops if "precision" in rows else np.full_like(flops, sheet.flops["bf16"])
-    return Work(flops, peak_flops, num_bytes, work.bytes_per_s)
+def _ideal(name: str, rows: Columns, sheet: Sheet) -> tuple[FloatArray, FloatArray]:
+    """Seconds of the rows' arithmetic and bytes without the leniency of the checks: activations counted, attention in
+    BF16, nothing in the cache.
+    """
+    least, moved = least_time(name, rows, sheet), least_work(name, rows)
+    compute_s = least.compute_s if "precision" in rows else moved.flops / sheet.flops["bf16"]
+    if name != "gemm":
+        return compute_s, least.moved_s
+    activations = rows["m"] * (2.0 * rows["n"] + rows["k"] * element_bytes(rows["precision"]))
+    return compute_s, least.moved_s + activations / sheet.hbm_bytes_per_s
 
 
-def _fit(name: str, rows: Columns, work: Work) -> dict[str, float]:
-    latency, compute_s, memory_s = rows["latency_s"], work.compute_s(), work.memory_s()
+def _fit(name: str, rows: Columns, sheet: Sheet) -> Efficiency:
+    latency = rows["latency_s"]
+    compute_s, memory_s = _ideal(name, rows, sheet)
     bulk = np.maximum(compute_s, memory_s) > BULK_S
     by_compute = (compute_s > BOUND_RATIO * memory_s) & bulk
     by_memory = (memory_s > BOUND_RATIO * compute_s) & bulk
@@ -94,13 +98,15 @@ def _fit(name: str, rows: Columns, work: Work) -> dict[str, float]:
     if name == "moe":
         whole = (rows["expert_parallel"] == 1) & (rows["distribution"] == "balanced")
         by_compute, by_memory = by_compute & whole, by_memory & whole
-    fitted: dict[str, float] = {}
-    for kind, chosen, ideal in (("compute", by_compute, compute_s), ("memory", by_memory, memory_s)):
-        if chosen.sum() >= FEWEST_ROWS:
-            share = ideal[chosen] / latency[chosen]
-            fitted[f"{kind}_median"] = round(float(np.median(share)), 4)
-            fitted[f"{kind}_p90"] = round(float(np.percentile(share, 90)), 4)
+
+    def share(chosen: BoolArray, ideal: FloatArray, quantile: float) -> float | None:
+        if chosen.sum() < FEWEST_ROWS:
+            return None
+        return round(float(np.quantile(ideal[chosen] / latency[chosen], quantile)), 4)
+
+    by_both = ((by_compute, compute_s), (by_memory, memory_s))
+    compute, memory = ([share(*bound, q) for q in (0.5, 0.9)] for bound in by_both)
     tiny = np.maximum(compute_s, memory_s) < LAUNCH_BOUND_S
-    if name != "moe" and tiny.sum() >= FEWEST_ROWS and np.median(latency[tiny]) < GRAPH_LAUNCH_S:
-        fitted["floor_s"] = float(f"{np.median(latency[tiny]):.4g}")
-    return fitted
+    launch_bound = name != "moe" and tiny.sum() >= FEWEST_ROWS and np.median(latency[tiny]) < GRAPH_LAUNCH_S
+    floor_s = float(f"{np.median(latency[tiny]):.4g}") if launch_bound else None
+    return Efficiency(compute[0], compute[1], memory[0], memory[1], floor_s)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rlsim.costs import work
 from rlsim.costs.interface import Bound
-from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, Components, EngineLayers, total
+from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, Components, EngineLayers, elementwise, total
 from rlsim.costs.operators import Timed, modelled
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.hardware.interpolation import BoolArray
@@ -96,8 +96,9 @@ class Drafting:
         out["layers"] = operators.gemms(tokens, matrices, "bf16").times(draft.num_layers)
         row_bytes = hidden * BYTES_PER_ELEMENT["bf16"]
         out["all-reduce"] = target.fabric.all_reduce(tp, tokens * row_bytes).times(2.0 * draft.num_layers)
-        moved = work.elementwise_bytes(tokens, hidden, draft.intermediate_size / tp)
-        out["elementwise"] = operators.stream(moved, 4.0).times(draft.num_layers)
+        out["elementwise"] = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp).times(
+            draft.num_layers
+        )
         return out
 
     def passes(self, sequences: FloatArray, eager: BoolArray) -> Timed:

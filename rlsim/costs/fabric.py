@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.costs.operators import Timed, modelled
+from rlsim.costs.operators import KERNEL_FLOOR_S, Timed, modelled
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import Lookup
 from rlsim.hardware.tables import OperatorTables
@@ -63,12 +63,13 @@ class Fabric:
     def _engine_all_reduce(self, gpus: int, size: FloatArray, graph: bool) -> Lookup | None:
         if self.tables is None:
             return None
-        replayed = self.tables.all_reduce_s(gpus, size, True)
-        eager = None if graph else self.tables.all_reduce_s(gpus, size, False)
-        if replayed is None or eager is None:
+        replayed, eager = (self.tables.all_reduce_s(gpus, size, mode) for mode in (True, False))
+        if eager is None or (graph and replayed is not None):
             return replayed
-        device = np.maximum(replayed.seconds, eager.seconds - self.reference.eager_launch_s.value)
-        return Lookup(device, replayed.measured & eager.measured)
+        device = eager.seconds - self.reference.eager_launch_s.value
+        if replayed is None:
+            return Lookup(np.maximum(device, KERNEL_FLOOR_S), np.zeros_like(eager.measured))
+        return Lookup(np.maximum(replayed.seconds, device), replayed.measured & eager.measured)
 
     def collective(self, op: str, gpus: int, message_bytes: ArrayLike, stride: int = 1) -> Timed:
         """all_gather, reduce_scatter or alltoall over ``gpus`` GPUs placed ``stride`` apart.

@@ -195,10 +195,15 @@ def _prefill_table(
     counts = np.unique(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
     tokens = counts[:, None] * (k + 1) + grid[None, :]
     components, _ = _device(layers, np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0))
+    own = np.maximum(grid / engine.attention_data_parallel, 1e-9)
+    attention = layers.prefill_module(own, max(prompt_tokens, 1.0))
+    if attention is not None:
+        components.pop("attention projections")
+    else:
+        prompt = max(prompt_tokens, 1.0)
+        attention = layers.operators.prefill_attention(layers.card, layers.attention_tp, own / prompt, prompt)
     linear = total(components).reshape(tokens.shape)
-    prompts = np.maximum(grid / max(prompt_tokens, 1.0) / engine.attention_data_parallel, 1e-9)
-    once = layers.operators.prefill_attention(layers.card, layers.attention_tp, prompts, max(prompt_tokens, 1.0))
-    attention = once.times(layers.card.num_layers)
+    attention = attention.times(layers.card.num_layers)
     decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base_s(layers, host))
     extra = linear - decoding_part + attention.seconds[None, :]
     extra[:, 0] = 0.0

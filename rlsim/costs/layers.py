@@ -70,8 +70,7 @@ class EngineLayers:
         if engine.tensor_parallel > 1:
             out["all-reduce"] = self._exchange(tokens, own, graph).times(layers)
         width = card.intermediate_size / engine.tensor_parallel if card.moe is None else 0.0
-        moved = work.elementwise_bytes(own, card.hidden_size, width)
-        out["elementwise"] = self.operators.stream(moved, ELEMENTWISE_KERNELS).times(layers)
+        out["elementwise"] = elementwise(self.operators, card, own, self.attention_tp, width).times(layers)
         return out
 
     def components(self, tokens: FloatArray, graph: bool) -> Components:
@@ -93,6 +92,14 @@ class EngineLayers:
         if self.card.mla is not None:
             return self.operators.latent_projections(self.card, self.attention_tp, precision, kv, tokens)
         return self.operators.gemms(tokens, work.attention_matrices(self.card, self.attention_tp), precision)
+
+    def prefill_module(self, tokens: FloatArray, prompt_tokens: float) -> Timed | None:
+        """Attention with its projections of one layer, as measured together; None where they are priced apart."""
+        if self.card.mla is None:
+            return None
+        precision, kv = self.engine.weight_precision, self.engine.kv_precision
+        tokens = np.maximum(tokens, 1.0)
+        return self.operators.latent_prefill(self.card, self.attention_tp, precision, kv, tokens, prompt_tokens)
 
     def _experts(self, tokens: FloatArray) -> Timed:
         card, engine, moe = self.card, self.engine, self.card.moe
@@ -146,6 +153,28 @@ class EngineLayers:
         binding = computed > once.seconds
         bound = "compute" if bool(np.mean(binding) > 0.5) else once.bound
         return Timed(np.where(binding, computed, once.seconds), np.where(binding, 0.0, once.measured), bound)
+
+
+def elementwise(operators: Operators, card: ModelCard, tokens: FloatArray, attention_tp: int, width: float) -> Timed:
+    """Norms, residual additions, rotary embedding, cache write and activation (of ``width`` values) of one layer.
+
+    As measured kernel by kernel; without such measurements, and under MLA, as one stream of their bytes.
+    """
+    heads, kv_heads = card.num_heads // attention_tp, max(1, card.num_kv_heads // attention_tp)
+    kernels = [
+        ("rms_norm", card.hidden_size, 2.0),
+        ("residual_add", card.hidden_size, 2.0),
+        ("norm_rotary" if card.qk_norm else "rotary", (heads + kv_heads) * card.head_dim, 1.0),
+        ("cache_write", kv_heads * card.head_dim, 1.0),
+        *([("activation", int(width), 1.0)] if width else []),
+    ]
+    measured = zero(tokens)
+    for op, values, times in kernels:
+        found = None if card.mla is not None else operators.elementwise(op, tokens, values)
+        if found is None:
+            return operators.stream(work.elementwise_bytes(tokens, card.hidden_size, width), ELEMENTWISE_KERNELS)
+        measured = measured + found.times(times)
+    return measured
 
 
 def total(components: Components) -> FloatArray:

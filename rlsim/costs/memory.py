@@ -75,10 +75,19 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
         raise Infeasible(
             f"{card.name} with engine.tensor_parallel={engine.tensor_parallel} and one sequence of {longest} tokens "
             f"does not fit into engine.gpu_memory_utilization={engine.gpu_memory_utilization:g} of a "
-            f"{scenario.hardware.name} GPU",
+            f"{scenario.hardware.name} GPU; raise one of these two, or lower workload.max_sequence_tokens",
             needed, allowed, "bytes",
         )  # fmt: skip
     return EngineMemory(parts, memory, capacity)
+
+
+_SPREAD = "raise one of these"
+_REMEDIES = {
+    "optimizer": f"{_SPREAD} or cluster.num_gpus, or lower trainer.optimizer_bytes_per_parameter",
+    "activations": "set trainer.recompute=full or lower trainer.micro_batch_tokens",
+    "logits": "raise trainer.tensor_parallel or lower trainer.micro_batch_tokens",
+}
+"""What to change where a part of a trainer's memory is too large."""
 
 
 def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
@@ -135,7 +144,7 @@ def trainer_memory(scenario: Scenario) -> dict[str, float]:
         raise Infeasible(
             f"training {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
-            f"{scenario.hardware.name} GPU; most of it is {worst}",
+            f"{scenario.hardware.name} GPU; most of it is {worst}: {_REMEDIES.get(worst, _SPREAD)}",
             sum(parts.values()), available, "bytes",
         )  # fmt: skip
     return parts

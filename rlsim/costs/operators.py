@@ -184,6 +184,11 @@ class Operators:
         drawn = self._measured(lambda t: t.sampling_s("draw", vocabulary, rows), amount)
         return None if softmax is None or drawn is None else softmax + drawn
 
+    def elementwise(self, op: str, tokens: FloatArray, width: int) -> Timed | None:
+        """One elementwise kernel on ``width`` values of each token (see the table of that name)."""
+        amount = Work(np.zeros_like(tokens), tokens * width * BYTES_PER_ELEMENT["bf16"])
+        return self._measured(lambda t: t.elementwise_s(op, width, tokens), amount)
+
     def rejection(self, sequences: FloatArray, queries: int, vocabulary: int, draft_vocabulary: int) -> Timed | None:
         """Softmax of all verified positions, acceptance test and draw of the token after it."""
         amount = _rows_of_fp32(sequences * queries, vocabulary)
@@ -262,6 +267,27 @@ class Operators:
         each = [work.gemm(tokens, m.n, m.k, BYTES_PER_ELEMENT[_rate(precision)]) for m in matrices]
         amount = Work(np.sum([one.flops for one in each], axis=0), np.sum([one.bytes for one in each], axis=0))
         return self._timed(look, amount, precision, "gemm")
+
+    def latent_prefill(
+        self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, tokens: FloatArray,
+        prompt_tokens: float,
+    ) -> Timed | None:  # fmt: skip
+        """One MLA block, projections included, on ``tokens`` tokens of prompts of ``prompt_tokens``; None where no such
+        module was measured.
+
+        Part of a prompt takes what a prompt of that length takes, and computes its attention to half of the rest.
+        """
+        length = np.minimum(tokens, prompt_tokens)
+        batch, heads = np.maximum(tokens / prompt_tokens, 1.0), card.num_heads // tensor_parallel
+        look = None if self.tables is None else self.tables.mla_prefill_s(heads, precision, kv_precision, batch, length)
+        if look is None or card.mla is None:
+            return None
+        each = [work.gemm(tokens, m.n, m.k, 1.0) for m in work.attention_matrices(card, tensor_parallel)]
+        flops = np.sum([one.flops for one in each], axis=0)
+        module = self._timed(look, Work(flops, np.zeros_like(flops)), precision, "gemm")
+        width = (card.head_dim + card.mla.v_head_dim) / 2
+        earlier = work.causal_attention_flops(tokens * (prompt_tokens - length), heads, width)
+        return module + modelled(self.attention_compute_s(earlier), "compute")
 
     def latent_attention(
         self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, batch: FloatArray,

@@ -15,6 +15,7 @@ from rlsim.schema.model import MLP_MATRICES, ModelCard, MoECard
 from rlsim.units import BYTES_PER_ELEMENT
 
 FloatArray = NDArray[np.float64]
+Number = float | FloatArray
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class Matrix:
         return self.n * self.k
 
 
-def gemm(tokens: ArrayLike, n: float, k: float, weight_bytes: float, activation_bytes: float = 2.0) -> Work:
+def gemm(tokens: ArrayLike, n: Number, k: Number, weight_bytes: Number, activation_bytes: float = 2.0) -> Work:
     """tokens x k by k x n."""
     m = np.asarray(tokens, dtype=np.float64)
     return Work(2.0 * m * n * k, n * k * weight_bytes + m * (n + k) * activation_bytes)
 
 
 def decode_attention(
-    batch: ArrayLike, context_tokens: ArrayLike, heads: int, kv_heads: int, head_dim: int, kv_bytes: float
+    batch: ArrayLike, context_tokens: ArrayLike, heads: Number, kv_heads: Number, head_dim: Number, kv_bytes: Number
 ) -> Work:
     """One query per sequence over its cached keys and values."""
     b, c = np.asarray(batch, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
@@ -66,7 +67,7 @@ def latent_attention(
     )
 
 
-def causal_attention_flops(sum_squared_tokens: ArrayLike, heads: float, head_dim: float) -> FloatArray:
+def causal_attention_flops(sum_squared_tokens: ArrayLike, heads: Number, head_dim: Number) -> FloatArray:
     """Forward FLOP of causal attention over packed sequences: 4 h d sum(L^2) / 2."""
     return np.asarray(2.0 * np.asarray(sum_squared_tokens, dtype=np.float64) * heads * head_dim, dtype=np.float64)
 

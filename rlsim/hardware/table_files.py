@@ -68,9 +68,6 @@ MOE = TableLayout(
 )
 ALL_REDUCE = TableLayout("all_reduce", ("mode", "num_gpus"), ("message_bytes",), (1.0,))
 COLLECTIVES = TableLayout("collectives", ("op", "num_gpus"), ("message_bytes",), (1.0,))
-MOE_A2A = TableLayout(
-    "moe_a2a", ("mode", "phase", "hidden", "top_k", "experts", "expert_parallel"), ("tokens",), (1.0,)
-)
 VERIFY_ATTENTION = TableLayout(
     "verify_attention",
     ("head_dim", "kv_precision", "heads", "kv_heads"),
@@ -79,11 +76,13 @@ VERIFY_ATTENTION = TableLayout(
 )
 """Attention of k+1 queries per sequence; context_tokens counts the cached ones and the first query."""
 SAMPLING = TableLayout("sampling", ("op", "vocabulary"), ("rows",), (1.0,))
+ELEMENTWISE = TableLayout("elementwise", ("op", "width"), ("rows",), (1.0,))
+"""Norm, residual addition, activation, rotation (with or without a norm per head), cache write; width in values."""
 REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
 """Acceptance test and residual draw; queries is k+1."""
 LAYOUTS = (
     GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
-    ALL_REDUCE, COLLECTIVES, MOE_A2A, VERIFY_ATTENTION, SAMPLING, REJECTION,
+    ALL_REDUCE, COLLECTIVES, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
 )  # fmt: skip
 
 

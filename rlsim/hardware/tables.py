@@ -215,6 +215,12 @@ class OperatorTables:
         key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (vocabulary,)), default=None)
         return _scaled_to(table, key, 1, vocabulary, rows)
 
+    def elementwise_s(self, op: str, width: int, rows: ArrayLike) -> Lookup | None:
+        """One elementwise kernel on ``rows`` rows of ``width`` values; a width not measured scales from the nearest."""
+        table = self._table(files.ELEMENTWISE)
+        key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (width,)), default=None)
+        return _scaled_to(table, key, 1, width, rows)
+
     def rejection_s(self, vocabulary: int, draft_vocabulary: int, queries: int, batch: ArrayLike) -> Lookup | None:
         """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities.
 
@@ -271,32 +277,6 @@ class OperatorTables:
         """
         grid = self._table(files.COLLECTIVES).grid((op, num_gpus))
         return grid.lookup(message_bytes) if grid else None
-
-    def moe_a2a_s(
-        self,
-        phase: Literal["dispatch", "combine"],
-        hidden: int,
-        top_k: int,
-        experts: int,
-        expert_parallel: int,
-        tokens: ArrayLike,
-        low_latency: bool | None = None,
-    ) -> Lookup | None:
-        """DeepEP exchange of tokens between expert-parallel ranks of one node.
-
-        tokens: tokens of *one* rank before dispatch. low_latency: the decode kernels (True) or the throughput kernels
-        (False); None takes the decode kernels as far as they were measured and the throughput kernels beyond.
-        Launched eagerly when measured, so small messages carry host time.
-        """
-        key: Key = (phase, hidden, top_k, experts, expert_parallel)
-        table = self._table(files.MOE_A2A)
-        small, large = table.grid(("low_latency", *key)), table.grid(("throughput", *key))
-        if low_latency is not None or small is None or large is None:
-            grid = large if low_latency is False else small if low_latency else (small or large)
-            return grid.lookup(tokens) if grid else None
-        few, many = small.lookup(tokens), large.lookup(tokens)
-        use_small = np.log(np.asarray(tokens, dtype=np.float64)) <= small.axes[0][-1]
-        return Lookup(np.where(use_small, few.seconds, many.seconds), np.where(use_small, few.measured, many.measured))
 
     def eager_launch_s(self) -> float:
         """Host seconds of launching one custom operation eagerly.

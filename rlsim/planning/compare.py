@@ -24,6 +24,7 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
     paired = _same_work(first, second)
     return Comparison(
         names=(first.name, second.name),
+        modes=(first.loop.mode, second.loop.mode),
         differences=differences(first, second),
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
         speedup=_speedup((first, second), runs, paired),

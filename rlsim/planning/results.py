@@ -256,10 +256,12 @@ class PhaseChange:
 class Comparison:
     """B against A. differences: dotted key -> (value in A, value in B); None where a side lacks the key.
 
+    modes: sync or async; of an asynchronous one ``phases`` holds the exposed generation, which the trainer waits for.
     paired: both drew the same work, so that ``speedup`` (step of A over step of B) is taken replication by replication.
     """
 
     names: tuple[str, str]
+    modes: tuple[str, str]
     differences: Mapping[str, tuple[Any, Any]]
     step_s: tuple[Quantity, Quantity]
     speedup: Quantity

@@ -168,7 +168,7 @@ def render_comparison(comparison: Comparison) -> str:
         lines += ["The scenarios do not differ.", ""]
     phases = [
         [
-            change.phase,
+            _phase_name(change.phase, comparison),
             f"{change.before_s:.1f}",
             f"{change.after_s:.1f}",
             f"{change.after_s - change.before_s:+.1f}",
@@ -186,8 +186,15 @@ def render_comparison(comparison: Comparison) -> str:
     pairing = "on the same drawn work" if comparison.paired else "on different work"
     lines += ["", f"Speedup {ratio.mean:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}], {pairing}."]
     if comparison.explains is not None:
-        lines.append(f"Most of the difference is {comparison.explains.phase}.")
+        lines.append(f"Most of the difference is {_phase_name(comparison.explains.phase, comparison)}.")
     return "\n".join(lines) + "\n"
+
+
+def _phase_name(phase: str, comparison: Comparison) -> str:
+    """Asynchronous steps hold the wait for a generator only, not its busy time."""
+    if phase != "generation" or "async" not in comparison.modes:
+        return phase
+    return "exposed generation" if set(comparison.modes) == {"async"} else "generation (exposed where asynchronous)"
 
 
 def _brief(value: Any) -> str:

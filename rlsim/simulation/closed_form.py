@@ -2,7 +2,7 @@
 
 Where every sequence of a replica fits at once, its membership after the prefill only shrinks. In iteration space
 sequence i leaves with iteration J_i + N_i (J_i: the iteration that finished its prefill), so sorting these gives all
-stretches of equal membership, and suffix sums of contexts and growths give each stretch's mean context.
+segments of equal membership, and suffix sums of contexts and growths give each segment's mean context.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.simulation.timing import Timing
+from rlsim.simulation.iteration_times import IterationTimes
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -21,7 +21,7 @@ BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Shards:
+class ReplicaBatches:
     """Samples of each replica in the order of submission; arrays of shape (replicas, most samples), padded.
 
     index: number of the sample, -1 for padding. Padding has prompt, growth and iterations 0.
@@ -41,8 +41,8 @@ class Shards:
 
 
 @dataclass(frozen=True, eq=False)
-class Drained:
-    """finish_s: shape of the shards. valid: replicas for which the closed form holds; others must be simulated.
+class ClosedForm:
+    """finish_s: shape of the batches. valid: replicas for which the closed form holds; others must be simulated.
 
     peak_kv_tokens: most KV cache in use on each replica.
     """
@@ -56,7 +56,7 @@ class Drained:
 class _Prefilled:
     """The prefill phase of all replicas.
 
-    joined: iteration that finished each prefill, shape of the shards. last, end_s, prefill_s: each replica's last
+    joined: iteration that finished each prefill, shape of the batches. last, end_s, prefill_s: each replica's last
     iteration with prefill, its end, and the seconds that prefill tokens added up to there. decoding, context, tokens:
     sequences, their mean context and prefill tokens of each iteration, shape (iterations, replicas).
     """
@@ -71,10 +71,10 @@ class _Prefilled:
 
 
 @dataclass(frozen=True, eq=False)
-class _Stretches:
-    """Decoding from one completion to the next, in the order of completion; arrays of the shape of the shards.
+class _Segments:
+    """Decoding from one completion to the next, in the order of completion; arrays of the shape of the batches.
 
-    order: columns of the shards. alive: sequences in the stretch. iterations may be 0. context: mean at the start,
+    order: columns of the batches. alive: sequences in the segment. iterations may be 0. context: mean at the start,
     growth: of that mean per iteration. peak_kv_tokens: per replica.
     """
 
@@ -86,43 +86,45 @@ class _Stretches:
     peak_kv_tokens: FloatArray
 
 
-def drain(timing: Timing, shards: Shards, prefix_caching: bool, counters: EngineCounters) -> Drained:
+def closed_form(
+    timing: IterationTimes, batches: ReplicaBatches, prefix_caching: bool, counters: EngineCounters
+) -> ClosedForm:
     """Run every replica whose samples all fit, from submission at time 0 to its last token.
 
     Follows the rules of ``replica``. Not valid where samples must queue for a slot or for KV cache, where a sequence
     completes before the last prefill, and where unchunked prefill takes more than one iteration. Valid replicas are
     booked in ``counters``.
     """
-    real = shards.real
+    real = batches.real
     count = real.sum(axis=1)
-    leaders = real & _first_of_group(shards) if prefix_caching else real
-    need = np.where(leaders, shards.prompt, real).astype(np.int64)
+    leaders = real & _first_of_group(batches) if prefix_caching else real
+    need = np.where(leaders, batches.prompt, real).astype(np.int64)
     queue = np.cumsum(need, axis=1)
-    fitting = (count > 0) & (count <= timing.slots)
+    fitting = (count > 0) & (count <= timing.max_sequences)
     if not timing.chunked_prefill:
         fitting &= queue[:, -1] <= timing.max_batched_tokens
-    prefilled = _prefill(timing, shards, queue, fitting)
-    last = np.where(real, prefilled.joined + shards.iterations, np.iinfo(np.int64).max)
+    prefilled = _prefill(timing, batches, queue, fitting)
+    last = np.where(real, prefilled.joined + batches.iterations, np.iinfo(np.int64).max)
     fitting &= last.min(axis=1) >= prefilled.last
-    stretches = _stretches(timing, shards, prefilled, last, prefix_caching)
-    in_prefill = np.where(leaders, shards.prompt, 0.0) + np.where(
-        real, np.maximum(prefilled.last[:, None] - 1 - prefilled.joined, 0) * shards.growth, 0.0
+    segments = _segments(timing, batches, prefilled, last, prefix_caching)
+    in_prefill = np.where(leaders, batches.prompt, 0.0) + np.where(
+        real, np.maximum(prefilled.last[:, None] - 1 - prefilled.joined, 0) * batches.growth, 0.0
     )
-    peak = np.maximum(in_prefill.sum(axis=1) + count * timing.tokens_per_sequence, stretches.peak_kv_tokens)
+    peak = np.maximum(in_prefill.sum(axis=1) + count * timing.tokens_per_sequence, segments.peak_kv_tokens)
     valid = fitting & (peak <= timing.kv_capacity_tokens)
-    _book(timing, counters, prefilled, stretches, valid)
-    return Drained(_finish_times(timing, prefilled, stretches, valid), valid, np.where(valid, peak, 0.0))
+    _book(timing, counters, prefilled, segments, valid)
+    return ClosedForm(_finish_times(timing, prefilled, segments, valid), valid, np.where(valid, peak, 0.0))
 
 
-def _first_of_group(shards: Shards) -> BoolArray:
+def _first_of_group(batches: ReplicaBatches) -> BoolArray:
     """Whether a sample is the first of its group on its replica."""
-    return _last_places(_group_keys(shards)[:, ::-1])[:, ::-1]
+    return _last_places(_group_keys(batches)[:, ::-1])[:, ::-1]
 
 
-def _group_keys(shards: Shards) -> IntArray:
+def _group_keys(batches: ReplicaBatches) -> IntArray:
     """Keys of (replica, group), from 0."""
-    width = int(shards.group.max()) + 1
-    keys: IntArray = shards.group + width * np.arange(shards.group.shape[0])[:, None]
+    width = int(batches.group.max()) + 1
+    keys: IntArray = batches.group + width * np.arange(batches.group.shape[0])[:, None]
     return keys
 
 
@@ -134,10 +136,10 @@ def _last_places(keys: IntArray) -> BoolArray:
     return np.asarray(last[keys.ravel()] == places).reshape(keys.shape)
 
 
-def _prefill(timing: Timing, shards: Shards, queue: IntArray, active: BoolArray) -> _Prefilled:
+def _prefill(timing: IterationTimes, batches: ReplicaBatches, queue: IntArray, active: BoolArray) -> _Prefilled:
     """Prefill iterations of all replicas side by side. queue: running sum of the tokens to prefill."""
     replicas = queue.shape[0]
-    real = shards.real
+    real = batches.real
     joined = np.zeros(queue.shape, dtype=np.int64)
     last, taken, decoding = (np.zeros(replicas, dtype=np.int64) for _ in range(3))
     end_s, prefill_s, context, growth = (np.zeros(replicas) for _ in range(4))
@@ -155,8 +157,8 @@ def _prefill(timing: Timing, shards: Shards, queue: IntArray, active: BoolArray)
         end_s += np.where(running, timing.decodes(decoding, mean), 0.0) + added
         new = (queue > taken[:, None]) & (queue <= (taken + tokens)[:, None]) & real
         joined += np.where(new, last[:, None], 0)
-        context += np.where(running, growth, 0.0) + np.where(new, shards.prompt, 0.0).sum(axis=1)
-        growth += np.where(new, shards.growth, 0.0).sum(axis=1)
+        context += np.where(running, growth, 0.0) + np.where(new, batches.prompt, 0.0).sum(axis=1)
+        growth += np.where(new, batches.growth, 0.0).sum(axis=1)
         decoding = decoding + new.sum(axis=1)
         taken = taken + tokens
         running = taken < total
@@ -167,29 +169,29 @@ def _prefill(timing: Timing, shards: Shards, queue: IntArray, active: BoolArray)
     return _Prefilled(joined, last, end_s, prefill_s, *columns)
 
 
-def _stretches(
-    timing: Timing, shards: Shards, prefilled: _Prefilled, last: IntArray, prefix_caching: bool
-) -> _Stretches:
+def _segments(
+    timing: IterationTimes, batches: ReplicaBatches, prefilled: _Prefilled, last: IntArray, prefix_caching: bool
+) -> _Segments:
     """Sort by the last iteration of each sequence and sum over those still alive."""
     order = np.argsort(last, axis=1, kind="stable")
 
     def ordered(values: FloatArray) -> FloatArray:
-        return np.take_along_axis(np.where(shards.real, values, 0.0), order, axis=1)
+        return np.take_along_axis(np.where(batches.real, values, 0.0), order, axis=1)
 
-    leaves = np.where(np.take_along_axis(shards.real, order, axis=1), np.take_along_axis(last, order, axis=1), 0)
+    leaves = np.where(np.take_along_axis(batches.real, order, axis=1), np.take_along_axis(last, order, axis=1), 0)
     leaves = np.maximum.accumulate(np.maximum(leaves, prefilled.last[:, None]), axis=1)
     starts = np.concatenate((prefilled.last[:, None], leaves[:, :-1]), axis=1)
-    alive = np.maximum(shards.real.sum(axis=1)[:, None] - np.arange(last.shape[1]), 0)
-    growth = _suffix_sum(ordered(shards.growth))
-    lag = _suffix_sum(ordered(prefilled.joined * shards.growth))
-    context = _suffix_sum(ordered(shards.prompt)) - lag + starts * growth
-    prompts = ordered(shards.prompt)
+    alive = np.maximum(batches.real.sum(axis=1)[:, None] - np.arange(last.shape[1]), 0)
+    growth = _suffix_sum(ordered(batches.growth))
+    lag = _suffix_sum(ordered(prefilled.joined * batches.growth))
+    context = _suffix_sum(ordered(batches.prompt)) - lag + starts * growth
+    prompts = ordered(batches.prompt)
     if prefix_caching:
-        prompts = np.where(_last_places(np.take_along_axis(_group_keys(shards), order, axis=1)), prompts, 0.0)
+        prompts = np.where(_last_places(np.take_along_axis(_group_keys(batches), order, axis=1)), prompts, 0.0)
     held = _suffix_sum(prompts) - lag + (leaves - 1) * growth + alive * timing.tokens_per_sequence
     iterations = np.where(alive > 0, leaves - starts, 0)
     divisor = np.maximum(alive, 1)
-    return _Stretches(
+    return _Segments(
         order, alive, iterations, context / divisor, growth / divisor, np.where(iterations > 0, held, 0.0).max(axis=1)
     )
 
@@ -198,26 +200,26 @@ def _suffix_sum(values: FloatArray) -> FloatArray:
     return np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
 
 
-def _finish_times(timing: Timing, prefilled: _Prefilled, stretches: _Stretches, valid: BoolArray) -> FloatArray:
-    moving = (stretches.iterations > 0) & valid[:, None]
+def _finish_times(timing: IterationTimes, prefilled: _Prefilled, segments: _Segments, valid: BoolArray) -> FloatArray:
+    moving = (segments.iterations > 0) & valid[:, None]
     seconds = np.zeros(moving.shape)
-    seconds[moving] = timing.stretches(
-        stretches.alive[moving], stretches.context[moving], stretches.growth[moving], stretches.iterations[moving]
+    seconds[moving] = timing.segments(
+        segments.alive[moving], segments.context[moving], segments.growth[moving], segments.iterations[moving]
     )
     times = prefilled.end_s[:, None] + np.cumsum(seconds, axis=1)
     finish_s = np.empty(times.shape)
-    np.put_along_axis(finish_s, stretches.order, times, axis=1)
+    np.put_along_axis(finish_s, segments.order, times, axis=1)
     return finish_s
 
 
 def _book(
-    timing: Timing, counters: EngineCounters, prefilled: _Prefilled, stretches: _Stretches, valid: BoolArray
+    timing: IterationTimes, counters: EngineCounters, prefilled: _Prefilled, segments: _Segments, valid: BoolArray
 ) -> None:
     decoding, tokens = prefilled.decoding[:, valid], prefilled.tokens[:, valid]
     counters.count_all(decoding, (decoding > 0).astype(np.int64), prefilled.context[:, valid])
     counters.prefill_iterations += int((tokens > 0).sum())
     counters.prefill_tokens += int(tokens.sum())
     counters.prefill_s += float(prefilled.prefill_s[valid].sum())
-    count = stretches.iterations[valid]
-    mean = stretches.context[valid] + 0.5 * (count - 1) * stretches.growth[valid]
-    counters.count_all(stretches.alive[valid], count, mean)
+    count = segments.iterations[valid]
+    mean = segments.context[valid] + 0.5 * (count - 1) * segments.growth[valid]
+    counters.count_all(segments.alive[valid], count, mean)

@@ -18,8 +18,8 @@ import simpy
 from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import samples_of
-from rlsim.simulation.samples import Sample
 from rlsim.simulation.trace import Process, Trace
 from rlsim.workload.draw import DrawnWorkload
 
@@ -32,7 +32,7 @@ class _Target:
     be trained on by the version of the weights with which their group started. ready: triggered with the last group.
     """
 
-    requests: list[Sample]
+    requests: list[Request]
     unfinished: int
     ready: simpy.Event
     started_s: float = math.inf
@@ -154,7 +154,7 @@ class Generator:
     def _start_groups(self, now_s: float) -> None:
         """Start released groups in order, as many as may be in flight."""
         limit, size = self._groups * self._lag, self._group_size
-        submitted: list[Sample] = []
+        submitted: list[Request] = []
         while self._released and self.in_flight < limit and not self._blocked:
             target, group = self._released.popleft()
             state = self._targets[target]

@@ -9,9 +9,9 @@ from heapq import heappop, heappush
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.simulation.dispatch import Dispatch, Dispatcher
+from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.replica import Replica
-from rlsim.simulation.samples import Sample
-from rlsim.simulation.timing import prepare
+from rlsim.simulation.requests import Request
 
 Finished = Callable[[float, int, int], bool]
 """(finish time, sample, replica) of a sample with its last token; whether the run stops there."""
@@ -26,22 +26,22 @@ class GenerationPool:
     def __init__(
         self, table: IterationTable, num_replicas: int, dispatch: Dispatch, prefix_caching: bool = True
     ) -> None:
-        self.counters = EngineCounters(prepare(table).slots)
+        self.counters = EngineCounters(prepare(table).max_sequences)
         self.replicas = [Replica(table, prefix_caching, self.counters) for _ in range(num_replicas)]
         self._dispatcher = Dispatcher(num_replicas, dispatch)
-        self._shared: deque[Sample] | None = deque() if dispatch == "shared_queue" else None
+        self._shared: deque[Request] | None = deque() if dispatch == "shared_queue" else None
         self._stale: dict[int, None] = {}
         self._due = [math.inf] * num_replicas
         self._events: list[tuple[float, int]] = []
 
-    def submit(self, time_s: float, samples: Sequence[Sample]) -> None:
+    def submit(self, time_s: float, samples: Sequence[Request]) -> None:
         """Dispatch samples at a time. Raises Infeasible where one exceeds a replica's KV cache."""
         if self._shared is not None:
             self._shared.extend(samples)
             while sum(self._offer(number, time_s) for number in range(len(self.replicas))):
                 pass
             return
-        parts: dict[int, list[Sample]] = {}
+        parts: dict[int, list[Request]] = {}
         for sample, number in zip(samples, self._dispatcher.assign(len(samples)), strict=True):
             parts.setdefault(number, []).append(sample)
         for number, part in parts.items():

@@ -28,8 +28,8 @@ from heapq import heappop, heappush
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
-from rlsim.simulation.samples import Sample, Sequence
-from rlsim.simulation.timing import prepare
+from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.requests import Request, RunningRequest
 
 _INFINITY = math.inf
 
@@ -45,27 +45,27 @@ class Replica:
     ) -> None:
         self._timing = prepare(table)
         self._sharing = prefix_caching
-        self.counters = counters if counters is not None else EngineCounters(self._timing.slots)
+        self.counters = counters if counters is not None else EngineCounters(self._timing.max_sequences)
         self.now_s = 0.0
         self.peak_kv_tokens = 0.0
         self.outstanding = 0
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: deque[RunningRequest] = deque()
         self._waiting_prompts = 0
-        self._running: dict[Sequence, None] = {}
-        self._prefilling: deque[Sequence] = deque()
-        self._prefilled: list[Sequence] = []
-        self._heap: list[tuple[int, int, Sequence]] = []
+        self._running: dict[RunningRequest, None] = {}
+        self._prefilling: deque[RunningRequest] = deque()
+        self._prefilled: list[RunningRequest] = []
+        self._heap: list[tuple[int, int, RunningRequest]] = []
         self._residents: dict[Hashable, int] = {}
         self._interrupts: deque[tuple[float, float, bool]] = deque()
         self._iteration = 0
-        self._tickets = 0
-        self._base = 0.0
-        self._growth = 0.0
+        self._heap_keys = 0
+        self._context_at_zero = 0.0
+        self._tokens_per_iteration = 0.0
         self._held = 0.0
         self._end_s: float | None = None
-        self._stretch = self._decoded = 0
+        self._segment_iterations = self._decoded = 0
 
-    def submit(self, time_s: float, samples: Iterable[Sample]) -> None:
+    def submit(self, time_s: float, samples: Iterable[Request]) -> None:
         """Queue samples at a time not before earlier submissions.
 
         Raises Infeasible for a sample that could not fit the KV cache even alone.
@@ -81,17 +81,17 @@ class Replica:
                     self._timing.kv_capacity_tokens,
                     "tokens",
                 )
-            waiting.append(Sequence(sample, time_s))
+            waiting.append(RunningRequest(sample, time_s))
             self._waiting_prompts += sample[2]
             self.outstanding += 1
-        if first and len(self._running) < self._timing.slots:
-            self._cut(time_s)
+        if first and len(self._running) < self._timing.max_sequences:
+            self._end_early(time_s)
 
-    def has_room(self, sample: Sample) -> bool:
+    def has_room(self, sample: Request) -> bool:
         """Whether a slot and KV cache for the prompt are free behind all that wait."""
         waiting = self._waiting_prompts + (len(self._waiting) + 1) * self._timing.tokens_per_sequence
         return (
-            self.outstanding < self._timing.slots
+            self.outstanding < self._timing.max_sequences
             and self._kv_tokens() + waiting + sample.prompt_tokens <= self._timing.kv_capacity_tokens
         )
 
@@ -101,7 +101,7 @@ class Replica:
         recompute_kv: all resident sequences then prefill their context again.
         """
         self._interrupts.append((time_s, duration_s, recompute_kv))
-        self._cut(time_s)
+        self._end_early(time_s)
 
     def recompute_kv(self, time_s: float) -> None:
         """Drop the KV cache at the first iteration boundary from ``time_s`` on; resident sequences prefill again."""
@@ -110,8 +110,8 @@ class Replica:
     def next_event_time(self) -> float:
         """End of the current segment, infinite when idle.
 
-        A segment is a pause, one iteration with prefill, or a stretch of decoding up to a completion, a lack of KV
-        cache, an arrival or a pause. Nothing completes before it ends. Later submissions and pauses shorten a stretch;
+        A segment is a pause, one iteration with prefill, or a segment of decoding up to a completion, a lack of KV
+        cache, an arrival or a pause. Nothing completes before it ends. Later submissions and pauses shorten a segment;
         an iteration with prefill starts with this call, so submit what arrives now before asking.
         """
         if self._end_s is None:
@@ -139,7 +139,7 @@ class Replica:
 
     def _begin(self) -> None:
         """Settle what the next segment is and when it ends."""
-        self._stretch = self._decoded = 0
+        self._segment_iterations = self._decoded = 0
         if self._interrupts and self._begin_pause():
             return
         waiting, running = self._waiting, self._running
@@ -149,19 +149,19 @@ class Replica:
             if waiting[0].arrival_s > self.now_s:
                 self.now_s = waiting[0].arrival_s
         timing = self._timing
-        context = self._base + self._iteration * self._growth
+        context = self._context_at_zero + self._iteration * self._tokens_per_iteration
         kv = context + self._held + len(running) * timing.tokens_per_sequence
         if kv > timing.kv_capacity_tokens:
             kv = self._evict(kv)
         if self._prefilling or (
             waiting
             and waiting[0].arrival_s <= self.now_s
-            and len(running) < timing.slots
+            and len(running) < timing.max_sequences
             and kv + self._kv_of(waiting[0]) <= timing.kv_capacity_tokens
         ):
             self._begin_prefill(kv)
         else:
-            self._begin_stretch(kv)
+            self._begin_segment(kv)
 
     def _begin_prefill(self, kv: float) -> None:
         """Start one iteration that prefills within the token budget."""
@@ -170,12 +170,12 @@ class Replica:
         budget = timing.max_batched_tokens - decoding * timing.tokens_per_sequence
         tokens = 0
         for sequence in self._prefilling:
-            chunk = self._chunk(sequence.need, tokens, budget)
+            chunk = self._chunk(sequence.prefill_left, tokens, budget)
             if not chunk:
                 break
-            sequence.need -= chunk
+            sequence.prefill_left -= chunk
             tokens += chunk
-            if not sequence.need:
+            if not sequence.prefill_left:
                 self._prefilled.append(sequence)
         if len(self._prefilled) == len(self._prefilling):
             tokens, kv = self._admit(tokens, budget, kv)
@@ -183,7 +183,7 @@ class Replica:
             self.peak_kv_tokens = kv
         added_s = seconds = timing.prefill(decoding, tokens)
         if decoding:
-            context = (self._base + self._iteration * self._growth) / decoding
+            context = (self._context_at_zero + self._iteration * self._tokens_per_iteration) / decoding
             seconds += timing.decode(decoding, context)
             self.counters.count(decoding, 1, context)
             self._decoded = 1
@@ -194,14 +194,14 @@ class Replica:
         """Admit waiting sequences in order while budget, slots and KV cache last; tokens and KV tokens taken so far."""
         waiting, running, residents, timing = self._waiting, self._running, self._residents, self._timing
         capacity, per_sequence = timing.kv_capacity_tokens, timing.tokens_per_sequence
-        while waiting and len(running) < timing.slots and waiting[0].arrival_s <= self.now_s:
+        while waiting and len(running) < timing.max_sequences and waiting[0].arrival_s <= self.now_s:
             sequence = waiting[0]
             others = residents.get(sequence.group, 0) if self._sharing else 0
             need = 0 if others else sequence.prompt
             held: float = need
             if sequence.resumed:
                 need += sequence.generated()
-                held += (sequence.done + 1) * sequence.growth
+                held += (sequence.done + 1) * sequence.tokens_per_iteration
             chunk = self._chunk(need or 1, tokens, budget)
             if not chunk or kv + held + per_sequence > capacity:
                 break
@@ -213,9 +213,9 @@ class Replica:
             running[sequence] = None
             if self._sharing:
                 residents[sequence.group] = others + 1
-            sequence.need = (need or 1) - chunk
+            sequence.prefill_left = (need or 1) - chunk
             self._prefilling.append(sequence)
-            if not sequence.need:
+            if not sequence.prefill_left:
                 self._prefilled.append(sequence)
         return tokens, kv
 
@@ -225,49 +225,53 @@ class Replica:
             return min(need, budget - taken)
         return need if not taken or taken + need <= budget else 0
 
-    def _begin_stretch(self, kv: float) -> None:
+    def _begin_segment(self, kv: float) -> None:
         """Find how many iterations pass before the membership changes, and when the last of them ends."""
         timing = self._timing
         decoding = len(self._running)
-        heap, growth, iteration = self._heap, self._growth, self._iteration
-        while heap[0][2].ticket != heap[0][1]:
+        heap, growth, iteration = self._heap, self._tokens_per_iteration, self._iteration
+        while heap[0][2].heap_key != heap[0][1]:
             heappop(heap)
         count = heap[0][0] - iteration
         spare = timing.kv_capacity_tokens - kv
         if count * growth > spare:
             count = min(count, int(spare / growth) + 1)
-        context = (self._base + iteration * growth) / decoding
-        seconds = timing.stretch(decoding, context, growth / decoding, count)
-        self._stretch = self._decoded = count
+        context = (self._context_at_zero + iteration * growth) / decoding
+        seconds = timing.segment(decoding, context, growth / decoding, count)
+        self._segment_iterations = self._decoded = count
         self._end_s = self.now_s + seconds
         if self._interrupts:
-            self._cut(self._interrupts[0][0])
+            self._end_early(self._interrupts[0][0])
         waiting = self._waiting
-        if waiting and waiting[0].arrival_s > self.now_s and decoding < timing.slots:
-            self._cut(waiting[0].arrival_s)
+        if waiting and waiting[0].arrival_s > self.now_s and decoding < timing.max_sequences:
+            self._end_early(waiting[0].arrival_s)
 
-    def _cut(self, time_s: float) -> None:
-        """End a stretch of decoding with the iteration that is in progress at ``time_s``."""
+    def _end_early(self, time_s: float) -> None:
+        """End a segment of decoding with the iteration that is in progress at ``time_s``."""
         end_s = self._end_s
-        if not self._stretch or end_s is None or time_s >= end_s:
+        if not self._segment_iterations or end_s is None or time_s >= end_s:
             return
         if time_s <= self.now_s:
             self._end_s = None
             return
         decoding = len(self._running)
-        context = (self._base + self._iteration * self._growth) / decoding
+        context = (self._context_at_zero + self._iteration * self._tokens_per_iteration) / decoding
         count, seconds = self._timing.iterations_until(
-            time_s - self.now_s, decoding, context, self._growth / decoding, (self._stretch, end_s - self.now_s)
+            time_s - self.now_s,
+            decoding,
+            context,
+            self._tokens_per_iteration / decoding,
+            (self._segment_iterations, end_s - self.now_s),
         )
-        self._stretch = self._decoded = count
+        self._segment_iterations = self._decoded = count
         self._end_s = self.now_s + seconds
 
     def _finish(self, end_s: float, done: list[tuple[float, int]]) -> None:
         """Book the segment that ends at ``end_s``."""
-        count = self._stretch
+        count = self._segment_iterations
         if count:
-            growth, decoding = self._growth, len(self._running)
-            last = self._base + (self._iteration + count - 1) * growth
+            growth, decoding = self._tokens_per_iteration, len(self._running)
+            last = self._context_at_zero + (self._iteration + count - 1) * growth
             kv = last + self._held + decoding * self._timing.tokens_per_sequence
             if kv > self.peak_kv_tokens:
                 self.peak_kv_tokens = kv
@@ -277,11 +281,11 @@ class Replica:
         self._iteration += self._decoded
         self.now_s = end_s
         self._end_s = None
-        self._stretch = 0
+        self._segment_iterations = 0
         heap, iteration = self._heap, self._iteration
         while heap and heap[0][0] <= iteration:
             _, ticket, sequence = heappop(heap)
-            if sequence.ticket == ticket:
+            if sequence.heap_key == ticket:
                 self._leave_decoding(sequence)
                 self._remove(sequence)
                 done.append((end_s, sequence.id))
@@ -292,41 +296,41 @@ class Replica:
         iteration = self._iteration
         for sequence in self._prefilled:
             self._prefilling.popleft()
-            self._held -= (sequence.done + sequence.resumed) * sequence.growth
+            self._held -= (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
             sequence.done += sequence.resumed
             sequence.resumed = True
             if sequence.done >= sequence.total:
                 self._remove(sequence)
                 done.append((end_s, sequence.id))
                 continue
-            base = sequence.prompt + (sequence.done - iteration) * sequence.growth
-            sequence.base = base
-            self._base += base
-            self._growth += sequence.growth
+            base = sequence.prompt + (sequence.done - iteration) * sequence.tokens_per_iteration
+            sequence.context_at_zero = base
+            self._context_at_zero += base
+            self._tokens_per_iteration += sequence.tokens_per_iteration
             self._held -= sequence.prompt
-            self._tickets += 1
-            sequence.ticket = self._tickets
-            sequence.last = iteration + sequence.total - sequence.done
-            heappush(self._heap, (sequence.last, self._tickets, sequence))
+            self._heap_keys += 1
+            sequence.heap_key = self._heap_keys
+            sequence.last_iteration = iteration + sequence.total - sequence.done
+            heappush(self._heap, (sequence.last_iteration, self._heap_keys, sequence))
         self._prefilled.clear()
 
     def _kv_tokens(self) -> float:
-        context = self._base + self._iteration * self._growth
+        context = self._context_at_zero + self._iteration * self._tokens_per_iteration
         return context + self._held + len(self._running) * self._timing.tokens_per_sequence
 
-    def _kv_of(self, sequence: Sequence) -> float:
+    def _kv_of(self, sequence: RunningRequest) -> float:
         """KV tokens that admission of ``sequence`` adds."""
-        own = (sequence.done + sequence.resumed) * sequence.growth + self._timing.tokens_per_sequence
+        own = (sequence.done + sequence.resumed) * sequence.tokens_per_iteration + self._timing.tokens_per_sequence
         return own if self._sharing and sequence.group in self._residents else own + sequence.prompt
 
-    def _leave_decoding(self, sequence: Sequence) -> None:
+    def _leave_decoding(self, sequence: RunningRequest) -> None:
         """Take a decoding sequence out of the sums; it holds only its prompt afterwards."""
-        sequence.ticket = -1
-        self._base -= sequence.base
-        self._growth -= sequence.growth
+        sequence.heap_key = -1
+        self._context_at_zero -= sequence.context_at_zero
+        self._tokens_per_iteration -= sequence.tokens_per_iteration
         self._held += sequence.prompt
 
-    def _remove(self, sequence: Sequence, completed: bool = True) -> None:
+    def _remove(self, sequence: RunningRequest, completed: bool = True) -> None:
         del self._running[sequence]
         self.outstanding -= completed
         if self._sharing:
@@ -337,7 +341,7 @@ class Replica:
             del self._residents[sequence.group]
         self._held -= sequence.prompt
         if not self._running:
-            self._base = self._growth = self._held = 0.0
+            self._context_at_zero = self._tokens_per_iteration = self._held = 0.0
 
     def _evict(self, kv: float) -> float:
         """Send the newest running sequences back to the head of the queue until the rest fits; KV tokens left."""
@@ -351,13 +355,13 @@ class Replica:
             kv = self._kv_tokens()
         return kv
 
-    def _stop(self, sequence: Sequence) -> None:
+    def _stop(self, sequence: RunningRequest) -> None:
         """Leave decoding or prefill with nothing but the prompt held."""
-        if sequence.ticket < 0:
+        if sequence.heap_key < 0:
             self._prefilling.remove(sequence)
-            self._held -= (sequence.done + sequence.resumed) * sequence.growth
+            self._held -= (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
         else:
-            sequence.done = sequence.total - (sequence.last - self._iteration)
+            sequence.done = sequence.total - (sequence.last_iteration - self._iteration)
             self._leave_decoding(sequence)
 
     def _begin_pause(self) -> bool:
@@ -381,9 +385,9 @@ class Replica:
         seen: set[Hashable] = set()
         for sequence in self._running:
             self._stop(sequence)
-            self._held += (sequence.done + sequence.resumed) * sequence.growth
+            self._held += (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
             generated = sequence.generated()
             known = self._sharing and sequence.group in seen
             seen.add(sequence.group)
-            sequence.need = max(1, generated) if known else sequence.prompt + generated
+            sequence.prefill_left = max(1, generated) if known else sequence.prompt + generated
             self._prefilling.append(sequence)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
-from rlsim.simulation.closed_form import Shards, drain
+from rlsim.simulation.closed_form import ReplicaBatches, closed_form
 from rlsim.simulation.dispatch import Dispatch, assigned_at_once
+from rlsim.simulation.iteration_times import IterationTimes, prepare
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.replica import Replica
-from rlsim.simulation.samples import Sample
-from rlsim.simulation.timing import Timing, prepare
+from rlsim.simulation.requests import Request
 from rlsim.workload.batches import Batch
 
 FloatArray = NDArray[np.float64]
@@ -72,19 +72,19 @@ def rollout(
     timing = prepare(table)
     _check_fit(batch, timing)
     assigned = assigned_at_once(batch.samples, num_replicas, dispatch)
-    shards = make_shards(batch, iterations, assigned, num_replicas)
-    counters = EngineCounters(timing.slots)
-    drained = drain(timing, shards, prefix_caching, counters)
-    occupied = shards.real[:, 0]
+    batches = replica_batches(batch, iterations, assigned, num_replicas)
+    counters = EngineCounters(timing.max_sequences)
+    solved = closed_form(timing, batches, prefix_caching, counters)
+    occupied = batches.real[:, 0]
     finish_s = np.zeros(batch.samples)
-    peak = drained.peak_kv_tokens.copy()
-    if dispatch == "shared_queue" and not np.all(drained.valid | ~occupied):
+    peak = solved.peak_kv_tokens.copy()
+    if dispatch == "shared_queue" and not np.all(solved.valid | ~occupied):
         return _share_queue(batch, iterations, num_replicas, table, prefix_caching)
-    done = shards.real & drained.valid[:, None]
-    finish_s[shards.index[done]] = drained.finish_s[done]
-    for number in np.flatnonzero(occupied & ~drained.valid).tolist():
+    done = batches.real & solved.valid[:, None]
+    finish_s[batches.index[done]] = solved.finish_s[done]
+    for number in np.flatnonzero(occupied & ~solved.valid).tolist():
         replica = Replica(table, prefix_caching, counters)
-        mine = shards.index[number]
+        mine = batches.index[number]
         replica.submit(0.0, samples_of(batch, iterations, mine[mine >= 0]))
         for time_s, sample in replica.advance_to(math.inf):
             finish_s[sample] = time_s
@@ -94,7 +94,7 @@ def rollout(
 
 def samples_of(
     batch: Batch, iterations: IntArray, index: IntArray, first_id: int = 0, first_group: int = 0
-) -> list[Sample]:
+) -> list[Request]:
     """Requests for the samples of ``batch`` numbered ``index``.
 
     id: the number of the sample, counted from ``first_id``; group: that of the prompt, counted from ``first_group``.
@@ -106,10 +106,10 @@ def samples_of(
         batch.response_tokens[index],
         iterations[index],
     )
-    return list(map(Sample._make, zip(*(column.tolist() for column in columns), strict=True)))
+    return list(map(Request._make, zip(*(column.tolist() for column in columns), strict=True)))
 
 
-def make_shards(batch: Batch, iterations: IntArray, assigned: IntArray, num_replicas: int) -> Shards:
+def replica_batches(batch: Batch, iterations: IntArray, assigned: IntArray, num_replicas: int) -> ReplicaBatches:
     """Lay the samples out by replica, in the order of submission."""
     counts = np.bincount(assigned, minlength=num_replicas)
     order = np.argsort(assigned, kind="stable")
@@ -125,10 +125,10 @@ def make_shards(batch: Batch, iterations: IntArray, assigned: IntArray, num_repl
     steps = laid_out(iterations)
     growth = np.where(steps > 0, (laid_out(batch.response_tokens) - 1) / np.maximum(steps, 1), 0.0)
     group = np.where(real, batch.group[index], int(batch.group.max()) + 1)
-    return Shards(index, laid_out(batch.prompt_tokens).astype(np.float64), growth, steps, group)
+    return ReplicaBatches(index, laid_out(batch.prompt_tokens).astype(np.float64), growth, steps, group)
 
 
-def _check_fit(batch: Batch, timing: Timing) -> None:
+def _check_fit(batch: Batch, timing: IterationTimes) -> None:
     longest = float(batch.total_tokens.max(initial=0)) + timing.tokens_per_sequence - 1
     if longest > timing.kv_capacity_tokens:
         raise Infeasible(

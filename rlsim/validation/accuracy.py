@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rlsim import __version__
@@ -62,12 +61,6 @@ def checked_date(date: str) -> str:
 def today() -> str:
     """Today's date in UTC as YYYY-MM-DD."""
     return datetime.datetime.now(datetime.UTC).date().isoformat()
-
-
-def document_home() -> Path | None:
-    """docs/ACCURACY.md of a checkout, None for an installed package."""
-    docs = data_folder("calibration").parent / "docs"
-    return docs / "ACCURACY.md" if docs.is_dir() else None
 
 
 def explanations() -> dict[str, str]:

@@ -39,6 +39,7 @@ _COLUMNS: dict[Subject, tuple[str, ...]] = {
     ),
 }
 _QUANTILE = "quantile"
+_PROMPT_IDS = ("prompt_id", "prompt_index", "group_id", "group", "uid", "hash_ids")
 
 
 def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[FloatArray, FloatArray]:
@@ -67,6 +68,17 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
         raise InputError(f"{where}: every length in '{name}' is 0")
     quantiles = (np.arange(tokens.size) + 0.5) / tokens.size
     return np.concatenate(([0.0], quantiles, [1.0])), np.concatenate((tokens[:1], tokens, tokens[-1:]))
+
+
+def ignored_ids(path: str) -> str:
+    """Columns of a length file that tell which rows belong to one prompt, joined by commas; nothing uses them."""
+    with _find(path).open(encoding="utf-8-sig", errors="replace") as file:
+        head = next((line for line in file if line.strip() and line[0] != "#"), "")
+    try:
+        names = list(json.loads(head)) if head.lstrip().startswith("{") else next(csv.reader([head]))
+    except ValueError:
+        return ""
+    return ", ".join(name for name in (str(item).strip() for item in names) if name in _PROMPT_IDS)
 
 
 def _find(path: str) -> Path:

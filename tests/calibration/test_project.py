@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rlsim.calibration import runner
-from rlsim.calibration.grids import Grid
+from rlsim.calibration import cases
+from rlsim.calibration.case_axes import CPU_QUICK
 from rlsim.cli import app
 from rlsim.hardware.tables import OperatorTables
 
+FEW = replace(
+    CPU_QUICK, checked_layers=1, rows=(1, 8), batches=(1, 2), queries=(1, 2), contexts=(128,), prompts=((1, 64),),
+    moe_tokens=(4,), train_tokens=(32,), copy_bytes=(65536,), message_bytes=(4096,), optimizer_parameters=(1024,),
+    composites=((1, 0, 64), (2, 1, 64)), max_head_rows=8, peak_gemm=(64, 64, 64), budget_s=1.0,
+)  # fmt: skip
 HUGGINGFACE = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -31,9 +37,9 @@ HUGGINGFACE = {
 
 
 @pytest.fixture
-def calibrated(tmp_path: Path, tiny_grid: Grid, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder that ``rlsim calibrate --device cpu --quick`` wrote, over a very small grid."""
-    monkeypatch.setattr(runner, "grid_for", lambda *_: tiny_grid)
+def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder that ``rlsim calibrate --device cpu --quick`` wrote, along very short axes."""
+    monkeypatch.setattr(cases, "axes_for", lambda *_: FEW)
     told = CliRunner().invoke(app, ["calibrate", "--device", "cpu", "--quick", "--out", str(tmp_path / "cpu")])
     assert told.exit_code == 0, told.output
     assert "self-check" in told.output

@@ -26,6 +26,7 @@ def test_sweep_prints_a_table_or_json(run: Run, file: str, tmp_path: Path) -> No
     code, out, err = run("sweep", file, *axes, "--out", str(tmp_path / "o"))
     assert (code, err) == (0, "")
     assert "6 cells, 6 can run" in out
+    assert "Costs at 3 USD per GPU-hour of h100_sxm (assumed; hardware.price_per_gpu_hour_usd)." in out
     assert len((tmp_path / "o" / "results.csv").read_text().splitlines()) == 7
     code, out, err = run("sweep", file, *axes, "--json")
     assert (code, err) == (0, "")

@@ -40,6 +40,8 @@ def test_the_phase_that_changed_explains_the_difference(tiny: Scenario) -> None:
 
 def test_phases_add_up_to_the_step_in_both_modes(tiny: Scenario, lagged: Scenario) -> None:
     comparison = compare(tiny, lagged)
+    assert "generation (exposed where asynchronous)" in render_comparison(comparison)
+    assert "  exposed generation" in render_comparison(compare(lagged, lagged))
     assert sum(change.before_s for change in comparison.phases) == pytest.approx(comparison.step_s[0].mean)
     assert sum(change.after_s for change in comparison.phases) == pytest.approx(comparison.step_s[1].mean, rel=0.01)
 

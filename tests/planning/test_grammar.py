@@ -43,6 +43,9 @@ def test_values(text: str, values: tuple[str, ...]) -> None:
         (f"{K}=1:8:0", "the step must be above 0"),
         (f"{K}=1..8x1", "a factor above 1"),
         (f"{K}=1,2,1", "twice"),
+        (f"{K}=%s", r"speculation.draft_length=%s: .*write a list a,b,c, a range 1:8"),
+        (f"{K}=1,[2", r"speculation.draft_length=1,\[2: .*write a list"),
+        (f"{K}=1..7", r"did you mean 1:7, or 1\.\.7x2"),
         (f"{K}=0:1:1e-9", "more than 1,000,000"),
     ],
 )

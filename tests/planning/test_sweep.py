@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
 
 from rlsim.errors import InputError
 from rlsim.loading import dump_scenario, vary
-from rlsim.planning import sweep
+from rlsim.planning import pictures, sweep
 from rlsim.planning.breakeven import break_even_lengths
 from rlsim.planning.frames import identity_in
 from rlsim.planning.journal import JOURNAL, Journal
+from rlsim.planning.results import SweepResult
 from rlsim.planning.text import render_sweep
 from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
@@ -139,6 +141,42 @@ def test_files_hold_the_rows_and_pictures(tiny: Scenario, tmp_path: Path) -> Non
 def test_pictures_follow_the_axes(tiny: Scenario, tmp_path: Path, axes: list[str], picture: str) -> None:
     sweep(tiny, axes, replications=1, out=tmp_path)
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def drawn(result: SweepResult, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures behind the pictures of a sweep."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
+    pictures.draw_sweep(result, folder)
+    return figures
+
+
+def test_a_picture_names_the_scenario_and_the_slice_that_it_shows(
+    tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = sweep(tiny, [f"{K}=1:2", f"{A}=1,1.5,2", "cluster.num_gpus=8,16"], replications=1)
+    heat, scaling = drawn(result, tmp_path, monkeypatch)
+    assert heat.get_suptitle() == "quickstart; cluster.num_gpus = 8 (1 of 2 values)"
+    assert scaling.get_suptitle() == f"quickstart; {A} = 1 (1 of 3 values)"
+    assert [axes.get_title("left") for axes in scaling.axes] == [
+        "Step time (s)",
+        "End to end, speed-up by speculation",
+    ]
+    cells = {text.get_position() for axes in heat.axes for text in axes.texts}
+    assert "break-even" not in {text.get_text() for axes in heat.axes for text in axes.texts}
+    assert len(cells) == 6
+
+
+def test_an_axis_of_one_value_is_no_axis_of_a_picture(
+    tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = sweep(tiny, ["k=2"], replications=1)
+    (figure,) = drawn(one, tmp_path, monkeypatch)
+    assert [list(axes.get_xticks()) for axes in figure.axes] == [[2], [2]]
+    two = sweep(tiny, ["k=2", "engine.tensor_parallel=1,2"], replications=1)
+    (figure,) = drawn(two, tmp_path, monkeypatch)
+    assert figure.get_suptitle() == "quickstart; k = 2"
+    assert [list(axes.get_xticks()) for axes in figure.axes] == [[1, 2], [1, 2]]
 
 
 def test_speedup_rises_with_acceptance_and_breaks_even_in_between(tiny: Scenario) -> None:

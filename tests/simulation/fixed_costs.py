@@ -45,7 +45,16 @@ class FixedCosts:
         prefill = np.tile(self.prefill_token_s * grid, (2, 1))
         counts = np.array([0.0, float(self.slots)])
         return IterationTable(
-            step, 1000.0, np.zeros((self.slots + 1, 2)), grid, counts, prefill, 1, 1_000_000, self.slots, 1e12
+            step,
+            1000.0,
+            np.zeros((self.slots + 1, 2)),
+            grid,
+            counts,
+            prefill,
+            1,
+            1_000_000,
+            self.slots,
+            1e12,
         )
 
     @property

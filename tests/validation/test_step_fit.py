@@ -11,7 +11,7 @@ from rlsim.errors import InputError
 from rlsim.hardware.fitted import load_fitted
 from rlsim.schema.fitted import FittedParameters
 from rlsim.validation.fit import PARAMETERS, Observation, Parameter, Problem, get_value, simulate, with_values
-from rlsim.validation.fit_steps import fit_steps, to_yaml
+from rlsim.validation.fit_steps import StepFit, fit_steps, problem_of, to_yaml
 from rlsim.validation.rows import scenario_of
 
 ROW = {
@@ -68,7 +68,31 @@ def test_a_fit_stays_within_its_bounds() -> None:
     slope = np.ones((len(problem.observations), len(CHOSEN)))
     found = problem.solve_linear(problem.x0, base, slope, np.ones(len(base), dtype=np.bool_))
     for value, parameter in zip(found, CHOSEN, strict=True):
-        assert parameter.low - 1e-12 <= value <= parameter.high + 1e-12
+        assert parameter.low <= value <= parameter.high
+
+
+def test_a_solution_at_a_bound_is_a_valid_set_of_parameters() -> None:
+    start = load_fitted("start")
+    problem = Problem([scenario_of(_rows()[0])], [Observation(0, "step_s", 1.0, 1.0)] * 20, start)
+    rng = np.random.default_rng(0)
+    rows = np.ones(20, dtype=np.bool_)
+    for _ in range(50):
+        base, slope = rng.normal(size=20), rng.normal(size=(20, len(PARAMETERS)))
+        with_values(start, PARAMETERS, problem.solve_linear(problem.x0, base, slope, rows))
+
+
+def test_rows_that_are_not_used_are_told_with_their_reason(tmp_path: Path) -> None:
+    rows = [*_rows()[:2], *({**_rows()[2], "id": f"bad{i}"} for i in range(4))]
+    rows[2]["model"], rows[3]["total_step_time_s"], rows[4]["prompts_per_step"] = "nobodys", "oops", "1000"
+    rows[5]["total_step_time_s"] = "0"
+    start = load_fitted("start")
+    _, used, skipped = problem_of(_write(tmp_path / "t.csv", rows), start, map)
+    assert len(used) + len(skipped) == len(rows)
+    assert [name.split()[-1] for name in skipped] == ["bad0", "bad1", "bad2", "bad3"]
+    for reason, part in zip(skipped.values(), ("no model card", "not a number", "more than", "above 0"), strict=True):
+        assert part in reason
+    found = StepFit(start, tuple(used), np.zeros(2), {}, skipped)
+    assert "4 rows not used:" in found.text() and "bad1: total_step_time_s is not a number: 'oops'" in found.text()
 
 
 def test_every_parameter_can_be_read_and_written() -> None:

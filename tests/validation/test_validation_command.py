@@ -6,9 +6,12 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from measured_tables import ROW, row, write
+
+from rlsim.datafiles import data_folder
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -78,3 +81,19 @@ def test_sweeps_are_compared_as_text_and_json(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("validate", "--sweep", sweep, "--json")
     assert code == 0
     assert json.loads(out)["sweeps"][0]["points"] == 1
+
+
+def test_the_accuracy_document_is_written_only_where_asked(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = SimpleNamespace(steps=None, to_json=lambda: "{}", text=lambda: "rows")
+    monkeypatch.setattr("rlsim.validation.published.run_published", lambda *given: answer)
+    monkeypatch.setattr("rlsim.validation.accuracy.accuracy_document", lambda answer, day: f"of {day}")
+    home = data_folder("calibration").parent / "docs" / "ACCURACY.md"
+    before = home.read_bytes()
+    assert run("validate", "--published", "--json") == (0, "{}\n", "")
+    assert home.read_bytes() == before
+    file = tmp_path / "new" / "A.md"
+    assert run("validate", "--published", "--date", "2026-01-02", "--write-accuracy", file) == (0, "rows\n", "")
+    assert file.read_text() == "of 2026-01-02"
+    assert run("validate", "t.csv", "--write-accuracy", file)[0] == 2

@@ -1,0 +1,68 @@
+"""Forward and backward of a layer, and the optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the customary name
+from torch import Tensor
+
+from bench.cases import Case, ModelDims
+from bench.transformer import LayerWeights, feed_forward, project_qkv, random_layer, rms_norm, rope_table
+from bench.workbench import Prepared, UnsupportedError, Workbench
+
+_LEARNING_RATE = 1e-4
+
+
+def training_layer(x: Tensor, layer: LayerWeights, dims: ModelDims, angles: Tensor) -> Tensor:
+    """One pre-norm layer on whole sequences x [B, T, H] with causal attention and no cache."""
+    projected = project_qkv(rms_norm(x, layer.attention_norm), layer, dims, angles)
+    query, key, value = (tensor.transpose(1, 2) for tensor in projected)
+    out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    x = x + F.linear(out.transpose(1, 2).flatten(-2), layer.output)
+    return x + feed_forward(rms_norm(x, layer.mlp_norm), layer, dims)
+
+
+def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
+    name, tokens = case.text("model"), case.number("tokens")
+    dims = on.models[name]
+    if dims.experts and on.device.type == "cuda" and not hasattr(torch, "_grouped_mm"):
+        raise UnsupportedError("this torch has no grouped matrix product")
+    layer = random_layer(dims, on.device, on.dtype)
+    angles = rope_table(tokens, dims.head_dim, on.device)
+    x = on.random(1, tokens, dims.hidden)
+    if not backward:
+        return Prepared([lambda: training_layer(x, layer, dims, angles)], mode="eager")
+    parameters = [tensor.requires_grad_() for tensor in _tensors(layer)]
+    x.requires_grad_()
+    upstream = on.random(1, tokens, dims.hidden)
+
+    def call() -> None:
+        out = training_layer(x, layer, dims, angles)
+        torch.autograd.grad(out, [x, *parameters], upstream)
+
+    return Prepared([call], mode="eager")
+
+
+def _tensors(layer: LayerWeights) -> list[Tensor]:
+    parts = [getattr(layer, field.name) for field in fields(layer) if field.name != "experts"]
+    if layer.experts is not None:
+        parts += [layer.experts.router, layer.experts.gate_up, layer.experts.down]
+    return [part for part in parts if part is not None]
+
+
+def _optimizer_step(case: Case, on: Workbench) -> Prepared:
+    parameter = torch.randn(case.number("parameters"), device=on.device, requires_grad=True)
+    parameter.grad = torch.randn_like(parameter)
+    optimizer = torch.optim.AdamW([parameter], lr=_LEARNING_RATE, fused=True)
+    return Prepared([optimizer.step], mode="eager")
+
+
+TRAINING_OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
+    "layer_forward": lambda case, on: _layer(case, on, backward=False),
+    "layer_forward_backward": lambda case, on: _layer(case, on, backward=True),
+    "optimizer_step": _optimizer_step,
+}
+NEEDS_GRADIENTS = frozenset({"layer_forward_backward", "optimizer_step"})

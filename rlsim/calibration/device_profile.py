@@ -1,0 +1,241 @@
+"""A device in numbers from its measurements, and the hardware profile made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.cases import CPU_CACHE_BYTES
+from bench.measurements import Measurement, Measurements, Metadata
+from rlsim.calibration.columns import Efficiencies, FloatArray
+from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES
+from rlsim.errors import InputError
+from rlsim.hardware.lookup import catalogue
+from rlsim.hardware.profile import load_profile
+from rlsim.hardware.tables import Efficiency
+from rlsim.schema.hardware import HardwareProfile, Quantity
+from rlsim.units import GIGA, MICROSECOND, TERA
+
+_BOUND_RATIO = 2.0
+"""How far compute and memory time must be apart for a case to count as bound by the larger."""
+_FEWEST_CASES = 3
+_EFFICIENCY_OPS = ("gemm", "decode_attention", "verify_attention", "prefill_attention", "moe")
+_PRECISION = "bf16"
+
+
+@dataclass(frozen=True)
+class HostSeconds:
+    """Host seconds of one launch, of a launch inside a replayed graph, of a replay, and to enqueue parts of an eager
+    step (None where the device was not asked).
+    """
+
+    launch_eager_s: float
+    launch_in_graph_s: float
+    graph_replay_s: float
+    enqueue_layer_s: float | None = None
+    enqueue_draft_pass_s: float | None = None
+    enqueue_tail_s: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """Best rates that the cases reached, launch costs, and per operation the share of these rates that was achieved.
+
+    flops: best rate by precision. eager_launch_s: host seconds of an eager layer over the launches that the cost model
+    counts in one. training: share of the BF16 rate that the largest layer reached forward and with its backward pass,
+    and of the memory bandwidth that the largest optimizer step reached.
+    """
+
+    flops: Mapping[str, float]
+    memory_bytes_per_s: float
+    host_link_bytes_per_s: float | None
+    link_bytes_per_s: float | None
+    link_latency_s: float | None
+    eager_launch_s: float
+    host: HostSeconds
+    efficiency: Efficiencies
+    training: Mapping[str, float]
+
+    def text(self) -> str:
+        """The rates in a few lines."""
+        rates = ", ".join(f"{precision} {rate / TERA:.3g} TFLOP/s" for precision, rate in self.flops.items())
+        launch = f"eager launch {self.eager_launch_s / MICROSECOND:.1f} us"
+        lines = [f"measured: {rates}, memory {self.memory_bytes_per_s / GIGA:.4g} GB/s, {launch}"]
+        if self.training:
+            shares = ", ".join(f"{name} {share:.2f}" for name, share in self.training.items())
+            lines.append(f"training, share of these rates: {shares}")
+        return "\n".join(lines)
+
+
+def rates_of(measured: Measurements) -> DeviceRates:
+    """Rates and shares from the cases. Raises InputError where copies, launches or matrix products are missing."""
+    rates = {precision: _best_product(measured, precision) for precision in (_PRECISION, "fp8")}
+    flops = {precision: rate for precision, rate in rates.items() if rate is not None}
+    cache = measured.metadata.l2_bytes or 0
+    bandwidth = _best_bytes([record for record in measured.of("device_copy") if record.case.number("bytes") > cache])
+    if bandwidth is None or _PRECISION not in flops:
+        raise InputError("the measurements lack a BF16 matrix product or a copy in device memory")
+    host = _host(measured)
+    return DeviceRates(
+        flops=flops,
+        memory_bytes_per_s=bandwidth,
+        host_link_bytes_per_s=_best_bytes(measured.of("host_to_device")),
+        link_bytes_per_s=_best_bytes(measured.of("all_gather")),
+        link_latency_s=min((record.seconds for record in measured.of("all_reduce")), default=None),
+        eager_launch_s=_launch_s(host, measured.metadata.device_type),
+        host=host,
+        efficiency=_efficiency(measured, flops, bandwidth),
+        training=_training(measured, flops[_PRECISION], bandwidth),
+    )
+
+
+def _best_bytes(records: Sequence[Measurement]) -> float | None:
+    return max((record.case.bytes / record.seconds for record in records), default=None)
+
+
+def _best_product(measured: Measurements, precision: str) -> float | None:
+    chosen = (record for record in measured.of("gemm") if record.case.text("dtype") == precision)
+    return max((record.case.flops / record.seconds for record in chosen), default=None)
+
+
+def _training(measured: Measurements, flops: float, bandwidth: float) -> Mapping[str, float]:
+    layers = sorted(measured.of("layer_forward", "layer_forward_backward"), key=lambda record: record.case.flops)
+    shares = {record.case.op: record.case.flops / record.seconds / flops for record in layers}
+    for record in sorted(measured.of("optimizer_step"), key=lambda record: record.case.bytes):
+        shares["optimizer_step"] = record.case.bytes / record.seconds / bandwidth
+    return {op: round(share, 4) for op, share in shares.items()}
+
+
+def _host(measured: Measurements) -> HostSeconds:
+    seconds: dict[str, float] = {}
+    for record in measured.of("launch_eager", "launch_in_graph", "graph_replay"):
+        seconds[f"{record.case.op}_s"] = record.seconds
+    for record in measured.of("host_enqueue"):
+        seconds[f"enqueue_{record.case.text('part')}_s"] = record.seconds
+    try:
+        return HostSeconds(**{name: float(f"{value:.4g}") for name, value in seconds.items()})
+    except TypeError as error:
+        raise InputError("the measurements lack launches or the replay of a graph") from error
+
+
+def _launch_s(host: HostSeconds, device_type: str) -> float:
+    """Host seconds of one launch as the cost model counts them; on a CPU, where host and device are one, of a smallest
+    kernel.
+    """
+    if device_type != "cuda" or host.enqueue_layer_s is None:
+        return host.launch_eager_s
+    return host.enqueue_layer_s / (ATTENTION_LAUNCHES + DENSE_LAUNCHES)
+
+
+def _efficiency(measured: Measurements, flops: Mapping[str, float], bandwidth: float) -> Efficiencies:
+    """Share of the best rates, by operation and precision, of the cases bound by each."""
+    found: dict[str, dict[str, Efficiency]] = {}
+    for op in _EFFICIENCY_OPS:
+        for precision, rate in flops.items():
+            records = [r for r in measured.of(op) if (r.case.text("dtype") or _PRECISION) == precision]
+            if records:
+                found.setdefault(op, {})[precision] = _shares(records, rate, bandwidth)
+    return found
+
+
+def _shares(records: Sequence[Measurement], rate: float, bandwidth: float) -> Efficiency:
+    seconds = np.array([record.seconds for record in records])
+    compute = np.array([record.case.flops for record in records]) / rate
+    memory = np.array([record.case.bytes for record in records]) / bandwidth
+    small = float(np.median(np.sort(seconds)[:_FEWEST_CASES]))
+
+    def share(ideal: FloatArray, other: FloatArray, quantile: float) -> float | None:
+        chosen = (ideal > _BOUND_RATIO * other) & (seconds > _BOUND_RATIO * small)
+        if chosen.sum() < _FEWEST_CASES:
+            return None
+        return round(float(np.quantile(np.minimum(ideal[chosen] / seconds[chosen], 1.0), quantile)), 4)
+
+    computed, moved = ([share(*pair, q) for q in (0.5, 0.9)] for pair in ((compute, memory), (memory, compute)))
+    return Efficiency(computed[0], computed[1], moved[0], moved[1], float(f"{small:.4g}"))
+
+
+def profile_of(
+    name: str, tables: str, rates: DeviceRates, metadata: Metadata, own_tables: bool = False
+) -> HardwareProfile:
+    """Profile of the device: a shipped one of that name with the host link as measured, else one made of measurements.
+
+    A shipped profile keeps its launch cost, which an engine's own kernels showed: a bare torch loop launches faster.
+
+    tables: what the profile names as its tables, a system under calibration/ or a folder; a shipped profile keeps the
+    imported ones unless ``own_tables``. Rates of a shipped profile stay those of the datasheet, since tables are shares
+    of them.
+    """
+    of = _Origins(metadata)
+    if name not in catalogue("hardware_profiles"):
+        return _unknown_profile(name, tables, rates, metadata)
+    shipped = load_profile(name)
+    if rates.host_link_bytes_per_s:
+        link = of.known(rates.host_link_bytes_per_s, "pinned copy")
+        shipped = shipped.model_copy(update={"host_link_bandwidth_bytes_per_s": link})
+    return shipped.model_copy(update={"operator_tables": tables}) if own_tables else shipped
+
+
+class _Origins:
+    """Quantities with their origin: measured here, or assumed for a reason."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._origin = f"rlsim calibrate on {metadata.device}, torch {metadata.torch}, {metadata.date[:10]}"
+
+    def known(self, value: float, what: str) -> Quantity:
+        return Quantity(value=float(f"{value:.6g}"), source="measured", ref=f"{self._origin}: {what}")
+
+    def assumed(self, value: float, reason: str) -> Quantity:
+        return Quantity(value=value, source="assumed", ref=reason)
+
+    def either(self, value: float | None, what: str, fallback: float, reason: str) -> Quantity:
+        return self.known(value, what) if value else self.assumed(fallback, reason)
+
+
+def _unknown_profile(name: str, tables: str, measured: DeviceRates, metadata: Metadata) -> HardwareProfile:
+    of = _Origins(metadata)
+    bandwidth, bf16 = measured.memory_bytes_per_s, measured.flops[_PRECISION]
+    return HardwareProfile(
+        name=name,
+        description=f"{metadata.device}, measured by rlsim",
+        host_cpu=metadata.host_cpu,
+        operator_tables=tables,
+        memory_bytes=Quantity(
+            value=metadata.device_memory_bytes, source="measured", ref="memory of the device as torch reports it"
+        ),
+        memory_bandwidth_bytes_per_s=of.known(bandwidth, "best copy in device memory, bytes read and written"),
+        bf16_flops=of.known(bf16, "best BF16 matrix product"),
+        fp8_flops=of.either(measured.flops.get("fp8"), "best FP8 matrix product", bf16, "no FP8 unit: the BF16 rate"),
+        **_fabric_quantities(of, measured, metadata.device_count),
+        host_memory_bytes=of.known(metadata.host_memory_bytes, "as the operating system reports it"),
+        host_link_bandwidth_bytes_per_s=of.either(
+            measured.host_link_bytes_per_s, "pinned copy to the device", bandwidth, "the device is the host"
+        ),
+        l2_bytes=of.either(
+            metadata.l2_bytes, "as torch reports it", CPU_CACHE_BYTES, "typical cache share of a server CPU"
+        ),
+        power_w=of.assumed(200.0, "typical package power of a server CPU or GPU; set your own"),
+        price_per_gpu_hour_usd=of.assumed(1.0, "round default, no offer; set your own"),
+        eager_launch_s=of.known(
+            measured.eager_launch_s, "host time of an eager layer by the launches in it; on a CPU a smallest kernel"
+        ),
+    )
+
+
+def _fabric_quantities(of: _Origins, measured: DeviceRates, count: int) -> dict[str, Quantity]:
+    """Links between the devices of the machine as measured where it has several; the network is never measured."""
+    no_fabric = "one machine was measured; set the figure of your network"
+    rate, latency = measured.link_bytes_per_s, measured.link_latency_s
+    return {
+        "nvlink_bandwidth_bytes_per_s": of.either(
+            rate, "best all-gather between the devices", measured.memory_bytes_per_s, "one device: its own memory"
+        ),
+        "nvlink_domain_gpus": of.known(count, "devices of the machine"),
+        "gpus_per_node": of.known(count, "devices of the machine"),
+        "nvlink_latency_s": of.either(
+            latency, "smallest all-reduce between the devices", measured.eager_launch_s, "one device: its launch cost"
+        ),
+        "network_bandwidth_bytes_per_s": of.assumed(1.25e9, f"10 Gb/s Ethernet; {no_fabric}"),
+        "network_latency_s": of.assumed(5e-5, f"round trip of an Ethernet switch; {no_fabric}"),
+    }

@@ -1,0 +1,94 @@
+"""``rlsim calibrate``: measure a device, import measured tables, or fit global parameters to measured steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rlsim.cli import options as o
+from rlsim.cli.output import print_answer
+from rlsim.datafiles import data_folder
+from rlsim.errors import InputError
+from rlsim.outputs import staged_folder
+
+
+def calibrate(
+    origin: o.OriginOption = None,
+    system: o.SystemOption = "gb200",
+    backend: o.BackendOption = "vllm",
+    only_list: o.ListOption = False,
+    device: o.DeviceOption = None,
+    cases: o.CasesOption = None,
+    quick: o.QuickOption = False,
+    restart: o.RestartOption = False,
+    measurements: o.MeasurementsOption = None,
+    merge_over: o.MergeOption = None,
+    steps: o.StepTableOption = None,
+    name: o.ResultNameOption = None,
+    out: o.CalibrationOption = None,
+) -> None:
+    """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps.
+
+    --device measures this machine (operators, host, engine steps) and checks the cost model against engine steps
+    that no table holds; --cases writes what another machine is to measure. --from aiconfigurator imports measured
+    tables (extra 'aic'). --from-steps fits the few global parameters that no operator table holds to RL steps that
+    you measured; name the result in simulation.parameters.
+    """
+    ways = [origin is not None, device is not None or cases is not None, measurements is not None]
+    if sum([*ways, steps is not None]) != 1:
+        raise InputError("calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps")
+    if cases is not None:
+        print_answer(_write_cases(device or "cuda", quick, cases))
+    elif origin is not None:
+        print_answer(_import(system, backend, only_list, out))
+    elif device is not None:
+        print_answer(_measure(device, quick, restart, name, out))
+    elif measurements is not None:
+        print_answer(_fit_measurements(measurements, name, merge_over, out))
+    elif steps is not None:
+        print_answer(_fit_steps(steps, name, out))
+
+
+def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str:
+    from rlsim.calibration.aiconfigurator import import_tables, list_systems
+
+    if only_list:
+        return "\n".join(f"{name:20s} {engine:8s} {version}" for name, engine, version in list_systems())
+    target = out or data_folder("calibration")
+    with staged_folder(target) as folder:
+        report = import_tables(system, backend, folder)
+    return replace(report, folder=target / report.system / report.backend).text()
+
+
+def _write_cases(device: str, quick: bool, cases: Path) -> str:
+    from rlsim.calibration.calibrate import write_case_list
+
+    return write_case_list(device, quick, cases)
+
+
+def _measure(device: str, quick: bool, restart: bool, name: str | None, out: Path | None) -> str:
+    from rlsim.calibration.calibrate import calibrate_device
+
+    folder = out or Path("calibration_" + device.replace(":", "_"))
+    return calibrate_device(device, folder, quick, resume=not restart, name=name).text
+
+
+def _fit_measurements(measurements: Path, name: str | None, merge_over: str | None, out: Path | None) -> str:
+    from rlsim.calibration.calibrate import calibrate_measurements
+
+    folder = out or (measurements if measurements.is_dir() else measurements.parent)
+    return calibrate_measurements(measurements, folder, name, merge_over).text
+
+
+def _fit_steps(table: Path, name: str | None, out: Path | None) -> str:
+    import sys
+
+    from rlsim.validation.fit_steps import fit_steps, to_yaml
+
+    tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
+    found = fit_steps(table, name=name, tell=tell)
+    if out is None:
+        return f"{found.text()}\n\n{to_yaml(found.parameters)}"
+    with staged_folder(out.parent) as folder:
+        (folder / out.name).write_text(to_yaml(found.parameters), encoding="utf-8")
+    return f"{found.text()}\n\nwritten: {out}; use it with --set simulation.parameters={out}"

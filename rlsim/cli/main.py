@@ -1,0 +1,100 @@
+"""The program ``rlsim``: its commands, and how it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from rlsim.cli import calibrate, planning, project, validate
+from rlsim.datafiles import shown_path
+from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
+
+BAD_INPUT = 2
+"""Exit code of bad input and of infeasible configurations; 0 is done, 1 a bug."""
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for words that it cannot take; the class itself has no public name."""
+
+EXAMPLES = """Performance simulator and capacity planner for RL post-training of LLMs.
+
+Projects a whole RL step (rollout, log-probs, training, weight transfer) on a GPU cluster from measured operator
+tables, and says what speculative decoding and asynchronous execution would change, why, and how far to trust it.
+
+\b
+Examples:
+  rlsim project quickstart                           a scenario that comes with rlsim, by name
+  rlsim project my.yaml --out results                also writes projection.json, pictures, timeline
+  rlsim project qwen235b_512 --set engine.tensor_parallel=4 --set speculation.draft_length=5 \\
+                             --set speculation.acceptance_length=3.6
+  rlsim project quickstart --set speculation.method=none --json
+  rlsim models show qwen3-8b;  rlsim hardware show gb200_nvl72
+
+\b
+Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message on stderr), 1 a bug.
+"""
+
+app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+for command in (
+    project.project,
+    project.schema,
+    validate.validate,
+    planning.sweep,
+    planning.plan,
+    planning.sensitivity,
+    planning.compare,
+    calibrate.calibrate,
+):
+    app.command()(command)
+app.add_typer(project.models, name="models")
+app.add_typer(project.hardware, name="hardware")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from rlsim import __version__
+
+        typer.echo(f"rlsim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Options of rlsim itself."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit code: 0 done, 2 bad input or infeasible, 1 a bug.
+
+    argv: arguments without the program's name; default those of the process.
+    """
+    try:
+        code = app(args=argv, prog_name="rlsim", standalone_mode=False)
+    except RlsimError as error:
+        _fail(str(error))
+    except USAGE_ERROR as error:
+        _fail(_usage(error))
+    except OSError as error:
+        _fail(f"{shown_path(Path(error.filename))}: {error.strerror}" if error.filename else str(error))
+    sys.exit(code)
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the words on the command line; the whole help where there are none."""
+    if error.ctx is None:
+        return str(error.format_message())
+    if error.message == error.ctx.get_help():
+        print(error.message, file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    return f"{shortened(error.format_message(), 400)} (see {error.ctx.command_path} --help)"
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"rlsim: {shortened(message, MESSAGE_CHARACTERS)}", file=sys.stderr)
+    sys.exit(BAD_INPUT)

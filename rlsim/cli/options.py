@@ -1,0 +1,167 @@
+"""Every argument and option of the command line, once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a bundled one's name.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, or a path.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a scenario key, such as cluster.num_gpus=64. Repeatable."
+    ),
+]
+BriefOption = Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")]
+SetFirstOption = Annotated[
+    list[str] | None, typer.Option("--set-a", metavar="KEY=VALUE", help="Override a key of A only. Repeatable.")
+]
+SetSecondOption = Annotated[
+    list[str] | None, typer.Option("--set-b", metavar="KEY=VALUE", help="Override a key of B only. Repeatable.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Also write the results into this folder.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of every draw (simulation.seed).")]
+ReplicationsOption = Annotated[
+    int | None,
+    typer.Option("--replications", metavar="N", help="Repetitions behind the intervals (simulation.replications)."),
+]
+
+FirstArgument = Annotated[str, typer.Argument(metavar="A", help="A scenario file or a bundled one's name.")]
+SecondArgument = Annotated[str, typer.Argument(metavar="B", help="Another one.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another sweep in --out.")]
+JobsOption = Annotated[int | None, typer.Option("--jobs", metavar="N", help="Local processes; default all cores.")]
+DaskOption = Annotated[
+    str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on this Dask scheduler, such as tcp://host:8786.")
+]
+VaryOption = Annotated[
+    list[str] | None,
+    typer.Option("--vary", metavar="KEY=VALUES", help="Axis: a,b,c or 1:8 or 1:16:2 or 64..1024x2. Repeatable."),
+]
+CellReplicationsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--replications", metavar="N", min=1, help="Replications per cell; default 3, or the scenario's if less."
+    ),
+]
+RunStepsOption = Annotated[
+    int | None,
+    typer.Option("--run-steps", metavar="N", min=1, help="Also time, cost and energy of a run of N steps."),
+]
+UncertainOption = Annotated[
+    list[str] | None,
+    typer.Option("--uncertain", metavar="KEY=LOW:HIGH", help="Range of an uncertain key. Repeatable."),
+]
+SamplesOption = Annotated[int, typer.Option("--samples", metavar="N", help="Simulated points.")]
+
+ObjectiveOption = Annotated[
+    str,
+    typer.Option(
+        "--objective",
+        metavar="NAME",
+        help="step_time, tokens_per_s, steps_per_day, time_to_n_steps, cost_per_step, energy_per_step or gpus.",
+    ),
+]
+GpusOption = Annotated[
+    str | None, typer.Option("--gpus", metavar="VALUES", help="Cluster sizes, as in --vary; default the scenario's.")
+]
+StalenessOption = Annotated[
+    int | None,
+    typer.Option("--max-staleness", metavar="N", min=0, help="Largest policy lag; default the scenario's, at least 1."),
+]
+StepsOption = Annotated[int | None, typer.Option("--steps", metavar="N", help="Steps of the run.")]
+DeadlineOption = Annotated[
+    float | None, typer.Option("--deadline-hours", metavar="H", help="Longest run of --steps steps.")
+]
+BudgetOption = Annotated[float | None, typer.Option("--budget-usd", metavar="USD", help="Price of a run of --steps.")]
+TargetOption = Annotated[
+    float | None, typer.Option("--target-step-s", metavar="S", help="With --objective gpus: step time to reach.")
+]
+DEFAULT_HEADROOM = 0.1
+"""Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
+HeadroomOption = Annotated[
+    float,
+    typer.Option("--memory-headroom", metavar="SHARE", min=0.0, max=0.99, help="Share of memory that must stay free."),
+]
+DomainOption = Annotated[
+    bool, typer.Option("--any-domain", help="Let tensor and expert parallelism leave the NVLink domain.")
+]
+DrafterOption = Annotated[
+    list[str] | None,
+    typer.Option("--drafter", metavar="METHOD:FIRST[:DECAY]", help="A further drafter by its acceptance. Repeatable."),
+]
+SearchOption = Annotated[str, typer.Option("--search", metavar="HOW", help="auto, exhaustive or optuna.")]
+DrawsOption = Annotated[
+    int | None, typer.Option("--draws", metavar="N", min=0, help="Draws behind the ranking confidence; 0 for none.")
+]
+
+TableArgument = Annotated[
+    Path | None, typer.Argument(metavar="TABLE.csv", help="Measured steps, one per row.", show_default=False)
+]
+PublishedOption = Annotated[bool, typer.Option("--published", help="All published tables that come with rlsim.")]
+IterationsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--sweep", metavar="FILE", help="Also compare a sweep of engine iterations (batch, seq, gamma). Repeatable."
+    ),
+]
+FilesOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV and pictures into this folder.")
+]
+DrawSeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of every draw.")]
+RowReplicationsOption = Annotated[
+    int, typer.Option("--replications", metavar="N", min=1, max=800, help="Repetitions behind the intervals.")
+]
+DateOption = Annotated[
+    str | None,
+    typer.Option("--date", metavar="YYYY-MM-DD", help="Date printed in the accuracy document; default today."),
+]
+AccuracyOption = Annotated[
+    Path | None,
+    typer.Option("--write-accuracy", metavar="FILE", help="--published: write the document of all rows there."),
+]
+
+
+class Origin(StrEnum):
+    """Packages that measured tables can be imported from."""
+
+    AICONFIGURATOR = "aiconfigurator"
+
+
+OriginOption = Annotated[Origin | None, typer.Option("--from", help="Import the measured tables of a package.")]
+SystemOption = Annotated[str, typer.Option(metavar="NAME", help="--from: system; --list shows them.")]
+BackendOption = Annotated[str, typer.Option(metavar="ENGINE", help="--from: engine the tables were made with.")]
+ListOption = Annotated[bool, typer.Option("--list", help="--from: list systems, engines, versions; write nothing.")]
+DeviceOption = Annotated[
+    str | None, typer.Option(metavar="DEVICE", help="Measure cpu, cuda or cuda:N (needs PyTorch).")
+]
+QuickOption = Annotated[bool, typer.Option("--quick", help="--device: about a minute instead of ten.")]
+RestartOption = Annotated[bool, typer.Option("--restart", help="--device: forget what was measured before.")]
+CasesOption = Annotated[
+    Path | None,
+    typer.Option("--cases", metavar="FILE", help="Write what `python -m bench` measures on --device (cuda)."),
+]
+MeasurementsOption = Annotated[
+    Path | None,
+    typer.Option("--from-measurements", metavar="DIR", help="Make tables of what `python -m bench` wrote."),
+]
+ResultNameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the profile or parameters.")]
+MergeOption = Annotated[
+    str | None,
+    typer.Option("--merge-over", metavar="ENGINE", help="--from-measurements: lay the rows over imported tables."),
+]
+StepTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-steps", metavar="TABLE.csv", help="Fit host, training and refit parameters to measured steps."
+    ),
+]
+CalibrationOption = Annotated[
+    Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps) to write.")
+]

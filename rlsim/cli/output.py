@@ -1,0 +1,25 @@
+"""How answers reach standard output; a stream that fails is one message."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+from rlsim.errors import InputError
+
+
+def print_answer(text: str) -> None:
+    """Print ``text`` with one newline at its end; a reader that stopped listening (``| head``) is no error.
+
+    Characters that the stream's encoding lacks appear as their escapes.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        print(text.rstrip("\n"), flush=True)
+    except OSError as error:
+        # What is still buffered must go somewhere, or the interpreter fails once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output: {error.strerror}") from error

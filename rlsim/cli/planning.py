@@ -1,0 +1,188 @@
+"""``rlsim sweep``, ``plan``, ``sensitivity`` and ``compare``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlsim.cli import options as o
+from rlsim.cli.output import print_answer
+from rlsim.outputs import staged_folder
+
+if TYPE_CHECKING:
+    from rlsim.planning.objective import Objective
+    from rlsim.planning.results import Plan
+    from rlsim.planning.space import SearchLimits
+    from rlsim.schema.scenario import Scenario
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2, allow_nan=False)
+
+
+def sweep(
+    scenario: o.ScenarioArgument,
+    vary: o.VaryOption = None,
+    overrides: o.SetOption = None,
+    replications: o.CellReplicationsOption = None,
+    run_steps: o.RunStepsOption = None,
+    jobs: o.JobsOption = None,
+    dask: o.DaskOption = None,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+    overwrite: o.OverwriteOption = False,
+) -> None:
+    """Project a grid of scenarios, each against its baseline, all on equal work.
+
+    Any scenario key can be an axis; keys joined by commas take the same value. Further keys: k (drafted tokens
+    under the scenario's acceptance process, 0 for none), lag (0 synchronous, else asynchronous), generation_share
+    (split). --out DIR writes results.csv, results.parquet and pictures; an interrupted sweep into the same folder
+    goes on where it stopped.
+    """
+    from rlsim.loading import load_scenario
+    from rlsim.planning.sweep import sweep as run
+    from rlsim.planning.text import render_sweep
+
+    base = load_scenario(scenario, overrides or ())
+    result = run(
+        base,
+        vary or (),
+        replications=replications,
+        run_steps=run_steps,
+        jobs=jobs,
+        dask=dask,
+        out=out,
+        overwrite=overwrite,
+    )
+    print_answer(_json(result.as_dict()) if as_json else render_sweep(result))
+
+
+def plan(
+    scenario: o.ScenarioArgument,
+    overrides: o.SetOption = None,
+    objective: o.ObjectiveOption = "step_time",
+    gpus: o.GpusOption = None,
+    max_staleness: o.StalenessOption = None,
+    steps: o.StepsOption = None,
+    deadline_hours: o.DeadlineOption = None,
+    budget_usd: o.BudgetOption = None,
+    target_step_s: o.TargetOption = None,
+    memory_headroom: o.HeadroomOption = o.DEFAULT_HEADROOM,
+    any_domain: o.DomainOption = False,
+    drafter: o.DrafterOption = None,
+    search: o.SearchOption = "auto",
+    draws: o.DrawsOption = None,
+    jobs: o.JobsOption = None,
+    dask: o.DaskOption = None,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+) -> None:
+    """Find the best configuration under constraints.
+
+    Searches engine and trainer layouts, split, policy lag and speculation jointly; says what is about as good,
+    what limits each plan, cost against time, and how sure the order is. --out DIR writes ranked.csv, pareto.png,
+    plan.json and best.yaml, a scenario to project again.
+    """
+    from rlsim.loading import load_scenario
+    from rlsim.planning.plan import changes
+    from rlsim.planning.plan import plan as run
+    from rlsim.planning.text import render_plan
+
+    base = load_scenario(scenario, overrides or ())
+    wanted = _objective(objective, steps, deadline_hours, budget_usd, target_step_s)
+    limits = _limits(base, wanted, gpus, max_staleness, memory_headroom, not any_domain, drafter or [])
+    answer = run(base, objective=wanted, limits=limits, method=search, draws=draws, jobs=jobs, dask=dask)
+    if out is not None:
+        _write_plan(answer, out)
+    print_answer(_json(answer.as_dict()) if as_json else render_plan(answer, changes(base, answer.best)))
+
+
+def _objective(
+    measure: str, steps: int | None, deadline_hours: float | None, budget_usd: float | None, target_s: float | None
+) -> Objective:
+    from rlsim.planning.objective import SECONDS_PER_HOUR, Objective
+
+    deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
+    wanted = Objective(measure, steps, deadline_s, budget_usd, target_s)  # type: ignore[arg-type]
+    wanted.check()
+    return wanted
+
+
+def _limits(
+    scenario: Scenario,
+    objective: Objective,
+    gpus: str | None,
+    max_staleness: int | None,
+    memory_headroom: float,
+    same_domain: bool,
+    drafters: list[str],
+) -> SearchLimits:
+    from dataclasses import replace
+
+    from rlsim.planning.grammar import parse_sizes
+    from rlsim.planning.layouts import Drafter
+    from rlsim.planning.plan import default_limits
+
+    limits = default_limits(scenario, objective)
+    return replace(
+        limits,
+        sizes=parse_sizes(gpus) if gpus is not None else limits.sizes,
+        lags=tuple(range(max_staleness + 1)) if max_staleness is not None else limits.lags,
+        memory_headroom=memory_headroom,
+        same_domain=same_domain,
+        drafters=tuple(Drafter.parse(text) for text in drafters),
+    )
+
+
+def _write_plan(answer: Plan, out: Path) -> None:
+    from rlsim.planning.plan_files import write_plan
+
+    with staged_folder(out) as folder:
+        write_plan(answer, folder)
+
+
+def sensitivity(
+    scenario: o.ScenarioArgument,
+    overrides: o.SetOption = None,
+    uncertain: o.UncertainOption = None,
+    samples: o.SamplesOption = 200,
+    jobs: o.JobsOption = None,
+    dask: o.DaskOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Rank the uncertain inputs by what they contribute to the interval of the step.
+
+    Says which measurement is worth making next. The ranges of the inputs are assumptions, listed with the answer;
+    --uncertain replaces them. Needs the extra 'plan'.
+    """
+    from rlsim.loading import load_scenario
+    from rlsim.planning.sensitivity import sensitivity as run
+    from rlsim.planning.text import render_sensitivity
+
+    base = load_scenario(scenario, overrides or ())
+    answer = run(base, uncertain=uncertain or (), samples=samples, jobs=jobs, dask=dask)
+    print_answer(_json(answer.as_dict()) if as_json else render_sensitivity(answer))
+
+
+def compare(
+    first: o.FirstArgument,
+    second: o.SecondArgument,
+    overrides: o.SetOption = None,
+    first_overrides: o.SetFirstOption = None,
+    second_overrides: o.SetSecondOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Compare two scenarios: what differs in them, in their steps, and which phase explains it.
+
+    --set changes both, --set-a and --set-b one of them afterwards: A and B may be the same file.
+    """
+    from rlsim.loading import load_scenario
+    from rlsim.planning.compare import compare as run
+    from rlsim.planning.text import render_comparison
+
+    answer = run(
+        load_scenario(first, [*(overrides or ()), *(first_overrides or ())]),
+        load_scenario(second, [*(overrides or ()), *(second_overrides or ())]),
+    )
+    print_answer(_json(answer.as_dict()) if as_json else render_comparison(answer))

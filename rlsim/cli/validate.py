@@ -1,0 +1,105 @@
+"""``rlsim validate``: predicted beside measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlsim.cli import options as o
+from rlsim.cli.output import print_answer
+from rlsim.errors import InputError
+from rlsim.outputs import staged_folder
+from rlsim.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from rlsim.validation.validate import Validation
+
+
+def validate(
+    table: o.TableArgument = None,
+    published: o.PublishedOption = False,
+    sweep: o.IterationsOption = None,
+    as_json: o.JsonOption = False,
+    out: o.FilesOption = None,
+    write_accuracy: o.AccuracyOption = None,
+    seed: o.DrawSeedOption = 0,
+    replications: o.RowReplicationsOption = 4,
+    date: o.DateOption = None,
+) -> None:
+    """Predicted beside measured, row by row.
+
+    TABLE.csv needs id, model, gpu, num_gpus, on_off_policy, prompts_per_step, generations_per_prompt, max_seq_len,
+    avg_seq_len, total_step_time_s and the parallel sizes (gen_tp, train_tp, train_pp...). Rows that cannot be
+    simulated are listed with the reason. --out DIR writes validation.json, rows.csv, scatter.png, waterfall.png.
+    """
+    if sum([table is not None, published, bool(sweep) and not published]) != 1:
+        raise InputError("validate needs one of: TABLE.csv, --published, --sweep FILE (see rlsim validate --help)")
+    if not published and (write_accuracy is not None or date is not None):
+        raise InputError("--write-accuracy and --date belong to --published")
+    if table is not None:
+        print_answer(_table(table, as_json, out, seed, replications))
+    elif published:
+        print_answer(_published(as_json, out, write_accuracy, seed, replications, date, sweep or []))
+    else:
+        print_answer(_sweeps(sweep or [], as_json))
+
+
+def _table(table: Path, as_json: bool, out: Path | None, seed: int, replications: int) -> str:
+    from rlsim.validation.text import render
+    from rlsim.validation.validate import validate
+
+    with ProgressLine("rows") as progress:
+        result = validate(table, progress.reach, seed, replications)
+    if out is not None:
+        with staged_folder(out) as folder:
+            write_files(result, folder)
+    return result.to_json() if as_json else render(result)
+
+
+def _published(
+    as_json: bool,
+    out: Path | None,
+    accuracy: Path | None,
+    seed: int,
+    replications: int,
+    date: str | None,
+    sweeps: list[Path],
+) -> str:
+    from rlsim.validation.accuracy import accuracy_document, checked_date, today
+    from rlsim.validation.published import run_published
+
+    day = checked_date(date) if date is not None else today()
+    with ProgressLine("rows and cells") as progress:
+        answer = run_published(seed, replications, progress.reach, sweeps)
+    document = accuracy_document(answer, day)
+    if out is not None:
+        with staged_folder(out) as folder:
+            write_files(answer.steps, folder)
+            (folder / "published.json").write_text(answer.to_json(), encoding="utf-8")
+            (folder / "ACCURACY.md").write_text(document, encoding="utf-8")
+    if accuracy is not None:
+        with staged_folder(accuracy.parent) as folder:
+            (folder / accuracy.name).write_text(document, encoding="utf-8")
+    return answer.to_json() if as_json else answer.text()
+
+
+def _sweeps(files: list[Path], as_json: bool) -> str:
+    import json
+
+    from rlsim.validation.sweeps import iteration_sweep
+
+    results = [iteration_sweep(path) for path in files]
+    if as_json:
+        return json.dumps({"sweeps": [result.as_dict() for result in results]}, indent=2, allow_nan=False) + "\n"
+    return "\n\n".join(result.text() for result in results)
+
+
+def write_files(result: Validation, folder: Path) -> list[Path]:
+    """Write validation.json, rows.csv, scatter.png and waterfall.png into the existing ``folder``."""
+    from rlsim.validation.plots import scatter, waterfall
+
+    (folder / "validation.json").write_text(result.to_json(), encoding="utf-8")
+    (folder / "rows.csv").write_text(result.to_csv(), encoding="utf-8")
+    scatter(result, folder / "scatter.png")
+    waterfall(result, folder / "waterfall.png")
+    return [folder / name for name in ("validation.json", "rows.csv", "scatter.png", "waterfall.png")]

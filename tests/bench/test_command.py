@@ -1,0 +1,91 @@
+"""The measuring program: runs in a folder without rlsim, and says in one line what is missing."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bench
+from bench import BenchError
+from bench.cases import CaseList, read_cases, write_cases
+from bench.measurements import read_measurements
+
+EMPTY = {"schema": "rlsim.cases/1", "name": "x", "budget_s": 1, "target_spread": 0.1, "models": {}, "cases": []}
+BLOCK = "import sys, runpy\nfor name in {names!r}: sys.modules[name] = None\n"
+ENTRY = "sys.path[:0] = [{folder!r}]\nsys.argv[1:] = {arguments!r}\nrunpy.run_module('bench', run_name='__main__')"
+NOT_ON_THE_MEASURED_MACHINE = ["rlsim", "pydantic", "simpy", "scipy", "pyarrow", "yaml", "matplotlib", "typer"]
+
+
+def run(folder: Path, blocked: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    code = BLOCK.format(names=blocked) + ENTRY.format(folder=str(folder), arguments=[str(word) for word in arguments])
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def carried(tmp_path: Path, tiny: CaseList) -> Path:
+    """A folder that holds bench/ and a list of a few cases, and nothing else."""
+    shutil.copytree(Path(bench.__file__).parent, tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+    few = [case for case in tiny.cases if case.op in ("launch_eager", "rms_norm", "speculative_step")]
+    write_cases(tmp_path / "cases.json", replace(tiny, cases=few))
+    return tmp_path
+
+
+def test_the_folder_measures_alone(carried: Path) -> None:
+    options = ["--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "out"]
+    done = run(carried, NOT_ON_THE_MEASURED_MACHINE, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    measured = read_measurements(carried / "out" / "measurements.json")
+    assert [record.case for record in measured.of()] == read_cases(carried / "cases.json").cases
+    assert measured.models["tiny"].hidden == 256
+
+
+def test_without_torch_one_message_and_exit_code_2(carried: Path) -> None:
+    done = run(carried, ["torch"], "--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "out")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: measuring needs torch")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (carried / "out").exists()
+
+
+def test_an_unknown_device_is_exit_code_2(carried: Path) -> None:
+    done = run(carried, [], "--cases", carried / "cases.json", "--device", "npu", "--out", carried)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: unknown device 'npu'; use cpu, cuda or cuda:N\n"
+
+
+def test_a_folder_that_cannot_be_written_is_exit_code_2(carried: Path) -> None:
+    (carried / "file").write_text("")
+    done = run(carried, [], "--cases", carried / "cases.json", "--device", "cpu", "--out", carried / "file")
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read"),
+        ("{", "is no JSON"),
+        ("{}", "no list of cases"),
+        ("[" * 100_000, "is no JSON"),
+        (json.dumps({"schema": "rlsim.cases/1", "name": "x"}), "is damaged"),
+        (json.dumps({**EMPTY, "cases": [{"op": "gemm", "params": {}, "flops": "many"}]}), "flops is 'many'"),
+        (json.dumps({**EMPTY, "cases": [{"op": "gemm", "params": {}, "bytes": float("nan")}]}), "bytes is 'nan'"),
+        (json.dumps({**EMPTY, "models": {"m": {"hidden": 8}}}), "is damaged"),
+    ],
+)
+def test_a_list_of_cases_that_is_none_is_one_message(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "cases.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BenchError, match=message):
+        read_cases(path)
+
+
+def test_a_device_file_is_not_read() -> None:
+    with pytest.raises(BenchError, match="no regular file"):
+        read_cases(Path("/dev/zero"))

@@ -1,0 +1,115 @@
+"""A whole run on the CPU: complete, resumable after a kill, never leaving a bad file."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import BenchError, operators, run
+from bench import __file__ as bench_file
+from bench.cases import Case, CaseList
+from bench.measurements import Sample, read_measurements
+
+CHILD = """
+import sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+from conftest import TINY
+from bench.run import run
+if __name__ == "__main__":
+    run(TINY, "cpu", Path({out!r}), progress=False)
+"""
+
+
+def keys(path: Path) -> list[str]:
+    return [record.case.key for record in read_measurements(path).records]
+
+
+def start_child(tmp_path: Path, out: Path) -> subprocess.Popen[bytes]:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD.format(paths=[str(Path(__file__).parent), str(Path(bench_file).parents[1])], out=str(out)))
+    return subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+
+
+def test_a_killed_run_continues_and_ends_with_the_same_cells(tmp_path: Path, tiny: CaseList) -> None:
+    out, expected = tmp_path / "out", [case.key for case in tiny.cases]
+    journal = out / run.JOURNAL
+    child = start_child(tmp_path, out)
+    while child.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 10):
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    kept = journal.read_bytes().count(b"\n")
+    assert 10 <= kept < len(expected)
+    assert not (out / run.MEASUREMENTS).exists()
+
+    outcome = run.run(tiny, "cpu", out, progress=False)
+    assert outcome.measured_now == len(expected) - kept
+    assert keys(outcome.path) == expected
+    assert len(outcome.whole.of()) == len(expected)
+    assert all(record.seconds > 0 for record in outcome.whole.of())
+
+    again = run.run(tiny, "cpu", out, progress=False)
+    assert again.measured_now == 0
+    assert keys(again.path) == expected
+
+
+FEW = CaseList(
+    "few", 1.0, 0.03, {}, [Case("launch_eager", {}, 1.0, 8.0), Case("rms_norm", {"rows": 2, "width": 8}, 1.0, 8.0)]
+)
+
+
+def test_a_time_that_is_not_finite_never_replaces_a_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = run.run(FEW, "cpu", tmp_path, progress=False).path.read_bytes()
+    monkeypatch.setattr(run, "measure", lambda *_: Sample(float("nan"), 0.0, 0.0, 3, 0.0))
+    with pytest.raises(BenchError, match="nothing was overwritten"):
+        run.run(FEW, "cpu", tmp_path, resume=False, progress=False)
+    assert (tmp_path / run.MEASUREMENTS).read_bytes() == good
+
+
+def test_a_disturbed_cell_gets_one_second_look_and_the_calmer_sample_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [Sample(5.0, 1.0, 9.0, 3, 0.5), Sample(2.0, 2.0, 2.0, 7, 0.01), Sample(1.0, 1.0, 1.0, 7, 0.01)]
+    monkeypatch.setattr(run, "measure", lambda *_: samples.pop(0))
+    monkeypatch.setattr(run.Watch, "mark", lambda _, sample: sample)
+    records = run.run(FEW, "cpu", tmp_path, progress=False).whole.records
+    assert [record.seconds for record in records] == [1.0, 2.0]
+    assert samples == []
+
+
+def test_what_the_device_cannot_do_is_recorded_with_its_reason(tmp_path: Path) -> None:
+    product = Case("gemm", {"m": 1, "n": 16, "k": 16, "dtype": "fp8"})
+    outcome = run.run(replace(FEW, cases=[product]), "cpu", tmp_path, progress=False)
+    assert outcome.whole.of() == []
+    assert "1 cases not supported here: this device has no FP8 matrix product" in run.report_text(outcome)
+
+
+def test_an_operator_that_this_torch_lacks_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def missing(*_: object) -> None:
+        raise AttributeError("module 'torch' has no attribute '_grouped_mm'")
+
+    monkeypatch.setitem(operators.OPERATORS, "launch_eager", missing)
+    outcome = run.run(FEW, "cpu", tmp_path, progress=False)
+    refused = {record.case.op: record.unsupported for record in outcome.whole.records}
+    assert refused == {"launch_eager": "module 'torch' has no attribute '_grouped_mm'", "rms_norm": ""}
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:x", "cpu:0", ""])
+def test_an_unknown_device_is_refused(name: str) -> None:
+    with pytest.raises(BenchError, match="unknown device"):
+        run.open_device(name)
+
+
+def test_a_missing_gpu_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BenchError, match="no CUDA GPU here; use --device cpu"):
+        run.open_device("cuda")

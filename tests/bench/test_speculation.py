@@ -1,0 +1,157 @@
+"""The whole reference step: same law as plain decoding, caches consistent after rollback."""
+
+import itertools
+
+import pytest
+import torch
+from scipy.stats import chi2
+
+from bench.cases import ModelDims
+from bench.rejection import sampling_probabilities
+from bench.speculation import (
+    Sampling,
+    State,
+    Target,
+    prefill,
+    random_draft_head,
+    random_state,
+    random_target,
+    speculative_step,
+    target_forward,
+)
+
+CPU = torch.device("cpu")
+KERNELS = ("sdpa_masked", "sdpa_masked")
+DIMS = ModelDims(
+    hidden=16,
+    heads=4,
+    kv_heads=2,
+    head_dim=4,
+    width=24,
+    vocabulary=5,
+    layers=2,
+    qk_norm=1,
+    draft_width=16,
+    draft_vocabulary=4,
+)
+PROMPT = torch.tensor([[3, 1, 4]])
+FALSE_ALARM = 1e-4
+
+
+def model(seed: int) -> tuple[Target, object]:
+    generator = torch.Generator().manual_seed(seed)
+    return random_target(DIMS, CPU, torch.float32, generator), random_draft_head(DIMS, CPU, torch.float32, generator)
+
+
+def generate(seed: int, batch: int, new: int, k: int, sampling: Sampling) -> tuple[torch.Tensor, State]:
+    """At least ``new`` tokens [B, new] of every sequence, by speculative steps."""
+    target, head = model(seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    state = random_state(target, batch, 0, max(k, 1), capacity=PROMPT.shape[1] + (new + 1) * (k + 1) + 1)
+    first = prefill(target, head, state, PROMPT.expand(batch, -1), sampling, KERNELS[1], generator)
+    out = torch.full((batch, (new + 1) * (k + 1) + 1), -1)
+    out[:, 0] = first
+    filled = torch.ones(batch, dtype=torch.long)
+    while int(filled.min()) < new:
+        tokens, count = speculative_step(target, head, state, k, sampling, KERNELS, generator)
+        for position in range(k + 1):
+            rows = torch.nonzero(count > position)[:, 0]
+            out[rows, filled[rows] + position] = tokens[rows, position]
+        filled += count
+    return out[:, :new], state
+
+
+def next_token_law(seed: int, sequences: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """p(. | sequence) [N, V] by one plain forward over the whole sequence."""
+    target, _ = model(seed)
+    state = random_state(target, len(sequences), 0, 1, capacity=sequences.shape[1] + 1)
+    logits, _ = target_forward(target, state, sequences, state.lengths, KERNELS[1])
+    return sampling_probabilities(logits[:, -1], sampling.temperature, sampling.top_k, sampling.top_p)
+
+
+def joint_law(seed: int, new: int, sampling: Sampling) -> torch.Tensor:
+    """Probability [V**new] of every continuation of PROMPT under plain decoding."""
+    law = torch.ones(1, dtype=torch.float64)
+    for length in range(new):
+        prefixes = torch.tensor(list(itertools.product(range(DIMS.vocabulary), repeat=length)), dtype=torch.long)
+        sequences = torch.cat([PROMPT.expand(len(prefixes), -1), prefixes.view(len(prefixes), -1)], 1)
+        law = (law[:, None] * next_token_law(seed, sequences, sampling).double()).flatten()
+    return law
+
+
+@pytest.mark.parametrize(
+    ("k", "sampling"),
+    [
+        (0, Sampling()),
+        (3, Sampling()),
+        (2, Sampling(temperature=0.7, top_k=3)),
+        (3, Sampling(greedy_draft=True)),
+        (2, Sampling(top_p=0.8)),
+    ],
+)
+def test_generated_text_follows_the_targets_joint_law(k: int, sampling: Sampling) -> None:
+    batch, new, seed = 8_000, 3, 11 + k
+    tokens, _ = generate(seed, batch, new, k, sampling)
+    cells = (tokens * DIMS.vocabulary ** torch.arange(new - 1, -1, -1)).sum(1)
+    counts = torch.bincount(cells, minlength=DIMS.vocabulary**new).double()
+    expected = joint_law(seed, new, sampling) * batch
+    assert counts[expected == 0].sum() == 0
+    rare = expected < 5.0
+    counts = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    kept = expected > 0
+    statistic = ((counts - expected)[kept] ** 2 / expected[kept]).sum().item()
+    assert statistic < chi2.isf(FALSE_ALARM, int(kept.sum()) - 1)
+
+
+def test_greedy_decoding_is_the_same_text_for_every_draft_length() -> None:
+    sampling = Sampling(temperature=0.0, greedy_draft=True)
+    plain, _ = generate(21, 4, 12, 0, sampling)
+    for k in (1, 3, 5):
+        speculative, _ = generate(21, 4, 12, k, sampling)
+        assert torch.equal(speculative, plain), k
+
+
+def test_cache_after_rollback_equals_a_fresh_forward_over_the_accepted_tokens() -> None:
+    batch, new, k, seed = 8, 9, 3, 31
+    target, _ = model(seed)
+    tokens, state = generate(seed, batch, new, k, Sampling())
+    settled = PROMPT.shape[1] + new - 1
+    sequences = torch.cat([PROMPT.expand(batch, -1), tokens], 1)[:, :settled]
+    fresh = random_state(target, batch, 0, 1, capacity=settled)
+    target_forward(target, fresh, sequences, fresh.lengths, KERNELS[1])
+    for used, expected in zip(state.target_cache, fresh.target_cache, strict=True):
+        assert torch.allclose(used.keys[:, :settled], expected.keys, atol=1e-4)
+        assert torch.allclose(used.values[:, :settled], expected.values, atol=1e-4)
+
+
+def test_length_advances_by_what_was_emitted() -> None:
+    target, head = model(41)
+    state = random_state(target, 16, 10, 4, capacity=64)
+    before = state.lengths.clone()
+    _, count = speculative_step(target, head, state, 4, Sampling(), KERNELS)
+    assert torch.equal(state.lengths, before + count)
+    assert ((count >= 1) & (count <= 5)).all()
+
+
+def test_mixture_of_experts_target_steps_and_is_finite() -> None:
+    dims = ModelDims(
+        hidden=16,
+        heads=4,
+        kv_heads=2,
+        head_dim=4,
+        width=8,
+        vocabulary=7,
+        layers=1,
+        experts=6,
+        top_k=2,
+        draft_width=16,
+        draft_vocabulary=7,
+    )
+    generator = torch.Generator().manual_seed(51)
+    target = random_target(dims, CPU, torch.float32, generator)
+    head = random_draft_head(dims, CPU, torch.float32, generator)
+    state = random_state(target, 5, 6, 2, capacity=16)
+    tokens, _ = speculative_step(target, head, state, 2, Sampling(), KERNELS, generator)
+    assert ((tokens >= 0) & (tokens < 7)).all()
+    assert torch.isfinite(state.features).all()

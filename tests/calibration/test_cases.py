@@ -1,0 +1,61 @@
+"""Lists of cases: complete, without duplicates, within their bounds, with the least work of each case."""
+
+import pytest
+
+from bench.cases import COLLECTIVES, ENQUEUE_CONTEXT, read_cases, write_cases
+from bench.operators import OPERATORS
+from rlsim.calibration.case_axes import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, CaseAxes
+from rlsim.calibration.cases import DISTRIBUTIONS, case_list, cases_of, dims_of, gemm, moe, prefill_attention
+from rlsim.calibration.selfcheck import card_of
+from rlsim.hardware.cards import load_card
+from rlsim.schema.drafter import default_eagle3_draft
+from rlsim.schema.engine import Engine
+
+AXES = [(GPU_QUICK, True), (GPU_FULL, True), (CPU_QUICK, False), (CPU_FULL, False)]
+
+
+@pytest.mark.parametrize(("axes", "on_gpu"), AXES)
+def test_lists_are_complete_and_without_duplicates(axes: CaseAxes, on_gpu: bool) -> None:
+    cases = cases_of(axes, on_gpu).cases
+    assert len({case.key for case in cases}) == len(cases)
+    linked = {"host_to_device", "device_to_host"}
+    assert {case.op for case in cases} == set(OPERATORS) | set(COLLECTIVES) if on_gpu else set(OPERATORS) - linked
+    cached = [case for case in cases if "attention" in case.op and "context" in case.params]
+    assert all(case.number("batch") * case.number("context") <= axes.max_cached_tokens for case in cached)
+    assert min(axes.contexts) >= ENQUEUE_CONTEXT
+
+
+def test_engine_steps_are_measured_at_points_that_no_operator_was_measured_at() -> None:
+    for axes in (GPU_FULL, CPU_QUICK, CPU_FULL):
+        assert {context for _, _, context in axes.composites}.isdisjoint({1 + c for c in axes.contexts})
+        assert {batch for batch, _, _ in axes.composites} - set(axes.batches)
+
+
+def test_declared_work() -> None:
+    dims, mixture = dims_of(load_card("qwen3-8b")), dims_of(load_card("qwen3-30b-a3b"))
+    product = gemm(8, 4096, 4096)
+    assert (product.flops, product.bytes) == (2 * 8 * 4096**2, 2 * (4096**2 + 2 * 8 * 4096))
+    assert prefill_attention(1, 2, dims).flops == 2 * 4 * dims.heads * dims.head_dim
+    weights = 3 * mixture.hidden * mixture.width
+    assert moe(1, mixture, "balanced").flops == pytest.approx(2 * 8 * weights)
+    assert moe(4096, mixture, "balanced").bytes > 128 * 2 * weights
+
+
+def test_routing_is_measured_as_scenarios_can_name_it() -> None:
+    named = Engine.model_json_schema()["properties"]["expert_balance"]["enum"]
+    assert set(DISTRIBUTIONS) == set(named)
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b", "llama-3.1-70b"])
+def test_dimensions_are_those_of_the_model_card(name: str) -> None:
+    card = load_card(name)
+    dims, again = dims_of(card), card_of(dims_of(card))
+    for key in ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size", "qk_norm", "moe"):
+        assert getattr(again, key) == getattr(card, key), key
+    assert dims.draft_layer.width == default_eagle3_draft(card).intermediate_size
+
+
+def test_a_list_survives_its_file(tmp_path) -> None:
+    wanted = case_list("cpu", True)
+    write_cases(tmp_path / "cases.json", wanted)
+    assert read_cases(tmp_path / "cases.json") == wanted

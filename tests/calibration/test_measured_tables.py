@@ -1,0 +1,216 @@
+"""From measurements to tables and a profile, on times that follow a known roofline."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bench.cases import Case, CaseList
+from bench.measurements import Measurement, Measurements, Metadata, Sample, read_measurements, write_measurements
+from rlsim.calibration.calibrate import calibrate_measurements, profile_name
+from rlsim.calibration.case_axes import CPU_QUICK
+from rlsim.calibration.cases import case_list, collectives, engine_step
+from rlsim.calibration.comparison import compare
+from rlsim.calibration.measured_tables import make_tables
+from rlsim.calibration.selfcheck import CheckedPoint, SelfCheck, card_of, check_text
+from rlsim.costs.fabric import Fabric
+from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, elementwise
+from rlsim.costs.operators import KERNEL_FLOOR_S, Operators
+from rlsim.errors import InputError
+from rlsim.hardware.profile import load_profile
+from rlsim.hardware.tables import OperatorTables
+
+NODE = ("gpus_per_node", "nvlink_domain_gpus")
+FLOPS, BANDWIDTH, FLOOR_S = 2e12, 1e11, 1e-6
+CPU = Metadata(
+    benchmark_version="abc", cases="custom", date="2026-01-02T03:04:05+00:00", device="Some CPU", device_type="cpu",
+    device_count=1, device_memory_bytes=2**34, host_memory_bytes=2**34, host_cpu="Some CPU", torch="2.13.0",
+)  # fmt: skip
+SOME_GPU = replace(CPU, device="Some GPU", device_type="cuda")
+
+
+def roofline(flops: float, moved: float) -> float:
+    return FLOOR_S + max(flops / FLOPS, moved / BANDWIDTH)
+
+
+def measurements(folder: Path, wanted: CaseList, cases: Sequence[Case], metadata: Metadata = CPU) -> Path:
+    """File of ``cases`` that took their roofline each."""
+    records = []
+    for case in cases:
+        seconds = roofline(case.flops, case.bytes)
+        records.append(Measurement(case, Sample(seconds, 0.9 * seconds, 1.1 * seconds, 7, 0.01)))
+    write_measurements(folder / "measurements.json", Measurements(metadata, wanted.models, records))
+    return folder / "measurements.json"
+
+
+@pytest.fixture
+def fitted(tmp_path: Path) -> Path:
+    wanted = case_list("cpu", True)
+    measurements(tmp_path, wanted, wanted.cases)
+    calibrate_measurements(tmp_path, tmp_path)
+    return tmp_path
+
+
+def test_tables_give_back_the_measured_times(fitted: Path) -> None:
+    tables = OperatorTables.load("cpu_local", "measured", fitted)
+    n, k = 384, 256
+    found = tables.gemm_s("bf16", [1, 64], n, k)
+    assert found is not None
+    wanted = [roofline(2.0 * m * n * k, 2.0 * (m * k + n * k + m * n)) for m in (1, 64)]
+    np.testing.assert_allclose(found.seconds, wanted, rtol=1e-3)
+    assert found.measured.all()
+    decode = tables.decode_attention_s(8, 2, 32, "bf16", 4, 513)
+    assert decode is not None
+    assert bool(decode.measured)
+    assert tables.all_reduce_s(2, 65536, graph=False) is not None
+    uneven = tables.moe_s("bf16", 256, 64, 2, 16, 1, 1, "power_law_1.2", 64)
+    assert uneven is not None and bool(uneven.measured)
+
+
+def test_an_eager_all_reduce_less_its_launch_serves_captured_iterations_as_modelled(fitted: Path) -> None:
+    profile = load_profile(fitted / "cpu_local.yaml")
+    profile = profile.model_copy(update={key: profile.gpus_per_node.model_copy(update={"value": 2.0}) for key in NODE})
+    tables = OperatorTables.load("cpu_local", "measured", fitted)
+    eager = tables.all_reduce_s(2, [4096.0, 2**20], graph=False)
+    assert eager is not None
+    found = Fabric(profile, tables).all_reduce(2, [4096.0, 2**20])
+    wanted = np.maximum(eager.seconds - profile.eager_launch_s.value, KERNEL_FLOOR_S)
+    np.testing.assert_allclose(found.seconds, wanted, rtol=1e-9)
+    assert found.measured.tolist() == [0.0, 0.0]
+
+
+def test_a_replayed_all_reduce_is_the_one_of_captured_iterations(tmp_path: Path) -> None:
+    wanted = case_list("cuda", True)
+    both = [case for mode in ("eager", "graph") for case in collectives((65536, 2**20), 4, mode)]
+    cases = [replace(case, bytes=case.bytes * (1 if case.params["mode"] == "graph" else 3)) for case in both]
+    measurements(tmp_path, wanted, [*wanted.cases[:400], *cases], SOME_GPU)
+    calibrate_measurements(tmp_path, tmp_path, name="mine")
+    tables = OperatorTables.load("mine", "measured", tmp_path)
+    replayed, eager = (tables.all_reduce_s(4, 2**20, graph=graph) for graph in (True, False))
+    assert replayed is not None and eager is not None
+    assert replayed.measured and replayed.seconds < eager.seconds / 2
+    gather = tables.collective_s("all_gather", 4, 2**20)
+    assert gather is not None and gather.seconds == pytest.approx(roofline(0, 0.75 * 2**20), rel=1e-3)
+
+
+def test_elementwise_kernels_are_priced_as_measured(fitted: Path) -> None:
+    dims = case_list("cpu", True).models["tiny"]
+    operators = Operators(load_profile(fitted / "cpu_local.yaml"), OperatorTables.load("cpu_local", "measured", fitted))
+    found = elementwise(operators, card_of(dims), np.array([64.0]), 1, dims.width)
+    row = 64 * 2.0
+    qk, kv = (dims.heads + dims.kv_heads) * dims.head_dim, dims.kv_heads * dims.head_dim
+    moved = [*(2 * [2 * row * dims.hidden, 3 * row * dims.hidden]), 3 * row * dims.width, 2 * row * qk, 4 * row * kv]
+    assert found.seconds[0] == pytest.approx(sum(roofline(0.0, size) for size in moved), rel=0.02)
+    assert found.measured[0] == 1.0
+
+
+def test_profile_is_valid_and_holds_the_measured_rates(fitted: Path) -> None:
+    profile = load_profile(fitted / "cpu_local.yaml")
+    assert profile.bf16_flops.source == "measured"
+    assert profile.bf16_flops.value == pytest.approx(FLOPS, rel=0.05)
+    assert profile.memory_bandwidth_bytes_per_s.value == pytest.approx(BANDWIDTH, rel=0.05)
+    assert profile.fp8_flops.source == "assumed"
+    assert profile.eager_launch_s.source == "measured"
+
+
+def test_a_launch_on_an_unknown_gpu_is_its_share_of_an_eager_layer(tmp_path: Path) -> None:
+    wanted = case_list("cuda", True)
+    path = measurements(tmp_path, wanted, wanted.cases, SOME_GPU)
+    made = load_profile(calibrate_measurements(path, tmp_path).profile)
+    enqueued = read_measurements(path).of("host_enqueue")
+    layer = next(record.seconds for record in enqueued if record.case.text("part") == "layer")
+    assert made.eager_launch_s.value == pytest.approx(layer / (ATTENTION_LAUNCHES + DENSE_LAUNCHES), rel=1e-3)
+
+
+def test_one_query_stands_beside_several_of_the_same_kernel(fitted: Path) -> None:
+    tables = OperatorTables.load("cpu_local", "measured", fitted)
+    one = tables.verify_attention_s(8, 2, 32, "bf16", 1, 4, 513)
+    decode = tables.decode_attention_s(8, 2, 32, "bf16", 4, 513)
+    assert one is not None and decode is not None
+    assert one.seconds == pytest.approx(decode.seconds, rel=1e-9)
+    assert bool(one.measured)
+
+
+def test_circumstances_state_origin_errors_and_efficiency(fitted: Path) -> None:
+    stated = OperatorTables.load("cpu_local", "measured", fitted).circumstances
+    assert stated["source"]["benchmark_version"] == "abc"
+    assert stated["self_check"]["composites"] == len(CPU_QUICK.composites)
+    assert 0.9 < stated["efficiency"]["gemm"]["bf16"]["memory_p90"] <= 1.0
+    assert stated["efficiency"]["verify_attention"]["bf16"]["memory_median"] > 0.5
+    assert (fitted / "cpu_local" / "measured" / "selfcheck.png").stat().st_size > 1000
+    assert (fitted / "cpu_local" / "measured" / "selfcheck.txt").read_text().startswith("self-check on Some CPU")
+
+
+def test_every_case_keeps_its_provenance(fitted: Path) -> None:
+    cells = pq.read_table(fitted / "cpu_local" / "measured" / "cells.parquet").to_pylist()
+    assert len(cells) == len(case_list("cpu", True).cases)
+    assert all(cell["seconds_median"] > 0 and cell["repeats"] == 7 for cell in cells)
+
+
+def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_tables(tmp_path: Path) -> None:
+    wanted = case_list("cuda", True)
+    path = measurements(tmp_path, wanted, wanted.cases, replace(SOME_GPU, device="NVIDIA H200"))
+    result = calibrate_measurements(path, tmp_path, merge_over="vllm")
+    shipped, made = load_profile("h200_sxm"), load_profile(result.profile)
+    assert result.name == "h200_sxm"
+    assert made.bf16_flops == shipped.bf16_flops
+    assert made.host_link_bandwidth_bytes_per_s.source == "measured"
+    assert made.eager_launch_s == shipped.eager_launch_s, "an engine's own launches are known of this device"
+    assert "measured over imported (h200_sxm, vllm) seconds" in result.text
+    imported = OperatorTables.load("h200_sxm", "vllm")
+    ratios = {ratio.op: ratio for ratio in compare(read_measurements(path), imported)}
+    assert ratios["gemm bf16"].cases > 50
+    merged = pq.read_table(tmp_path / "h200_sxm" / "vllm" / "gemm.parquet").column("kernel").to_pylist()
+    assert sum(kernel.startswith("rlsim: ") for kernel in merged) > 50
+    used = OperatorTables.load(str(made.operator_tables), "vllm")
+    for queries in (1, 4, 8):
+        found = used.verify_attention_s(32, 8, 128, "bf16", queries, [2.0, 16.0, 100.0], [1500.0, 4097.0, 3000.0])
+        assert found is not None and found.measured.all(), "contexts of all numbers of queries share one axis"
+    assert used.verify_attention_s(32, 8, 128, "bf16", 0.5, 16, 4100) is None
+    assert used.circumstances["self_check"]["composites"] > 0
+    assert used.host_s("graph_replay") is not None
+    assert ratios["gemm bf16"].median > 10, "the made-up device is far slower"
+
+
+def test_a_partial_run_is_refused_and_the_good_fit_stays(fitted: Path) -> None:
+    before = (fitted / "cpu_local.yaml").read_bytes()
+    wanted = case_list("cpu", True)
+    path = measurements(fitted, wanted, wanted.cases[3:10])
+    with pytest.raises(InputError, match="lack"):
+        make_tables(read_measurements(path), fitted, "cpu_local")
+    assert (fitted / "cpu_local.yaml").read_bytes() == before
+
+
+def test_missing_and_foreign_files_are_one_message(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        calibrate_measurements(tmp_path, tmp_path)
+    (tmp_path / "measurements.json").write_text("{}")
+    with pytest.raises(InputError, match="is no measurement"):
+        calibrate_measurements(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA H200", "h200_sxm"),
+        ("NVIDIA H100 80GB HBM3", "h100_sxm"),
+        ("NVIDIA GB200", "gb200_nvl72"),
+        ("NVIDIA B200", "b200_sxm"),
+        ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
+        ("NVIDIA GeForce RTX 4090", "geforce_rtx_4090_local"),
+    ],
+)
+def test_profile_names_of_known_and_unknown_devices(device: str, name: str) -> None:
+    assert profile_name(device, "cuda") == name
+
+
+def test_errors_are_median_and_ninetieth_percentile_of_absolute_values() -> None:
+    step = engine_step("m", 1, 1, 0, 1, "graph")
+    points = tuple(CheckedPoint(step, 1.0, 1.0 + error / 100) for error in (-10, 1, 2, 3, 4, 5, 6, 7, 8, 20))
+    check = SelfCheck("d", points)
+    assert check.median_abs_error == pytest.approx(0.055)
+    assert check.p90_abs_error == pytest.approx(0.10)
+    assert "graph: median error 5.5 %, p90 10.0 % over 10 engine steps" in check_text(check)

@@ -1,0 +1,48 @@
+"""Every shipped table is read by a scenario that ships, or is listed here with the reason why it is not."""
+
+from pathlib import Path
+
+import pytest
+from rlsim.costs.model import build_costs
+
+from rlsim.datafiles import data_folder
+from rlsim.hardware import tables
+from rlsim.hardware.table_files import LAYOUTS, TableLayout, read_table
+from rlsim.loading import load_scenario
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+NO_SCENARIO_SHIPS = {
+    "mla_decode": "a model with latent attention (DeepSeek-V3 has a model card)",
+    "mla_prefill": "the same",
+    "all_reduce": "an engine of several GPUs inside one node: those of the scenarios have one GPU or several nodes",
+}
+LATENT = (
+    "model=deepseek-v3", "cluster.num_gpus=512", "engine.tensor_parallel=32", "engine.expert_parallel=32",
+    "trainer.tensor_parallel=8", "trainer.pipeline_parallel=8", "trainer.expert_parallel=64",
+)  # fmt: skip
+
+
+def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    seen: set[str] = set()
+
+    def reading(folder: Path, layout: TableLayout) -> object:
+        if (folder / f"{layout.name}.parquet").is_file():
+            seen.add(layout.name)
+        return read_table(folder, layout)
+
+    monkeypatch.setattr(tables, "read_table", reading)
+    for name, changes in scenarios:
+        build_costs(load_scenario(name, changes))
+    return seen
+
+
+def test_every_shipped_table_is_read_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = {path.stem for path in data_folder("calibration").glob("*/*/*.parquet")}
+    assert shipped <= {layout.name for layout in LAYOUTS}
+    found = opened([(str(path), ()) for path in SCENARIOS], monkeypatch)
+    assert shipped - found == set(NO_SCENARIO_SHIPS)
+
+
+def test_what_no_scenario_reads_is_read_where_its_reason_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = [("quickstart", LATENT), ("quickstart", ("engine.tensor_parallel=2",))]
+    assert set(NO_SCENARIO_SHIPS) <= opened(changed, monkeypatch)

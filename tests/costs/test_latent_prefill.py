@@ -1,0 +1,39 @@
+"""Prefill of latent attention: the whole block as measured, in place of its parts."""
+
+import numpy as np
+import pytest
+
+from rlsim.costs.operators import Operators
+from rlsim.hardware.cards import load_card
+from rlsim.hardware.profile import load_profile
+from rlsim.hardware.tables import OperatorTables
+
+CARD = load_card("deepseek-v3")
+PROFILE = load_profile("h200_sxm")
+TABLES = OperatorTables.load("h200_sxm", "vllm")
+
+
+def prefill(tokens: list[float], prompt: float) -> list[float]:
+    found = Operators(PROFILE, TABLES).latent_prefill(CARD, 8, "bf16", "bf16", np.array(tokens), prompt)
+    assert found is not None
+    return list(found.seconds)
+
+
+@pytest.mark.parametrize("prompts", [1, 4])
+def test_whole_prompts_take_what_the_measured_block_took(prompts: int) -> None:
+    measured = TABLES.mla_prefill_s(16, "bf16", "bf16", prompts, 2048)
+    assert measured is not None and measured.measured
+    assert prefill([prompts * 2048.0], 2048.0) == pytest.approx([float(measured.seconds)])
+
+
+def test_parts_of_a_prompt_compute_their_attention_to_what_came_before() -> None:
+    """A quarter at a time: the block on 2,048 tokens, and on average 3,072 earlier tokens for each of them."""
+    alone, part = prefill([2048.0], 2048.0)[0], prefill([2048.0], 8192.0)[0]
+    operators = Operators(PROFILE, TABLES)
+    flops = 4 * 2048 * 3072 * 16 * (CARD.head_dim + 128) / 2
+    assert part - alone == pytest.approx(float(operators.attention_compute_s(np.array(flops))))
+    assert prefill([8192.0], 8192.0)[0] == pytest.approx(4 * part, rel=0.25)
+
+
+def test_without_a_measured_block_its_parts_are_priced() -> None:
+    assert Operators(PROFILE, None).latent_prefill(CARD, 8, "bf16", "bf16", np.array([64.0]), 64.0) is None
