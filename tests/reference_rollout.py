@@ -138,7 +138,7 @@ class ReferenceReplica:
                 break
             chunks.append((request, chunk))
             taken += chunk
-        while self.waiting and not evicted and not stuck and len(self.running) < self.max_sequences():
+        while self.waiting and not evicted and not stuck and len(self.running) < self.slots():
             request = self.waiting[0]
             if request.arrival_s > self.now:
                 break

@@ -14,10 +14,12 @@ def print_answer(text: str) -> None:
 
     Characters that the stream's encoding lacks appear as their escapes.
     """
+    from rlsim.report.style import Style
+
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(text.rstrip("\n"), flush=True)
+        print(Style.of(sys.stdout).readable(text.rstrip("\n")), flush=True)
     except OSError as error:
         # What is still buffered must go somewhere, or the interpreter fails once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
