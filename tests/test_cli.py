@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import re
@@ -18,7 +17,6 @@ import pytest
 
 import rlsim
 from rlsim.cli import main
-from rlsim.cli.output import style
 from rlsim.errors import Infeasible, InputError
 from rlsim.outputs import staged_folder
 
@@ -124,21 +122,6 @@ def test_output_in_any_encoding(small: str, encoding: str, bar: str, command: st
     assert (done.returncode, done.stderr) == (0, b"")
     shown = done.stdout.decode(encoding)
     assert command == "compare" or (bar in shown and max(map(len, shown.splitlines())) <= 72)
-
-
-def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        encoding = "utf-8"
-
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("sys.stdout", Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert style().color and style().unicode
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not style().color
 
 
 def test_project_json_is_the_contract(run: Run, small: str) -> None:

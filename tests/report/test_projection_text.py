@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -224,20 +221,6 @@ def test_a_style_is_what_the_stream_can_show(monkeypatch):
     assert Style.of(terminal) == Style(60, True, "utf-8")
     monkeypatch.setenv("NO_COLOR", "1")
     assert Style.of(terminal) == Style(60, False, "utf-8")
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_the_command_prints_in_any_encoding(encoding):
-    argv = ["project", "quickstart", "--set", "simulation.replications=1", "--set", "speculation.method=none"]
-    done = subprocess.run(
-        [sys.executable, "-c", "from rlsim.cli import main; main()", *argv],
-        capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": encoding, "NO_COLOR": "1", "COLUMNS": "60"},
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.decode(encoding).splitlines()
-    assert max(map(len, lines)) <= 60
-    assert any("######" in line for line in lines) and "\x1b" not in "".join(lines)
 
 
 @pytest.mark.parametrize(
