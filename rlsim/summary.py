@@ -130,7 +130,7 @@ def _memory(run: SimulatedVariant) -> tuple[MemoryUse, ...]:
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
     available = scenario.hardware.memory_bytes.value
     return (
-        MemoryUse("generation", {**run.prices.engine_memory.parts, "KV cache": cached}, available),
+        MemoryUse("generation", replace(run.prices.engine_memory.parts, kv_cache=cached), available),
         MemoryUse("training", run.prices.trainer_bytes, available),
     )
 

@@ -8,6 +8,7 @@ from rlsim.costs.draft import draft_card
 from rlsim.costs.iteration import captured_sizes
 from rlsim.costs.layout import train_layout
 from rlsim.errors import Infeasible
+from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
 from rlsim.schema.model import ModelCard, attention_parameters, kv_bytes_per_token, parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -28,7 +29,7 @@ ENGINE_ACTIVATION_ROWS = 8
 class EngineMemory:
     """One engine GPU: parts in bytes, and how many tokens of KV cache the whole replica can hold."""
 
-    parts: dict[str, float]
+    parts: MemoryParts
     available_bytes: float
     kv_capacity_tokens: float
 
@@ -48,30 +49,24 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     copies = engine.attention_data_parallel - 1
     repeated = copies * card.num_layers * attention_parameters(card) * BYTES_PER_ELEMENT[engine.weight_precision]
     draft = draft_card(scenario.speculation, card)
-    parts = {
-        "weights": (weight_bytes(card, engine.weight_precision) + repeated) / shards,
-        "draft": 0.0
-        if draft is None
-        else draft_parameters(draft, card)
-        * BYTES_PER_ELEMENT[engine.weight_precision if draft.kind == "mtp" else "bf16"]
-        / engine.tensor_parallel,
-        "activations": engine.max_batched_tokens
-        * card.hidden_size
-        * ENGINE_ACTIVATION_ROWS
-        * BYTES_PER_ELEMENT["bf16"]
-        / engine.tensor_parallel,
-        "graphs": len(captured_sizes(engine.largest_graph_tokens)) * GRAPH_BYTES_PER_CAPTURE
-        if engine.cuda_graphs
-        else 0.0,
-        "runtime": RUNTIME_BYTES,
-    }
+    draft_precision = engine.weight_precision if draft is not None and draft.kind == "mtp" else "bf16"
+    rows = engine.max_batched_tokens * ENGINE_ACTIVATION_ROWS / engine.tensor_parallel
+    drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
+    captures = len(captured_sizes(engine.largest_graph_tokens)) if engine.cuda_graphs else 0
+    parts = MemoryParts(
+        weights=(weight_bytes(card, engine.weight_precision) + repeated) / shards,
+        runtime=RUNTIME_BYTES,
+        activations=rows * card.hidden_size * BYTES_PER_ELEMENT["bf16"],
+        draft=drafting * BYTES_PER_ELEMENT[draft_precision],
+        graphs=float(captures * GRAPH_BYTES_PER_CAPTURE),
+    )
     allowed = memory * engine.gpu_memory_utilization
-    room = allowed - sum(parts.values())
+    room = allowed - parts.total
     per_token = kv_bytes_per_gpu_token(scenario)
     capacity = room / per_token * engine.attention_data_parallel
     longest = scenario.workload.max_sequence_tokens
     if room < longest * per_token:
-        needed = sum(parts.values()) + longest * per_token
+        needed = parts.total + longest * per_token
         raise Infeasible(
             f"{card.name} with engine.tensor_parallel={engine.tensor_parallel} and one sequence of {longest} tokens "
             f"does not fit into engine.gpu_memory_utilization={engine.gpu_memory_utilization:g} of a "
@@ -108,7 +103,7 @@ def critic_swapped(scenario: Scenario) -> bool:
     return scenario.trainer.critic and scenario.trainer.offload and scenario.cluster.colocated
 
 
-def trainer_memory(scenario: Scenario) -> dict[str, float]:
+def trainer_memory(scenario: Scenario) -> MemoryParts:
     """Bytes of one training GPU in the backward pass. Raises Infeasible where they exceed the device.
 
     Of a pipeline the fuller stage counts: the first holds activations of PP micro-batches (1F1B), the last of one and
@@ -128,23 +123,24 @@ def trainer_memory(scenario: Scenario) -> dict[str, float]:
     kept, working = (layers * inputs, full) if trainer.recompute == "full" else (layers * full, 0.0)
     logits = 2 * tokens * card.vocab_size / trainer.tensor_parallel * BYTES_PER_ELEMENT["fp32"]
     first_stage_is_fuller = (trainer.pipeline_parallel - 1) * kept > logits
-    parts = {
-        "weights": held * BYTES_PER_ELEMENT["bf16"],
-        "gradients": held * BYTES_PER_ELEMENT["fp32"],
-        "optimizer": layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter,
-        "activations": kept * (trainer.pipeline_parallel if first_stage_is_fuller else 1) + working,
-        "logits": 0.0 if first_stage_is_fuller else logits,
-        "runtime": RUNTIME_BYTES,
-    }
-    if trainer.critic and not critic_swapped(scenario):
-        parts["critic"] = parts["weights"] + parts["gradients"] + parts["optimizer"]
+    weights, gradients = held * BYTES_PER_ELEMENT["bf16"], held * BYTES_PER_ELEMENT["fp32"]
+    optimizer = layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
+    parts = MemoryParts(
+        weights=weights,
+        runtime=RUNTIME_BYTES,
+        activations=kept * (trainer.pipeline_parallel if first_stage_is_fuller else 1) + working,
+        gradients=gradients,
+        optimizer=optimizer,
+        logits=0.0 if first_stage_is_fuller else logits,
+        critic=weights + gradients + optimizer if trainer.critic and not critic_swapped(scenario) else None,
+    )
     available = scenario.hardware.memory_bytes.value
-    if sum(parts.values()) > available:
-        worst = max(parts, key=lambda key: parts[key])
+    if parts.total > available:
+        worst, _ = max(parts.items(), key=lambda part: part[1])
         raise Infeasible(
             f"training {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
             f"{scenario.hardware.name} GPU; most of it is {worst}: {_REMEDIES.get(worst, _SPREAD)}",
-            sum(parts.values()), available, "bytes",
+            parts.total, available, "bytes",
         )  # fmt: skip
     return parts

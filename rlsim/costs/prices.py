@@ -15,6 +15,7 @@ from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost, t
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.parameters import parameters_of
 from rlsim.hardware.tables import OperatorTables
+from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.batches import expected_prompt_tokens
 from rlsim.workload.draw import DrawnWorkload
@@ -26,7 +27,7 @@ class ScenarioPrices(Prices):
 
     engine: IterationCosts
     engine_memory: EngineMemory
-    trainer_bytes: dict[str, float]
+    trainer_bytes: MemoryParts
     overheads: Overheads
 
 

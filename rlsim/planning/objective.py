@@ -44,6 +44,14 @@ def energy_j(scenario: Scenario, seconds: float) -> float:
 
 
 @dataclass(frozen=True)
+class AllowedStep:
+    """The longest step in seconds that a constraint allows."""
+
+    constraint: str
+    longest_s: float
+
+
+@dataclass(frozen=True)
 class Objective:
     """What is made best, and constraints. steps: length of the run that deadline_s (seconds) and budget_usd hold for.
 
@@ -84,22 +92,21 @@ class Objective:
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{name} must be above 0, got {value:g}")
 
-    def longest_step_s(self, scenario: Scenario, gpus: int) -> dict[str, float]:
+    def allowed_steps(self, scenario: Scenario, gpus: int) -> list[AllowedStep]:
         """Longest step that each constraint allows on ``gpus`` GPUs, in seconds."""
-        out = {}
+        out = []
         if self.target_step_s is not None:
-            out["target step time"] = self.target_step_s
+            out.append(AllowedStep("target step time", self.target_step_s))
         if self.deadline_s is not None and self.steps:
-            out["deadline"] = self.deadline_s / self.steps
+            out.append(AllowedStep("deadline", self.deadline_s / self.steps))
         if self.budget_usd is not None and self.steps:
             per_second = gpus * price_usd(scenario) / SECONDS_PER_HOUR
-            out["budget"] = self.budget_usd / self.steps / per_second
+            out.append(AllowedStep("budget", self.budget_usd / self.steps / per_second))
         return out
 
     def breach(self, scenario: Scenario, gpus: int, step_s: float) -> float:
         """Step time over the longest one allowed, the worst over constraints: up to 1 all are kept; 0 without any."""
-        allowed = self.longest_step_s(scenario, gpus).values()
-        return max((step_s / longest for longest in allowed), default=0.0)
+        return max((step_s / allowed.longest_s for allowed in self.allowed_steps(scenario, gpus)), default=0.0)
 
     def score(self, gpus: int, step_s: float) -> tuple[float, float]:
         """Smaller is better; the second entry decides between equals."""

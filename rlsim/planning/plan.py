@@ -163,19 +163,19 @@ def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
     """The nearest miss and what binds it."""
     if found.finals.missed:
         row = min(found.finals.missed, key=contest.breach)
-        allowed = contest.objective.longest_step_s(contest.scenario, row.numbers.num_gpus)
-        binding = min(allowed, key=lambda name: allowed[name])
+        allowed = contest.objective.allowed_steps(contest.scenario, row.numbers.num_gpus)
+        binding = min(allowed, key=lambda step: step.longest_s)
+        miss = row.step_s / binding.longest_s - 1
         return Infeasible(
-            f"no plan keeps to the {binding}; the nearest is {row.name}, which misses it by "
-            f"{row.step_s / allowed[binding] - 1:.1%}",
-            row.step_s, allowed[binding], "s per step",
+            f"no plan keeps to the {binding.constraint}; the nearest is {row.name}, which misses it by {miss:.1%}",
+            row.step_s, binding.longest_s, "s per step",
         )  # fmt: skip
-    miss = nearest_miss(found.rejected)
-    if miss is None:
+    nearest = nearest_miss(found.rejected)
+    if nearest is None:
         return InputError("the limits leave no plan to look at; widen --gpus, --max-staleness or the layouts")
-    what = ", ".join(f"{key}={value}" for key, value in miss.overrides.items())
+    what = ", ".join(f"{key}={value}" for key, value in nearest.overrides.items())
     return Infeasible(
-        f"no plan fits; the nearest miss is {what}: {miss.reason}", miss.needed, miss.available, miss.unit
+        f"no plan fits; the nearest miss is {what}: {nearest.reason}", nearest.needed, nearest.available, nearest.unit
     )
 
 

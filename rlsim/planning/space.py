@@ -177,7 +177,7 @@ def _fits(
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))
         return False
-    miss = limits.headroom_miss(scenario, sum(used.values()), part.overrides())
+    miss = limits.headroom_miss(scenario, used.total, part.overrides())
     if miss is not None:
         space.rejected.append(miss)
     return miss is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -100,17 +100,43 @@ class EngineStatistics:
 
 
 @dataclass(frozen=True)
+class MemoryParts:
+    """Bytes of one GPU by what holds them; None what its pool does not have."""
+
+    weights: float
+    runtime: float
+    activations: float
+    draft: float | None = None
+    graphs: float | None = None
+    kv_cache: float | None = None
+    gradients: float | None = None
+    optimizer: float | None = None
+    logits: float | None = None
+    critic: float | None = None
+
+    def items(self) -> Iterator[tuple[str, float]]:
+        """(name, bytes) of every part that the pool has; names as in projection.json."""
+        names = ((f.name, "KV cache" if f.name == "kv_cache" else f.name) for f in fields(self))
+        return ((shown, size) for name, shown in names if (size := getattr(self, name)) is not None)
+
+    @property
+    def total(self) -> float:
+        """Sum of the parts."""
+        return sum(size for _, size in self.items())
+
+
+@dataclass(frozen=True)
 class MemoryUse:
     """Bytes per GPU of one pool in its fullest phase, by what holds them, against what is there."""
 
     pool: str
-    parts: Mapping[str, float]
+    parts: MemoryParts
     available_bytes: float
 
     @property
     def total_bytes(self) -> float:
         """Sum of the parts."""
-        return sum(self.parts.values())
+        return self.parts.total
 
 
 @dataclass(frozen=True)

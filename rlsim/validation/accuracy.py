@@ -63,7 +63,7 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-def explanations() -> dict[str, str]:
+def explanations() -> Mapping[str, str]:
     """Our short reasons by row id (calibration/published/explanations.yaml)."""
     return {str(key): str(text) for key, text in read_yaml(published_table("explanations.yaml")).items()}
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from rlsim.results import PHASES
+from rlsim.results import PHASES, StepPhases
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
@@ -86,20 +86,32 @@ class Fit:
     residuals: FloatArray
 
 
+@dataclass(frozen=True)
+class MeanTimes:
+    """Seconds of a simulated run, means over its measured steps."""
+
+    step_s: float
+    phases: StepPhases[float]
+
+    def of(self, quantity: str) -> float:
+        """The step, or the phase of that name."""
+        return self.step_s if quantity == "step_s" else self.phases[quantity]
+
+
 Mapper = Callable[
-    [Callable[[tuple[Scenario, GlobalParameters]], dict[str, float]], Iterable[tuple[Scenario, GlobalParameters]]],
-    Iterable[dict[str, float]],
+    [Callable[[tuple[Scenario, GlobalParameters]], MeanTimes], Iterable[tuple[Scenario, GlobalParameters]]],
+    Iterable[MeanTimes],
 ]
 
 
-def simulate(task: tuple[Scenario, GlobalParameters]) -> dict[str, float]:
+def simulate(task: tuple[Scenario, GlobalParameters]) -> MeanTimes:
     """Mean step and phases of one scenario under fitted parameters, all replications."""
     scenario, fitted = task
     simulation = scenario.simulation.model_copy(update={"parameters": fitted})
     replications = simulate_variant(scenario.model_copy(update={"simulation": simulation})).steps
     steps = [step for replication in replications for step in replication]
-    out = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}
-    return {**out, "step_s": float(np.mean([step.seconds for step in steps]))}
+    means = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}
+    return MeanTimes(float(np.mean([step.seconds for step in steps])), StepPhases(**means))
 
 
 def get_value(fitted: GlobalParameters, path: str) -> float:
@@ -156,7 +168,7 @@ class Problem:
         out, count = [], len(self.scenarios)
         for i in range(len(points)):
             mine = results[i * count : (i + 1) * count]
-            predicted = np.array([mine[o.scenario][o.quantity] for o in self.observations])
+            predicted = np.array([mine[o.scenario].of(o.quantity) for o in self.observations])
             out.append(np.log(np.maximum(predicted, 1e-6) / self.measured))
         return out
 

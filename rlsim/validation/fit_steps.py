@@ -20,6 +20,7 @@ from rlsim.validation.fit import (
     PHASE_WEIGHT,
     FloatArray,
     Mapper,
+    MeanTimes,
     Observation,
     Problem,
     process_map,
@@ -52,7 +53,7 @@ class StepFit:
     rows: tuple[Mapping[str, str], ...]
     residuals: FloatArray
     held_out: dict[str, FloatArray]
-    skipped: dict[str, str]
+    skipped: Mapping[str, str]
 
     def text(self) -> str:
         """What was fitted and how well, for a terminal."""
@@ -74,7 +75,7 @@ class StepFit:
 
 def problem_of(
     table: Path, start: GlobalParameters, mapper: Mapper
-) -> tuple[Problem, list[Mapping[str, str]], dict[str, str]]:
+) -> tuple[Problem, list[Mapping[str, str]], Mapping[str, str]]:
     """The fit of ``table``, its rows, and by id why other rows are left out.
 
     These cannot be read or simulated, or say ``in_fit`` false. InputError where too few are left.
@@ -172,9 +173,9 @@ def fit_steps(
 
 def _mapper(workers: ProcessPoolExecutor) -> Mapper:
     def apply(
-        function: Callable[[tuple[Scenario, GlobalParameters]], dict[str, float]],
+        function: Callable[[tuple[Scenario, GlobalParameters]], MeanTimes],
         tasks: Iterable[tuple[Scenario, GlobalParameters]],
-    ) -> Iterable[dict[str, float]]:
+    ) -> Iterable[MeanTimes]:
         return workers.map(function, tasks, chunksize=8)
 
     return apply

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlsim.errors import InputError, RlsimError
 from rlsim.projection import project
-from rlsim.results import PHASES, Quantity
+from rlsim.results import PHASES, Arm
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import NEEDED, Skip, number, scenario_of
 from rlsim.validation.table import TableRow, read_table, write_table
@@ -175,7 +175,7 @@ def validate(table: Path, progress: Progress | None = None, seed: int = 0, repli
     if not records:
         raise InputError(f"{table}: has a header but no rows")
     seen: dict[str, int] = {}
-    cache: dict[str, tuple[Quantity, dict[str, float]]] = {}
+    cache: dict[str, Arm] = {}
     results = []
     for done, record in enumerate(records, start=1):
         results.append(_validate_row(record, seen, cache, seed, replications))
@@ -201,7 +201,7 @@ def quantile_abs(values: Sequence[float | None], level: float) -> float | None:
 def _validate_row(
     record: TableRow,
     seen: dict[str, int],
-    cache: dict[str, tuple[Quantity, dict[str, float]]],
+    cache: dict[str, Arm],
     seed: int,
     replications: int,
 ) -> RowResult:
@@ -225,8 +225,8 @@ def _validate_row(
         if measured_s <= 0:
             raise Skip("total_step_time_s must be above 0")
         scenario = scenario_of(cells, seed, replications)
-        step, predicted = _predict(scenario, cache)
-        phases = {phase: PhaseError(predicted[phase], _measured(cells, phase, scenario)) for phase in PHASES}
+        found = _predict(scenario, cache)
+        phases = {name: PhaseError(time.mean, _measured(cells, name, scenario)) for name, time in found.phases.items()}
     except (Skip, RlsimError) as reason:
         return RowResult(
             about.id,
@@ -239,7 +239,7 @@ def _validate_row(
         )
     return RowResult(
         about.id, about.model, about.device, about.release, about.mode,
-        measured_s, step.mean, step.low, step.high, None, phases,
+        measured_s, found.step_s.mean, found.step_s.low, found.step_s.high, None, phases,
     )  # fmt: skip
 
 
@@ -251,14 +251,11 @@ def _known(cells: Mapping[str, str]) -> float | None:
         return None
 
 
-def _predict(
-    scenario: Scenario, cache: dict[str, tuple[Quantity, dict[str, float]]]
-) -> tuple[Quantity, dict[str, float]]:
-    """Step and mean phases; rows that ask the same are simulated once."""
+def _predict(scenario: Scenario, cache: dict[str, Arm]) -> Arm:
+    """The simulated run; rows that ask the same are simulated once."""
     key = hashlib.sha256(scenario.model_dump_json(exclude={"name", "question"}).encode()).hexdigest()
     if key not in cache:
-        arm = project(scenario).candidate
-        cache[key] = arm.step_s, {phase: arm.phases[phase].mean for phase in PHASES}
+        cache[key] = project(scenario).candidate
     return cache[key]
 
 

@@ -333,9 +333,9 @@ def test_a_group_over_nodes_waits_for_the_network_between_them() -> None:
 
 def test_memory_of_an_engine_gpu() -> None:
     parts = engine_memory(scenario(engine={"max_batched_tokens": 8192, "max_captured_tokens": 8})).parts
-    assert parts["runtime"] == 2 * 2**30
-    assert parts["graphs"] == 4 * 10 * 2**20
-    assert parts["activations"] == 8192 * 4096 * 8 * 2
+    assert parts.runtime == 2 * 2**30
+    assert parts.graphs == 4 * 10 * 2**20
+    assert parts.activations == 8192 * 4096 * 8 * 2
 
 
 def test_memory_of_a_training_gpu() -> None:
@@ -345,12 +345,12 @@ def test_memory_of_a_training_gpu() -> None:
         trainer_memory(scenario(trainer={**sections, "recompute": kind, "micro_batch_tokens": tokens}))
         for kind in ("none", "full")
     )
-    assert plain["activations"] == exactly(36 * tokens * 4096 * 34 / 8)
-    assert again["activations"] == exactly((36 * tokens * 4096 * 2 + tokens * 4096 * 34) / 8)
-    assert plain["logits"] == exactly(2 * tokens * VOCABULARY / 8 * 4)
+    assert plain.activations == exactly(36 * tokens * 4096 * 34 / 8)
+    assert again.activations == exactly((36 * tokens * 4096 * 2 + tokens * 4096 * 34) / 8)
+    assert plain.logits == exactly(2 * tokens * VOCABULARY / 8 * 4)
     layout = train_layout(scenario(trainer=sections).trainer, load_card("qwen3-8b"), 8)
-    assert plain["weights"] == exactly(2 * layout.parameters)
-    assert plain["gradients"] == exactly(4 * layout.parameters)
+    assert plain.weights == exactly(2 * layout.parameters)
+    assert plain.gradients == exactly(4 * layout.parameters)
 
 
 def test_weight_tensors_are_eight_three_and_three() -> None:

@@ -68,8 +68,8 @@ def test_a_resident_value_model_takes_memory_and_a_swapped_one_does_not() -> Non
         return trainer_memory(builders.scenario(trainer=given, cluster=cluster))
 
     plain = parts(SPLIT)
-    assert parts(SPLIT, critic=True)["critic"] == plain["weights"] + plain["gradients"] + plain["optimizer"]
-    assert "critic" not in parts({"num_gpus": 8}, critic=True)
+    assert parts(SPLIT, critic=True).critic == plain.weights + plain.gradients + plain.optimizer
+    assert parts({"num_gpus": 8}, critic=True).critic is None
     with pytest.raises(Infeasible, match="does not fit"):
         parts({"num_gpus": 4, "generation_gpus": 2, "training_gpus": 2}, critic=True)
 

@@ -25,7 +25,7 @@ def test_kv_capacity_of_qwen3_8b_on_h100_by_hand() -> None:
     """36 layers x 2 x 8 KV heads x 128 x 2 bytes = 147,456 bytes a token; 8.19 G parameters in BF16 are 16.4 GB."""
     memory = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.9}))
     assert kv_bytes_per_gpu_token(builders.scenario()) == 147_456
-    assert memory.parts["weights"] == pytest.approx(2 * 8.19e9, rel=0.002)
+    assert memory.parts.weights == pytest.approx(2 * 8.19e9, rel=0.002)
     room = 0.9 * 80 * GIB - 2 * 8.19e9 - RUNTIME_BYTES - 16384 * 4096 * 8 * 2 - 51 * 10 * 2**20
     assert memory.kv_capacity_tokens == pytest.approx(room / 147_456, rel=0.002)
     assert memory.kv_capacity_tokens == pytest.approx(379_000, rel=0.03)
@@ -62,8 +62,8 @@ def test_engine_parallelism_divides_weights_and_cache() -> None:
     one = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5}))
     four = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5, "tensor_parallel": 4}))
     piped = engine_memory(builders.scenario(engine={"gpu_memory_utilization": 0.5, "pipeline_parallel": 4}))
-    assert four.parts["weights"] == pytest.approx(one.parts["weights"] / 4)
-    assert piped.parts["weights"] == pytest.approx(one.parts["weights"] / 4)
+    assert four.parts.weights == pytest.approx(one.parts.weights / 4)
+    assert piped.parts.weights == pytest.approx(one.parts.weights / 4)
     assert four.kv_capacity_tokens > 4 * one.kv_capacity_tokens
 
 
@@ -89,7 +89,7 @@ def test_latent_cache_is_replicated_by_tp_and_split_by_data_parallel_attention()
     assert kv_bytes_per_gpu_token(_latent()) == 61 * 576 * 2
     shared, split = engine_memory(_latent()), engine_memory(_latent(attention_data_parallel=16))
     assert split.kv_capacity_tokens > 10 * shared.kv_capacity_tokens
-    assert split.parts["weights"] > shared.parts["weights"]
+    assert split.parts.weights > shared.parts.weights
 
 
 def test_one_copy_of_data_parallel_attention_must_hold_a_whole_sequence() -> None:
@@ -111,7 +111,7 @@ def test_one_copy_of_data_parallel_attention_must_hold_a_whole_sequence() -> Non
 def test_drafters_take_memory() -> None:
     plain = builders.scenario()
     eagle = builders.scenario(speculation={"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5})
-    assert engine_memory(eagle).parts["draft"] > 0.5e9
+    assert engine_memory(eagle).parts.draft > 0.5e9
     assert kv_bytes_per_gpu_token(eagle) - kv_bytes_per_gpu_token(plain) == 2 * 8 * 128 * 2
     mtp = _latent().model_copy(
         update={"speculation": eagle.speculation.model_copy(update={"method": "mtp", "draft_length": 1})}
@@ -122,18 +122,18 @@ def test_drafters_take_memory() -> None:
 def test_optimizer_state_is_sharded_over_data_parallel_ranks() -> None:
     """Adam of Qwen3-8B: 12 bytes a parameter over 8 ranks; weights and FP32 gradients are whole on every rank."""
     parts = trainer_memory(builders.scenario(trainer={"recompute": "full"}))
-    assert parts["optimizer"] == pytest.approx(12 * 8.19e9 / 8, rel=0.002)
-    assert parts["gradients"] == 2 * parts["weights"] == pytest.approx(4 * 8.19e9, rel=0.002)
+    assert parts.optimizer == pytest.approx(12 * 8.19e9 / 8, rel=0.002)
+    assert parts.gradients == 2 * parts.weights == pytest.approx(4 * 8.19e9, rel=0.002)
     sharded = trainer_memory(builders.scenario(trainer={"recompute": "full", "backend": "fsdp"}))
-    assert sharded["weights"] == pytest.approx(parts["weights"] / 8)
-    assert sharded["optimizer"] == pytest.approx(parts["optimizer"])
+    assert sharded.weights == pytest.approx(parts.weights / 8)
+    assert sharded.optimizer == pytest.approx(parts.optimizer)
 
 
 def test_experts_are_spread_over_expert_parallel_ranks() -> None:
     shape = {"cluster": {"num_gpus": 256}, "engine": {"tensor_parallel": 8}}
     parts = trainer_memory(builders.scenario("qwen3-235b-a22b", trainer=WHOLE_235B, **shape))
     experts, dense = 94 * 128 * 3 * 4096 * 1536, 235.1e9 - 94 * 128 * 3 * 4096 * 1536
-    assert parts["weights"] == pytest.approx(2 * (experts / (16 * 8) + dense / (4 * 8)), rel=0.01)
+    assert parts.weights == pytest.approx(2 * (experts / (16 * 8) + dense / (4 * 8)), rel=0.01)
 
 
 def test_recomputation_keeps_layer_inputs_only() -> None:
@@ -142,8 +142,8 @@ def test_recomputation_keeps_layer_inputs_only() -> None:
         mode: trainer_memory(builders.scenario("llama-3.1-8b", "gb200_nvl72", trainer={"recompute": mode}))
         for mode in ("full", "none")
     }
-    assert kept["none"]["activations"] == 32 * 4096 * 4096 * 34
-    assert kept["full"]["activations"] == 32 * 4096 * 4096 * 2 + 4096 * 4096 * 34
+    assert kept["none"].activations == 32 * 4096 * 4096 * 34
+    assert kept["full"].activations == 32 * 4096 * 4096 * 2 + 4096 * 4096 * 34
 
 
 RUNS = (
@@ -180,4 +180,4 @@ def test_published_runs_fit(run: tuple[Any, ...]) -> None:
         trainer=trainer,
     )  # fmt: skip
     assert engine_memory(given).kv_capacity_tokens >= cap
-    assert sum(trainer_memory(given).values()) <= given.hardware.memory_bytes.value
+    assert trainer_memory(given).total <= given.hardware.memory_bytes.value

@@ -175,7 +175,7 @@ def test_constraints_bind_with_the_nearest_miss(tiny: Scenario) -> None:
 
 
 def allowed_s(objective: Objective, scenario: Scenario, row: PlanRow) -> float:
-    return min(objective.longest_step_s(scenario, row.numbers.num_gpus).values())
+    return min(allowed.longest_s for allowed in objective.allowed_steps(scenario, row.numbers.num_gpus))
 
 
 @pytest.fixture(scope="module")
