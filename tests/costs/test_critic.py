@@ -14,6 +14,7 @@ from rlsim.costs.layout import train_layout
 from rlsim.costs.memory import trainer_memory
 from rlsim.costs.training import LM_HEAD, LOSS
 from rlsim.errors import Infeasible
+from rlsim.results import MemoryParts
 
 TOKENS = np.full(256, 1100.0)
 SPLIT = {"num_gpus": 16, "generation_gpus": 8, "training_gpus": 8}
@@ -63,7 +64,7 @@ def test_swaps_move_weights_for_a_pass_and_the_optimizer_too_for_an_update() -> 
 
 
 def test_a_resident_value_model_takes_memory_and_a_swapped_one_does_not() -> None:
-    def parts(cluster: dict[str, Any], **trainer: Any) -> dict[str, float]:
+    def parts(cluster: dict[str, Any], **trainer: Any) -> MemoryParts:
         given = {"tensor_parallel": 2, "recompute": "full", **trainer}
         return trainer_memory(builders.scenario(trainer=given, cluster=cluster))
 
