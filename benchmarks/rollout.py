@@ -26,10 +26,10 @@ from reference_rollout import ReferenceReplica
 
 from rlsim.costs.interface import IterationTable
 from rlsim.schema.workload import Workload
-from rlsim.simulation.pool import GenerationPool
-from rlsim.simulation.rollout import rollout, samples_of
-from rlsim.simulation.requests import Request
 from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.requests import Request
+from rlsim.simulation.rollout import rollout, samples_of
 from rlsim.workload.acceptance import Acceptance
 from rlsim.workload.batches import Batch, draw_batch, draw_iterations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rlsim.results import Quantity
+from rlsim.results import Interval
 
 CONFIDENCE = 0.90
 _Z = 1.6448536269514722
@@ -29,18 +29,18 @@ def student_t95(degrees: int) -> float:
     return z + sum(term / v ** (i + 1) for i, term in enumerate(terms))
 
 
-def interval(values: Sequence[float], floor: float = 0.0) -> Quantity:
+def interval(values: Sequence[float], floor: float = 0.0) -> Interval:
     """Mean of ``values`` and the 90 % interval for one more such value (normal prediction interval)."""
     count = len(values)
     mean = math.fsum(values) / count
     if count == 1:
-        return Quantity(mean, mean, mean)
+        return Interval(mean, mean, mean)
     deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
     half = student_t95(count - 1) * deviation * math.sqrt(1 + 1 / count)
-    return Quantity(mean, min(mean, max(floor, mean - half)), mean + half)
+    return Interval(mean, min(mean, max(floor, mean - half)), mean + half)
 
 
-def widened(quantity: Quantity, deviation: float) -> Quantity:
+def widened(quantity: Interval, deviation: float) -> Interval:
     """A positive quantity whose interval also holds a model error: standard deviation ``deviation`` of its logarithm.
 
     Half-widths on the log scale add in squares; zero stays zero.
@@ -51,4 +51,4 @@ def widened(quantity: Quantity, deviation: float) -> Quantity:
     below = math.log(quantity.mean / quantity.low) if quantity.low > 0 else math.inf
     above = math.log(quantity.high / quantity.mean)
     low = quantity.mean * math.exp(-math.hypot(below, model)) if math.isfinite(below) else 0.0
-    return Quantity(quantity.mean, low, quantity.mean * math.exp(math.hypot(above, model)))
+    return Interval(quantity.mean, low, quantity.mean * math.exp(math.hypot(above, model)))

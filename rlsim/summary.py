@@ -9,7 +9,7 @@ import numpy as np
 
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import kv_bytes_per_gpu_token
-from rlsim.results import PHASES, Arm, EngineStatistics, MemoryUse, PhasePart, Provenance, Quantity, StepPhases
+from rlsim.results import PHASES, EngineStatistics, Interval, MemoryUse, PhasePart, Provenance, StepPhases, Variant
 from rlsim.simulated import SimulatedVariant
 from rlsim.simulation.trace import StepRecord
 from rlsim.statistics import interval, widened
@@ -21,7 +21,7 @@ SHOWN_PARTS = 12
 
 def speedups(
     generation_s: Sequence[Sequence[float]], step_s: Sequence[Sequence[float]], error: float
-) -> tuple[Quantity, Quantity]:
+) -> tuple[Interval, Interval]:
     """Rollout and end-to-end speed-up from seconds of (baseline, candidate), pair by pair on the same drawn work.
 
     The pairs are measured steps, or means over several of them. A speed-up is the ratio of the mean times; its
@@ -48,29 +48,29 @@ def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> lis
     ]
 
 
-def _ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Quantity:
+def _ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interval:
     """Ratio of two means with the interval of its linearised pairs; 1 where there is nothing to divide by."""
     below = float(np.mean(denominators))
     if below <= 0:
-        return Quantity(1.0, 1.0, 1.0)
+        return Interval(1.0, 1.0, 1.0)
     ratio = float(np.mean(numerators)) / below
     return interval([ratio + (a - ratio * b) / below for a, b in zip(numerators, denominators, strict=True)])
 
 
-def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Arm:
+def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     """One side of the answer; ``parts`` as from :func:`phase_parts`."""
     speculation, error = run.scenario.speculation, run.prices.overheads.step_error
     steps = [step for replication in run.steps for step in replication]
     consumed = sum(sum(step.staleness.values()) for step in steps)
     ages = sorted({age for step in steps for age in step.staleness})
 
-    def spread(of: Callable[[StepRecord], float]) -> Quantity:
+    def spread(of: Callable[[StepRecord], float]) -> Interval:
         return widened(interval(step_values(run, of)), error)
 
-    def phase(name: str) -> Quantity:
+    def phase(name: str) -> Interval:
         return spread(lambda step: step.phases[name])
 
-    return Arm(
+    return Variant(
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         acceptance_length=interval(step_values(run, lambda s: s.tokens_per_verification)),

@@ -11,14 +11,14 @@ from pydantic import ValidationError
 
 from rlsim.errors import InputError
 from rlsim.hardware.profile import list_profiles, load_profile
-from rlsim.schema.hardware import HardwareProfile, Quantity
+from rlsim.schema.hardware import HardwareProfile, SourcedValue
 
 REQUIRED = {"gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm"}
 
 
-def _quantities(profile: HardwareProfile) -> dict[str, Quantity]:
+def _quantities(profile: HardwareProfile) -> dict[str, SourcedValue]:
     values = {name: getattr(profile, name) for name in type(profile).model_fields}
-    return {name: value for name, value in values.items() if isinstance(value, Quantity)}
+    return {name: value for name, value in values.items() if isinstance(value, SourcedValue)}
 
 
 def test_required_profiles_ship() -> None:

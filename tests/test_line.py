@@ -13,7 +13,7 @@ from rlsim.costs.prices import price
 from rlsim.loading import load_scenario
 from rlsim.planning.evaluate import evaluate
 from rlsim.projection import project
-from rlsim.results import Arm
+from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
 from rlsim.simulation.run import simulate
@@ -79,7 +79,7 @@ def test_a_projection_and_a_sweep_cell_give_the_same_numbers(name: str) -> None:
     )
 
 
-def parts_of(arm: Arm, phase: str) -> dict[str, float]:
+def parts_of(arm: Variant, phase: str) -> dict[str, float]:
     return {part.name: part.seconds for part in arm.parts if part.phase == phase}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rlsim.loading import load_scenario, scenario_digest, vary
 from rlsim.projection import baseline_of, project
-from rlsim.results import PHASES, Arm, Projection
+from rlsim.results import PHASES, Projection, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
 from rlsim.simulation import run as driver
@@ -50,7 +50,7 @@ def asynchronous() -> Projection:
     return project(lagged())
 
 
-def both(made: Projection) -> tuple[Arm, Arm]:
+def both(made: Projection) -> tuple[Variant, Variant]:
     return made.baseline, made.candidate
 
 

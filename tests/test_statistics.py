@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlsim.results import Quantity
+from rlsim.results import Interval
 from rlsim.statistics import CONFIDENCE, interval, student_t95, widened
 
 
@@ -41,8 +41,8 @@ def test_interval_covers_one_more_value_nine_times_of_ten():
 
 
 def test_one_value_or_equal_ones_have_no_width():
-    assert interval([3.0]) == Quantity(3.0, 3.0, 3.0)
-    assert interval([3.0] * 5) == Quantity(3.0, 3.0, 3.0)
+    assert interval([3.0]) == Interval(3.0, 3.0, 3.0)
+    assert interval([3.0] * 5) == Interval(3.0, 3.0, 3.0)
 
 
 def test_times_do_not_become_negative():
@@ -59,29 +59,29 @@ def test_intervals_scale(scale):
 
 
 def test_widened_by_the_model_alone():
-    found = widened(Quantity(10.0, 10.0, 10.0), 0.15)
+    found = widened(Interval(10.0, 10.0, 10.0), 0.15)
     factor = math.exp(stats.norm.ppf(0.95) * 0.15)
     assert (found.low, found.mean, found.high) == pytest.approx((10 / factor, 10.0, 10 * factor))
 
 
 def test_widths_add_in_squares_of_the_logarithm():
     model = stats.norm.ppf(0.95) * 0.2
-    found = widened(Quantity(10.0, 10 / math.exp(0.3), 10 * math.exp(0.4)), 0.2)
+    found = widened(Interval(10.0, 10 / math.exp(0.3), 10 * math.exp(0.4)), 0.2)
     assert math.log(10.0 / found.low) == pytest.approx(math.hypot(0.3, model))
     assert math.log(found.high / 10.0) == pytest.approx(math.hypot(0.4, model))
 
 
-@pytest.mark.parametrize("quantity", [Quantity(0.0, 0.0, 0.0), Quantity(0.0, 0.0, 1.0)])
+@pytest.mark.parametrize("quantity", [Interval(0.0, 0.0, 0.0), Interval(0.0, 0.0, 1.0)])
 def test_what_is_zero_stays_zero(quantity):
     assert widened(quantity, 0.3) == quantity
 
 
 def test_without_a_model_error_nothing_changes():
-    quantity = Quantity(5.0, 4.0, 7.0)
+    quantity = Interval(5.0, 4.0, 7.0)
     assert widened(quantity, 0.0) == quantity
 
 
 def test_a_lower_end_at_zero_stays_there():
-    found = widened(Quantity(5.0, 0.0, 12.0), 0.1)
+    found = widened(Interval(5.0, 0.0, 12.0), 0.1)
     assert found.low == 0.0
     assert found.high > 12.0

@@ -15,7 +15,7 @@ from rlsim.errors import InputError
 from rlsim.hardware.lookup import catalogue
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.tables import Efficiency
-from rlsim.schema.hardware import HardwareProfile, Quantity
+from rlsim.schema.hardware import HardwareProfile, SourcedValue
 from rlsim.units import GIGA, MICROSECOND, TERA
 
 _BOUND_RATIO = 2.0
@@ -183,13 +183,13 @@ class _Origins:
     def __init__(self, metadata: Metadata) -> None:
         self._origin = f"rlsim calibrate on {metadata.device}, torch {metadata.torch}, {metadata.date[:10]}"
 
-    def known(self, value: float, what: str) -> Quantity:
-        return Quantity(value=float(f"{value:.6g}"), source="measured", ref=f"{self._origin}: {what}")
+    def known(self, value: float, what: str) -> SourcedValue:
+        return SourcedValue(value=float(f"{value:.6g}"), source="measured", ref=f"{self._origin}: {what}")
 
-    def assumed(self, value: float, reason: str) -> Quantity:
-        return Quantity(value=value, source="assumed", ref=reason)
+    def assumed(self, value: float, reason: str) -> SourcedValue:
+        return SourcedValue(value=value, source="assumed", ref=reason)
 
-    def either(self, value: float | None, what: str, fallback: float, reason: str) -> Quantity:
+    def either(self, value: float | None, what: str, fallback: float, reason: str) -> SourcedValue:
         return self.known(value, what) if value else self.assumed(fallback, reason)
 
 
@@ -201,7 +201,7 @@ def _unknown_profile(name: str, tables: str, measured: DeviceRates, metadata: Me
         description=f"{metadata.device}, measured by rlsim",
         host_cpu=metadata.host_cpu,
         operator_tables=tables,
-        memory_bytes=Quantity(
+        memory_bytes=SourcedValue(
             value=metadata.device_memory_bytes, source="measured", ref="memory of the device as torch reports it"
         ),
         memory_bandwidth_bytes_per_s=of.known(bandwidth, "best copy in device memory, bytes read and written"),
@@ -223,7 +223,7 @@ def _unknown_profile(name: str, tables: str, measured: DeviceRates, metadata: Me
     )
 
 
-def _fabric_quantities(of: _Origins, measured: DeviceRates, count: int) -> dict[str, Quantity]:
+def _fabric_quantities(of: _Origins, measured: DeviceRates, count: int) -> dict[str, SourcedValue]:
     """Links between the devices of the machine as measured where it has several; the network is never measured."""
     no_fabric = "one machine was measured; set the figure of your network"
     rate, latency = measured.link_bytes_per_s, measured.link_latency_s

@@ -29,7 +29,7 @@ from rlsim.costs.overheads import HostOverheads
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.drafter import DraftCard
 from rlsim.schema.engine import Engine
-from rlsim.schema.hardware import HardwareProfile, Quantity
+from rlsim.schema.hardware import HardwareProfile, SourcedValue
 from rlsim.schema.model import ModelCard, MoECard
 from rlsim.schema.speculation import Speculation
 from rlsim.units import MILLISECOND
@@ -94,7 +94,7 @@ class SelfCheck:
 
 def self_check(measured: Measurements, tables: Path, profile: HardwareProfile, rates: DeviceRates) -> SelfCheck:
     """Every measured engine step beside its prediction from the operator tables in folder ``tables``."""
-    launch = Quantity(value=rates.eager_launch_s, source="measured", ref="host time of the measured loop")
+    launch = SourcedValue(value=rates.eager_launch_s, source="measured", ref="host time of the measured loop")
     device = profile.model_copy(update={"eager_launch_s": launch})
     found = OperatorTables(tables, {"efficiency": efficiencies_as_yaml(rates.efficiency)})
     cases = [record.case for record in measured.of(*STEPS)]

@@ -86,7 +86,7 @@ def _published(
 def _sweeps(files: list[Path], as_json: bool) -> str:
     import json
 
-    from rlsim.validation.sweeps import iteration_sweep
+    from rlsim.validation.iteration_sweeps import iteration_sweep
 
     results = [iteration_sweep(path) for path in files]
     if as_json:

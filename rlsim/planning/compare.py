@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlsim.planning.evaluate import STEP_PHASES, ArmTimes, simulate, speedups_over
+from rlsim.planning.evaluate import STEP_PHASES, VariantTimes, simulate, speedups_over
 from rlsim.planning.objective import cost_usd, energy_j, price_usd
 from rlsim.planning.results import Comparison, PhaseChange
-from rlsim.results import Quantity
+from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
 from rlsim.statistics import interval, widened
 
@@ -59,7 +59,7 @@ def _same_work(first: Scenario, second: Scenario) -> bool:
     return first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications)
 
 
-def _speedup(scenarios: tuple[Scenario, Scenario], runs: tuple[ArmTimes, ArmTimes], paired: bool) -> Quantity:
+def _speedup(scenarios: tuple[Scenario, Scenario], runs: tuple[VariantTimes, VariantTimes], paired: bool) -> Interval:
     """Step of A over step of B. One model on one device errs alike on both sides, which leaves the error of a speed-up
     as in a projection; otherwise the errors of the two steps are independent."""
     first, second = runs
@@ -70,7 +70,7 @@ def _speedup(scenarios: tuple[Scenario, Scenario], runs: tuple[ArmTimes, ArmTime
     return widened(ratios, 0.0 if first is second else math.hypot(first.step_error, second.step_error))
 
 
-def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[ArmTimes, ArmTimes]) -> tuple[PhaseChange, ...]:
+def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[VariantTimes, VariantTimes]) -> tuple[PhaseChange, ...]:
     """Serial phases of both; waiting for an asynchronous generator stands beside synchronous generation."""
     sides = [
         {

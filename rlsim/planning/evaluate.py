@@ -12,7 +12,7 @@ from rlsim.planning.objective import cost_usd, energy_j
 from rlsim.planning.results import CellNumbers, CellResult
 from rlsim.planning.variation import Overrides, varied
 from rlsim.projection import baseline_of
-from rlsim.results import Arm, Quantity
+from rlsim.results import Interval, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
 from rlsim.summary import phase_parts, speedups, step_values, variant_of
@@ -27,7 +27,7 @@ STEP_PHASES = {
 
 
 @dataclass(frozen=True)
-class ArmTimes:
+class VariantTimes:
     """Seconds of one arm and its summary.
 
     step_s, generation_s: by measured step, or cycle of steps, so that entries of equal index share their drawn work.
@@ -36,32 +36,32 @@ class ArmTimes:
 
     step_s: tuple[float, ...]
     generation_s: tuple[float, ...]
-    arm: Arm
+    arm: Variant
     step_error: float
     speedup_error: float
 
 
-def simulate(scenario: Scenario) -> ArmTimes:
+def simulate(scenario: Scenario) -> VariantTimes:
     """Simulate one arm over the scenario's replications. Raises Infeasible and InputError."""
     return _times(simulate_variant(scenario))
 
 
-def _times(run: SimulatedVariant) -> ArmTimes:
+def _times(run: SimulatedVariant) -> VariantTimes:
     step = step_values(run, lambda record: record.seconds)
     generation = step_values(run, lambda record: record.phases.generation_s)
     errors = run.prices.overheads
-    return ArmTimes(
+    return VariantTimes(
         tuple(step), tuple(generation), variant_of(run, phase_parts(run)), errors.step_error, errors.speedup_error
     )
 
 
-def baseline_times(scenario: Scenario) -> ArmTimes:
+def baseline_times(scenario: Scenario) -> VariantTimes:
     """The autoregressive arm of ``scenario``, simulated once for all cells that share it."""
     return _simulated_baseline(baseline_of(scenario))
 
 
 @lru_cache(maxsize=BASELINES_KEPT)
-def _simulated_baseline(baseline: Scenario) -> ArmTimes:
+def _simulated_baseline(baseline: Scenario) -> VariantTimes:
     return simulate(baseline)
 
 
@@ -99,7 +99,7 @@ def _bare(message: str) -> str:
     return rest if marker and message.startswith("scenario '") else message
 
 
-def _numbers(scenario: Scenario, before: ArmTimes | None, after: ArmTimes) -> CellNumbers:
+def _numbers(scenario: Scenario, before: VariantTimes | None, after: VariantTimes) -> CellNumbers:
     cluster, arm = scenario.cluster, after.arm
     memory = {use.pool: use.total_bytes for use in arm.memory}
     rollout, end_to_end = (None, None) if before is None else speedups_over(before, after)
@@ -128,7 +128,7 @@ def _numbers(scenario: Scenario, before: ArmTimes | None, after: ArmTimes) -> Ce
     )
 
 
-def speedups_over(before: ArmTimes, after: ArmTimes) -> tuple[Quantity, Quantity]:
+def speedups_over(before: VariantTimes, after: VariantTimes) -> tuple[Interval, Interval]:
     """Rollout and end-to-end speed-up of ``after`` over ``before`` on the same drawn work, with the model's error.
 
     One arm beside itself has none.
@@ -137,7 +137,7 @@ def speedups_over(before: ArmTimes, after: ArmTimes) -> tuple[Quantity, Quantity
     return speedups((before.generation_s, after.generation_s), (before.step_s, after.step_s), error)
 
 
-def limit_of(scenario: Scenario, arm: Arm) -> str:
+def limit_of(scenario: Scenario, arm: Variant) -> str:
     """The longest phase of the step and its largest part, such as ``generation: experts (memory)``."""
     phase = max(STEP_PHASES[scenario.loop.mode], key=lambda name: arm.phases[name].mean)
     shown = "generation_s" if phase == "exposed_generation_s" else phase

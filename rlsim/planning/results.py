@@ -10,7 +10,7 @@ from rlsim.errors import Infeasible
 from rlsim.planning.grammar import Axis
 from rlsim.planning.layouts import Layout
 from rlsim.planning.objective import Objective
-from rlsim.results import Quantity
+from rlsim.results import Interval
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,7 +37,7 @@ class CellNumbers:
     draft_length: int
     acceptance_length: float
     policy_lag: int
-    step_s: Quantity
+    step_s: Interval
     data_s: float
     prepare_s: float
     generation_s: float
@@ -54,8 +54,8 @@ class CellNumbers:
     limit: str
     baseline_step_s: float | None
     baseline_cost_per_step_usd: float | None
-    rollout_speedup: Quantity | None
-    end_to_end_speedup: Quantity | None
+    rollout_speedup: Interval | None
+    end_to_end_speedup: Interval | None
     digest: str
 
     def row(self) -> Row:
@@ -63,7 +63,7 @@ class CellNumbers:
         out: Row = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, Quantity):
+            if isinstance(value, Interval):
                 name, unit = (item.name[:-2], "_s") if item.name.endswith("_s") else (item.name, "")
                 out |= {item.name: value.mean, f"{name}_low{unit}": value.low, f"{name}_high{unit}": value.high}
             elif value is not None:
@@ -263,8 +263,8 @@ class Comparison:
     names: tuple[str, str]
     modes: tuple[str, str]
     differences: Mapping[str, tuple[Any, Any]]
-    step_s: tuple[Quantity, Quantity]
-    speedup: Quantity
+    step_s: tuple[Interval, Interval]
+    speedup: Interval
     paired: bool
     phases: tuple[PhaseChange, ...]
     cost_per_step_usd: tuple[float, float]

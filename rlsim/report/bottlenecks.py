@@ -20,7 +20,7 @@ BAR_CELLS = 40
 
 def bottleneck_lines(projection: Projection, style: Style) -> list[str]:
     """Largest parts of every phase of the candidate, with the same parts' seconds in the baseline."""
-    arms = findings.arms_of(projection)
+    arms = findings.variants_of(projection)
     groups = {name: findings.parts_by_phase(arm) for name, arm in arms.items()}
     *_, shown = groups.values()
     total = sum(part.seconds for parts in shown.values() for part in parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsim.report import format as fmt
-from rlsim.results import PHASES, Arm, PhasePart, Projection, Quantity
+from rlsim.results import PHASES, Interval, PhasePart, Projection, Variant
 
 SYNC_PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 """What a synchronous step adds up."""
@@ -15,31 +15,31 @@ NOTABLE_SHARE = 0.005
 """Differences and rests below this share of a step are rounding to a reader."""
 
 
-def arms_of(projection: Projection) -> dict[str, Arm]:
+def variants_of(projection: Projection) -> dict[str, Variant]:
     """The sides to show: baseline and candidate, or the one that there is where nothing is drafted."""
     if not projection.candidate.speculates:
         return {"autoregressive": projection.candidate}
     return {"baseline": projection.baseline, "candidate": projection.candidate}
 
 
-def step_phases(arm: Arm, asynchronous: bool) -> dict[str, float]:
+def step_phases(arm: Variant, asynchronous: bool) -> dict[str, float]:
     """Seconds of the phases whose sum is the step, in order; what they leave of it or exceed it by is ``other``."""
     found = {name: arm.phases[name].mean for name in (ASYNC_PHASES if asynchronous else SYNC_PHASES)}
     rest = arm.step_s.mean - sum(found.values())
     return {**found, "other": rest} if abs(rest) > NOTABLE_SHARE * arm.step_s.mean else found
 
 
-def waiting_share(arm: Arm) -> float:
+def waiting_share(arm: Variant) -> float:
     """Share of an asynchronous step in which the trainer waits for generation."""
     return arm.phases.exposed_generation_s.mean / arm.step_s.mean
 
 
-def trainer_sets_pace(arm: Arm) -> bool:
+def trainer_sets_pace(arm: Variant) -> bool:
     """Whether generation hides behind the trainer in an asynchronous step."""
     return waiting_share(arm) < PACE_SHARE
 
 
-def parts_by_phase(arm: Arm) -> dict[str, list[PhasePart]]:
+def parts_by_phase(arm: Variant) -> dict[str, list[PhasePart]]:
     """Parts that take time by phase; the longest phase first, and in each its largest part."""
     found = {name: [part for part in arm.parts if part.phase == name and part.seconds > 0] for name in PHASES}
     ranked = sorted((name for name in found if found[name]), key=lambda name: -arm.phases[name].mean)
@@ -62,7 +62,7 @@ def look_here_first(projection: Projection) -> str:
     return f"Look here first: {name} ({size}), led by {part.name} ({share}, {part.label})."
 
 
-def verdict(speedup: Quantity) -> str:
+def verdict(speedup: Interval) -> str:
     """``shortens``, ``lengthens``, ``unclear`` where the interval holds 1, ``unchanged`` within NOTABLE_SHARE of 1."""
     if abs(speedup.mean - 1) < NOTABLE_SHARE and not speedup.low < 1 < speedup.high:
         return "unchanged"
@@ -88,7 +88,7 @@ def headline(projection: Projection) -> str:
     return f"Speculative decoding ({fmt.arm_label(arm)}) {text} {where}."
 
 
-def _joined(rollout: Quantity, step: Quantity) -> str:
+def _joined(rollout: Interval, step: Interval) -> str:
     verb = verdict(rollout)
     if verb in ("unclear", "unchanged"):
         beyond = " beyond the 90 % interval" if verb == "unclear" else ""
@@ -98,7 +98,7 @@ def _joined(rollout: Quantity, step: Quantity) -> str:
     return f"shortens the rollout {fmt.times(rollout)} and the step {fmt.times(step)}"
 
 
-def _clause(speedup: Quantity, what: str) -> str:
+def _clause(speedup: Interval, what: str) -> str:
     verb = verdict(speedup)
     if verb in ("unclear", "unchanged"):
         beyond = " beyond the 90 % interval" if verb == "unclear" else ""

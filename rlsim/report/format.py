@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlsim.results import Arm, Quantity
+from rlsim.results import Interval, Variant
 from rlsim.units import GIB
 
 METHODS = {
@@ -34,12 +34,12 @@ def phase_label(phase: str, asynchronous: bool) -> str:
     return (ASYNC_LABELS if asynchronous else PHASE_LABELS)[phase]
 
 
-def variant_label(arm: Arm) -> str:
+def variant_label(arm: Variant) -> str:
     """``EAGLE-3, k=3`` or ``autoregressive``."""
     return f"{METHODS[arm.method]}, k={arm.draft_length}" if arm.speculates else METHODS["none"]
 
 
-def arm_label(arm: Arm) -> str:
+def arm_label(arm: Variant) -> str:
     """``EAGLE-3, k=3, acceptance length 3.00`` or ``autoregressive``."""
     accepted = f", acceptance length {arm.acceptance_length.mean:.2f}" if arm.speculates else ""
     return variant_label(arm) + accepted
@@ -103,6 +103,6 @@ def ratio(baseline: float, candidate: float) -> str:
     return f"{value:.2f}x" if value < 100 else f"{value:.0f}x" if value < 1000 else ">999x"
 
 
-def times(quantity: Quantity) -> str:
+def times(quantity: Interval) -> str:
     """A speedup with its interval: ``2.41x [2.35, 2.47]``."""
     return f"{quantity.mean:.2f}x [{quantity.low:.2f}, {quantity.high:.2f}]"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from rlsim.report.lanes import Lane, lanes
-from rlsim.report.style import ARM_COLORS, PHASE_COLORS, text_color
-from rlsim.results import Arm, Span
+from rlsim.report.style import PHASE_COLORS, VARIANT_COLORS, text_color
+from rlsim.results import Span, Variant
 
 SHOWN_STEPS = 4
 """Steps of the trainer in view; earlier ones repeat the pattern."""
@@ -19,12 +19,12 @@ LANE_IN, HEAD_ROWS = 0.27, 0.85
 """Inches of a row; rows that the name of an arm takes."""
 
 
-def lanes_height(arms: Sequence[tuple[str, Arm]]) -> float:
+def lanes_height(arms: Sequence[tuple[str, Variant]]) -> float:
     """Inches that the lanes of all arms take."""
     return LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for _, arm in arms)
 
 
-def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Arm]]) -> None:
+def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Variant]]) -> None:
     """One row for each lane, baseline above candidate, each arm from the start of its own shown steps."""
     axes.set_xlim(0, longest_window_s(arms) * 1.005)
     total = sum(len(_shown(arm)) + HEAD_ROWS for _, arm in arms)
@@ -33,7 +33,7 @@ def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Arm]]) -> None:
     ticks: list[tuple[float, str]] = []
     for name, arm in arms:
         y -= HEAD_ROWS
-        axes.text(0, y + 0.05, name, va="bottom", fontsize=9, color=ARM_COLORS[name], fontweight="bold")
+        axes.text(0, y + 0.05, name, va="bottom", fontsize=9, color=VARIANT_COLORS[name], fontweight="bold")
         for lane in _shown(arm):
             _row(axes, lane, y - 0.5, shown_window(arm))
             ticks.append((y - 0.5, lane.name))
@@ -44,12 +44,12 @@ def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Arm]]) -> None:
     axes.set_xlabel(f"seconds over at most {SHOWN_STEPS} steps; the number in a span is the step it works for")
 
 
-def longest_window_s(arms: Sequence[tuple[str, Arm]]) -> float:
+def longest_window_s(arms: Sequence[tuple[str, Variant]]) -> float:
     """Seconds that the longer of the shown windows takes."""
     return max(end - start for start, end in (shown_window(arm) for _, arm in arms))
 
 
-def shown_window(arm: Arm) -> tuple[float, float]:
+def shown_window(arm: Variant) -> tuple[float, float]:
     """From the start of the trainer's first shown step to the end of its last one, in seconds."""
     trainer = [s for s in arm.spans if s.actor == "trainer"]
     steps = sorted({s.step for s in trainer})[-SHOWN_STEPS:]
@@ -57,7 +57,7 @@ def shown_window(arm: Arm) -> tuple[float, float]:
     return min(s.start_s for s in inside), max(s.end_s for s in inside)
 
 
-def _shown(arm: Arm) -> list[Lane]:
+def _shown(arm: Variant) -> list[Lane]:
     start, end = shown_window(arm)
     rows = lanes(s for s in arm.spans if s.end_s > start and s.start_s < end)
     return sorted(rows, key=lambda lane: lane.actor != "trainer")[:MOST_LANES]

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlsim.report.format import PHASE_LABELS, arm_label
 from rlsim.report.lanes import lanes
-from rlsim.results import Arm, Curve, Projection, Span
+from rlsim.results import Curve, Projection, Span, Variant
 
 Event = dict[str, Any]
 
@@ -39,7 +39,7 @@ def timeline_json(projection: Projection) -> str:
     return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
 
-def _process(pid: int, name: str, arm: Arm) -> list[Event]:
+def _process(pid: int, name: str, arm: Variant) -> list[Event]:
     events = [_metadata("process_name", pid, 0, name=name), _metadata("process_sort_index", pid, 0, sort_index=pid)]
     for tid, lane in enumerate(lanes(arm.spans), start=1):
         events.append(_metadata("thread_name", pid, tid, name=lane.name))

@@ -18,20 +18,20 @@ from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.lanes_plot import draw_lanes, lanes_height, longest_window_s, shown_window
 from rlsim.report.style import (
-    ARM_COLORS,
     BACKGROUND,
     DPI,
     GREY,
     INK,
     PHASE_COLORS,
+    VARIANT_COLORS,
     Style,
     picture_style,
     text_color,
 )
-from rlsim.results import Arm, Curve, Projection, Quantity
+from rlsim.results import Curve, Interval, Projection, Variant
 
 FloatArray = NDArray[np.float64]
-Arms = Sequence[tuple[str, Arm]]
+Arms = Sequence[tuple[str, Variant]]
 WIDTH_IN = 11.0
 BAR_HEIGHT = 0.56
 LEFT_IN, PLOT_IN, RESULT_IN = 1.3, 9.4, 1.8
@@ -50,7 +50,7 @@ def phases_figure(projection: Projection, path: Path) -> None:
     An asynchronous projection also shows lanes of trainer and generator. The same projection gives the same bytes with
     the same matplotlib. OSError passes through.
     """
-    arms = list(findings.arms_of(projection).items())
+    arms = list(findings.variants_of(projection).items())
     asynchronous = projection.asynchronous
     title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
     key = _key_phases(projection, arms)
@@ -142,14 +142,14 @@ def _bars(axes: Axes, projection: Projection, arms: Arms) -> None:
     axes.set_xlabel("seconds", x=longest / axes.get_xlim()[1] / 2)
 
 
-def _whisker(axes: Axes, step_s: Quantity, y: float) -> None:
+def _whisker(axes: Axes, step_s: Interval, y: float) -> None:
     """The interval of a step under the end of its bar."""
     below = y - BAR_HEIGHT / 2 - 0.09
     ends = [[step_s.mean - step_s.low], [step_s.high - step_s.mean]]
     axes.errorbar(step_s.mean, below, xerr=ends, fmt="o", markersize=3.5, color=INK, linewidth=1.3, capsize=3.5)
 
 
-def _result(axes: Axes, projection: Projection | None, step_s: Quantity, end: float, y: float) -> None:
+def _result(axes: Axes, projection: Projection | None, step_s: Interval, end: float, y: float) -> None:
     """Beside a bar: the length of its step, and the speedups of a candidate's ``projection``."""
     lines = []
     if projection is not None:
@@ -237,7 +237,7 @@ def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
     for name, arm in arms:
         (curve,) = arm.curves
         times, values = _in_view(curve, shown_window(arm) if asynchronous else None)
-        color = ARM_COLORS[name]
+        color = VARIANT_COLORS[name]
         label = name if asynchronous else f"{name}: last one done after {fmt.seconds(float(times[-1]))}"
         axes.step(times, values, where="post", color=color, linewidth=1.8, label=label, zorder=3)
         axes.fill_between(times, values, step="post", color=color, alpha=0.14, linewidth=0)

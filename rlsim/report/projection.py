@@ -34,7 +34,7 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
 
 def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     """The verdict in at most five lines of 100 columns: answer, step and cost, where to look, what it rests on."""
-    arms, shares, count = findings.arms_of(projection).values(), projection.provenance, len(projection.warnings)
+    arms, shares, count = findings.variants_of(projection).values(), projection.provenance, len(projection.warnings)
     steps = " -> ".join(fmt.seconds(arm.step_s.mean) for arm in arms)
     costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in arms)
     price = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
@@ -80,7 +80,7 @@ def _pool(use: MemoryUse, before: MemoryUse, name: int, style: Style) -> list[st
 
 def _statistics(projection: Projection, style: Style) -> list[str]:
     """What the engines did: what differs side by side, what is the same in one sentence."""
-    arms = findings.arms_of(projection)
+    arms = findings.variants_of(projection)
     values = [dict(arm.statistics.items()) for arm in arms.values()]
     rows, same = [], []
     for name, label in EngineStatistics.labels().items():

@@ -27,7 +27,7 @@ PHASE_COLORS = {
     "train_s": "#009E73",
     "other": "#BBBBBB",
 }
-ARM_COLORS = {"baseline": GREY, "candidate": "#0072B2", "autoregressive": "#0072B2"}
+VARIANT_COLORS = {"baseline": GREY, "candidate": "#0072B2", "autoregressive": "#0072B2"}
 DPI = 150
 ASCII_GLYPHS = str.maketrans({"█": "#", "▓": "+", "░": ".", "─": "-", "→": "->"})
 NARROWEST, WIDEST = 40, 120

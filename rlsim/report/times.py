@@ -10,7 +10,7 @@ from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import RULE, Cell, Row, table
-from rlsim.results import Arm, Projection, Quantity
+from rlsim.results import Interval, Projection, Variant
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -20,13 +20,13 @@ class _Line:
     """A phase of the step, or what is ``inside`` the phase before it, in each side shown."""
 
     phase: str
-    values: tuple[Quantity, ...]
+    values: tuple[Interval, ...]
     inside: bool = False
 
 
 def times_lines(projection: Projection, style: Style) -> list[str]:
     """Phases of both sides and their speedups, equal ones in one row; one side's shares where nothing is drafted."""
-    arms = findings.arms_of(projection)
+    arms = findings.variants_of(projection)
     decimals = fmt.decimals_for(max(arm.step_s.mean for arm in arms.values()))
     lines = _phase_lines(projection, list(arms.values()))
     same = [line for line in lines if len({fmt.fixed(value.mean, decimals) for value in line.values}) < len(arms)]
@@ -45,10 +45,10 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
     return [title, *table(heads, [*rows, *_rates(projection)], style), *told, *_remarks(projection, style)]
 
 
-def cost_usd(projection: Projection, seconds: Quantity) -> Quantity:
+def cost_usd(projection: Projection, seconds: Interval) -> Interval:
     """Price in USD of all GPUs, busy or not, for ``seconds``."""
     rate = projection.num_gpus * projection.price_per_gpu_hour_usd / SECONDS_PER_HOUR
-    return Quantity(rate * seconds.mean, rate * seconds.low, rate * seconds.high)
+    return Interval(rate * seconds.mean, rate * seconds.low, rate * seconds.high)
 
 
 def price_note(projection: Projection) -> str:
@@ -57,13 +57,13 @@ def price_note(projection: Projection) -> str:
     return f"at {price:.2f} per GPU and hour (hardware.price_per_gpu_hour_usd, {source})"
 
 
-def _phase_lines(projection: Projection, arms: Sequence[Arm]) -> list[_Line]:
+def _phase_lines(projection: Projection, arms: Sequence[Variant]) -> list[_Line]:
     columns = [findings.step_phases(arm, projection.asynchronous) for arm in arms]
     lines = []
     for phase in dict.fromkeys(name for column in columns for name in column):
         if phase == "other":
             rests = [column.get(phase, 0.0) for column in columns]
-            lines.append(_Line(phase, tuple(Quantity(rest, rest, rest) for rest in rests)))
+            lines.append(_Line(phase, tuple(Interval(rest, rest, rest) for rest in rests)))
         elif any(column[phase] for column in columns):
             lines.append(_Line(phase, _phase(arms, phase)))
         if phase == "prepare_s" and not projection.asynchronous:
@@ -71,7 +71,7 @@ def _phase_lines(projection: Projection, arms: Sequence[Arm]) -> list[_Line]:
     return lines
 
 
-def _phase(arms: Iterable[Arm], phase: str) -> tuple[Quantity, ...]:
+def _phase(arms: Iterable[Variant], phase: str) -> tuple[Interval, ...]:
     return tuple(arm.phases[phase] for arm in arms)
 
 
@@ -94,7 +94,7 @@ def _row(projection: Projection, line: _Line, decimals: int) -> Row:
     return Row((name, *cells, fmt.ratio(before, after)))
 
 
-def cell(value: Quantity, decimals: int) -> Cell:
+def cell(value: Interval, decimals: int) -> Cell:
     """A mean with its interval; alone where the interval has no width."""
     if value.low == value.high:
         return Cell(fmt.fixed(value.mean, decimals))
@@ -103,7 +103,7 @@ def cell(value: Quantity, decimals: int) -> Cell:
 
 def _rates(projection: Projection) -> list[Row]:
     """Throughput and cost, whose ratio is that of the step."""
-    arms = findings.arms_of(projection).values()
+    arms = findings.variants_of(projection).values()
     rows = []
     for label, values in (
         ("tokens/s/GPU", [arm.tokens_per_s_per_gpu for arm in arms]),
@@ -126,7 +126,7 @@ def _same(projection: Projection, lines: Sequence[_Line], decimals: int) -> str:
 
 def _remarks(projection: Projection, style: Style) -> list[str]:
     """Who sets the pace of an asynchronous step and how old its samples are; how to get a comparison."""
-    arms = findings.arms_of(projection)
+    arms = findings.variants_of(projection)
     remarks = [] if len(arms) == 2 else [_PLAIN_REMARK]
     if projection.asynchronous:
         remarks += [(f"{name}: " if len(arms) == 2 else "") + _pace(arm) for name, arm in arms.items()]
@@ -140,13 +140,13 @@ def _remarks(projection: Projection, style: Style) -> list[str]:
 _PLAIN_REMARK = "Baseline and candidate are the same: set speculation.method and speculation.draft_length to compare."
 
 
-def _pace(arm: Arm) -> str:
+def _pace(arm: Variant) -> str:
     share = fmt.percent(findings.waiting_share(arm))
     if findings.trainer_sets_pace(arm):
         return f"the trainer sets the pace: it waits {share} of the step for generation"
     return f"generation sets the pace: the trainer waits {share} of the step for it"
 
 
-def _ages(arm: Arm) -> str:
+def _ages(arm: Variant) -> str:
     shares = [(age, fmt.percent(share)) for age, share in sorted(arm.staleness.items()) if share > 0]
     return ", ".join(f"{age} {'step' if age == 1 else 'steps'} {share}" for age, share in shares)

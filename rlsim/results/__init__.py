@@ -2,31 +2,31 @@
 
 from rlsim.results.projection import (
     SCHEMA,
-    Arm,
     EngineStatistics,
+    Interval,
     Label,
     MemoryParts,
     MemoryUse,
     PhasePart,
     Projection,
     Provenance,
-    Quantity,
+    Variant,
 )
 from rlsim.results.trace import PHASES, Curve, Span, StepPhases
 
 __all__ = [
     "PHASES",
     "SCHEMA",
-    "Arm",
     "Curve",
     "EngineStatistics",
+    "Interval",
     "Label",
     "MemoryParts",
     "MemoryUse",
     "PhasePart",
     "Projection",
     "Provenance",
-    "Quantity",
     "Span",
     "StepPhases",
+    "Variant",
 ]

@@ -16,7 +16,7 @@ SCHEMA = "rlsim.projection/1"
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Interval:
     """A number with its 90 % interval."""
 
     mean: float
@@ -140,7 +140,7 @@ class MemoryUse:
 
 
 @dataclass(frozen=True)
-class Arm:
+class Variant:
     """One side of the comparison: the autoregressive baseline or the candidate.
 
     staleness: share of consumed samples by age in steps.
@@ -148,10 +148,10 @@ class Arm:
 
     method: str
     draft_length: int
-    acceptance_length: Quantity
-    step_s: Quantity
-    phases: StepPhases[Quantity]
-    tokens_per_s_per_gpu: Quantity
+    acceptance_length: Interval
+    step_s: Interval
+    phases: StepPhases[Interval]
+    tokens_per_s_per_gpu: Interval
     memory: tuple[MemoryUse, ...]
     parts: tuple[PhasePart, ...]
     staleness: dict[int, float]
@@ -205,10 +205,10 @@ class Projection:
     num_gpus: int
     model: str
     hardware: str
-    baseline: Arm
-    candidate: Arm
-    rollout_speedup: Quantity
-    end_to_end_speedup: Quantity
+    baseline: Variant
+    candidate: Variant
+    rollout_speedup: Interval
+    end_to_end_speedup: Interval
     provenance: Provenance
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -12,7 +12,7 @@ from rlsim.schema.base import Name, PositiveFloat, Strict
 Provenance = Literal["datasheet", "measured", "assumed"]
 
 
-class Quantity(Strict):
+class SourcedValue(Strict):
     """A number with its origin. ``float(q)`` and ``int(q)`` give the number."""
 
     value: Annotated[PositiveFloat, Field(description="The number, in the unit that the key names.")]
@@ -31,25 +31,30 @@ class HardwareProfile(Strict):
 
     name: Annotated[Name, Field(description="Name of the profile.")]
     description: Annotated[Name, Field(description="The system in one sentence.")]
-    memory_bytes: Annotated[Quantity, Field(description="Memory of one GPU as its driver reports it.")]
-    memory_bandwidth_bytes_per_s: Annotated[Quantity, Field(description="Peak bandwidth of the GPU memory.")]
-    bf16_flops: Annotated[Quantity, Field(description="Peak dense BF16 rate in FLOP/s.")]
-    fp8_flops: Annotated[Quantity, Field(description="Peak dense FP8 rate in FLOP/s.")]
-    nvfp4_flops: Annotated[Quantity | None, Field(description="Peak dense NVFP4 rate in FLOP/s; null without.")] = None
-    nvlink_bandwidth_bytes_per_s: Annotated[Quantity, Field(description="NVLink rate.")]
-    nvlink_domain_gpus: Annotated[Quantity, Field(description="GPUs that reach each other over NVLink.")]
-    gpus_per_node: Annotated[Quantity, Field(description="GPUs under one operating system.")]
-    nvlink_latency_s: Annotated[Quantity, Field(description="Time of a small-message step over NVLink, in a graph.")]
-    network_bandwidth_bytes_per_s: Annotated[Quantity, Field(description="Rate of the scale-out network.")]
-    network_latency_s: Annotated[Quantity, Field(description="Latency of one message over the network.")]
-    host_link_bandwidth_bytes_per_s: Annotated[Quantity, Field(description="Rate between a GPU and its host.")]
-    host_memory_bytes: Annotated[Quantity, Field(description="Host memory of one node.")]
-    l2_bytes: Annotated[Quantity, Field(description="Last-level cache of the GPU.")]
-    power_w: Annotated[Quantity, Field(description="Power limit of one GPU.")]
-    price_per_gpu_hour_usd: Annotated[Quantity, Field(description="Price of a GPU hour; set your own.")]
+    memory_bytes: Annotated[SourcedValue, Field(description="Memory of one GPU as its driver reports it.")]
+    memory_bandwidth_bytes_per_s: Annotated[SourcedValue, Field(description="Peak bandwidth of the GPU memory.")]
+    bf16_flops: Annotated[SourcedValue, Field(description="Peak dense BF16 rate in FLOP/s.")]
+    fp8_flops: Annotated[SourcedValue, Field(description="Peak dense FP8 rate in FLOP/s.")]
+    nvfp4_flops: Annotated[SourcedValue | None, Field(description="Peak dense NVFP4 rate in FLOP/s; null without.")] = (
+        None
+    )
+    nvlink_bandwidth_bytes_per_s: Annotated[SourcedValue, Field(description="NVLink rate.")]
+    nvlink_domain_gpus: Annotated[SourcedValue, Field(description="GPUs that reach each other over NVLink.")]
+    gpus_per_node: Annotated[SourcedValue, Field(description="GPUs under one operating system.")]
+    nvlink_latency_s: Annotated[
+        SourcedValue, Field(description="Time of a small-message step over NVLink, in a graph.")
+    ]
+    network_bandwidth_bytes_per_s: Annotated[SourcedValue, Field(description="Rate of the scale-out network.")]
+    network_latency_s: Annotated[SourcedValue, Field(description="Latency of one message over the network.")]
+    host_link_bandwidth_bytes_per_s: Annotated[SourcedValue, Field(description="Rate between a GPU and its host.")]
+    host_memory_bytes: Annotated[SourcedValue, Field(description="Host memory of one node.")]
+    l2_bytes: Annotated[SourcedValue, Field(description="Last-level cache of the GPU.")]
+    power_w: Annotated[SourcedValue, Field(description="Power limit of one GPU.")]
+    price_per_gpu_hour_usd: Annotated[SourcedValue, Field(description="Price of a GPU hour; set your own.")]
     host_cpu: Annotated[Name, Field(description="Host processor.")]
     eager_launch_s: Annotated[
-        Quantity, Field(description="Host time per operator that an eager launch adds to one replayed from a graph.")
+        SourcedValue,
+        Field(description="Host time per operator that an eager launch adds to one replayed from a graph."),
     ]
     operator_tables: Annotated[
         Name | None, Field(description="Folder of measured operator tables under calibration/; null without.")

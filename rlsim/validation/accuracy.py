@@ -11,9 +11,9 @@ from rlsim import __version__
 from rlsim.datafiles import data_folder
 from rlsim.errors import InputError, shortened
 from rlsim.loading_yaml import read_yaml
+from rlsim.validation.iteration_sweeps import IterationSweep
 from rlsim.validation.published import Published, group_errors
-from rlsim.validation.study import Compared, published_table
-from rlsim.validation.sweeps import SweepResult
+from rlsim.validation.study import PublishedFigure, published_table
 from rlsim.validation.text import SHOWN_PHASES, published_phases
 from rlsim.validation.validate import RowResult, Validation, quantile_abs
 
@@ -166,7 +166,7 @@ def _skipped(answer: Published) -> str:
     return _table("Not simulated", ("row", "reason"), left)
 
 
-def _compared(title: str, cells: Sequence[Compared]) -> str:
+def _compared(title: str, cells: Sequence[PublishedFigure]) -> str:
     rows = [
         [c.group, c.label, _number(c.measured, c.unit), _number(c.predicted.mean, c.unit), _signed(c.error_pct)]
         for c in cells
@@ -188,7 +188,7 @@ def _signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1f} %"
 
 
-def _sweeps(sweeps: Sequence[SweepResult]) -> str:
+def _sweeps(sweeps: Sequence[IterationSweep]) -> str:
     return "\n\n".join(["## Engine iterations", _SWEEP_NOTE, *(f"```\n{sweep.text()}\n```" for sweep in sweeps)])
 
 

@@ -139,7 +139,7 @@ def with_values(fitted: GlobalParameters, parameters: Sequence[Parameter], value
     return GlobalParameters.model_validate(document)
 
 
-class Problem:
+class StepFitProblem:
     """Scenarios and observations to fit."""
 
     def __init__(

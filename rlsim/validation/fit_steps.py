@@ -22,12 +22,12 @@ from rlsim.validation.fit import (
     Mapper,
     MeanTimes,
     Observation,
-    Problem,
+    StepFitProblem,
     process_map,
     simulate,
     with_values,
 )
-from rlsim.validation.rows import NEEDED, Skip, number, scenario_of
+from rlsim.validation.rows import NEEDED, SkippedRow, number, scenario_of
 from rlsim.validation.table import TableRow, read_table
 
 FIT_REPLICATIONS = 1
@@ -73,9 +73,9 @@ class StepFit:
         return "\n".join(lines)
 
 
-def problem_of(
+def problem_from(
     table: Path, start: GlobalParameters, mapper: Mapper
-) -> tuple[Problem, list[Mapping[str, str]], Mapping[str, str]]:
+) -> tuple[StepFitProblem, list[Mapping[str, str]], Mapping[str, str]]:
     """The fit of ``table``, its rows, and by id why other rows are left out.
 
     These cannot be read or simulated, or say ``in_fit`` false. InputError where too few are left.
@@ -87,7 +87,7 @@ def problem_of(
     for record in read_table(table, NEEDED):
         try:
             scenario, observed = _usable(record, start, len(scenarios))
-        except (Skip, Infeasible, InputError) as error:
+        except (SkippedRow, Infeasible, InputError) as error:
             skipped[f"line {record.line} {record.cells.get('id', '')}".strip()] = str(error)
             continue
         scenarios.append(scenario)
@@ -99,22 +99,22 @@ def problem_of(
             f"{shown_path(table)}: only {len(scenarios)} rows can be simulated; a fit needs at least {FEWEST_ROWS}"
             f"{shortened(first, 300)}"
         )
-    return Problem(scenarios, observations, start, mapper=mapper), rows, skipped
+    return StepFitProblem(scenarios, observations, start, mapper=mapper), rows, skipped
 
 
 def _usable(record: TableRow, start: GlobalParameters, index: int) -> tuple[Scenario, list[Observation]]:
-    """Scenario ``index`` of the fit and what was measured of it. Raises Skip, Infeasible or InputError with the reason.
+    """Scenario ``index`` of the fit and what was measured of it. Raises SkippedRow, Infeasible or InputError.
 
     The row is simulated once, so that it cannot fail in the middle of a fit.
     """
     if record.problem:
-        raise Skip(record.problem)
+        raise SkippedRow(record.problem)
     if record.cells.get("in_fit", "").lower() == "false":
-        raise Skip("in_fit is false")
+        raise SkippedRow("in_fit is false")
     scenario = _small(scenario_of(record.cells, replications=FIT_REPLICATIONS))
     samples = round(scenario.workload.samples_per_step * scenario.workload.generated_batch_factor)
     if samples > MAX_FIT_SAMPLES:
-        raise Skip(f"{samples:,} samples in one step are more than {MAX_FIT_SAMPLES:,}")
+        raise SkippedRow(f"{samples:,} samples in one step are more than {MAX_FIT_SAMPLES:,}")
     observed = [Observation(index, "step_s", _measured(record.cells, "total_step_time_s"), 1.0)]
     for column, phase in PHASE_COLUMNS.items():
         if record.cells.get(column, ""):
@@ -127,7 +127,7 @@ def _measured(row: Mapping[str, str], column: str) -> float:
     """Seconds of a cell, above 0: a fit compares logarithms."""
     value = number(row, column)
     if value <= 0:
-        raise Skip(f"{column} must be above 0; got {row[column]}")
+        raise SkippedRow(f"{column} must be above 0; got {row[column]}")
     return value
 
 
@@ -156,7 +156,7 @@ def fit_steps(
     published = data_folder("calibration") / "published" / "rl_steps.csv"
     start = start or load_parameters(START if table.resolve() == published.resolve() else None)
     with process_map() as workers:
-        problem, rows, skipped = problem_of(table, start, _mapper(workers))
+        problem, rows, skipped = problem_from(table, start, _mapper(workers))
         tell(f"{len(rows)} rows, {len(problem.observations)} measured times, {len(problem.parameters)} parameters")
         x, base, slope = problem.fit(rounds, tell)
         held = {}
@@ -186,7 +186,7 @@ def _median(residuals: FloatArray) -> float:
 
 
 def _recorded(
-    problem: Problem,
+    problem: StepFitProblem,
     x: FloatArray,
     informed: Sequence[str],
     steps: FloatArray,

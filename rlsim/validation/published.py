@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlsim.validation.iteration_sweeps import IterationSweep, iteration_sweep
 from rlsim.validation.refits import published_refits
 from rlsim.validation.speculation import measured_speculation
-from rlsim.validation.study import Compared, published_table, study
-from rlsim.validation.sweeps import SweepResult, iteration_sweep
+from rlsim.validation.study import PublishedFigure, published_table, study
 from rlsim.validation.text import columns, render
 from rlsim.validation.validate import Validation, quantile_abs, validate
 
@@ -28,13 +28,13 @@ class Published:
 
     digest: str
     steps: Validation
-    study: tuple[Compared, ...]
-    speculation: tuple[Compared, ...]
-    refits: tuple[Compared, ...]
+    study: tuple[PublishedFigure, ...]
+    speculation: tuple[PublishedFigure, ...]
+    refits: tuple[PublishedFigure, ...]
     refits_left_out: tuple[tuple[str, str], ...]
-    sweeps: tuple[SweepResult, ...]
+    sweeps: tuple[IterationSweep, ...]
 
-    def compared(self) -> tuple[Compared, ...]:
+    def compared(self) -> tuple[PublishedFigure, ...]:
         """All figures beside the steps."""
         return (*self.study, *self.speculation, *self.refits)
 
@@ -55,7 +55,7 @@ class Published:
         return "\n\n".join([*parts, *(sweep.text() for sweep in self.sweeps)])
 
 
-def group_errors(cells: Sequence[Compared]) -> list[tuple[str, int, float, float]]:
+def group_errors(cells: Sequence[PublishedFigure]) -> list[tuple[str, int, float, float]]:
     """(group, number of figures, median absolute error, largest absolute error) in per cent."""
     out = []
     for group in dict.fromkeys(cell.group for cell in cells):
@@ -64,7 +64,7 @@ def group_errors(cells: Sequence[Compared]) -> list[tuple[str, int, float, float
     return out
 
 
-def group_table(cells: Sequence[Compared]) -> str:
+def group_table(cells: Sequence[PublishedFigure]) -> str:
     """One line per group of figures."""
     body = [[group, str(n), f"{median:.1f} %", f"{worst:.1f} %"] for group, n, median, worst in group_errors(cells)]
     return columns(["", "figures", "median error", "largest"], body)

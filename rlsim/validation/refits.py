@@ -12,37 +12,37 @@ from rlsim.costs.prices import price_inputs
 from rlsim.errors import RlsimError
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
-from rlsim.results import Quantity
+from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
-from rlsim.validation.rows import Skip, card_name, profile_name
-from rlsim.validation.study import Compared, published_table
+from rlsim.validation.rows import SkippedRow, card_name, profile_name
+from rlsim.validation.study import PublishedFigure, published_table
 from rlsim.validation.table import read_table
 
 ASSUMED_GPU = "h100"
 _COLUMNS = ("id", "framework", "model", "gpu", "train_gpus", "gen_gpus", "backend", "gen_tp", "kind", "refit_s")
 
 
-def published_refits() -> tuple[tuple[Compared, ...], tuple[tuple[str, str], ...]]:
-    """Compared transfers, and (id, reason) of those that are not simulated."""
+def published_refits() -> tuple[tuple[PublishedFigure, ...], tuple[tuple[str, str], ...]]:
+    """PublishedFigure transfers, and (id, reason) of those that are not simulated."""
     compared, skipped = [], []
     for record in read_table(published_table("refit.csv"), _COLUMNS):
         cell = record.cells
         try:
             seconds = price_inputs(_scenario(cell)).transfers.transfer().seconds
-        except (Skip, RlsimError) as reason:
+        except (SkippedRow, RlsimError) as reason:
             skipped.append((cell["id"], str(reason)))
             continue
         label = f"{cell['id']}: {cell['model']}, {cell['train_gpus']} + {cell['gen_gpus']} GPUs, {cell['method']}"
         group = f"refit, {cell['framework'].split()[0]}"
-        compared.append(Compared(group, label, "s", float(cell["refit_s"]), Quantity(seconds, seconds, seconds)))
+        compared.append(PublishedFigure(group, label, "s", float(cell["refit_s"]), Interval(seconds, seconds, seconds)))
     return tuple(compared), tuple(skipped)
 
 
 def _scenario(cell: Mapping[str, str]) -> Scenario:
     if not cell["kind"]:
-        raise Skip(f"transfer by {cell['method']} is not modelled")
+        raise SkippedRow(f"transfer by {cell['method']} is not modelled")
     if not cell["gen_tp"]:
-        raise Skip("tensor parallel size of the engine is unpublished")
+        raise SkippedRow("tensor parallel size of the engine is unpublished")
     training, generation = int(cell["train_gpus"]), int(cell["gen_gpus"])
     return Scenario.model_validate(
         {

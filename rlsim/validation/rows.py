@@ -35,15 +35,15 @@ NEEDED = (
 Row = Mapping[str, str]
 
 
-class Skip(Exception):  # noqa: N818 - a reason rather than an accident
+class SkippedRow(Exception):  # noqa: N818 - a reason rather than an accident
     """Why a row is not simulated."""
 
 
 def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
-    """Scenario of one measured step. Raises Skip where the row leaves something essential open or is not understood."""
+    """Scenario of one measured step. Raises SkippedRow where the row leaves something essential open or unclear."""
     for column in NEEDED:
         if not row.get(column, "").strip():
-            raise Skip(f"{column} is not given")
+            raise SkippedRow(f"{column} is not given")
     lag = _lag(row["on_off_policy"])
     document: dict[str, object] = {
         "name": row["id"][:200],
@@ -69,7 +69,7 @@ def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
     try:
         return Scenario.model_validate(document)
     except ValidationError as error:
-        raise Skip(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
+        raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
 
 
 def engine_version(row: Row) -> str | None:
@@ -83,25 +83,25 @@ def engine_version(row: Row) -> str | None:
 
 
 def number(row: Row, column: str, default: float | None = None) -> float:
-    """A finite, non-negative number from a cell; Skip names the column otherwise."""
+    """A finite, non-negative number from a cell; SkippedRow names the column otherwise."""
     text = row.get(column, "").strip()
     if not text:
         if default is None:
-            raise Skip(f"{column} is not given")
+            raise SkippedRow(f"{column} is not given")
         return default
     try:
         value = float(text)
     except ValueError:
-        raise Skip(f"{column} is not a number: {text[:40]!r}") from None
+        raise SkippedRow(f"{column} is not a number: {text[:40]!r}") from None
     if not math.isfinite(value) or value < 0:
-        raise Skip(f"{column} must be finite and not negative; got {text[:40]}")
+        raise SkippedRow(f"{column} must be finite and not negative; got {text[:40]}")
     return value
 
 
 def _whole(row: Row, column: str, default: int | None = None) -> int:
     value = number(row, column, default)
     if value != int(value) or value < 1:
-        raise Skip(f"{column} must be a whole number of at least 1; got {row.get(column, '')[:40]}")
+        raise SkippedRow(f"{column} must be a whole number of at least 1; got {row.get(column, '')[:40]}")
     return int(value)
 
 
@@ -111,21 +111,21 @@ def _flag(row: Row, column: str, default: bool) -> bool:
 
 
 def card_name(name: str) -> str:
-    """Model card of a model named as its publishers do; Skip where there is none."""
+    """Model card of a model named as its publishers do; SkippedRow where there is none."""
     wanted = name.split("/")[-1].lower().replace("-instruct", "").replace("-base", "")
     known = {card.lower(): card for card in list_cards()}
     if wanted not in known:
-        raise Skip(f"no model card for {name!r}; there are {', '.join(sorted(known))}")
+        raise SkippedRow(f"no model card for {name!r}; there are {', '.join(sorted(known))}")
     return known[wanted]
 
 
 def profile_name(gpu: str) -> str:
-    """Hardware profile of a GPU by its name or the first part of it (h100, gb200); Skip where there is none."""
+    """Hardware profile of a GPU by its name or the first part of it (h100, gb200); SkippedRow where there is none."""
     wanted = gpu.strip().lower()
     for name in list_profiles():
         if name == wanted or name.split("_")[0] == wanted:
             return name
-    raise Skip(f"no hardware profile for {gpu!r}; there are {', '.join(list_profiles())}")
+    raise SkippedRow(f"no hardware profile for {gpu!r}; there are {', '.join(list_profiles())}")
 
 
 def _lag(text: str) -> int:
@@ -136,7 +136,7 @@ def _lag(text: str) -> int:
         return 0
     if words.startswith("async") or "off" in words:
         return int(digits.group()) if digits else 1
-    raise Skip(f"on_off_policy must be 'sync', 'async lag N' or 'N-step off-policy'; got {text[:40]!r}")
+    raise SkippedRow(f"on_off_policy must be 'sync', 'async lag N' or 'N-step off-policy'; got {text[:40]!r}")
 
 
 def _precision(row: Row, column: str) -> str:
@@ -145,7 +145,7 @@ def _precision(row: Row, column: str) -> str:
     for marks, name in ((("bf16", "bfloat16"), "bf16"), (("fp8",), "fp8"), (("fp4",), "nvfp4")):
         if any(mark in text for mark in marks):
             return name
-    raise Skip(f"{column} must be bf16, fp8 or nvfp4; got {text[:40]!r}")
+    raise SkippedRow(f"{column} must be bf16, fp8 or nvfp4; got {text[:40]!r}")
 
 
 def _cluster(row: Row, lag: int) -> dict[str, int]:
@@ -164,12 +164,12 @@ def _workload(row: Row) -> dict[str, object]:
     prompts, group = _whole(row, "prompts_per_step"), _whole(row, "generations_per_prompt")
     trained = _whole(row, "rollout_batch", prompts * group)
     if max(prompts * group, trained) > MAX_SAMPLES:
-        raise Skip(f"{max(prompts * group, trained):,} samples in one step are more than {MAX_SAMPLES:,}")
+        raise SkippedRow(f"{max(prompts * group, trained):,} samples in one step are more than {MAX_SAMPLES:,}")
     factor = max(1.0, prompts * group / trained)
     cap, mean = _whole(row, "max_seq_len"), number(row, "avg_seq_len")
     prompt = _whole(row, "prompt_tokens", min(PROMPT_TOKENS, max(1, cap // 4)))
     if mean >= cap - prompt:
-        raise Skip(f"avg_seq_len {mean:g} reaches max_seq_len {cap} less a prompt of {prompt} tokens")
+        raise SkippedRow(f"avg_seq_len {mean:g} reaches max_seq_len {cap} less a prompt of {prompt} tokens")
     return {
         "prompts_per_step": max(1, round(trained / group)),
         "generations_per_prompt": group,
@@ -203,7 +203,7 @@ def _speculation(row: Row) -> dict[str, object]:
         return {}
     name = {"deepseek_mtp": "mtp", "eagle3": "eagle3", "eagle-3": "eagle3", "mtp": "mtp", "ngram": "ngram"}.get(method)
     if name is None:
-        raise Skip(f"spec_decode_method {method!r} is not known")
+        raise SkippedRow(f"spec_decode_method {method!r} is not known")
     k = _whole(row, "spec_k")
     default = MTP_ACCEPTANCE_LENGTH if name == "mtp" and k == 1 else None
     return {
@@ -239,7 +239,7 @@ def _backend(row: Row) -> str:
     if given in ("megatron", "fsdp"):
         return given
     if given:
-        raise Skip(f"train_backend must be megatron or fsdp; got {given[:40]!r}")
+        raise SkippedRow(f"train_backend must be megatron or fsdp; got {given[:40]!r}")
     hints = f"{row['id']} {row.get('notes', '')}".lower()
     return "fsdp" if "dtensor" in hints or "fsdp" in hints else "megatron"
 

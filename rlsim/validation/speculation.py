@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlsim.costs.interface import IterationTable
-from rlsim.results import Quantity
+from rlsim.results import Interval
+from rlsim.validation.iteration_sweeps import engine_costs, iteration_s
 from rlsim.validation.rows import profile_name
-from rlsim.validation.study import Compared, published_table
-from rlsim.validation.sweeps import engine_costs, iteration_s
+from rlsim.validation.study import PublishedFigure, published_table
 from rlsim.validation.table import read_table
 
 CONTEXT_TOKENS = 500
@@ -24,7 +24,7 @@ MOST_CONTEXT_TOKENS = 4096
 _COLUMNS = ("id", "model", "gpu", "batch", "draft_length", "acceptance_length", "ar_tokens_per_s", "sd_tokens_per_s")
 
 
-def measured_speculation() -> tuple[Compared, ...]:
+def measured_speculation() -> tuple[PublishedFigure, ...]:
     """Published speedups and autoregressive rates beside ours."""
     out, tables, rates = [], dict[tuple[str, ...], IterationTable](), set[str]()
     for record in read_table(published_table("speculation_measured.csv"), _COLUMNS):
@@ -37,12 +37,12 @@ def measured_speculation() -> tuple[Compared, ...]:
         measured = float(cell["sd_tokens_per_s"]) / float(cell["ar_tokens_per_s"])
         drafts = f"k={cell['draft_length']}, length {cell['acceptance_length']}"
         label = f"{cell['id']} {cell['model']} on {cell['gpu']}: {drafts}"
-        out.append(Compared("speedup at fixed batch", label, "x", measured, _sharp(speedup)))
+        out.append(PublishedFigure("speedup at fixed batch", label, "x", measured, _sharp(speedup)))
         if cell["ar_tokens_per_s"] not in rates:
             rates.add(cell["ar_tokens_per_s"])
             label = f"{cell['model']} on {cell['gpu']}, batch {batch}, {cell['dataset']}"
             measured_s = batch / float(cell["ar_tokens_per_s"])
-            out.append(Compared("autoregressive iteration", label, "s", measured_s, _sharp(plain)))
+            out.append(PublishedFigure("autoregressive iteration", label, "s", measured_s, _sharp(plain)))
     return tuple(out)
 
 
@@ -62,5 +62,5 @@ def _table(cell: Mapping[str, str], k: int, tables: dict[tuple[str, ...], Iterat
     return tables[key]
 
 
-def _sharp(value: float) -> Quantity:
-    return Quantity(value, value, value)
+def _sharp(value: float) -> Interval:
+    return Interval(value, value, value)

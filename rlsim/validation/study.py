@@ -14,7 +14,7 @@ from pathlib import Path
 from rlsim.datafiles import data_folder
 from rlsim.loading import load_scenario
 from rlsim.projection import project
-from rlsim.results import Projection, Quantity
+from rlsim.results import Interval, Projection
 from rlsim.validation.table import read_table
 from rlsim.validation.validate import quantile_abs
 
@@ -24,14 +24,14 @@ PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "step_s
 
 
 @dataclass(frozen=True)
-class Compared:
+class PublishedFigure:
     """One published figure beside ours; ``group`` is the table it stands in, ``unit`` s or x (a ratio)."""
 
     group: str
     label: str
     unit: str
     measured: float
-    predicted: Quantity
+    predicted: Interval
 
     @property
     def error_pct(self) -> float:
@@ -60,7 +60,9 @@ def published_table(name: str) -> Path:
     return data_folder("calibration") / "published" / name
 
 
-def study(seed: int = 0, replications: int = 4, tick: Callable[[], object] = lambda: None) -> tuple[Compared, ...]:
+def study(
+    seed: int = 0, replications: int = 4, tick: Callable[[], object] = lambda: None
+) -> tuple[PublishedFigure, ...]:
     """Every figure of the study: generation speedups, step times by phase, the asynchronous pair.
 
     tick: called after each simulation.
@@ -79,7 +81,7 @@ def study(seed: int = 0, replications: int = 4, tick: Callable[[], object] = lam
 Answer = Callable[..., Projection]
 
 
-def _speedups(answer: Answer) -> list[Compared]:
+def _speedups(answer: Answer) -> list[PublishedFigure]:
     out = []
     for record in read_table(published_table("study_speculation.csv"), ("workload", "generation_speedup")):
         cell = record.cells
@@ -90,7 +92,9 @@ def _speedups(answer: Answer) -> list[Compared]:
             f"{cell['workload']}: {cell['method']} {cell['draft']}{online}, k={k}, length {cell['acceptance_length']}"
         )
         measured = float(cell["generation_speedup"])
-        out.append(Compared(f"generation speedup, {cell['table']}", label, "x", measured, projection.rollout_speedup))
+        out.append(
+            PublishedFigure(f"generation speedup, {cell['table']}", label, "x", measured, projection.rollout_speedup)
+        )
     return out
 
 
@@ -104,7 +108,7 @@ def _overrides(cell: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _step_times(answer: Answer) -> list[Compared]:
+def _step_times(answer: Answer) -> list[PublishedFigure]:
     out = []
     for record in read_table(published_table("study_step_times.csv"), ("workload", "method", *PHASES)):
         cell = record.cells
@@ -113,11 +117,11 @@ def _step_times(answer: Answer) -> list[Compared]:
         for phase in PHASES:
             found = arm.step_s if phase == "step_s" else arm.phases[phase]
             label = f"{cell['workload']} {cell['method']}: {phase.removesuffix('_s')}"
-            out.append(Compared("step times", label, "s", float(cell[phase]), found))
+            out.append(PublishedFigure("step times", label, "s", float(cell[phase]), found))
     return out
 
 
-def _asynchronous(answer: Answer) -> list[Compared]:
+def _asynchronous(answer: Answer) -> list[PublishedFigure]:
     out = []
     for record in read_table(published_table("study_async.csv"), ("method", "exposed_generation_s", "step_s")):
         cell = record.cells
@@ -128,10 +132,12 @@ def _asynchronous(answer: Answer) -> list[Compared]:
             "exposed generation": (arm.phases["exposed_generation_s"], "exposed_generation_s"),
         }
         for name, (found, column) in pairs.items():
-            out.append(Compared("asynchronous, lag 1", f"{cell['method']}: {name}", "s", float(cell[column]), found))
+            out.append(
+                PublishedFigure("asynchronous, lag 1", f"{cell['method']}: {name}", "s", float(cell[column]), found)
+            )
     return out
 
 
-def median_error(cells: tuple[Compared, ...], group: str) -> float | None:
+def median_error(cells: tuple[PublishedFigure, ...], group: str) -> float | None:
     """Median absolute error in per cent of the groups that start with ``group``."""
     return quantile_abs([cell.error_pct for cell in cells if cell.group.startswith(group)], 0.5)

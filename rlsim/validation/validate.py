@@ -13,9 +13,9 @@ import numpy as np
 
 from rlsim.errors import InputError, RlsimError
 from rlsim.projection import project
-from rlsim.results import PHASES, Arm
+from rlsim.results import PHASES, Variant
 from rlsim.schema.scenario import Scenario
-from rlsim.validation.rows import NEEDED, Skip, number, scenario_of
+from rlsim.validation.rows import NEEDED, SkippedRow, number, scenario_of
 from rlsim.validation.table import TableRow, read_table, write_table
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def validate(table: Path, progress: Progress | None = None, seed: int = 0, repli
     if not records:
         raise InputError(f"{table}: has a header but no rows")
     seen: dict[str, int] = {}
-    cache: dict[str, Arm] = {}
+    cache: dict[str, Variant] = {}
     results = []
     for done, record in enumerate(records, start=1):
         results.append(_validate_row(record, seen, cache, seed, replications))
@@ -201,7 +201,7 @@ def quantile_abs(values: Sequence[float | None], level: float) -> float | None:
 def _validate_row(
     record: TableRow,
     seen: dict[str, int],
-    cache: dict[str, Arm],
+    cache: dict[str, Variant],
     seed: int,
     replications: int,
 ) -> RowResult:
@@ -217,17 +217,17 @@ def _validate_row(
     )
     try:
         if record.problem:
-            raise Skip(record.problem)
+            raise SkippedRow(record.problem)
         if name in seen:
-            raise Skip(f"the id appears before, in line {seen[name]}")
+            raise SkippedRow(f"the id appears before, in line {seen[name]}")
         seen[name] = record.line
         measured_s = number(cells, "total_step_time_s")
         if measured_s <= 0:
-            raise Skip("total_step_time_s must be above 0")
+            raise SkippedRow("total_step_time_s must be above 0")
         scenario = scenario_of(cells, seed, replications)
         found = _predict(scenario, cache)
         phases = {name: PhaseError(time.mean, _measured(cells, name, scenario)) for name, time in found.phases.items()}
-    except (Skip, RlsimError) as reason:
+    except (SkippedRow, RlsimError) as reason:
         return RowResult(
             about.id,
             about.model,
@@ -247,11 +247,11 @@ def _known(cells: Mapping[str, str]) -> float | None:
     """The measured step of a skipped row, where it is a number."""
     try:
         return number(cells, "total_step_time_s") or None
-    except Skip:
+    except SkippedRow:
         return None
 
 
-def _predict(scenario: Scenario, cache: dict[str, Arm]) -> Arm:
+def _predict(scenario: Scenario, cache: dict[str, Variant]) -> Variant:
     """The simulated run; rows that ask the same are simulated once."""
     key = hashlib.sha256(scenario.model_dump_json(exclude={"name", "question"}).encode()).hexdigest()
     if key not in cache:

@@ -17,7 +17,7 @@ from pathlib import Path
 from rlsim.datafiles import data_folder
 from rlsim.loading import load_scenario, scenario_digest
 from rlsim.projection import project
-from rlsim.results import PHASES, Arm
+from rlsim.results import PHASES, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import scenario_of
 from rlsim.validation.study import published_table
@@ -79,7 +79,7 @@ def predict_anchors() -> Iterator[Anchor]:
         yield _anchor(name, scenario, project(scenario).candidate)
 
 
-def _anchor(name: str, scenario: Scenario, arm: Arm) -> Anchor:
+def _anchor(name: str, scenario: Scenario, arm: Variant) -> Anchor:
     seconds = {"step_s": arm.step_s.mean, **{phase: arm.phases[phase].mean for phase in PHASES}}
     return Anchor(name, scenario_digest(scenario), calibration_digest(), seconds)
 

@@ -13,7 +13,7 @@ from rlsim.report import format as fmt
 from rlsim.report.bottlenecks import BAR_CELLS
 from rlsim.report.projection import render, render_brief
 from rlsim.report.style import Style
-from rlsim.results import EngineStatistics, Provenance, Quantity
+from rlsim.results import EngineStatistics, Interval, Provenance
 
 
 def line_of(text: str, label: str) -> str:
@@ -99,12 +99,12 @@ def test_asynchronous_times_tell_exposed_from_busy_and_seconds_saved(answer):
 
 def test_the_side_that_sets_the_pace_is_told_and_looked_at_first(answer):
     made = answer("async")
-    phases = {"exposed_generation_s": Quantity(0.0, 0.0, 0.0)}
+    phases = {"exposed_generation_s": Interval(0.0, 0.0, 0.0)}
     hidden = replace(made.candidate, phases=replace(made.candidate.phases, **phases))
     text = render(replace(made, candidate=hidden))
     assert "candidate: the trainer sets the pace: it waits 0 % of the step for generation" in text
     assert "Look here first: generation" not in text
-    phases = {"exposed_generation_s": Quantity(*(made.candidate.step_s.mean / 2 for _ in range(3)))}
+    phases = {"exposed_generation_s": Interval(*(made.candidate.step_s.mean / 2 for _ in range(3)))}
     waiting = replace(made.candidate, phases=replace(made.candidate.phases, **phases))
     text = render(replace(made, candidate=waiting))
     assert "candidate: generation sets the pace: the trainer waits 50 % of the step for it" in text
@@ -184,7 +184,7 @@ def test_provenance_bar_shows_every_source_in_proportion(answer):
 
 def test_every_engine_statistic_is_told_once_with_its_unit(projection):
     lines = " ".join(" ".join(section(render(projection), "Engine statistics")).split())
-    values = {name for arm in findings.arms_of(projection).values() for name, _ in arm.statistics.items()}
+    values = {name for arm in findings.variants_of(projection).values() for name, _ in arm.statistics.items()}
     assert values <= EngineStatistics.labels().keys()
     for name in values:
         label = EngineStatistics.labels()[name]
@@ -240,7 +240,7 @@ def test_a_style_is_what_the_stream_can_show(monkeypatch):
     ],
 )
 def test_headline_never_claims_more_than_the_interval(answer, rollout, step, phrase):
-    made = replace(answer("sync"), rollout_speedup=Quantity(*rollout), end_to_end_speedup=Quantity(*step))
+    made = replace(answer("sync"), rollout_speedup=Interval(*rollout), end_to_end_speedup=Interval(*step))
     assert phrase in findings.headline(made)
 
 

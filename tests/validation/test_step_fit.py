@@ -10,8 +10,8 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.hardware.parameters import load_parameters
 from rlsim.schema.parameters import GlobalParameters
-from rlsim.validation.fit import PARAMETERS, Observation, Parameter, Problem, get_value, simulate, with_values
-from rlsim.validation.fit_steps import StepFit, fit_steps, problem_of, to_yaml
+from rlsim.validation.fit import PARAMETERS, Observation, Parameter, StepFitProblem, get_value, simulate, with_values
+from rlsim.validation.fit_steps import StepFit, fit_steps, problem_from, to_yaml
 from rlsim.validation.rows import scenario_of
 
 ROW = {
@@ -33,14 +33,14 @@ def _rows() -> list[dict[str, str]]:
     ]
 
 
-def _problem(truth: GlobalParameters, start: GlobalParameters) -> Problem:
+def _problem(truth: GlobalParameters, start: GlobalParameters) -> StepFitProblem:
     scenarios = [scenario_of(row, replications=1) for row in _rows()]
     observations = [
         Observation(i, name, simulate((scenario, truth))[name], 1.0)
         for i, scenario in enumerate(scenarios)
         for name in ("step_s", "train_s", "prepare_s")
     ]
-    return Problem(scenarios, observations, start, CHOSEN)
+    return StepFitProblem(scenarios, observations, start, CHOSEN)
 
 
 def test_known_parameters_are_found_again() -> None:
@@ -73,7 +73,7 @@ def test_a_fit_stays_within_its_bounds() -> None:
 
 def test_a_solution_at_a_bound_is_a_valid_set_of_parameters() -> None:
     start = load_parameters("start")
-    problem = Problem([scenario_of(_rows()[0])], [Observation(0, "step_s", 1.0, 1.0)] * 20, start)
+    problem = StepFitProblem([scenario_of(_rows()[0])], [Observation(0, "step_s", 1.0, 1.0)] * 20, start)
     rng = np.random.default_rng(0)
     rows = np.ones(20, dtype=np.bool_)
     for _ in range(50):
@@ -86,7 +86,7 @@ def test_rows_that_are_not_used_are_told_with_their_reason(tmp_path: Path) -> No
     rows[2]["model"], rows[3]["total_step_time_s"], rows[4]["prompts_per_step"] = "nobodys", "oops", "1000"
     rows[5]["total_step_time_s"] = "0"
     start = load_parameters("start")
-    _, used, skipped = problem_of(_write(tmp_path / "t.csv", rows), start, map)
+    _, used, skipped = problem_from(_write(tmp_path / "t.csv", rows), start, map)
     assert len(used) + len(skipped) == len(rows)
     assert [name.split()[-1] for name in skipped] == ["bad0", "bad1", "bad2", "bad3"]
     for reason, part in zip(skipped.values(), ("no model card", "not a number", "more than", "above 0"), strict=True):

@@ -11,13 +11,13 @@ from measured_tables import row, write
 
 from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
-from rlsim.results import Quantity
+from rlsim.results import Interval
 from rlsim.validation.accuracy import accuracy_document, explanations, today
 from rlsim.validation.published import Published, group_errors, published_digest
 from rlsim.validation.refits import published_refits
-from rlsim.validation.rows import NEEDED, Skip, scenario_of
+from rlsim.validation.rows import NEEDED, SkippedRow, scenario_of
 from rlsim.validation.speculation import measured_speculation
-from rlsim.validation.study import Compared, median_error, published_table, study
+from rlsim.validation.study import PublishedFigure, median_error, published_table, study
 from rlsim.validation.table import read_table
 from rlsim.validation.validate import Validation, validate
 
@@ -44,7 +44,7 @@ def test_published_steps_are_simulable_or_say_why_not() -> None:
         ids.append(record.cells["id"])
         try:
             scenario_of(record.cells)
-        except Skip as reason:
+        except SkippedRow as reason:
             reasons.append(str(reason))
     assert len(set(ids)) == 57
     assert len(reasons) == 7
@@ -107,7 +107,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Validation:
 
 
 def published(steps: Validation) -> Published:
-    cell = Compared("group *a*", "label", "x", 2.0, Quantity(1.5, 1.0, 2.5))
+    cell = PublishedFigure("group *a*", "label", "x", 2.0, Interval(1.5, 1.0, 2.5))
     return Published("0123", steps, (cell,), (), (), (("id", "why"),), ())
 
 

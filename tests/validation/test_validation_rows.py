@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from measured_tables import row
 
-from rlsim.validation.rows import PROMPT_TOKENS, Skip, engine_version, scenario_of
+from rlsim.validation.rows import PROMPT_TOKENS, SkippedRow, engine_version, scenario_of
 
 
 def test_the_needed_columns_make_a_scenario() -> None:
@@ -110,7 +110,7 @@ def test_engine_release_of_a_framework_release(release: str, version: str | None
     ],
 )
 def test_rows_that_say_too_little_or_nonsense_are_skipped_with_a_reason(changes: dict[str, str], reason: str) -> None:
-    with pytest.raises(Skip) as caught:
+    with pytest.raises(SkippedRow) as caught:
         scenario_of(row(**changes))
     assert reason in str(caught.value)
 
@@ -118,7 +118,7 @@ def test_rows_that_say_too_little_or_nonsense_are_skipped_with_a_reason(changes:
 def test_expert_parallelism_beyond_the_training_gpus_is_skipped_not_clamped() -> None:
     """Published row nemorl-v0.6.0-gb200-qwen3-30b-a3b-grpo-async1-16g: 16 expert ranks on 8 GPUs."""
     cells = row(model="Qwen3-30B-A3B", gpu="gb200", num_gpus="16", on_off_policy="async lag 1", train_ep="16")
-    with pytest.raises(Skip, match=r"expert_parallel \(16\) must divide the 8 training GPUs"):
+    with pytest.raises(SkippedRow, match=r"expert_parallel \(16\) must divide the 8 training GPUs"):
         scenario_of(cells)
 
 

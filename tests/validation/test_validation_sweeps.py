@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.validation.sweeps import engine_costs, iteration_s, iteration_sweep, verification
+from rlsim.validation.iteration_sweeps import engine_costs, iteration_s, iteration_sweep, verification
 
 HEAD = "model,batch,seq,gamma,mode,median_ms\n"
 PUBLISHED_MS = {

@@ -27,7 +27,7 @@ from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
 from rlsim.schema.scenario import Scenario
-from rlsim.validation.rows import Skip, card_name, number
+from rlsim.validation.rows import SkippedRow, card_name, number
 from rlsim.validation.table import read_table
 from rlsim.validation.validate import quantile_abs
 
@@ -59,7 +59,7 @@ class SweepPoint:
 
 
 @dataclass(frozen=True)
-class SweepResult:
+class IterationSweep:
     """All comparable points of a sweep; ``skipped`` counts the others by reason."""
 
     name: str
@@ -99,7 +99,7 @@ class SweepResult:
         return "\n".join([*lines, f"  median error {median:.1f} %" if median is not None else "  nothing to compare"])
 
 
-def iteration_sweep(table: Path, hardware: str = "a100_sxm", engine_version: str = "0.11.2") -> SweepResult:
+def iteration_sweep(table: Path, hardware: str = "a100_sxm", engine_version: str = "0.11.2") -> IterationSweep:
     """Compare a sweep of engine steps with the cost model at tensor parallel 1 in BF16 with captured graphs.
 
     table: CSV with SWEEP_COLUMNS. hardware: profile it was measured on. engine_version: of vLLM. Steps of a drafter
@@ -113,11 +113,11 @@ def iteration_sweep(table: Path, hardware: str = "a100_sxm", engine_version: str
     for record in records:
         try:
             if record.problem:
-                raise Skip("a record with another number of cells than the header")
+                raise SkippedRow("a record with another number of cells than the header")
             points.append(_point(record.cells, hardware, engine_version, tables, largest))
-        except (Skip, RlsimError) as reason:
+        except (SkippedRow, RlsimError) as reason:
             skipped[str(reason)] = skipped.get(str(reason), 0) + 1
-    return SweepResult(table.stem, tuple(points), skipped)
+    return IterationSweep(table.stem, tuple(points), skipped)
 
 
 def _largest(rows: Sequence[Mapping[str, str]]) -> tuple[int, int]:
@@ -139,13 +139,13 @@ def _point(
 ) -> SweepPoint:
     mode = cells["mode"]
     if mode not in ("target_decode", "target_verify"):
-        raise Skip(f"mode {shortened(mode, 30)}")
+        raise SkippedRow(f"mode {shortened(mode, 30)}")
     batch, context, gamma = (number(cells, name) for name in ("batch", "seq", "gamma"))
     measured_ms = number(cells, "median_ms")
     if batch < 1 or context < 1 or measured_ms <= 0:
-        raise Skip("batch, seq and median_ms must be above 0")
+        raise SkippedRow("batch, seq and median_ms must be above 0")
     if batch > MOST_SEQUENCES or context > MOST_CONTEXT_TOKENS or gamma > MOST_DRAFTED or batch % 1 or gamma % 1:
-        raise Skip(
+        raise SkippedRow(
             f"batch over {MOST_SEQUENCES:,}, seq over {MOST_CONTEXT_TOKENS:,}, gamma over {MOST_DRAFTED}, or not whole"
         )
     k = int(gamma) if mode == "target_verify" else 0
