@@ -37,7 +37,7 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
 
 
 def test_every_shipped_table_is_read_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = {path.stem for path in data_folder("calibration").glob("*/*/*.parquet")}
+    shipped = {path.stem for path in data_folder("calibration").glob("tables/*/*/*.parquet")}
     assert shipped <= {layout.name for layout in LAYOUTS}
     found = opened([(str(path), ()) for path in SCENARIOS], monkeypatch)
     assert shipped - found == set(NO_SCENARIO_SHIPS)
