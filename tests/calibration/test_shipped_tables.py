@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
-from rlsim.costs.model import build_costs
 
+from rlsim.costs import device
+from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.prices import price
+from rlsim.costs.trainer_prices import step_cost
 from rlsim.datafiles import data_folder
 from rlsim.hardware import tables
 from rlsim.hardware.table_files import LAYOUTS, TableLayout, read_table
 from rlsim.loading import load_scenario
+from rlsim.workload.draw import draw
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
 NO_SCENARIO_SHIPS = {
@@ -31,8 +35,11 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
         return read_table(folder, layout)
 
     monkeypatch.setattr(tables, "read_table", reading)
+    for kept in (device._device, engine_prices, step_cost):
+        kept.cache_clear()
     for name, changes in scenarios:
-        build_costs(load_scenario(name, changes))
+        scenario = load_scenario(name, changes)
+        price(scenario, draw(scenario, 0))
     return seen
 
 
