@@ -68,10 +68,13 @@ def run_pool(table: IterationTable, samples: list[Request], in_flight: int) -> N
     pool = GenerationPool(table, REPLICAS, "round_robin")
     waiting = deque(samples)
     pool.submit(0.0, [waiting.popleft() for _ in range(in_flight)])
-    while (at := pool.next_event_time()) < math.inf:
-        completed = pool.advance_to(at)
-        if completed and waiting:
-            pool.submit(at, [waiting.popleft() for _ in range(min(len(completed), len(waiting)))])
+
+    def finished(time_s: float, sample: int, replica: int) -> bool:
+        if waiting:
+            pool.submit(time_s, [waiting.popleft()])
+        return False
+
+    pool.run(math.inf, finished)
 
 
 def simpy_replica(

@@ -80,8 +80,8 @@ class GenerationPool:
             if due[number] != at:
                 continue
             due[number] = math.inf
-            stale[number] = None
-            completed = self.replicas[number].advance_to(at)
+            replica = self.replicas[number]
+            completed = replica.advance_to(at)
             stop = False
             if completed:
                 self._dispatcher.completed(number, len(completed))
@@ -90,7 +90,12 @@ class GenerationPool:
             while queue and self._offer(number, at):
                 pass
             if stop:
+                stale[number] = None  # the caller may submit at this very time, before the next segment starts
                 return True
+            # Hot path: this replica's next event goes back at once, without the detour over the stale ones.
+            upcoming = due[number] = replica.next_event_time()
+            if upcoming < math.inf:
+                heappush(events, (upcoming, number))
 
     def drain(self, finished: Finished) -> None:
         """Run every replica by itself to its last token, while nothing waits in a shared queue or is submitted."""
