@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from rlsim.costs.model import build_costs
 
+from rlsim.costs.prices import price
 from rlsim.datafiles import data_folder
 from rlsim.hardware import tables
 from rlsim.hardware.table_files import LAYOUTS, TableLayout, read_table
 from rlsim.loading import load_scenario
+from rlsim.workload.draw import draw
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
 NO_SCENARIO_SHIPS = {
@@ -32,7 +33,8 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
 
     monkeypatch.setattr(tables, "read_table", reading)
     for name, changes in scenarios:
-        build_costs(load_scenario(name, changes))
+        scenario = load_scenario(name, changes)
+        price(scenario, draw(scenario, 0))
     return seen
 
 

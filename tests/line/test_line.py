@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlsim.costs import engine_prices, fabric, iteration, operators, prices, trainer_prices
+from rlsim.costs import collectives, engine_prices, iteration, operators, prices, trainer_prices
 from rlsim.costs.prices import price
 from rlsim.loading import load_scenario
 from rlsim.planning.evaluate import evaluate
@@ -48,7 +48,7 @@ def test_no_price_is_asked_and_nothing_is_drawn_while_time_passes(name: str, mon
     def refused(*args: Any, **keys: Any) -> Any:
         raise AssertionError("asked while time passes")
 
-    for owner in (operators.Operators, fabric.Collectives, iteration.IterationCosts):
+    for owner in (operators.Operators, collectives.Collectives, iteration.IterationCosts):
         for attribute, value in vars(owner).items():
             if callable(value) and not attribute.startswith("__"):
                 monkeypatch.setattr(owner, attribute, refused)
