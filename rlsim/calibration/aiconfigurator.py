@@ -1,7 +1,7 @@
 """Import of measured operator tables from the aiconfigurator-core package (Apache-2.0).
 
 Reads the package's Parquet files, rejects rows that cannot be right, thins and smooths the rest, and writes compact
-tables that :class:`rlsim.hardware.tables.OperatorTables` reads, with their circumstances.
+tables that :class:`rlsim.hardware.tables.OperatorTables` reads, with their metadata.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlsim.calibration.package_tables import DISTRIBUTION, Package, RawTable, Sh
 from rlsim.calibration.table_writing import efficiencies, write_table
 from rlsim.errors import InputError
 from rlsim.hardware import table_files as files
-from rlsim.hardware.table_files import CIRCUMSTANCES, TableLayout
+from rlsim.hardware.table_files import METADATA, TableLayout
 
 SCHEMA = "rlsim.tables/1"
 LICENSE = "Apache-2.0"
@@ -80,6 +80,10 @@ class OperationReport:
     smoothed: int
 
 
+DEVICES = {"gb200": "gb200_nvl72", "gb300": "gb300_nvl72"}
+"""Devices that are called otherwise here than in the package, by the package's name."""
+
+
 @dataclass(frozen=True)
 class ImportReport:
     """Outcome of an import. missing: operations of which the package has no table for this system and engine."""
@@ -119,7 +123,7 @@ def list_systems(source: Path | None = None) -> list[tuple[str, str, str]]:
 
 
 def import_tables(system: str, backend: str, out_folder: Path, source: Path | None = None) -> ImportReport:
-    """Write the tables of ``system`` and ``backend`` to ``out_folder``/<system>/<backend>/ and say what was rejected.
+    """Write the tables of ``system`` and ``backend`` to ``out_folder``/<device>/<backend>/ and say what was rejected.
 
     source: folder of an unpacked package (it holds ``systems/``); None takes the installed one. The engine version is
     the one the package declares current; an operation that lacks it takes the newest older one, as its report says.
@@ -132,7 +136,7 @@ def import_tables(system: str, backend: str, out_folder: Path, source: Path | No
     if not tables:
         known = ", ".join(f"{name} ({engine})" for name, engine, _ in list_systems(source))
         raise InputError(f"{DISTRIBUTION} {package.version} has no tables of {system} with {backend}; known: {known}")
-    folder = out_folder / system / backend
+    folder = out_folder / DEVICES.get(system, system) / backend
     report = ImportReport(system, backend, version, device, folder, reports, tuple(missing))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -247,4 +251,4 @@ def _write_circumstances(report: ImportReport, package: Package, fitted: Efficie
         "efficiency": efficiencies_as_yaml(fitted),
     }
     text = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
-    (report.folder / CIRCUMSTANCES).write_text(text, encoding="utf-8")
+    (report.folder / METADATA).write_text(text, encoding="utf-8")

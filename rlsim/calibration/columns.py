@@ -20,7 +20,7 @@ Efficiencies = Mapping[str, Mapping[str, Efficiency]]
 
 
 def efficiencies_as_yaml(found: Efficiencies) -> dict[str, object]:
-    """The shares as circumstances.yaml states them: what was not fitted is left out."""
+    """The shares as metadata.yaml states them: what was not fitted is left out."""
     return {
         op: {
             precision: {name: value for name, value in asdict(share).items() if value is not None}

@@ -1,4 +1,4 @@
-"""From a measurements.json to what scenarios use: operator tables, circumstances, and a hardware profile."""
+"""From a measurements.json to what scenarios use: operator tables, metadata, and a hardware profile."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from rlsim.calibration.device_profile import DeviceRates, profile_of, rates_of
 from rlsim.calibration.selfcheck import SelfCheck, check_text, self_check
 from rlsim.calibration.selfcheck_picture import draw_check
 from rlsim.calibration.table_writing import write_table
-from rlsim.datafiles import data_folder
 from rlsim.hardware import table_files as files
 from rlsim.hardware.lookup import catalogue
 from rlsim.hardware.profile import load_profile
-from rlsim.hardware.table_files import CIRCUMSTANCES, LATENCY, TableLayout
-from rlsim.hardware.tables import CALIBRATION
+from rlsim.hardware.table_files import LATENCY, METADATA, TableLayout
+from rlsim.hardware.tables import tables_folder
 from rlsim.outputs import staged_folder
 
 ENGINE = "measured"
@@ -64,7 +63,7 @@ class MeasuredTables:
 
 
 def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool = False) -> MeasuredTables:
-    """Write ``out``/<system>/measured/ (tables, circumstances, self-check) and ``out``/<name>.yaml (profile), whole or
+    """Write ``out``/<system>/measured/ (tables, metadata, self-check) and ``out``/<name>.yaml (profile), whole or
     not at all.
 
     own_tables: whether the profile of a shipped device shall name the tables in ``out`` instead of the imported ones.
@@ -84,7 +83,7 @@ def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool =
         (folder / "selfcheck.txt").write_text(check_text(check) + "\n", encoding="utf-8")
         if check.points:
             draw_check(check, folder / "selfcheck.png")
-        _write_circumstances(folder / CIRCUMSTANCES, system, measured, rates, check, tables)
+        _write_circumstances(folder / METADATA, system, measured, rates, check, tables)
         _write_yaml(stage / f"{name}.yaml", profile.model_dump(mode="json"))
     rows = {layout.name: len(table[LATENCY]) for layout, table in tables.items()}
     return MeasuredTables(name, out / f"{name}.yaml", out / system / ENGINE, rows, check, rates)
@@ -101,7 +100,7 @@ def _tables_reference(out: Path, system: str) -> str:
     """Name of the tables where ``out`` is rlsim's own calibration folder, else their folder, so that a profile finds
     them.
     """
-    own = data_folder(CALIBRATION)
+    own = tables_folder()
     return system if out.resolve() == own.resolve() else str(out.resolve() / system)
 
 

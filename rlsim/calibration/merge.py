@@ -13,7 +13,7 @@ import yaml
 from rlsim.calibration.columns import BoolArray, Columns, row_count, take
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError
-from rlsim.hardware.table_files import CIRCUMSTANCES, LATENCY, LAYOUTS, TableLayout, read_circumstances
+from rlsim.hardware.table_files import LATENCY, LAYOUTS, METADATA, TableLayout, read_metadata
 from rlsim.outputs import staged_folder
 
 OWN = "rlsim: "
@@ -40,7 +40,7 @@ def merge_tables(measured: Path, imported: Path, out: Path) -> dict[str, Merged]
     Returns what became of each table's rows. Raises InputError where a folder holds no tables or ``out`` cannot be
     written.
     """
-    stated, own = read_circumstances(imported), read_circumstances(measured)
+    stated, own = read_metadata(imported), read_metadata(measured)
     merged: dict[str, Merged] = {}
     with staged_folder(out) as stage:
         for layout in LAYOUTS:
@@ -54,7 +54,7 @@ def merge_tables(measured: Path, imported: Path, out: Path) -> dict[str, Merged]
         }
         stated.update({name: own[name] for name in ("host", "self_check") if name in own})
         text = yaml.safe_dump(stated, sort_keys=False, width=120, allow_unicode=True)
-        (stage / CIRCUMSTANCES).write_text(text, encoding="utf-8")
+        (stage / METADATA).write_text(text, encoding="utf-8")
     return merged
 
 

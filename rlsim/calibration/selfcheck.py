@@ -85,7 +85,7 @@ class SelfCheck:
         return self.of_mode("graph") if self.of_mode("graph").points else self
 
     def summary(self) -> dict[str, float | int | None]:
-        """Number of steps and errors as circumstances.yaml states them."""
+        """Number of steps and errors as metadata.yaml states them."""
         counted = self.as_engines_run
         errors = (counted.median_abs_error, counted.p90_abs_error)
         median, p90 = (round(error, 4) if counted.points else None for error in errors)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rlsim.cli import options as o
 from rlsim.cli.output import print_answer
-from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
 from rlsim.outputs import staged_folder
 
@@ -51,13 +50,14 @@ def calibrate(
 
 def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str:
     from rlsim.calibration.aiconfigurator import import_tables, list_systems
+    from rlsim.hardware.tables import tables_folder
 
     if only_list:
         return "\n".join(f"{name:20s} {engine:8s} {version}" for name, engine, version in list_systems())
-    target = out or data_folder("calibration")
+    target = out or tables_folder()
     with staged_folder(target) as folder:
         report = import_tables(system, backend, folder)
-    return replace(report, folder=target / report.system / report.backend).text()
+    return replace(report, folder=target / report.folder.relative_to(folder)).text()
 
 
 def _write_cases(device: str, quick: bool, cases: Path) -> str:

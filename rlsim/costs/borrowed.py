@@ -40,7 +40,7 @@ def borrowed_tables(
     installation. None where the own tables carry a self-check (rlsim made them or was merged into them), and where no
     shipped device was measured.
     """
-    if tables is not None and tables.circumstances.get("self_check"):
+    if tables is not None and tables.metadata.get("self_check"):
         return None
     systems = {system for system, engine in available(folder) if engine == MEASURED}
     if profile.operator_tables in systems:
@@ -66,7 +66,7 @@ def tables_error(sources: Sequence[TableSource]) -> float:
     """
     found = [0.0]
     for source in sources:
-        p90 = (source.tables.circumstances.get("self_check") or {}).get("p90_abs_error")
+        p90 = (source.tables.metadata.get("self_check") or {}).get("p90_abs_error")
         if p90 is not None:
             found.append(math.log1p(float(p90)) / P90_DEVIATIONS * (TRANSFER_ERROR if source.transferred else 1.0))
     return max(found)

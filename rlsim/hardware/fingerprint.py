@@ -6,8 +6,8 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-from rlsim.datafiles import TABLE_BYTES, TRACE_BYTES, data_folder, read_bytes
-from rlsim.hardware.tables import CALIBRATION, MEASURED
+from rlsim.datafiles import TABLE_BYTES, TRACE_BYTES, read_bytes
+from rlsim.hardware.tables import MEASURED, tables_folder
 from rlsim.schema.hardware import HardwareProfile
 
 
@@ -29,7 +29,7 @@ def tables_digest(profile: HardwareProfile, engine: str) -> str:
     These are the profile's own and those of every system that ``rlsim calibrate`` measured here, from which a device
     without its own verification kernels borrows.
     """
-    root = data_folder(CALIBRATION)
+    root = tables_folder()
     folders = sorted(path for path in root.glob(f"*/{MEASURED}") if path.is_dir())
     if profile.operator_tables is not None:
         own = root / profile.operator_tables

@@ -1,4 +1,4 @@
-"""Reading of measured-table files: one Parquet file per operation in long form, one ``circumstances.yaml`` per folder.
+"""Reading of measured-table files: one Parquet file per operation in long form, one ``metadata.yaml`` per folder.
 
 A row is key columns (what is discrete: precision, heads, parallel sizes), size columns (what is interpolated) and
 ``latency_s``. Rows are sorted by key, so that the rows of one key are contiguous.
@@ -22,7 +22,7 @@ from rlsim.errors import InputError
 from rlsim.hardware.interpolation import Grid, build_grid
 
 LATENCY = "latency_s"
-CIRCUMSTANCES = "circumstances.yaml"
+METADATA = "metadata.yaml"
 
 Key = tuple[str | int, ...]
 
@@ -150,9 +150,9 @@ def _slices(keys: Sequence[tuple[NDArray[np.int64], list[Any]]]) -> dict[Key, sl
     return {key: slice(a, b) for key, a, b in zip(zip(*names, strict=True), starts[:-1], starts[1:], strict=True)}
 
 
-def read_circumstances(folder: Path) -> dict[str, Any]:
+def read_metadata(folder: Path) -> dict[str, Any]:
     """What the folder says of its own origin. Raises InputError where the file is no YAML mapping."""
-    path = folder / CIRCUMSTANCES
+    path = folder / METADATA
     try:
         content = yaml.safe_load(read_text(path, DOCUMENT_BYTES))
     except yaml.YAMLError as error:

@@ -4,7 +4,7 @@ Every look-up is vectorised over its sizes and returns a :class:`TableTime` (sec
 tables hold nothing for the discrete key; the caller then falls back to a roofline at
 :meth:`OperatorTables.fitted_efficiency`.
 Interpolation and what happens outside the measured range: :mod:`rlsim.hardware.interpolation`. Origin, checks and the
-meaning of each size: ``calibration/README.md`` and ``circumstances.yaml`` beside the tables.
+meaning of each size: ``calibration/README.md`` and ``metadata.yaml`` beside the tables.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
 from rlsim.hardware import table_files as files
 from rlsim.hardware.interpolation import TableTime
-from rlsim.hardware.table_files import CIRCUMSTANCES, Key, Table, TableLayout, read_circumstances, read_table
+from rlsim.hardware.table_files import METADATA, Key, Table, TableLayout, read_metadata, read_table
 
 CALIBRATION = "calibration"
+TABLES = "tables"
+"""Folder of calibration/ with a folder of tables for each device."""
 MEASURED = "measured"
 """Folder of a system's own measurements, which belong to no engine."""
 SUBSTITUTES = {"fp8_block": "fp8"}
@@ -52,11 +54,11 @@ class Efficiency:
 class OperatorTables:
     """Tables of one folder; each file is read at its first look-up.
 
-    circumstances: content of circumstances.yaml (device, engine and version, source package, rows kept and rejected).
+    metadata: content of metadata.yaml (device, engine and version, source package, rows kept and rejected).
     """
 
     folder: Path
-    circumstances: dict[str, Any]
+    metadata: dict[str, Any]
     _tables: dict[str, Table] = field(default_factory=dict)
 
     @classmethod
@@ -67,17 +69,17 @@ class OperatorTables:
         <system>/measured/. folder: a calibration folder of the same structure; default is that of this installation.
         Raises InputError that names what is there.
         """
-        root = folder if folder is not None else data_folder(CALIBRATION)
+        root = folder if folder is not None else tables_folder()
         here = root / system / backend
-        if not (here / CIRCUMSTANCES).is_file():
+        if not (here / METADATA).is_file():
             here = root / system / MEASURED
-        if not (here / CIRCUMSTANCES).is_file():
+        if not (here / METADATA).is_file():
             known = ", ".join(f"{name} ({engine})" for name, engine in available(root)) or "none"
             raise InputError(
                 f"no measured tables of system '{system}' with backend '{backend}'; available: {known}; "
                 "others are imported with rlsim calibrate --from aiconfigurator"
             )
-        return cls(here, read_circumstances(here))
+        return cls(here, read_metadata(here))
 
     def _table(self, layout: TableLayout) -> Table:
         if layout.name not in self._tables:
@@ -233,8 +235,8 @@ class OperatorTables:
         return found.scaled(1.0) if found is not None and key is not None and key[1] != draft_vocabulary else found
 
     def host_s(self, name: str) -> float | None:
-        """Host seconds that the circumstances state: graph_replay, enqueue_layer...; None without."""
-        found = self.circumstances.get("host", {}).get(f"{name}_s")
+        """Host seconds that the metadata state: graph_replay, enqueue_layer...; None without."""
+        found = self.metadata.get("host", {}).get(f"{name}_s")
         return None if found is None else float(found)
 
     def moe_s(
@@ -303,14 +305,19 @@ class OperatorTables:
 
         op: gemm, decode_attention, prefill_attention or moe. precision: that of the weights, or of the KV cache.
         """
-        fitted = self.circumstances.get("efficiency", {}).get(op, {}).get(precision)
+        fitted = self.metadata.get("efficiency", {}).get(op, {}).get(precision)
         return Efficiency(**fitted) if fitted else None
+
+
+def tables_folder() -> Path:
+    """Where the tables that come with rlsim are: ``<device>/<engine>/`` below it."""
+    return data_folder(CALIBRATION) / TABLES
 
 
 def available(folder: Path | None = None) -> list[tuple[str, str]]:
     """(system, backend) of every set of tables under ``folder`` (default: those that come with rlsim), sorted."""
-    root = folder if folder is not None else data_folder(CALIBRATION)
-    return sorted((path.parent.parent.name, path.parent.name) for path in root.glob(f"*/*/{CIRCUMSTANCES}"))
+    root = folder if folder is not None else tables_folder()
+    return sorted((path.parent.parent.name, path.parent.name) for path in root.glob(f"*/*/{METADATA}"))
 
 
 def _far(key: Key, wanted: tuple[int, ...]) -> float:

@@ -281,7 +281,7 @@ def test_older_engine_version_serves_what_the_current_one_lacks(package: Path, t
     assert report.operations["all_reduce"].engine_version == "0.9"
     assert report.operations["gemm"].engine_version == "1.0"
     assert "moe" in report.missing
-    assert tables.circumstances["operations"]["all_reduce"]["engine_version"] == "0.9"
+    assert tables.metadata["operations"]["all_reduce"]["engine_version"] == "0.9"
 
 
 def test_same_package_gives_the_same_bytes(package: Path, tmp_path: Path) -> None:
@@ -298,11 +298,11 @@ def test_circumstances_tell_origin_and_licence(package: Path, tmp_path: Path) ->
     meta = package / "systems" / "data" / "toy" / "gemm" / "vllm" / "1.0" / "collection_meta.yaml"
     meta.write_text("collected_at: '2026-08-31'\n", encoding="utf-8")
     report, tables = imported(package, tmp_path)
-    told = tables.circumstances
+    told = tables.metadata
     assert told["device"] == "Toy GPU" and told["engine_version"] == "1.0"
     assert told["source"]["version"] == "9.9.0" and told["source"]["license"] == "Apache-2.0"
     assert told["collected_until"] == "2026-08-31"
-    assert str(tmp_path) not in (tables.folder / "circumstances.yaml").read_text(encoding="utf-8")
+    assert str(tmp_path) not in (tables.folder / "metadata.yaml").read_text(encoding="utf-8")
     assert "gemm: 180 of 180 rows kept" in report.text()
     fitted = tables.fitted_efficiency("gemm", "bf16")
     assert fitted is not None and fitted.floor_s == pytest.approx(3e-6, rel=0.1)

@@ -135,7 +135,7 @@ def test_one_query_stands_beside_several_of_the_same_kernel(fitted: Path) -> Non
 
 
 def test_circumstances_state_origin_errors_and_efficiency(fitted: Path) -> None:
-    stated = OperatorTables.load("cpu_local", "measured", fitted).circumstances
+    stated = OperatorTables.load("cpu_local", "measured", fitted).metadata
     assert stated["source"]["benchmark_version"] == "abc"
     assert stated["self_check"]["composites"] == len(CPU_QUICK.composites)
     assert 0.9 < stated["efficiency"]["gemm"]["bf16"]["memory_p90"] <= 1.0
@@ -170,7 +170,7 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
         found = used.verify_attention_s(32, 8, 128, "bf16", queries, [2.0, 16.0, 100.0], [1500.0, 4097.0, 3000.0])
         assert found is not None and found.measured.all(), "contexts of all numbers of queries share one axis"
     assert used.verify_attention_s(32, 8, 128, "bf16", 0.5, 16, 4100) is None
-    assert used.circumstances["self_check"]["composites"] > 0
+    assert used.metadata["self_check"]["composites"] > 0
     assert used.host_s("graph_replay") is not None
     assert ratios["gemm bf16"].median > 10, "the made-up device is far slower"
 

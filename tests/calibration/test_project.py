@@ -70,6 +70,6 @@ def test_a_profile_measured_on_this_machine_projects_a_small_model(calibrated: P
     answer = json.loads(told.stdout)
     assert answer["candidate"]["phases"]["generation_s"]["mean"] > 0
     assert answer["provenance"]["measured"] > 0
-    stated = OperatorTables.load(str(calibrated / "cpu_local"), "vllm").circumstances
+    stated = OperatorTables.load(str(calibrated / "cpu_local"), "vllm").metadata
     assert stated["self_check"]["composites"] == 2
     assert any("self-check error of the measured tables" in line for line in answer["assumptions"])

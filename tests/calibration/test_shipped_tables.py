@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from rlsim.costs import device
+from rlsim.costs.engine_prices import engine_prices
 from rlsim.costs.prices import price
+from rlsim.costs.trainer_prices import step_cost
 from rlsim.datafiles import data_folder
 from rlsim.hardware import tables
 from rlsim.hardware.table_files import LAYOUTS, TableLayout, read_table
@@ -32,6 +35,8 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
         return read_table(folder, layout)
 
     monkeypatch.setattr(tables, "read_table", reading)
+    for kept in (device._device, engine_prices, step_cost):
+        kept.cache_clear()
     for name, changes in scenarios:
         scenario = load_scenario(name, changes)
         price(scenario, draw(scenario, 0))
@@ -39,7 +44,7 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
 
 
 def test_every_shipped_table_is_read_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = {path.stem for path in data_folder("calibration").glob("*/*/*.parquet")}
+    shipped = {path.stem for path in data_folder("calibration").glob("tables/*/*/*.parquet")}
     assert shipped <= {layout.name for layout in LAYOUTS}
     found = opened([(str(path), ()) for path in SCENARIOS], monkeypatch)
     assert shipped - found == set(NO_SCENARIO_SHIPS)

@@ -58,7 +58,7 @@ def calibration(tmp_path: Path) -> Path:
     ):
         write_table(folder, layout, columns((*layout.keys, *layout.sizes), rows))
     stated = {"device": "NVIDIA H200", "host": HOST, "self_check": CHECK}
-    (folder / "circumstances.yaml").write_text(yaml.safe_dump(stated))
+    (folder / "metadata.yaml").write_text(yaml.safe_dump(stated))
     return tmp_path
 
 
@@ -129,7 +129,7 @@ def test_tables_that_rlsim_measured_borrow_nothing(calibration: Path) -> None:
 def test_the_nearest_measured_device_lends(calibration: Path) -> None:
     blackwell = calibration / "b200_sxm" / "measured"
     blackwell.mkdir(parents=True)
-    (blackwell / "circumstances.yaml").write_text("device: NVIDIA B200\n")
+    (blackwell / "metadata.yaml").write_text("device: NVIDIA B200\n")
     for name, lender in (("gb200_nvl72", "b200_sxm"), ("h100_sxm", "h200_sxm"), ("a100_sxm", "h200_sxm")):
         profile = load_profile(name)
         lent = borrowed_tables(profile, profile, None, calibration)

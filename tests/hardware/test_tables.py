@@ -17,9 +17,9 @@ from rlsim.hardware import table_files as files
 from rlsim.hardware.interpolation import build_grid
 from rlsim.hardware.tables import OperatorTables, available
 
-SYSTEMS = ("gb200", "h100_sxm", "h200_sxm", "b200_sxm")
-BF16_FLOPS = {"gb200": 2.5e15, "h100_sxm": 989e12, "h200_sxm": 989e12, "b200_sxm": 2.25e15}
-HBM_BYTES_PER_S = {"gb200": 8e12, "h100_sxm": 3.35e12, "h200_sxm": 4.8e12, "b200_sxm": 8e12}
+SYSTEMS = ("gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm")
+BF16_FLOPS = {"gb200_nvl72": 2.5e15, "h100_sxm": 989e12, "h200_sxm": 989e12, "b200_sxm": 2.25e15}
+HBM_BYTES_PER_S = {"gb200_nvl72": 8e12, "h100_sxm": 3.35e12, "h200_sxm": 4.8e12, "b200_sxm": 8e12}
 ROUNDING = 2.0 ** -(MANTISSA_BITS + 1)
 
 
@@ -36,7 +36,7 @@ def columns(names: tuple[str, ...], rows: list[tuple[object, ...]]) -> Columns:
 def write(folder: Path, layout: files.TableLayout, rows: list[tuple[object, ...]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_table(folder, layout, columns((*layout.keys, *layout.sizes), rows))
-    (folder / files.CIRCUMSTANCES).write_text("system: toy\n", encoding="utf-8")
+    (folder / files.METADATA).write_text("system: toy\n", encoding="utf-8")
 
 
 def gemm_rows(precision: str = "bf16", only_m: tuple[int, ...] = (1, 16, 256, 4096)) -> list[tuple[object, ...]]:
@@ -81,8 +81,8 @@ def test_holes_are_filled_and_not_called_measured() -> None:
 def test_look_up_is_continuous_across_every_node(real: dict[str, OperatorTables]) -> None:
     nodes = 2.0 ** np.arange(0, 13)
     for step in (1 - 1e-9, 1 + 1e-9):
-        at = real["gb200"].gemm_s("bf16", nodes, 6000, 4096)
-        near = real["gb200"].gemm_s("bf16", nodes * step, 6000, 4096)
+        at = real["gb200_nvl72"].gemm_s("bf16", nodes, 6000, 4096)
+        near = real["gb200_nvl72"].gemm_s("bf16", nodes * step, 6000, 4096)
         assert at is not None and near is not None
         np.testing.assert_allclose(near.seconds, at.seconds, rtol=1e-7)
 
@@ -145,8 +145,8 @@ def test_experts_of_a_rank_are_read_at_a_credible_bandwidth(real: dict[str, Oper
 
 def test_uneven_routing_costs_more_where_every_expert_has_many_tokens(real: dict[str, OperatorTables]) -> None:
     args = ("bf16", 4096, 1536, 8, 128, 1, 8)
-    even = real["gb200"].moe_s(*args, "balanced", 16384)
-    uneven = real["gb200"].moe_s(*args, "power_law_1.2", 16384)
+    even = real["gb200_nvl72"].moe_s(*args, "balanced", 16384)
+    uneven = real["gb200_nvl72"].moe_s(*args, "power_law_1.2", 16384)
     assert even is not None and uneven is not None
     assert uneven.seconds > 1.2 * even.seconds
 
@@ -154,7 +154,7 @@ def test_uneven_routing_costs_more_where_every_expert_has_many_tokens(real: dict
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_message_bytes_are_those_of_the_full_tensor(real: dict[str, OperatorTables], system: str) -> None:
     """Of a full tensor of 256 MiB each GPU sends 3/4 in an all-gather over 4: below the link rate, above half of it."""
-    link = 900e9 if system in ("gb200", "b200_sxm") else 450e9
+    link = 900e9 if system in ("gb200_nvl72", "b200_sxm") else 450e9
     for op in ("all_gather", "reduce_scatter"):
         found = real[system].collective_s(op, 4, 2.0**28)
         assert found is not None
@@ -162,7 +162,7 @@ def test_message_bytes_are_those_of_the_full_tensor(real: dict[str, OperatorTabl
 
 
 def test_eager_launch_is_dearer_on_grace_than_on_x86(real: dict[str, OperatorTables]) -> None:
-    assert 30e-6 < real["gb200"].eager_launch_s() < 60e-6
+    assert 30e-6 < real["gb200_nvl72"].eager_launch_s() < 60e-6
     assert 10e-6 < real["h100_sxm"].eager_launch_s() < 25e-6
 
 
@@ -197,7 +197,7 @@ def test_host_bound_rows_of_block_scaled_fp8_are_taken_from_fp8(tmp_path: Path) 
 
 
 def test_unknown_keys_are_answered_with_none(real: dict[str, OperatorTables]) -> None:
-    tables = real["gb200"]
+    tables = real["gb200_nvl72"]
     assert tables.gemm_s("int4", 1, 1024, 1024) is None
     assert tables.moe_s("bf16", 4096, 1536, 8, 128, 8, 1, "balanced", 64) is None
     assert tables.all_reduce_s(16, 1024, graph=True) is None
@@ -215,7 +215,7 @@ def test_fitted_efficiencies_are_shares(real: dict[str, OperatorTables], system:
 
 
 def test_unknown_system_is_told_what_is_there() -> None:
-    with pytest.raises(InputError, match=r"no measured tables of system 'b300_sxm'.*gb200 \(vllm\)"):
+    with pytest.raises(InputError, match=r"no measured tables of system 'b300_sxm'.*gb200_nvl72 \(vllm\)"):
         OperatorTables.load("b300_sxm", "vllm")
     assert {(system, "vllm") for system in SYSTEMS} <= set(available())
 
@@ -232,8 +232,8 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         tables.decode_attention_s(8, 1, 128, "bf16", 1, 1)
     with pytest.raises(InputError, match="no eager and graph all-reduce"):
         tables.eager_launch_s()
-    (folder / files.CIRCUMSTANCES).write_text("[1, 2", encoding="utf-8")
-    with pytest.raises(InputError, match=r"circumstances\.yaml of vllm"):
+    (folder / files.METADATA).write_text("[1, 2", encoding="utf-8")
+    with pytest.raises(InputError, match=r"metadata\.yaml of vllm"):
         OperatorTables.load("toy", "vllm", tmp_path)
 
 
