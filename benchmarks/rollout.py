@@ -1,9 +1,9 @@
 """How fast rollouts are simulated: 4,096 samples of about 4,200 tokens on 64 replicas, one core.
 
 Prints rollouts per second of the closed form, of the event-driven path with a queue, and of the asynchronous pool, and
-in the same run those of the token-by-token reference (tests/reference_rollout.py) and of a SimPy loop with one timeout
-per engine iteration, each on a part of the same replicas. Costs are smooth functions of batch and context; only the
-time to simulate counts here.
+in the same run those of the token-by-token reference (tests/simulation/reference_rollout.py) and of a SimPy loop with
+one timeout per engine iteration, each on a part of the same replicas. Costs are smooth functions of batch and context;
+only the time to simulate counts here.
 
     python benchmarks/rollout.py
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import simpy
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "simulation"))
 
 from reference_rollout import ReferenceReplica
 

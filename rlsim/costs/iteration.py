@@ -206,6 +206,8 @@ def _prefill_table(
         attention = layers.operators.prefill_attention(layers.card, layers.attention_tp, own / prompt, prompt)
     linear = total(components).reshape(tokens.shape)
     attention = attention.repeated(layers.card.num_layers)
+    # Time of an iteration = decoding part + what prefill adds. Without decoding sequences the former is 0, so head,
+    # sampling and host of the idle engine are added here (minus a negative), or nobody would pay them.
     decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base_s(layers, host))
     extra = linear - decoding_part + attention.seconds[None, :]
     extra[:, 0] = 0.0
@@ -219,7 +221,7 @@ def _prefill_table(
 
 
 def _idle_base_s(layers: EngineLayers, host: HostOverheads) -> float:
-    """A prefill-only iteration still pays head, sampling and host once (its decoding part is defined as 0)."""
+    """Seconds of head, sampling and host that an iteration with nothing but prefill pays once."""
     return float(total(layers.head_components(np.ones(1), np.ones(1)))[0]) + host.iteration_s
 
 

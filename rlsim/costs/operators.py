@@ -340,6 +340,8 @@ class Operators:
         look = self._moe_lookup(tokens, hidden, moe, precision, layout, balance)
         if look is not None:
             return self._timed(look, amount, precision, "moe")
+        # What a roofline misses (launches, tiles that are not full, routing skew) is much the same for layouts of like
+        # work, so how far a neighbour is from its roofline says more of this one than the bare roofline does.
         for near_precision, near in _neighbours(precision, layout, moe.num_experts):
             look = self._moe_lookup(tokens, hidden, moe, near_precision, near, balance)
             if look is not None:

@@ -41,7 +41,12 @@ class Matrix:
 
 
 def gemm(tokens: ArrayLike, n: Number, k: Number, weight_bytes: Number, activation_bytes: float = 2.0) -> Work:
-    """tokens x k by k x n."""
+    """tokens x k by k x n.
+
+    >>> amount = gemm(tokens=10, n=100, k=100, weight_bytes=2)
+    >>> float(amount.flops), float(amount.bytes)
+    (200000.0, 24000.0)
+    """
     m = np.asarray(tokens, dtype=np.float64)
     return Work(2.0 * m * n * k, n * k * weight_bytes + m * (n + k) * activation_bytes)
 
@@ -49,7 +54,12 @@ def gemm(tokens: ArrayLike, n: Number, k: Number, weight_bytes: Number, activati
 def decode_attention(
     batch: ArrayLike, context_tokens: ArrayLike, heads: Number, kv_heads: Number, head_dim: Number, kv_bytes: Number
 ) -> Work:
-    """One query per sequence over its cached keys and values."""
+    """One query per sequence over its cached keys and values.
+
+    >>> amount = decode_attention(batch=1, context_tokens=1000, heads=10, kv_heads=1, head_dim=100, kv_bytes=2)
+    >>> float(amount.flops), float(amount.bytes)
+    (4000000.0, 400000.0)
+    """
     b, c = np.asarray(batch, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
     return Work(4.0 * b * c * heads * head_dim, 2.0 * b * c * kv_heads * head_dim * kv_bytes)
 
@@ -57,7 +67,13 @@ def decode_attention(
 def latent_attention(
     batch: ArrayLike, context_tokens: ArrayLike, card: ModelCard, tensor_parallel: int, kv_bytes: float
 ) -> Work:
-    """Absorbed MLA decode: every head reads each token's latent vector as key (rank + rope) and as value (rank)."""
+    """Absorbed MLA decode: every head reads each token's latent vector as key (rank + rope) and as value (rank).
+
+    >>> from rlsim.hardware.cards import load_card
+    >>> amount = latent_attention(1, 1000, load_card("deepseek-v3"), tensor_parallel=128, kv_bytes=1)
+    >>> float(amount.flops), float(amount.bytes)  # one head of 2 x 512 + 64 on each GPU
+    (2176000.0, 576000.0)
+    """
     if card.mla is None:
         raise ValueError(f"{card.name} has no latent attention")
     cached = np.asarray(batch, dtype=np.float64) * np.asarray(context_tokens, dtype=np.float64)
@@ -68,12 +84,20 @@ def latent_attention(
 
 
 def causal_attention_flops(sum_squared_tokens: ArrayLike, heads: Number, head_dim: Number) -> FloatArray:
-    """Forward FLOP of causal attention over packed sequences: 4 h d sum(L^2) / 2."""
+    """Forward FLOP of causal attention over packed sequences: 4 h d sum(L^2) / 2.
+
+    >>> float(causal_attention_flops(sum_squared_tokens=1000**2, heads=10, head_dim=100))
+    2000000000.0
+    """
     return np.asarray(2.0 * np.asarray(sum_squared_tokens, dtype=np.float64) * heads * head_dim, dtype=np.float64)
 
 
 def experts_touched(tokens: ArrayLike, experts: int, top_k: int) -> FloatArray:
-    """Expected distinct experts activated by ``tokens`` tokens under even routing: E (1 - (1 - k/E)^T)."""
+    """Expected distinct experts activated by ``tokens`` tokens under even routing: E (1 - (1 - k/E)^T).
+
+    >>> experts_touched([0, 1, 2, 1000], experts=10, top_k=5).round(6).tolist()
+    [0.0, 5.0, 7.5, 10.0]
+    """
     t = np.asarray(tokens, dtype=np.float64)
     return np.asarray(experts * -np.expm1(t * np.log1p(-min(top_k / experts, 1 - 1e-12))), dtype=np.float64)
 
@@ -81,7 +105,13 @@ def experts_touched(tokens: ArrayLike, experts: int, top_k: int) -> FloatArray:
 def grouped_experts(
     tokens: ArrayLike, hidden: int, moe: MoECard, tensor_parallel: int, expert_parallel: int, weight_bytes: float
 ) -> Work:
-    """Routed experts of one layer on one GPU; ``tokens`` enter the layer over the whole expert-parallel group."""
+    """Routed experts of one layer on one GPU; ``tokens`` enter the layer over the whole expert-parallel group.
+
+    >>> moe = MoECard(num_experts=10, top_k=5, expert_intermediate_size=100)
+    >>> amount = grouped_experts(1, 100, moe, tensor_parallel=1, expert_parallel=5, weight_bytes=1)
+    >>> float(amount.flops), round(float(amount.bytes))  # one expert of three 100 x 100 matrices
+    (60000.0, 31000)
+    """
     t = np.asarray(tokens, dtype=np.float64)
     width = moe.expert_intermediate_size / tensor_parallel
     assigned = t * moe.top_k / expert_parallel
@@ -93,7 +123,12 @@ def grouped_experts(
 
 
 def attention_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
-    """Projections of one attention block as one of ``tensor_parallel`` GPUs holds them."""
+    """Projections of one attention block as one of ``tensor_parallel`` GPUs holds them.
+
+    >>> from rlsim.hardware.cards import load_card
+    >>> [(one.name, one.n, one.k) for one in attention_matrices(load_card("qwen3-8b"), tensor_parallel=8)]
+    [('qkv', 768, 4096), ('output', 4096, 512)]
+    """
     t, h = tensor_parallel, card.hidden_size
     if card.mla is not None:
         mla = card.mla
@@ -109,13 +144,22 @@ def attention_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
 
 
 def ffn_matrices(hidden: int, width: int, tensor_parallel: int) -> list[Matrix]:
-    """Gate-up and down projection of a gated feed-forward block."""
+    """Gate-up and down projection of a gated feed-forward block.
+
+    >>> [(one.name, one.n, one.k) for one in ffn_matrices(hidden=100, width=400, tensor_parallel=2)]
+    [('gate_up', 400, 100), ('down', 100, 200)]
+    """
     inner = max(1, width // tensor_parallel)
     return [Matrix("gate_up", 2 * inner, hidden), Matrix("down", hidden, inner)]
 
 
 def shared_expert_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
-    """Shared experts of one MoE layer, fused into one feed-forward block; empty without."""
+    """Shared experts of one MoE layer, fused into one feed-forward block; empty without.
+
+    >>> from rlsim.hardware.cards import load_card
+    >>> [(one.name, one.n, one.k) for one in shared_expert_matrices(load_card("deepseek-v3"), tensor_parallel=8)]
+    [('gate_up', 512, 7168), ('down', 7168, 256)]
+    """
     if card.moe is None or not card.moe.num_shared_experts:
         return []
     return ffn_matrices(
@@ -127,6 +171,9 @@ def elementwise_bytes(tokens: ArrayLike, hidden: int, width: float) -> FloatArra
     """Bytes of norms, rotary embedding, activation and residuals of one layer in BF16.
 
     Two fused add-norms (read two, write two rows of ``hidden``) and the gated activation (read 2, write 1 of width).
+
+    >>> float(elementwise_bytes(tokens=1, hidden=100, width=400))  # (800 + 1200) x 2 bytes
+    4000.0
     """
     t = np.asarray(tokens, dtype=np.float64)
     return np.asarray(t * (8.0 * hidden + 3.0 * width) * BYTES_PER_ELEMENT["bf16"], dtype=np.float64)

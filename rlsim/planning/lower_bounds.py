@@ -129,5 +129,7 @@ def lagged_bound_s(rates: EngineRates, work: RolloutWork, replicas: int, lag: in
     """
     in_flight = work.samples * lag
     crowd = work.iterations / (replicas * rates.rate_at(in_flight / replicas))
+    # From the publication that starts the slowest sequence to the end of its batch's training, lag + 1 steps pass: lag
+    # in which it may run ahead and the one that trains on it. They share its seconds and the training between them.
     alone = (straggler_bound_s(rates, work) + trainer_s) / (lag + 1)
     return max(trainer_s, spread_bound_s(rates, work, replicas), crowd, alone)

@@ -43,6 +43,8 @@ MEAN_LENGTH_FACTOR = 1.15
 """Mean response length: it drifts by more over a training run, and is rarely known better beforehand."""
 LOG_SIGMA_SPREAD = 0.25
 """Relative range of the spread of log lengths; published runs give means, seldom shapes."""
+CORRELATION_SPREAD = 0.3
+"""Range of the correlation of lengths inside a prompt group, which no published run tells."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class UncertainInput:
 
 
 def uncertain_inputs(scenario: Scenario, overrides: Sequence[str] = ()) -> tuple[UncertainInput, ...]:
-    """UncertainInput inputs that matter to ``scenario``; overrides: ``key=low:high`` each. Raises InputError."""
+    """Uncertain inputs that matter to ``scenario``; overrides: ``key=low:high`` each. Raises InputError."""
     found = [*_host(scenario), *_device(scenario), *_workload(scenario), *_speculation(scenario)]
     named = {item.key: item for item in found}
     for text in overrides:
@@ -131,7 +133,8 @@ def _device(scenario: Scenario) -> list[UncertainInput]:
 
 def _workload(scenario: Scenario) -> list[UncertainInput]:
     length, rho = scenario.workload.response_tokens, scenario.workload.group_correlation
-    out = [UncertainInput("workload.group_correlation", max(0.0, rho - 0.3), min(1.0, rho + 0.3), False, "unpublished")]
+    low, high = max(0.0, rho - CORRELATION_SPREAD), min(1.0, rho + CORRELATION_SPREAD)
+    out = [UncertainInput("workload.group_correlation", low, high, False, "unpublished")]
     mean = getattr(length, "mean_tokens", None)
     if mean is not None:
         highest = min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.max_sequence_tokens)

@@ -58,7 +58,11 @@ class Replica:
         self._residents: dict[Hashable, int] = {}
         self._interrupts: deque[tuple[float, float, bool]] = deque()
         self._iteration = 0
+        # Each entry of the heap has a key; a sequence that is evicted forgets its own, which leaves a stale entry to be
+        # skipped at the top: cheaper than finding it inside.
         self._heap_keys = 0
+        # Contexts are extrapolated back to iteration 0, so that two sums tell the context of all sequences at any
+        # iteration and only a change of membership touches them, however many iterations lie between.
         self._context_at_zero = 0.0
         self._tokens_per_iteration = 0.0
         self._held = 0.0

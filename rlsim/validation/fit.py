@@ -187,6 +187,8 @@ class StepFitProblem:
         prior = PRIOR_WEIGHT * np.eye(len(x))
         pull = -PRIOR_WEIGHT * (x - self.x0) / self.scale
         move = np.zeros(len(x))
+        # Soft L1 as weighted least squares: each residual weighs the root of the loss's slope over the residual, taken
+        # at the last solution. The weights settle within a few rounds; ten are certain and cost nothing beside a run.
         for _ in range(10):
             soft = (1 + ((base + slope @ move) / SOFT_RESIDUAL) ** 2) ** -0.25
             w = (self.weight * soft)[rows]

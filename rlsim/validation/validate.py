@@ -129,7 +129,7 @@ class Validation:
         return sum(bool(row.covered) for row in self.scored) / len(self.scored) if self.scored else None
 
     def as_dict(self) -> dict[str, object]:
-        """The contract's form (house rules, validate --json)."""
+        """The contract's form (docs/contracts.md, Validation)."""
         return {
             "rows": [row.as_dict() for row in self.rows],
             "median_abs_error_pct": _short(self.median_abs_error_pct),

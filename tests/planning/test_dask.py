@@ -1,4 +1,4 @@
-"""The executor seam: a Dask cluster gives what local processes give."""
+"""The executor interface: a Dask cluster gives what local processes give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ceilings and borders of the house, held by the machine."""
+"""Conventions of the code (CONTRIBUTING.md), held by the machine."""
 
 from __future__ import annotations
 
