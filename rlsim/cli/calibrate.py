@@ -54,7 +54,7 @@ def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str
     from rlsim.report.table import table
 
     if only_list:
-        return "\n".join(table(("system", "backend", "version"), list_systems(), terminal_style(), "<"))
+        return "\n".join(table(("", "", ""), list_systems(), terminal_style(), "<"))
     target = out or data_folder("calibration")
     with staged_folder(target) as folder:
         report = import_tables(system, backend, folder)

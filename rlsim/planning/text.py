@@ -155,10 +155,10 @@ def _from_here(plan: Plan) -> list[str]:
 
 def _plans(title: str, rows: Sequence[PlanRow], style: Style) -> list[str]:
     shown = [
-        (row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", cell(row.numbers.step_s, 1))
+        (row.name, cell(row.numbers.step_s, 1), f"{row.numbers.cost_per_step_usd:.2f}", row.numbers.limit)
         for row in rows
     ]
-    return [style.bold(title), *table(["", "limited by", "USD/step", "step (s)"], shown, style, "<<>"), ""]
+    return [style.bold(title), *table(["", "step (s)", "USD/step", "limited by"], shown, style, "<>><"), ""]
 
 
 def _confidence(plan: Plan, style: Style) -> list[str]:

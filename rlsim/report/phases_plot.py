@@ -89,7 +89,7 @@ class _Page:
     def __init__(self, heights_in: Sequence[float]) -> None:
         self.height_in = sum(heights_in) + (len(heights_in) - 1) * (ABOVE_IN + BELOW_IN)
         self.figure = Figure(figsize=(WIDTH_IN, self.height_in), dpi=DPI, facecolor="white")
-        self.canvas = FigureCanvasAgg(self.figure)
+        FigureCanvasAgg(self.figure)
         self._left = list(heights_in[1:])
         self._top = heights_in[0]
 
