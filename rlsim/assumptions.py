@@ -8,6 +8,7 @@ import numpy as np
 
 from rlsim.datafiles import shown_path
 from rlsim.hardware.parameters import parameters_of
+from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
@@ -28,9 +29,9 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     own = [
         f"Host work per engine iteration: {found.host_iteration_s * 1e3:.3g} ms + {found.host_sequence_s * 1e6:.3g} us "
         f"per sequence (engine.host_iteration_s, engine.host_sequence_s; {_host_source(scenario)}).",
-        f"Training kernels reach {found.dense_efficiency:.0%} (dense; {origin('dense_efficiency', stated)}) and "
-        f"{found.moe_efficiency:.0%} (MoE; {origin('moe_efficiency', stated)}) of the operator tables' speed; a weight "
-        f"tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
+        f"Training kernels reach {percent(found.dense_efficiency)} (dense; {origin('dense_efficiency', stated)}) and "
+        f"{percent(found.moe_efficiency)} (MoE; {origin('moe_efficiency', stated)}) of the operator tables' speed; a "
+        f"weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
         f"({origin(f'{pool}_tensor_s', scenario.loop.refit_tensor_s)}).",
         f"Largest captured CUDA graph: {scenario.engine.largest_graph_tokens} tokens; larger iterations launch every "
         "kernel from the host (engine.max_captured_tokens).",
@@ -41,8 +42,8 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         own.append("The value model has the policy's size and layout; no measured PPO step backs its times.")
     if scenario.workload.usable_group_share < 1:
         own.append(
-            f"Dynamic sampling: {scenario.workload.usable_group_share:.0%} of the prompt groups are usable, whatever "
-            "their lengths (workload.usable_group_share); the rollouts of a step follow each other."
+            f"Dynamic sampling: {percent(scenario.workload.usable_group_share)} of the prompt groups are usable, "
+            "whatever their lengths (workload.usable_group_share); the rollouts of a step follow each other."
         )
     if scenario.model.moe is not None:
         own.append(
@@ -53,10 +54,12 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         own.append("Draft passes run outside CUDA graphs: each is at least as long as its launches (draft_graph).")
     own.append(
         f"90 % intervals hold the spread of the workload and the model's error on models left out of its fit "
-        f"({found.step_error:.0%} of a time, {found.speedup_error:.0%} of a speed-up, standard deviations)."
+        f"({percent(found.step_error)} of a time, {percent(found.speedup_error)} of a speed-up, standard deviations)."
     )
     if found.tables_error > 0:
-        own.append(f"{found.tables_error:.0%} of a time among these is the self-check error of the measured tables.")
+        own.append(
+            f"{percent(found.tables_error)} of a time among these is the self-check error of the measured tables."
+        )
     return (*(assumption.text for assumption in scenario.assumptions), *own)
 
 
@@ -82,7 +85,7 @@ def _length_warnings(run: SimulatedVariant) -> list[str]:
     workload, out = run.scenario.workload, []
     if isinstance(workload.response_tokens, TraceLength) and (cut := truncated_share(run)) > 0:
         out.append(
-            f"{cut:.0%} of the responses are longer than workload.max_sequence_tokens = "
+            f"{percent(cut)} of the responses are longer than workload.max_sequence_tokens = "
             f"{workload.max_sequence_tokens:,} leaves them and are cut there."
         )
     out += [
@@ -108,7 +111,7 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     eager = run.prices.engine.eager_share(run.counters.iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
         out.append(
-            f"{eager:.0%} of the engine's iterations exceed the largest captured CUDA graph "
+            f"{percent(eager)} of the engine's iterations exceed the largest captured CUDA graph "
             f"({scenario.engine.largest_graph_tokens} tokens, engine.max_captured_tokens) and launch eagerly."
         )
     return tuple(out)

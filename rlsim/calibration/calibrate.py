@@ -18,6 +18,7 @@ from rlsim.calibration.measured_tables import make_tables, system_of
 from rlsim.calibration.merge import merge_tables, merged_text
 from rlsim.errors import InputError
 from rlsim.hardware.tables import OperatorTables
+from rlsim.report.style import DEFAULT_STYLE, Style
 
 MEASUREMENTS = "measurements.json"
 _KNOWN_DEVICES = {
@@ -64,7 +65,13 @@ def write_case_list(device_type: str, quick: bool, path: Path) -> str:
 
 
 def calibrate_device(
-    device: str, out: Path, quick: bool, resume: bool = True, progress: bool | None = None, name: str | None = None
+    device: str,
+    out: Path,
+    quick: bool,
+    resume: bool = True,
+    progress: bool | None = None,
+    name: str | None = None,
+    style: Style = DEFAULT_STYLE,
 ) -> CalibrationResult:
     """Measure ``device`` (cpu, cuda, cuda:N) into ``out`` and make tables of it there.
 
@@ -73,12 +80,16 @@ def calibrate_device(
     """
     with _as_input_errors():
         told = program.measure(case_list(device.partition(":")[0], quick), device, out, resume, progress)
-    made = calibrate_measurements(out, out, name)
+    made = calibrate_measurements(out, out, name, style=style)
     return replace(made, text=f"{told}\n\n{made.text}")
 
 
 def calibrate_measurements(
-    measurements: Path, out: Path, name: str | None = None, merge_over: str | None = None
+    measurements: Path,
+    out: Path,
+    name: str | None = None,
+    merge_over: str | None = None,
+    style: Style = DEFAULT_STYLE,
 ) -> CalibrationResult:
     """Make tables of what ``python -m bench`` measured: ``measurements`` is its folder, or the file in it.
 
@@ -90,7 +101,7 @@ def calibrate_measurements(
         measured = read_measurements(measurements / MEASUREMENTS if measurements.is_dir() else measurements)
     chosen = name or profile_name(measured.metadata.device, measured.metadata.device_type)
     made = make_tables(measured, out, chosen, own_tables=merge_over is not None)
-    texts = [made.text(), comparison_text(measured, chosen)]
+    texts = [made.text(style), comparison_text(measured, chosen, style)]
     if merge_over is not None:
         system = system_of(chosen)
         imported = OperatorTables.load(system, merge_over).folder

@@ -12,6 +12,8 @@ from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.lookup import catalogue
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.tables import OperatorTables, available
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 
 REFERENCE_ENGINE = "vllm"
 
@@ -55,7 +57,7 @@ def _imported(case: Case, tables: OperatorTables) -> TableTime | None:
     return None
 
 
-def comparison_text(measured: Measurements, name: str) -> str:
+def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_STYLE) -> str:
     """Table of the ratios for device ``name``; empty where no tables of it were imported."""
     if name not in catalogue("hardware_profiles"):
         return ""
@@ -63,10 +65,6 @@ def comparison_text(measured: Measurements, name: str) -> str:
     if system is None or (system, REFERENCE_ENGINE) not in available():
         return ""
     ratios = compare(measured, OperatorTables.load(system, REFERENCE_ENGINE))
-    lines = [
-        f"measured over imported ({system}, {REFERENCE_ENGINE}) seconds",
-        f"{'operator':<24} {'cases':>6} {'p10':>6} {'median':>7} {'p90':>6}",
-    ]
-    return "\n".join(
-        [*lines, *(f"{r.op:<24} {r.cases:>6} {r.p10:>6.2f} {r.median:>7.2f} {r.p90:>6.2f}" for r in ratios)]
-    )
+    rows = [(r.op, str(r.cases), f"{r.p10:.2f}", f"{r.median:.2f}", f"{r.p90:.2f}") for r in ratios]
+    title = f"measured over imported ({system}, {REFERENCE_ENGINE}) seconds"
+    return "\n".join([title, *table(("operator", "cases", "p10", "median", "p90"), rows, style)])

@@ -25,6 +25,7 @@ from rlsim.hardware.profile import load_profile
 from rlsim.hardware.table_files import LATENCY, METADATA, TableLayout
 from rlsim.hardware.tables import tables_folder
 from rlsim.outputs import staged_folder
+from rlsim.report.style import DEFAULT_STYLE, Style
 
 ENGINE = "measured"
 SCHEMA = "rlsim.tables/1"
@@ -50,16 +51,11 @@ class MeasuredTables:
     check: SelfCheck
     rates: DeviceRates
 
-    def text(self) -> str:
+    def text(self, style: Style = DEFAULT_STYLE) -> str:
         """Summary for a terminal."""
         counts = ", ".join(f"{name} {count}" for name, count in self.rows.items())
-        lines = [
-            f"profile {self.profile}",
-            f"tables {self.tables}: {counts}",
-            self.rates.text(),
-            check_text(self.check),
-        ]
-        return "\n".join(lines)
+        written = [f"profile {self.profile}", f"tables {self.tables}: {counts}"]
+        return "\n".join([*written, self.rates.text(), check_text(self.check, style)])
 
 
 def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool = False) -> MeasuredTables:

@@ -27,6 +27,9 @@ from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import HostOverheads
 from rlsim.hardware.tables import OperatorTables
+from rlsim.report.format import percent, signed_percent
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.schema.drafter import DraftCard
 from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
@@ -171,18 +174,21 @@ def _speculation(dims: ModelDims, draft_length: int, captured: bool) -> Speculat
     )
 
 
-def check_text(check: SelfCheck) -> str:
+def check_text(check: SelfCheck, style: Style = DEFAULT_STYLE) -> str:
     """Table of predicted beside measured, and the errors."""
-    names = ("model", "layers", "mode", "batch", "k", "context", "measured ms", "predicted ms", "error")
-    head = "{:<14} {:>6} {:<6} {:>5} {:>2} {:>7} {:>12} {:>13} {:>7}".format(*names)
-    lines = [f"self-check on {check.device}: engine steps predicted from operators", head]
-    lines += [
-        "{model:<14} {layers:>6} {mode:<6} {batch:>5} {draft_length:>2} {context:>7} ".format(**p.case.params)
-        + f"{p.measured_s / MILLISECOND:>12.4f} {p.predicted_s / MILLISECOND:>13.4f} {p.error * 100:>+6.1f}%"
+    heads = ("model", "layers", "mode", "batch", "k", "context", "measured ms", "predicted ms", "error")
+    keys = ("model", "layers", "mode", "batch", "draft_length", "context")
+    rows = [
+        (
+            *(str(p.case.params[key]) for key in keys),
+            *(f"{seconds / MILLISECOND:.4f}" for seconds in (p.measured_s, p.predicted_s)),
+            signed_percent(p.error, 1),
+        )
         for p in check.points
     ]
+    lines = [f"self-check on {check.device}: engine steps predicted from operators", *table(heads, rows, style, "<><>")]
     for mode in dict.fromkeys(point.case.text("mode") for point in check.points):
         part = check.of_mode(mode)
-        errors = f"median error {part.median_abs_error:.1%}, p90 {part.p90_abs_error:.1%}".replace("%", " %")
+        errors = f"median error {percent(part.median_abs_error, 1)}, p90 {percent(part.p90_abs_error, 1)}"
         lines.append(f"{mode}: {errors} over {len(part.points)} engine steps")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer
+from rlsim.cli.output import print_answer, terminal_style
 from rlsim.errors import InputError
 from rlsim.outputs import staged_folder
 
@@ -51,9 +51,10 @@ def calibrate(
 def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str:
     from rlsim.calibration.aiconfigurator import import_tables, list_systems
     from rlsim.hardware.tables import tables_folder
+    from rlsim.report.table import table
 
     if only_list:
-        return "\n".join(f"{name:20s} {engine:8s} {version}" for name, engine, version in list_systems())
+        return "\n".join(table(("", "", ""), list_systems(), terminal_style(), "<"))
     target = out or tables_folder()
     with staged_folder(target) as folder:
         report = import_tables(system, backend, folder)
@@ -70,14 +71,14 @@ def _measure(device: str, quick: bool, restart: bool, name: str | None, out: Pat
     from rlsim.calibration.calibrate import calibrate_device
 
     folder = out or Path("calibration_" + device.replace(":", "_"))
-    return calibrate_device(device, folder, quick, resume=not restart, name=name).text
+    return calibrate_device(device, folder, quick, resume=not restart, name=name, style=terminal_style()).text
 
 
 def _fit_measurements(measurements: Path, name: str | None, merge_over: str | None, out: Path | None) -> str:
     from rlsim.calibration.calibrate import calibrate_measurements
 
     folder = out or (measurements if measurements.is_dir() else measurements.parent)
-    return calibrate_measurements(measurements, folder, name, merge_over).text
+    return calibrate_measurements(measurements, folder, name, merge_over, terminal_style()).text
 
 
 def _fit_steps(table: Path, name: str | None, out: Path | None) -> str:
@@ -88,7 +89,7 @@ def _fit_steps(table: Path, name: str | None, out: Path | None) -> str:
     tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
     found = fit_steps(table, name=name, tell=tell)
     if out is None:
-        return f"{found.text()}\n\n{to_yaml(found.parameters)}"
+        return f"{found.text(terminal_style())}\n\n{to_yaml(found.parameters)}"
     with staged_folder(out.parent) as folder:
         (folder / out.name).write_text(to_yaml(found.parameters), encoding="utf-8")
-    return f"{found.text()}\n\nwritten: {out}; use it with --set simulation.parameters={out}"
+    return f"{found.text(terminal_style())}\n\nwritten: {out}; use it with --set simulation.parameters={out}"

@@ -7,6 +7,12 @@ import os
 import sys
 
 from rlsim.errors import InputError
+from rlsim.report.style import Style
+
+
+def terminal_style() -> Style:
+    """What standard output can show."""
+    return Style.of(sys.stdout)
 
 
 def print_answer(text: str) -> None:
@@ -14,12 +20,10 @@ def print_answer(text: str) -> None:
 
     Characters that the stream's encoding lacks appear as their escapes.
     """
-    from rlsim.report.style import Style
-
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(Style.of(sys.stdout).readable(text.rstrip("\n")), flush=True)
+        print(terminal_style().readable(text.rstrip("\n")), flush=True)
     except OSError as error:
         # What is still buffered must go somewhere, or the interpreter fails once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

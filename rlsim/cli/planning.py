@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer
+from rlsim.cli.output import print_answer, terminal_style
 from rlsim.outputs import staged_folder
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def sweep(
         out=out,
         overwrite=overwrite,
     )
-    print_answer(_json(result.as_dict()) if as_json else render_sweep(result))
+    print_answer(_json(result.as_dict()) if as_json else render_sweep(result, terminal_style()))
 
 
 def plan(
@@ -95,7 +95,10 @@ def plan(
     answer = run(base, objective=wanted, limits=limits, method=search, draws=draws, jobs=jobs, dask=dask)
     if out is not None:
         _write_plan(answer, out)
-    print_answer(_json(answer.as_dict()) if as_json else render_plan(answer, changes(base, answer.best)))
+    if as_json:
+        print_answer(_json(answer.as_dict()))
+    else:
+        print_answer(render_plan(answer, changes(base, answer.best), terminal_style()))
 
 
 def _objective(
@@ -162,7 +165,7 @@ def sensitivity(
 
     base = load_scenario(scenario, overrides or ())
     answer = run(base, uncertain=uncertain or (), samples=samples, jobs=jobs, dask=dask)
-    print_answer(_json(answer.as_dict()) if as_json else render_sensitivity(answer))
+    print_answer(_json(answer.as_dict()) if as_json else render_sensitivity(answer, terminal_style()))
 
 
 def compare(
@@ -185,4 +188,4 @@ def compare(
         load_scenario(first, [*(overrides or ()), *(first_overrides or ())]),
         load_scenario(second, [*(overrides or ()), *(second_overrides or ())]),
     )
-    print_answer(_json(answer.as_dict()) if as_json else render_comparison(answer))
+    print_answer(_json(answer.as_dict()) if as_json else render_comparison(answer, terminal_style()))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer
+from rlsim.cli.output import print_answer, terminal_style
 from rlsim.outputs import staged_folder
 from rlsim.progress import ProgressLine
 
@@ -35,7 +33,6 @@ def project(
     from rlsim.projection import project as run
     from rlsim.report import files
     from rlsim.report.projection import render, render_brief
-    from rlsim.report.style import Style
 
     given = load_scenario(scenario, _with_simulation(overrides, seed, replications))
     with ProgressLine("replications") as progress:
@@ -44,7 +41,7 @@ def project(
         with staged_folder(out) as folder:
             files.write(answer, folder)
     written = render_brief if brief else render
-    print_answer(answer.to_json() if as_json else written(answer, Style.of(sys.stdout)))
+    print_answer(answer.to_json() if as_json else written(answer, terminal_style()))
 
 
 def _with_simulation(overrides: list[str] | None, seed: int | None, replications: int | None) -> list[str]:

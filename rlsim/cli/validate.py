@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer
+from rlsim.cli.output import print_answer, terminal_style
 from rlsim.errors import InputError
 from rlsim.outputs import staged_folder
 from rlsim.progress import ProgressLine
@@ -53,7 +53,7 @@ def _table(table: Path, as_json: bool, out: Path | None, seed: int, replications
     if out is not None:
         with staged_folder(out) as folder:
             write_files(result, folder)
-    return result.to_json() if as_json else render(result)
+    return result.to_json() if as_json else render(result, terminal_style())
 
 
 def _published(
@@ -80,7 +80,7 @@ def _published(
     if accuracy is not None:
         with staged_folder(accuracy.parent) as folder:
             (folder / accuracy.name).write_text(document, encoding="utf-8")
-    return answer.to_json() if as_json else answer.text()
+    return answer.to_json() if as_json else answer.text(terminal_style())
 
 
 def _sweeps(files: list[Path], as_json: bool) -> str:
@@ -91,7 +91,7 @@ def _sweeps(files: list[Path], as_json: bool) -> str:
     results = [iteration_sweep(path) for path in files]
     if as_json:
         return json.dumps({"sweeps": [result.as_dict() for result in results]}, indent=2, allow_nan=False) + "\n"
-    return "\n\n".join(result.text() for result in results)
+    return "\n\n".join(result.text(terminal_style()) for result in results)
 
 
 def write_files(result: Validation, folder: Path) -> list[Path]:

@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, break_even_lengths
-from rlsim.planning.results import Row, SweepResult
-from rlsim.report.style import BACKGROUND, GREY, INK
+from rlsim.planning.results import Row, SweepResult, interval_columns
+from rlsim.report.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, save_picture
 
-DPI = 150
 DRAFT_KEYS = ("speculation.draft_length", "k")
 SIZE_KEY = "cluster.num_gpus"
 LAG_KEYS = ("lag", "loop.policy_lag")
-LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
-"""Okabe and Ito's set, as in rlsim.report.style."""
 SPEEDUP_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6)
 SPEEDUPS = (
     ("rollout_speedup", "Rollout, speed-up by speculation"),
@@ -35,6 +31,7 @@ Rows = Sequence[Row]
 FloatArray = NDArray[np.float64]
 
 
+@picture_style()
 def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
     """Draw what the axes allow into ``folder``: heatmap.png, scaling.png, else lines.png over the first numeric axis.
 
@@ -46,12 +43,13 @@ def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
     out = []
     if result.done and draft is not None and ACCEPTANCE_KEY in names:
         rows, title = _slice(result, (draft, ACCEPTANCE_KEY))
-        out.append(save(heatmap(rows, draft, title), folder / "heatmap.png"))
+        out.append(save_picture(heatmap(rows, draft, title), folder / "heatmap.png"))
     if result.done and SIZE_KEY in names:
-        out.append(save(_lines(result, SIZE_KEY), folder / "scaling.png"))
+        out.append(save_picture(_lines(result, SIZE_KEY), folder / "scaling.png"))
     numeric = [axis for axis in result.axes if all(isinstance(row[axis.name], int | float) for row in result.done)]
     if result.done and not out and numeric:
-        out.append(save(_lines(result, max(numeric, key=lambda axis: len(axis.values) > 1).name), folder / "lines.png"))
+        longest = max(numeric, key=lambda axis: len(axis.values) > 1)
+        out.append(save_picture(_lines(result, longest.name), folder / "lines.png"))
     return out
 
 
@@ -70,13 +68,6 @@ def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
     rows = [row for row in result.done if all(row[name] == first[name] for name in fixed)]
     values = [f"{name} = {first[name]}" + (f" (1 of {n} values)" if n > 1 else "") for name, n in fixed.items()]
     return rows, "; ".join([result.scenario, *values])
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Write a figure, the same bytes for the same content."""
-    FigureCanvasAgg(figure)
-    figure.savefig(path, dpi=DPI, metadata={"Software": None})
-    return path
 
 
 def heading(figure: Figure, text: str) -> None:
@@ -169,7 +160,7 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
         own = sorted((row for row in rows if not series or row[series] == group), key=lambda row: row[x])
         color = LINE_COLORS[number % len(LINE_COLORS)]
         places, values = [row[x] for row in own], np.array([row[column] for row in own])
-        low, high = (_bound(own, column, side) for side in ("low", "high"))
+        low, high = (np.array([row[name] for row in own]) for name in interval_columns(column)[1:])
         label = f"{series.rpartition('.')[2]} {group}" if series else None
         if len(own) > 1:
             axes.fill_between(places, low, high, color=color, alpha=0.08, linewidth=0)
@@ -180,8 +171,3 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
             )
     if series and len(groups) > 1:
         axes.legend(fontsize=8, frameon=False)
-
-
-def _bound(rows: Rows, column: str, side: str) -> FloatArray:
-    name = f"step_{side}_s" if column == STEP[0] else f"{column}_{side}"
-    return np.array([row[name] for row in rows])

@@ -20,6 +20,7 @@ from rlsim.planning.sampled import sampled_search
 from rlsim.planning.search import search
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.planning.variation import Overrides, varied
+from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import draw
 
@@ -167,7 +168,8 @@ def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
         binding = min(allowed, key=lambda step: step.longest_s)
         miss = row.step_s / binding.longest_s - 1
         return Infeasible(
-            f"no plan keeps to the {binding.constraint}; the nearest is {row.name}, which misses it by {miss:.1%}",
+            f"no plan keeps to the {binding.constraint}; the nearest is {row.name}, which misses it by "
+            f"{percent(miss, 1)}",
             row.step_s, binding.longest_s, "s per step",
         )  # fmt: skip
     nearest = nearest_miss(found.rejected)

@@ -8,17 +8,18 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from rlsim.planning.frames import write_csv
-from rlsim.planning.pictures import LINE_COLORS, heading, plain_axes, save
+from rlsim.planning.pictures import heading, plain_axes
 from rlsim.planning.results import Plan
-from rlsim.report.style import GREY, INK
+from rlsim.report.style import GREY, INK, LINE_COLORS, picture_style, save_picture
 
 
+@picture_style()
 def write_plan(plan: Plan, folder: Path) -> None:
     """Write into the existing ``folder``. best.yaml is a whole scenario that ``rlsim project`` takes."""
     write_csv(plan.to_frame(), folder / "ranked.csv")
     (folder / "best.yaml").write_text(plan.best_scenario, encoding="utf-8", newline="\n")
     (folder / "plan.json").write_text(json.dumps(plan.as_dict(), indent=2) + "\n", encoding="utf-8", newline="\n")
-    save(pareto_figure(plan), folder / "pareto.png")
+    save_picture(pareto_figure(plan), folder / "pareto.png")
 
 
 def pareto_figure(plan: Plan) -> Figure:

@@ -22,6 +22,12 @@ BATCH_KEYS = ("workload.prompts_per_step", "workload.generations_per_prompt")
 Status = Literal["ok", "infeasible", "invalid"]
 
 
+def interval_columns(name: str) -> tuple[str, str, str]:
+    """Columns of the mean and the ends of the quantity ``name``: step_s, step_low_s, step_high_s."""
+    stem, unit = (name[:-2], "_s") if name.endswith("_s") else (name, "")
+    return name, f"{stem}_low{unit}", f"{stem}_high{unit}"
+
+
 @dataclass(frozen=True)
 class CellNumbers:
     """A scenario's step in numbers; seconds, tokens, bytes per GPU and USD, means over all replications.
@@ -64,8 +70,7 @@ class CellNumbers:
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, Interval):
-                name, unit = (item.name[:-2], "_s") if item.name.endswith("_s") else (item.name, "")
-                out |= {item.name: value.mean, f"{name}_low{unit}": value.low, f"{name}_high{unit}": value.high}
+                out |= zip(interval_columns(item.name), (value.mean, value.low, value.high), strict=True)
             elif value is not None:
                 out[item.name] = value
         return out

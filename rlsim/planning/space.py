@@ -15,6 +15,7 @@ from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.planning.layouts import Drafter, Drafting, Engine, EngineLayout, GpuSplit, TrainerLayout
 from rlsim.planning.variation import Overrides, split_gpus, varied
+from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 
 ENGINE_TENSOR = (1, 2, 4, 8, 16, 32)
@@ -87,7 +88,7 @@ class SearchLimits:
     def headroom_miss(self, scenario: Scenario, used_bytes: float, overrides: Overrides) -> InfeasiblePart | None:
         """Why ``used_bytes`` of a GPU leave too little of it free; None where they do not."""
         allowed = scenario.hardware.memory_bytes.value * (1 - self.memory_headroom)
-        reason = f"leaves less than {self.memory_headroom:.0%} of device memory free"
+        reason = f"leaves less than {percent(self.memory_headroom)} of device memory free"
         return InfeasiblePart(overrides, reason, used_bytes, allowed, "bytes") if used_bytes > allowed else None
 
 

@@ -9,59 +9,67 @@ from typing import Any
 
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, break_even_lengths
 from rlsim.planning.objective import SECONDS_PER_HOUR, UNITS
-from rlsim.planning.results import BATCH_KEYS, Comparison, Plan, PlanRow, Sensitivity, SweepResult
+from rlsim.planning.results import (
+    BATCH_KEYS,
+    Comparison,
+    Plan,
+    PlanRow,
+    Row,
+    Sensitivity,
+    SweepResult,
+    interval_columns,
+)
+from rlsim.report import format as fmt
+from rlsim.report import table as tables
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import Cell, cell, table
+from rlsim.results import Interval
 
 SHOWN = 10
 DRAFT_KEYS = ("speculation.draft_length", "k")
 KILOWATT_HOUR_J = 3.6e6
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns padded to their widest entry; the first left-aligned, the others right."""
-    widths = [max(len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
-
-    def line(cells: Sequence[str]) -> str:
-        first, *rest = cells
-        right = "".join(f"  {cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True))
-        return f"  {first:<{widths[0]}}{right}".rstrip()
-
-    return [line(heads), *(line(row) for row in rows)]
-
-
-def render_sweep(result: SweepResult) -> str:
+def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     """Counts, the fastest cells, break-even acceptance lengths, and why cells cannot run."""
     names = [axis.name for axis in result.axes]
     batch_varies = any(key in BATCH_KEYS for axis in result.axes for key in axis.keys)
     done = sorted(result.done, key=lambda row: row["step_s"] / (result.samples(row) if batch_varies else 1))
-    lines = [
-        f"{result.scenario}: {len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
-    ]
+    shown = done[:SHOWN]
     per_sample = ["ms/sample"] if batch_varies else []
-    heads = [*(name.rpartition(".")[2] for name in names), "step (s)", *per_sample, "rollout", "end to end", "USD/step"]
-    shown = [
+    heads = [*(name.rpartition(".")[2] for name in names), *per_sample, "step (s)", "rollout", "end to end", "USD/step"]
+    cells: list[list[Cell | str]] = [
         [
             *(str(row[name]) for name in names),
-            f"{row['step_s']:.1f}",
             *(f"{1e3 * row['step_s'] / result.samples(row):.2f}" for _ in per_sample),
-            f"{row['rollout_speedup']:.2f}x",
-            f"{row['end_to_end_speedup']:.2f}x",
+            cell(_interval(row, "step_s"), 1),
+            *(cell(_interval(row, f"{part}_speedup"), 2, "x") for part in ("rollout", "end_to_end")),
             f"{row['cost_per_step_usd']:.2f}",
         ]
-        for row in done[:SHOWN]
+        for row in shown
     ]
+    sides = [">" if all(isinstance(row[name], int | float) for row in shown) else "<" for name in names]
     title = f"Fastest {len(shown)}" + (" by time per consumed sample" if batch_varies else "")
-    prices = {row["cost_per_step_usd"] / row["step_s"] / row["num_gpus"] * SECONDS_PER_HOUR for row in done[:SHOWN]}
-    lines += ["", title, *table(heads, shown), *_price(prices)]
-    return "\n".join([*lines, *_break_even(result), *_reasons(result)]) + "\n"
+    prices = {row["cost_per_step_usd"] / row["step_s"] / row["num_gpus"] * SECONDS_PER_HOUR for row in shown}
+    counts = (
+        f"{result.scenario}: {len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
+    )
+    lines = [*style.wrapped(counts), "", style.bold(title) + style.dim("  mean [90 % interval]")]
+    lines += [*table(heads, cells, style, "".join(sides) + ">"), *style.wrapped(_price(prices), "  ")]
+    return "\n".join([*lines, *_break_even(result, style), *_reasons(result, style)]) + "\n"
 
 
-def _price(usd_per_gpu_hour: Iterable[float]) -> list[str]:
+def _interval(row: Row, name: str) -> Interval:
+    return Interval(*(row[column] for column in interval_columns(name)))
+
+
+def _price(usd_per_gpu_hour: Iterable[float]) -> str:
     """The price behind all that is said of money."""
     shown = sorted({f"{price:.2f}" for price in usd_per_gpu_hour})
-    return [f"  USD at {' or '.join(shown)} per GPU and hour (hardware.price_per_gpu_hour_usd)"]
+    return f"USD at {' or '.join(shown)} per GPU and hour (hardware.price_per_gpu_hour_usd)"
 
 
-def _break_even(result: SweepResult) -> list[str]:
+def _break_even(result: SweepResult, style: Style) -> list[str]:
     names = [axis.name for axis in result.axes]
     draft = next((name for name in DRAFT_KEYS if name in names), None)
     if draft is None or sorted(names) != sorted([draft, ACCEPTANCE_KEY]):
@@ -70,10 +78,11 @@ def _break_even(result: SweepResult) -> list[str]:
     if not lengths:
         return ["", "No draft length breaks even within these acceptance lengths."]
     rows = [[str(k), f"{length:.2f}"] for k, length in lengths.items()]
-    return ["", "The rollout breaks even at acceptance length", *table(["k", "acceptance length"], rows)]
+    title = style.bold("The rollout breaks even at acceptance length")
+    return ["", title, *table(["k", "acceptance length"], rows, style, ">")]
 
 
-def _reasons(result: SweepResult) -> list[str]:
+def _reasons(result: SweepResult, style: Style) -> list[str]:
     reasons: dict[tuple[str, str], int] = {}
     for row in result.rows:
         if row["status"] != "ok":
@@ -82,32 +91,35 @@ def _reasons(result: SweepResult) -> list[str]:
     if not reasons:
         return []
     most = sorted(reasons.items(), key=lambda item: -item[1])
-    lines = [f"  {count:5d} {status}: {reason}" for (status, reason), count in most[:SHOWN]]
-    rest = len(most) - SHOWN
-    return ["", "Cells that cannot run", *lines, *([f"  and {rest} more reasons"] if rest > 0 else [])]
+    rows = [(str(count), f"{status}: {reason}") for (status, reason), count in most[:SHOWN]]
+    if len(most) > SHOWN:
+        rows.append(("", f"and {len(most) - SHOWN} more reasons"))
+    return ["", style.bold("Cells that cannot run"), *table(("", ""), rows, style, "><")]
 
 
-def render_plan(plan: Plan, changes: Sequence[str]) -> str:
+def render_plan(plan: Plan, changes: Sequence[str], style: Style = DEFAULT_STYLE) -> str:
     """The best plan and what to set for it, what is about as good, cost against time, and how sure the order is."""
     best, measure = plan.best, plan.objective.measure
     proof = "all others excluded by bounds" if plan.exhaustive else "sampled; better ones may exist"
-    lines = [
+    counts = (
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
-        f"simulated, {proof}",
+        f"simulated, {proof}"
+    )
+    lines = [
+        *style.wrapped(counts),
         "",
-        f"Best by {measure.replace('_', ' ')}: {plan.objective_value:,.6g} {UNITS[measure]}",
-        f"  {best.name}",
-        *_best_lines(plan),
+        style.bold(f"Best by {measure.replace('_', ' ')}: {plan.objective_value:,.6g} {UNITS[measure]}"),
+        *(line for remark in (best.name, *_best_lines(plan)) for line in style.wrapped(remark, "  ")),
         "",
-        "Set",
+        style.bold("Set"),
         *(f"  --set {quoted(change)}" for change in changes),
         "",
-        *_plans("Within 3 % of it", plan.near),
-        *_plans("Cost against time", plan.pareto),
+        *_plans("Within 3 % of it", plan.near, style),
+        *_plans("Cost against time", plan.pareto, style),
     ]
     if len(plan.by_group) > len(plan.pareto):
-        lines += _plans("Best of each cluster size and lag", plan.by_group)
-    return "\n".join([*lines, *_confidence(plan)]).rstrip() + "\n"
+        lines += _plans("Best of each cluster size and lag", plan.by_group, style)
+    return "\n".join([*lines, *_confidence(plan, style)]).rstrip() + "\n"
 
 
 def quoted(change: str) -> str:
@@ -120,14 +132,14 @@ def _best_lines(plan: Plan) -> list[str]:
     step = f"step {n.step_s.mean:.1f} s [{n.step_s.low:.1f}, {n.step_s.high:.1f}]"
     money = f"{n.cost_per_step_usd:.2f} USD and at most {n.energy_per_step_j / KILOWATT_HOUR_J:.1f} kWh per step"
     lines = [
-        f"  {step}, {money}",
-        *_price([n.cost_per_step_usd / n.step_s.mean / n.num_gpus * SECONDS_PER_HOUR]),
-        f"  limited by {n.limit}; one of {plan.best.trainers} trainer layouts that fit",
+        f"{step}, {money}",
+        _price([n.cost_per_step_usd / n.step_s.mean / n.num_gpus * SECONDS_PER_HOUR]),
+        f"limited by {n.limit}; one of {plan.best.trainers} trainer layouts that fit",
         *_from_here(plan),
     ]
     if plan.objective.steps is not None:
         hours, cost = (value * plan.objective.steps for value in (n.step_s.mean / 3600, n.cost_per_step_usd))
-        lines.append(f"  {plan.objective.steps:,} steps: {hours:,.2f} hours, {cost:,.0f} USD")
+        lines.append(f"{plan.objective.steps:,} steps: {hours:,.2f} hours, {cost:,.0f} USD")
     return lines
 
 
@@ -138,32 +150,38 @@ def _from_here(plan: Plan) -> list[str]:
     gains = [(after.what, before.step_s / after.step_s) for before, after in itertools.pairwise(plan.waterfall)]
     told = ", ".join(f"{what} {gain:.2f}x" for what, gain in gains if f"{gain:.2f}" != "1.00")
     now, best = plan.waterfall[0].step_s, plan.best.step_s
-    return [f"  the scenario as it is takes {now:.1f} s per step: {now / best:.2f}x{told and f' ({told})'}"]
+    return [f"the scenario as it is takes {now:.1f} s per step: {now / best:.2f}x{told and f' ({told})'}"]
 
 
-def _plans(title: str, rows: Sequence[PlanRow]) -> list[str]:
-    shown = [[row.name, f"{row.step_s:.1f}", f"{row.numbers.cost_per_step_usd:.2f}", row.numbers.limit] for row in rows]
-    return [*table([title, "step (s)", "USD/step", "limited by"], shown), ""]
+def _plans(title: str, rows: Sequence[PlanRow], style: Style) -> list[str]:
+    shown = [
+        (row.name, cell(row.numbers.step_s, 1), f"{row.numbers.cost_per_step_usd:.2f}", row.numbers.limit)
+        for row in rows
+    ]
+    return [style.bold(title), *table(["", "step (s)", "USD/step", "limited by"], shown, style, "<>><"), ""]
 
 
-def _confidence(plan: Plan) -> list[str]:
+def _confidence(plan: Plan, style: Style) -> list[str]:
     if not plan.confidence:
         return []
     rows = [
-        [item.second, f"{item.wins:.0%}", f"{item.ratio_low:.3f} to {item.ratio_high:.3f}", str(item.draws)]
+        [item.second, fmt.percent(item.wins), f"{item.ratio_low:.3f} to {item.ratio_high:.3f}", str(item.draws)]
         for item in plan.confidence
     ]
-    return table(["The best plan beats", "in draws", "step relative to it", "draws"], rows)
+    return [
+        style.bold("The best plan beats"),
+        *table(["", "in draws", "step relative to it", "draws"], rows, style),
+    ]
 
 
-def render_comparison(comparison: Comparison) -> str:
+def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> str:
     """Differences of the scenarios, phases side by side, and the phase that explains the difference."""
     first, second = comparison.names
     names = (first, second) if first != second else (f"A ({first})", f"B ({second})")
     lines = [f"{names[0]} against {names[1]}", ""]
     if comparison.differences:
         rows = [[key, _brief(a), _brief(b)] for key, (a, b) in comparison.differences.items()]
-        lines += [*table(["Scenario", *names], rows), ""]
+        lines += [style.bold("Scenario"), *table(["", *names], rows, style, "<"), ""]
     else:
         lines += ["The scenarios do not differ.", ""]
     phases = [
@@ -172,19 +190,18 @@ def render_comparison(comparison: Comparison) -> str:
             f"{change.before_s:.1f}",
             f"{change.after_s:.1f}",
             f"{change.after_s - change.before_s:+.1f}",
-            "" if change.share is None else f"{change.share:z.0%}",
+            "" if change.share is None else fmt.percent(change.share),
         ]
         for change in comparison.phases
     ]
-    steps = [f"{quantity.mean:.1f}" for quantity in comparison.step_s]
     gap = comparison.step_s[1].mean - comparison.step_s[0].mean
-    phases.append(["step", *steps, f"{gap:+.1f}", ""])
-    phases.append(["USD per step", *(f"{cost:.2f}" for cost in comparison.cost_per_step_usd), "", ""])
-    lines += table(["Seconds", *names, "difference", "share"], phases)
-    lines += _price(comparison.price_per_gpu_hour_usd)
-    ratio = comparison.speedup
+    step = tables.Row(("step", *(cell(side, 1) for side in comparison.step_s), f"{gap:+.1f}", ""), strong=True)
+    money = ["USD per step", *(f"{cost:.2f}" for cost in comparison.cost_per_step_usd), "", ""]
+    lines += [style.bold("Time per step") + style.dim("  seconds, mean [90 % interval]")]
+    lines += table(["", *names, "difference", "share"], [*phases, tables.RULE, step, money], style)
+    lines += style.wrapped(_price(comparison.price_per_gpu_hour_usd), "  ")
     pairing = "on the same drawn work" if comparison.paired else "on different work"
-    lines += ["", f"Speedup {ratio.mean:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}], {pairing}."]
+    lines += ["", f"Speedup {fmt.times(comparison.speedup)}, {pairing}."]
     if comparison.explains is not None:
         lines.append(f"Most of the difference is {_phase_name(comparison.explains.phase, comparison)}.")
     return "\n".join(lines) + "\n"
@@ -202,21 +219,28 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def render_sensitivity(sensitivity: Sensitivity) -> str:
+def render_sensitivity(sensitivity: Sensitivity, style: Style = DEFAULT_STYLE) -> str:
     """Uncertain inputs by what they contribute to the interval of the step."""
     rows = [
-        [item.key, f"{item.low:.4g}", f"{item.high:.4g}", f"{item.share:.0%}", f"{item.narrowed - 1:+.0%}", item.reason]
+        [
+            item.key,
+            *(f"{end:.4g}" for end in (item.low, item.high)),
+            fmt.percent(item.share),
+            fmt.signed_percent(item.narrowed - 1),
+            item.reason,
+        ]
         for item in sensitivity.contributions
         if item.share >= 0.005
     ]
-    lines = [
+    step = (
         f"{sensitivity.scenario}: step {sensitivity.median_s:.1f} s, 90 % of draws between {sensitivity.low_s:.1f} and "
-        f"{sensitivity.high_s:.1f} s",
-        "",
-        *table(["What to measure next", "low", "high", "of the variance", "interval if known", "what it is"], rows),
-        "",
+        f"{sensitivity.high_s:.1f} s"
+    )
+    method = (
         f"{sensitivity.samples} points, {sensitivity.failed} of which cannot run; the fitted polynomial explains "
-        f"{sensitivity.fit:.0%} of the variance.",
-    ]
-    hidden = len(sensitivity.contributions) - len(rows)
-    return "\n".join([*lines, f"{hidden} further inputs contribute less than 0.5 % each."]) + "\n"
+        f"{fmt.percent(sensitivity.fit)} of the variance. {len(sensitivity.contributions) - len(rows)} further inputs "
+        "contribute less than 0.5 % each."
+    )
+    heads = ["", "low", "high", "of the variance", "interval if known", "what it is"]
+    answer = [style.bold("What to measure next"), *table(heads, rows, style, "<>>>><")]
+    return "\n".join([*style.wrapped(step), "", *answer, "", *style.wrapped(method)]) + "\n"

@@ -88,11 +88,14 @@ def gibibytes(value: float) -> str:
     return fixed(value / GIB, 1)
 
 
-def percent(share: float) -> str:
-    """A share as whole percent; what is there but rounds to nothing says so."""
-    if 0 < share < 0.005:
-        return "<1 %"
-    return f"{share:.0%}".replace("%", " %")
+def percent(share: float, decimals: int = 0) -> str:
+    """A share in percent; what is there but rounds to nothing says so."""
+    return f"{fixed(100 * share, decimals)} %"
+
+
+def signed_percent(share: float, decimals: int = 0) -> str:
+    """A change in percent, with its sign: ``+4.2 %``."""
+    return f"{100 * share:+.{decimals}f} %"
 
 
 def ratio(baseline: float, candidate: float) -> str:

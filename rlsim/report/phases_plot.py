@@ -26,6 +26,7 @@ from rlsim.report.style import (
     VARIANT_COLORS,
     Style,
     picture_style,
+    save_picture,
     text_color,
 )
 from rlsim.results import Curve, Interval, Projection, Variant
@@ -70,7 +71,7 @@ def phases_figure(projection: Projection, path: Path) -> None:
             draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
         shown = "the same steps" if asynchronous else "first step of the first replication alone"
         _curves(page.panel("Sequences being generated", shown), asynchronous, arms)
-        page.save(path)
+        save_picture(page.figure, path)
 
 
 def _what_bars_show(arms: Arms, asynchronous: bool) -> str:
@@ -88,7 +89,7 @@ class _Page:
     def __init__(self, heights_in: Sequence[float]) -> None:
         self.height_in = sum(heights_in) + (len(heights_in) - 1) * (ABOVE_IN + BELOW_IN)
         self.figure = Figure(figsize=(WIDTH_IN, self.height_in), dpi=DPI, facecolor="white")
-        self.canvas = FigureCanvasAgg(self.figure)
+        FigureCanvasAgg(self.figure)
         self._left = list(heights_in[1:])
         self._top = heights_in[0]
 
@@ -108,10 +109,6 @@ class _Page:
     def text(self, x_in: float, down_in: float, text: str, **style: Any) -> None:
         """Text at inches from the left and from the top."""
         self.figure.text(x_in / WIDTH_IN, 1 - down_in / self.height_in, text, **style)
-
-    def save(self, path: Path) -> None:
-        """Write the PNG without a date."""
-        self.figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "rlsim"})
 
 
 def _title(page: _Page, projection: Projection, lines: Sequence[str]) -> None:

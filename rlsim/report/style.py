@@ -12,7 +12,11 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INK = "#222222"
 GREY = "#767676"
@@ -28,6 +32,8 @@ PHASE_COLORS = {
     "other": "#BBBBBB",
 }
 VARIANT_COLORS = {"baseline": GREY, "candidate": "#0072B2", "autoregressive": "#0072B2"}
+LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
+"""Of lines and marks that only have to differ, in this order."""
 DPI = 150
 ASCII_GLYPHS = str.maketrans({"█": "#", "▓": "+", "░": ".", "─": "-", "→": "->"})
 NARROWEST, WIDEST = 40, 120
@@ -119,3 +125,12 @@ def picture_style() -> Iterator[None]:
             }
         )
         yield
+
+
+def save_picture(figure: Figure, path: Path) -> Path:
+    """Write a PNG without a date, the same bytes for the same content."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "rlsim"})
+    return path

@@ -6,7 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlsim.report.format import fixed
 from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.results import Interval
 
 INDENT = "  "
 LEAST_TEXT = 8
@@ -31,6 +33,12 @@ class Row:
 
 
 RULE = Row(())
+
+
+def cell(value: Interval, decimals: int, unit: str = "") -> Cell:
+    """A mean with its interval; alone where the interval has no width."""
+    ends = () if value.low == value.high else (fixed(value.low, decimals), fixed(value.high, decimals))
+    return Cell(fixed(value.mean, decimals) + unit, *ends)
 
 
 def table(

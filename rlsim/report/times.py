@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
-from rlsim.report.table import RULE, Cell, Row, table
+from rlsim.report.table import RULE, Row, cell, table
 from rlsim.results import Interval, Projection, Variant
 
 SECONDS_PER_HOUR = 3600.0
@@ -84,21 +84,13 @@ def _row(projection: Projection, line: _Line, decimals: int) -> Row:
     speedups = {"step": projection.end_to_end_speedup, "generation_s": projection.rollout_speedup}
     if line.phase in speedups:
         speedup = speedups[line.phase]
-        last = Cell(f"{speedup.mean:.2f}x", f"{speedup.low:.2f}", f"{speedup.high:.2f}")
-        return Row((name, *cells, last), strong=True)
+        return Row((name, *cells, cell(speedup, 2, "x")), strong=True)
     before, after = (value.mean for value in line.values)
     if line.phase == "exposed_generation_s":
         # A ratio of a wait that nearly vanished says nothing.
         verb = "saves" if before >= after else "adds"
         return Row((name, *cells, f"{verb} {fmt.seconds(abs(before - after))}"))
     return Row((name, *cells, fmt.ratio(before, after)))
-
-
-def cell(value: Interval, decimals: int) -> Cell:
-    """A mean with its interval; alone where the interval has no width."""
-    if value.low == value.high:
-        return Cell(fmt.fixed(value.mean, decimals))
-    return Cell(*(fmt.fixed(number, decimals) for number in (value.mean, value.low, value.high)))
 
 
 def _rates(projection: Projection) -> list[Row]:

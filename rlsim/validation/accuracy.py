@@ -11,6 +11,7 @@ from rlsim import __version__
 from rlsim.datafiles import data_folder
 from rlsim.errors import InputError, shortened
 from rlsim.loading_yaml import read_yaml
+from rlsim.report.format import percent
 from rlsim.validation.iteration_sweeps import IterationSweep
 from rlsim.validation.published import Published, group_errors
 from rlsim.validation.study import PublishedFigure, published_table
@@ -88,7 +89,7 @@ def _score(answer: Published) -> str:
         if errors:
             rows.append([name, str(len(errors)), _pct(quantile_abs(errors, 0.5)), _pct(quantile_abs(errors, 0.9))])
     rows += [[group, str(n), _pct(median), _pct(worst)] for group, n, median, worst in group_errors(answer.compared())]
-    coverage = f"{steps.interval_coverage:.0%} of the measured step times lie inside the 90 % interval."
+    coverage = f"{percent(steps.interval_coverage or 0.0)} of the measured step times lie inside the 90 % interval."
     head = ("what", "figures", "median error", "p90 of steps, largest of others")
     return _table("Score", head, rows, coverage if steps.scored else "")
 

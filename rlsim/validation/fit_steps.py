@@ -11,9 +11,12 @@ import numpy as np
 import yaml
 
 from rlsim.datafiles import data_folder, shown_path
-from rlsim.errors import Infeasible, InputError, readable, shortened
+from rlsim.errors import Infeasible, InputError, shortened
 from rlsim.hardware.fingerprint import file_digest
 from rlsim.hardware.parameters import load_parameters
+from rlsim.report.format import percent, signed_percent
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.fit import (
@@ -55,21 +58,24 @@ class StepFit:
     held_out: dict[str, FloatArray]
     skipped: Mapping[str, str]
 
-    def text(self) -> str:
+    def text(self, style: Style = DEFAULT_STYLE) -> str:
         """What was fitted and how well, for a terminal."""
         record = self.parameters.fit
-        lines = [
-            f"{record.rows} steps: median error {record.median_error:.1%}, 90th percentile {record.p90_error:.1%}",
-            *(f"  left out by {name}: median {value:.1%}" for name, value in record.held_out_median_error.items()),
-            "",
-            f"{'row':<52} {'error':>7}" + "".join(f" {name:>8}" for name in self.held_out),
+        columns = [np.expm1(values) for values in (self.residuals, *self.held_out.values())]
+        rows = [
+            (shortened(row["id"]), *(signed_percent(errors[i], 1) for errors in columns))
+            for i, row in enumerate(self.rows)
         ]
-        for i, row in enumerate(self.rows):
-            held = "".join(f" {np.expm1(values[i]):>+8.1%}" for values in self.held_out.values())
-            lines.append(f"{readable(row['id'])[-52:]:<52} {np.expm1(self.residuals[i]):>+7.1%}{held}")
+        lines = [
+            f"{record.rows} steps: median error {percent(record.median_error, 1)}, "
+            f"90th percentile {percent(record.p90_error, 1)}",
+            *(f"  left out by {name}: median {percent(v, 1)}" for name, v in record.held_out_median_error.items()),
+            "",
+            *table(("row", "error", *self.held_out), rows, style),
+        ]
         if self.skipped:
-            lines += ["", f"{len(self.skipped)} rows not used:"]
-            lines += [f"  {shortened(name)}: {shortened(reason, 200)}" for name, reason in self.skipped.items()]
+            reasons = [(shortened(name), shortened(reason, 200)) for name, reason in self.skipped.items()]
+            lines += ["", f"{len(self.skipped)} rows not used:", *table(("", ""), reasons, style, "<")]
         return "\n".join(lines)
 
 
@@ -164,7 +170,7 @@ def fit_steps(
             groups = [row.get(column, "") for row in rows]
             if len(set(groups)) > 1:
                 held[grouping] = problem.held_out(x, base, slope, groups)
-                tell(f"left out by {grouping}: median {_median(held[grouping]):.1%}")
+                tell(f"left out by {grouping}: median {percent(_median(held[grouping]), 1)}")
     steps = np.array([r for r, o in zip(base, problem.observations, strict=True) if o.quantity == "step_s"])
     informed = [parameter.path for parameter, column in zip(problem.parameters, slope.T, strict=True) if column.any()]
     parameters = _recorded(problem, x, informed, steps, held, skipped, table, name)

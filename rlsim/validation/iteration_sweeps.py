@@ -26,6 +26,8 @@ from rlsim.costs.prices import price_inputs
 from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import SkippedRow, card_name, number
 from rlsim.validation.table import read_table
@@ -83,18 +85,18 @@ class IterationSweep:
             "skipped": dict(self.skipped),
         }
 
-    def text(self) -> str:
+    def text(self, style: Style = DEFAULT_STYLE) -> str:
         """Errors by number of tokens per sequence, then the summary."""
-        lines = [f"{shortened(self.name)}: {len(self.points)} points"]
+        rows = []
         for k in sorted({p.draft_length for p in self.points}):
             errors = [p.error_pct for p in self.points if p.draft_length == k]
-            what = "decode" if k == 0 else f"verify {k} + 1"
-            lines.append(
-                f"  {what:14s} {len(errors):4d} points, median error {quantile_abs(errors, 0.5):5.1f} %, "
-                f"bias {float(np.median(errors)):+5.1f} %"
-            )
+            error = f"{quantile_abs(errors, 0.5):.1f} %"
+            bias = f"{float(np.median(errors)):+.1f} %"
+            rows.append(("decode" if k == 0 else f"verify {k} + 1", str(len(errors)), error, bias))
+        lines = [style.bold(f"{shortened(self.name)}: {len(self.points)} points")]
+        lines += table(("", "points", "median error", "bias"), rows, style) if rows else []
         for reason, count in self.skipped.items():
-            lines.append(f"  {count} points left out: {reason}")
+            lines += style.wrapped(f"{count} points left out: {reason}", "  ")
         median = self.median_abs_error_pct()
         return "\n".join([*lines, f"  median error {median:.1f} %" if median is not None else "  nothing to compare"])
 

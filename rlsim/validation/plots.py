@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from rlsim.errors import shortened
-from rlsim.report.style import BACKGROUND, GREY, INK, PHASE_COLORS
+from rlsim.report.format import percent
+from rlsim.report.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, PHASE_COLORS, picture_style, save_picture
 from rlsim.validation.validate import RowResult, Validation
 
-DPI = 150
-MODEL_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 MOST_BARS = 80
 """Rows of the waterfall; of longer tables those with the largest errors."""
@@ -33,23 +29,22 @@ def scatter(validation: Validation, path: Path) -> None:
     Colour tells the model, shape the device, an open mark an asynchronous run. OSError passes through.
     """
     rows = validation.scored
-    with _own_style():
+    with picture_style():
         figure = Figure(figsize=(8.6, 7.0), dpi=DPI, facecolor="white")
-        FigureCanvasAgg(figure)
         axes = figure.add_axes((0.09, 0.085, 0.64, 0.80))
         _heading(figure, "Measured and predicted step time", _subtitle(validation))
         if rows:
             _points(axes, rows)
         else:
             axes.text(0.5, 0.5, "no row could be simulated", ha="center", transform=axes.transAxes, color=GREY)
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def _points(axes: Axes, rows: Sequence[RowResult]) -> None:
     models = list(dict.fromkeys(_short_model(row.model) for row in rows))
     devices = list(dict.fromkeys(row.device.lower() for row in rows))
     for row in rows:
-        color = MODEL_COLORS[models.index(_short_model(row.model)) % len(MODEL_COLORS)]
+        color = LINE_COLORS[models.index(_short_model(row.model)) % len(LINE_COLORS)]
         marker = MARKERS[devices.index(row.device.lower()) % len(MARKERS)]
         x, y, low, high = (float(v or 0.0) for v in (row.measured_s, row.predicted_s, row.low_s, row.high_s))
         axes.plot(
@@ -79,14 +74,12 @@ def _seconds_ticks(axes: Axes, ends: np.typing.NDArray[np.float64]) -> None:
 
 def _scatter_key(axes: Axes, models: Sequence[str], devices: Sequence[str]) -> None:
     for index, model in enumerate(models):
-        axes.plot([], [], "o", color=MODEL_COLORS[index % len(MODEL_COLORS)], label=shortened(model, 22))
+        axes.plot([], [], "o", color=LINE_COLORS[index % len(LINE_COLORS)], label=shortened(model, 22))
     for index, device in enumerate(devices):
         axes.plot([], [], MARKERS[index % len(MARKERS)], color=GREY, label=shortened(device, 22))
     axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="asynchronous (open)")
     axes.plot([], [], color=GREY, alpha=0.6, label="90 % interval")
-    key = axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=9, borderaxespad=0.0)
-    for text in key.get_texts():
-        text.set_parse_math(False)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=9, borderaxespad=0.0)
 
 
 def waterfall(validation: Validation, path: Path) -> None:
@@ -95,16 +88,15 @@ def waterfall(validation: Validation, path: Path) -> None:
     split = [row for row in validation.scored if _phase_errors(row)]
     heights = [0.5 + 0.20 * max(len(rows), 3), (0.5 + 0.30 * len(split)) if split else 0.0]
     total = 1.0 + sum(heights) + (1.55 if split else 0.7)
-    with _own_style():
+    with picture_style():
         figure = Figure(figsize=(10.0, total), dpi=DPI, facecolor="white")
-        FigureCanvasAgg(figure)
         _heading(figure, "Error of the predicted step time", _subtitle(validation))
         top = 1 - 1.0 / total - heights[0] / total
         _bars(figure.add_axes((0.40, top, 0.56, heights[0] / total)), sorted(rows, key=lambda r: r.error_pct or 0.0))
         if split:
             axes = figure.add_axes((0.40, 0.55 / total, 0.56, heights[1] / total))
             _stacks(axes, split)
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def _bars(axes: Axes, rows: Sequence[RowResult]) -> None:
@@ -125,8 +117,6 @@ def _bars(axes: Axes, rows: Sequence[RowResult]) -> None:
 
 def _row_names(axes: Axes, rows: Sequence[RowResult]) -> None:
     axes.set_yticks(range(len(rows)), [shortened(row.id, 60) for row in rows], fontsize=7.5)
-    for label in axes.get_yticklabels():
-        label.set_parse_math(False)
     axes.set_ylim(-0.6, max(len(rows), 1) - 0.4)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -183,35 +173,11 @@ def _subtitle(validation: Validation) -> str:
     return (
         f"{shortened(validation.table, 60)}: {len(validation.scored)} of {len(validation.rows)} rows; median error "
         f"{validation.median_abs_error_pct:.1f} %, p90 {validation.p90_abs_error_pct:.1f} %, "
-        f"{validation.interval_coverage:.0%} inside the 90 % interval"
+        f"{percent(validation.interval_coverage or 0.0)} inside the 90 % interval"
     )
 
 
 def _heading(figure: Figure, title: str, subtitle: str) -> None:
     height = figure.get_size_inches()[1]
     figure.text(0.02, 1 - 0.20 / height, title, fontsize=13, fontweight="bold", va="top")
-    figure.text(0.02, 1 - 0.50 / height, subtitle, fontsize=9.5, color=GREY, va="top", parse_math=False)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "rlsim"})
-
-
-@contextmanager
-def _own_style() -> Iterator[None]:
-    """Matplotlib's defaults whatever the user's matplotlibrc says, with our fonts and lines."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(
-            {
-                "font.size": 10,
-                "axes.edgecolor": GREY,
-                "axes.labelcolor": INK,
-                "text.color": INK,
-                "xtick.color": INK,
-                "ytick.color": INK,
-                "axes.spines.top": False,
-                "axes.spines.right": False,
-            }
-        )
-        yield
+    figure.text(0.02, 1 - 0.50 / height, subtitle, fontsize=9.5, color=GREY, va="top")

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 from rlsim.validation.iteration_sweeps import IterationSweep, iteration_sweep
 from rlsim.validation.refits import published_refits
 from rlsim.validation.speculation import measured_speculation
 from rlsim.validation.study import PublishedFigure, published_table, study
-from rlsim.validation.text import columns, render
+from rlsim.validation.text import render
 from rlsim.validation.validate import Validation, quantile_abs, validate
 
 STUDY_SIMULATIONS = 17
@@ -49,10 +51,10 @@ class Published:
         }
         return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
-    def text(self) -> str:
+    def text(self, style: Style = DEFAULT_STYLE) -> str:
         """For a terminal."""
-        parts = [render(self.steps), "Other published figures\n" + group_table(self.compared())]
-        return "\n\n".join([*parts, *(sweep.text() for sweep in self.sweeps)])
+        parts = [render(self.steps, style), group_table(self.compared(), style)]
+        return "\n\n".join([*parts, *(sweep.text(style) for sweep in self.sweeps)])
 
 
 def group_errors(cells: Sequence[PublishedFigure]) -> list[tuple[str, int, float, float]]:
@@ -64,10 +66,11 @@ def group_errors(cells: Sequence[PublishedFigure]) -> list[tuple[str, int, float
     return out
 
 
-def group_table(cells: Sequence[PublishedFigure]) -> str:
+def group_table(cells: Sequence[PublishedFigure], style: Style) -> str:
     """One line per group of figures."""
     body = [[group, str(n), f"{median:.1f} %", f"{worst:.1f} %"] for group, n, median, worst in group_errors(cells)]
-    return columns(["", "figures", "median error", "largest"], body)
+    title = style.bold("Other published figures")
+    return "\n".join([title, *table(["", "figures", "median error", "largest"], body, style)])
 
 
 def run_published(

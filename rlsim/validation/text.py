@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlsim.errors import shortened
+from rlsim.report.format import percent, signed_percent
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import Cell, table
 from rlsim.validation.validate import RowResult, Validation
 
 SHOWN_PHASES = {
@@ -15,55 +18,72 @@ SHOWN_PHASES = {
     "prepare_s": "prepare",
     "refit_s": "refit",
 }
-_NAME_WIDTH = 52
+_NAME_CHARACTERS = 48
+"""Of a row's id: with them every table fits into 100 columns."""
 
 
-def render(validation: Validation, widest_rows: int = 2000) -> str:
+def render(validation: Validation, style: Style = DEFAULT_STYLE, widest_rows: int = 2000) -> str:
     """Rows, published phases, skipped rows with their reasons, and the summary last.
 
     widest_rows: rows printed at most; the files of ``--out`` and ``--json`` always hold all of them.
     """
-    parts = [_rows(validation.scored[:widest_rows])] if validation.scored else []
-    if any(published_phases(row) for row in validation.scored):
-        parts.append("Phases with a published time\n" + _phases(validation.scored[:widest_rows]))
-    left_out = [row for row in validation.rows if row.skipped]
+    scored = validation.scored[:widest_rows]
+    parts = [_rows(scored, style), _predicted_phases(scored, style)] if scored else []
+    if any(published_phases(row) for row in scored):
+        parts.append(_phases(scored, style))
+    left_out = [(_name(row), shortened(row.skipped, 200)) for row in validation.rows if row.skipped]
     if left_out:
-        parts.append("Skipped\n" + _skipped(left_out[:widest_rows]))
+        parts.append([style.bold("Skipped"), *table(("", ""), left_out[:widest_rows], style, "<")])
     if len(validation.rows) > widest_rows:
-        parts.append(f"Tables are cut after {widest_rows:,} rows here; --out and --json hold all.")
-    parts += [f"Note: {remark}" for remark in validation.remarks]
-    return "\n\n".join([*parts, summary(validation)])
+        parts.append([f"Tables are cut after {widest_rows:,} rows here; --out and --json hold all."])
+    parts += [style.wrapped(remark, "Note: ") for remark in validation.remarks]
+    return "\n\n".join("\n".join(lines) for lines in [*parts, _summary(validation, style)])
 
 
-def summary(validation: Validation) -> str:
+def _summary(validation: Validation, style: Style) -> list[str]:
     """Number of rows, median and p90 of the absolute error, coverage of the intervals."""
     count = len(validation.rows)
     if not validation.scored:
-        return f"{count} rows, none of which can be simulated."
-    return (
-        f"{count} rows, {len(validation.scored)} simulated, {validation.skipped} skipped\n"
+        return [f"{count} rows, none of which can be simulated."]
+    errors = (
         f"step time: median error {validation.median_abs_error_pct:.1f} %, p90 {validation.p90_abs_error_pct:.1f} %; "
-        f"{validation.interval_coverage:.0%} of the measured steps inside the 90 % interval"
+        f"{percent(validation.interval_coverage or 0.0)} of the measured steps inside the 90 % interval"
     )
+    return [
+        f"{count} rows, {len(validation.scored)} simulated, {validation.skipped} skipped",
+        *style.wrapped(errors, indent=2),
+    ]
 
 
-def _rows(rows: Sequence[RowResult]) -> str:
-    head = ["", "measured", "predicted", "error", "90 % interval", "", *SHOWN_PHASES.values()]
+def _name(row: RowResult) -> str:
+    """Its id, where it is long without its middle: rows of a table often differ at the end."""
+    name, half = shortened(row.id, 200), _NAME_CHARACTERS // 2
+    return name if len(name) <= _NAME_CHARACTERS else f"{name[: half - 2]}..{name[-half:]}"
+
+
+def _rows(rows: Sequence[RowResult], style: Style) -> list[str]:
+    body = [
+        (
+            _name(row),
+            _seconds(row.measured_s),
+            _percent(row.error_pct),
+            "in" if row.covered else "out",
+            Cell(_seconds(row.predicted_s), _seconds(row.low_s), _seconds(row.high_s)),
+        )
+        for row in rows
+    ]
+    title = style.bold("Step time") + style.dim("  seconds, predicted mean [90 % interval]")
+    return [title, *table(("", "measured", "error", "", "predicted"), body, style, "<>><>")]
+
+
+def _predicted_phases(rows: Sequence[RowResult], style: Style) -> list[str]:
     body = []
     for row in rows:
         phases = row.phases or {}
-        body.append(
-            [
-                shortened(row.id, _NAME_WIDTH),
-                _seconds(row.measured_s),
-                _seconds(row.predicted_s),
-                _percent(row.error_pct),
-                f"{_seconds(row.low_s)} - {_seconds(row.high_s)}",
-                "in" if row.covered else "out",
-                *(_seconds(phases[name].predicted_s if name in phases else None) for name in SHOWN_PHASES),
-            ]
-        )
-    return columns(head, body)
+        found = (phases[name].predicted_s if name in phases else None for name in SHOWN_PHASES)
+        body.append((_name(row), *map(_seconds, found)))
+    title = style.bold("Predicted phases") + style.dim("  seconds")
+    return [title, *table(("", *SHOWN_PHASES.values()), body, style)]
 
 
 def published_phases(row: RowResult) -> dict[str, tuple[float, float, float | None]]:
@@ -78,37 +98,14 @@ def published_phases(row: RowResult) -> dict[str, tuple[float, float, float | No
     return found
 
 
-def _phases(rows: Sequence[RowResult]) -> str:
+def _phases(rows: Sequence[RowResult], style: Style) -> list[str]:
     body = [
-        [
-            shortened(row.id, _NAME_WIDTH),
-            SHOWN_PHASES.get(name, name),
-            _seconds(measured),
-            _seconds(predicted),
-            _percent(error),
-        ]
+        (_name(row), SHOWN_PHASES.get(name, name), _seconds(measured), _seconds(predicted), _percent(error))
         for row in rows
         for name, (predicted, measured, error) in published_phases(row).items()
     ]
-    return columns(["", "phase", "measured", "predicted", "error"], body)
-
-
-def _skipped(rows: Sequence[RowResult]) -> str:
-    return "\n".join(f"  {shortened(row.id, _NAME_WIDTH)}: {shortened(row.skipped or '', 200)}" for row in rows)
-
-
-def columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Aligned columns: the first one left, the others right."""
-    lines = [list(head), *map(list, body)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "\n".join(
-        (
-            "  "
-            + line[0].ljust(widths[0])
-            + "".join("  " + cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    title = style.bold("Phases with a published time") + style.dim("  seconds")
+    return [title, *table(("", "phase", "measured", "predicted", "error"), body, style, "<<>")]
 
 
 def _seconds(value: float | None) -> str:
@@ -118,4 +115,4 @@ def _seconds(value: float | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1f} %"
+    return "-" if value is None else signed_percent(value / 100, 1)

@@ -228,8 +228,8 @@ def test_every_value_is_fitted_or_assumed():
     [
         ("engine.version=0.20.0", "of vllm 0.17.1 for vllm 0.20.0, which has no fit"),
         ("engine.version=0.17.1", "where not stated, of vllm 0.17.1, fitted: nemo_rl"),
-        ("simulation.seed=0", "64% (dense; fitted: nemo_rl) and 75% (MoE; assumed: nemo_rl)"),
-        ("trainer.device_efficiency=0.5", "50% (dense; stated) and 50% (MoE; stated)"),
+        ("simulation.seed=0", "64 % (dense; fitted: nemo_rl) and 75 % (MoE; assumed: nemo_rl)"),
+        ("trainer.device_efficiency=0.5", "50 % (dense; stated) and 50 % (MoE; stated)"),
     ],
 )
 def test_assumptions_say_what_was_fitted(override, said):

@@ -170,7 +170,7 @@ def test_constraints_bind_with_the_nearest_miss(tiny: Scenario) -> None:
     assert miss.value.needed == pytest.approx(step)
     with pytest.raises(Infeasible, match="no plan keeps to the budget"):
         plan(tiny, objective=Objective(steps=10, budget_usd=1e-6), limits=limits, draws=0)
-    with pytest.raises(Infeasible, match="leaves less than 97% of device memory free"):
+    with pytest.raises(Infeasible, match="leaves less than 97 % of device memory free"):
         plan(tiny, limits=replace(limits, memory_headroom=0.97), draws=0)
 
 

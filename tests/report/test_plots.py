@@ -30,12 +30,12 @@ def share_of(image, color):
 
 def page_of(projection, monkeypatch, tmp_path):
     """The figure before it is written, drawn."""
-    pages = []
-    monkeypatch.setattr(phases_plot._Page, "save", lambda page, path: pages.append(page))
+    figures = []
+    monkeypatch.setattr(phases_plot, "save_picture", lambda figure, path: figures.append(figure))
     phases_figure(projection, tmp_path / "unused.png")
-    (page,) = pages
-    page.canvas.draw()
-    return page.figure
+    (figure,) = figures
+    figure.canvas.draw()
+    return figure
 
 
 def test_png_is_a_readable_picture_with_content(projection, tmp_path):
