@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from small_scenario import SMALL, message
 
-from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.lookup import catalogue
-from rlsim.hardware.parameters import load_parameters
 from rlsim.hardware.profile import load_profile
 from rlsim.loading import (
     dump_scenario,
     find_scenario,
     load_scenario,
-    scenario_digest,
-    scenario_json_schema,
     vary,
 )
 from rlsim.loading_yaml import parse_yaml
 from rlsim.schema.scenario import Scenario
-
-SMALL = """\
-name: small
-model: qwen3-8b
-hardware: h100_sxm
-cluster: {num_gpus: 8}
-workload:
-  prompts_per_step: 4
-  generations_per_prompt: 4
-  response_tokens: {kind: lognormal, mean_tokens: 400}
-  max_sequence_tokens: 2048
-speculation: {method: eagle3, draft_length: 3, acceptance_length: 2.5}
-"""
 
 CONTRACT_SCENARIOS = (
     "quickstart",
@@ -48,21 +30,6 @@ CONTRACT_SCENARIOS = (
     "qwen235b_512",
     "qwen235b_2048",
 )
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-    return path
-
-
-def message(path: Path | str, *overrides: str) -> str:
-    with pytest.raises(InputError) as caught:
-        load_scenario(path, overrides)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 # references
@@ -309,129 +276,3 @@ def test_every_scenario_survives_the_round_trip(name: str, seconds: float, graph
     document["engine"]["cuda_graphs"] = graphs
     scenario = Scenario.model_validate(document)
     assert Scenario.model_validate(parse_yaml(dump_scenario(scenario), "dump")) == scenario
-
-
-def test_the_digest_follows_every_value_and_nothing_else(small: Path, tmp_path: Path) -> None:
-    scenario = load_scenario(small)
-    digest = scenario_digest(scenario)
-    assert len(digest) == 16 and int(digest, 16) >= 0
-    (tmp_path / "resolved.yaml").write_text(dump_scenario(scenario))
-    assert scenario_digest(load_scenario(tmp_path / "resolved.yaml")) == digest
-    others = ["simulation.seed=1", "hardware.memory_bytes.value=1e11", "engine.host_iteration_s=1e-6", "name=other"]
-    assert len({digest, *(scenario_digest(vary(scenario, other)) for other in others)}) == 1 + len(others)
-
-
-def test_a_trace_counts_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
-    digests = []
-    for folder, lengths in (("a", "5\n7\n"), ("b", "5\n7\n"), ("c", "5\n8\n")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "lengths.csv").write_text("output_tokens\n" + lengths)
-        path = tmp_path / folder / "s.yaml"
-        path.write_text(SMALL.replace("{kind: lognormal, mean_tokens: 400}", "{kind: trace, path: lengths.csv}"))
-        scenario = load_scenario(path)
-        assert str(tmp_path / folder / "lengths.csv") in dump_scenario(scenario)
-        digests.append(scenario_digest(scenario))
-    assert digests[0] == digests[1] != digests[2]
-
-
-def test_the_editor_schema_takes_references_and_refuses_unknown_keys() -> None:
-    schema = scenario_json_schema()
-    for owner, key in ((schema, "model"), (schema, "hardware"), (schema["$defs"]["Speculation"], "draft")):
-        assert {"type": "string"} in owner["properties"][key]["anyOf"]
-        assert owner["properties"][key]["description"]
-    assert schema["additionalProperties"] is False
-    assert {"name", "model", "hardware", "cluster", "workload"} == set(schema["required"])
-
-
-# what an answer depends on
-
-
-def test_parameters_are_part_of_the_scenario_and_of_its_digest(small: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    digests = []
-    for efficiency in (0.5, 0.6):
-        values = load_parameters().model_dump(mode="json") | {"dense_efficiency": efficiency}
-        own.write_text(yaml.safe_dump(values))
-        scenario = load_scenario(small, ["simulation.parameters=own.yaml"])
-        assert scenario.simulation.parameters is not None
-        assert scenario.simulation.parameters.dense_efficiency == efficiency
-        digests.append(scenario_digest(scenario))
-        (tmp_path / "dumped.yaml").write_text(dump_scenario(scenario))
-        assert scenario_digest(load_scenario(tmp_path / "dumped.yaml")) == digests[-1]
-    assert digests[0] != digests[1]
-    given = load_scenario(small, ["simulation.parameters.dense_efficiency=0.6"])
-    assert scenario_digest(given) == digests[1]
-
-
-def test_the_digest_follows_the_tables_and_the_version(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = tmp_path / "mine" / "vllm"
-    shutil.copytree(data_folder("calibration") / "tables" / "h100_sxm" / "vllm", tables)
-    scenario = load_scenario(small, ["hardware.operator_tables=./mine"])
-    assert scenario.hardware.operator_tables == str(tmp_path / "mine")
-    digests = {scenario_digest(scenario)}
-    assert digests == {scenario_digest(load_scenario(small))}
-    with (tables / "metadata.yaml").open("a") as file:
-        file.write("\n")
-    digests.add(scenario_digest(scenario))
-    monkeypatch.setattr("rlsim.__version__", "99")
-    digests.add(scenario_digest(scenario))
-    assert len(digests) == 3
-
-
-def test_tables_that_are_not_where_they_are_said_to_be(small: Path) -> None:
-    text = message(small, "hardware.operator_tables=./absent")
-    assert "hardware.operator_tables: no folder './absent' of measured tables" in text
-
-
-# words that go with keys
-
-
-WORDS = """question: Does it pay?
-assumptions:
-  - Always true.
-  - {text: Short answers., keys: [workload.response_tokens, engine]}
-"""
-
-
-@pytest.mark.parametrize(
-    ("override", "question", "left"),
-    [
-        ("simulation.seed=3", "Does it pay?", 2),
-        ("cluster.num_gpus=16", "small with cluster.num_gpus=16", 2),
-        ("workload.response_tokens.mean_tokens=300", "small with workload.response_tokens.mean_tokens=300", 1),
-        ("engine={max_running_sequences: 64}", "small with engine={max_running_sequences: 64}", 1),
-        ("question=Another one?", "Another one?", 2),
-    ],
-)
-def test_what_was_said_of_overridden_keys_falls(small: Path, override: str, question: str, left: int) -> None:
-    small.write_text(SMALL + WORDS)
-    for scenario in (load_scenario(small, [override]), vary(load_scenario(small), override)):
-        assert len(scenario.assumptions) == left
-        assert scenario.question in (question, "")
-    assert load_scenario(small, [override]).question == question
-    assert load_scenario(small).assumptions[0].text == "Always true."
-
-
-def test_an_assumption_names_keys_that_there_are(small: Path) -> None:
-    small.write_text(SMALL + WORDS.replace("engine]", "engin]"))
-    assert "assumptions[1]: unknown key 'engin'; did you mean 'engine'?" in message(small)
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_another_kind_of_length_keeps_no_key_of_the_old_one(small: Path, tmp_path: Path, order: int) -> None:
-    (tmp_path / "lengths.csv").write_text("5\n7\n")
-    overrides = ["workload.response_tokens.kind=trace", "workload.response_tokens.path=lengths.csv"][::order]
-    length = load_scenario(small, overrides).workload.response_tokens
-    assert length.model_dump() == {
-        "kind": "trace", "path": str(tmp_path / "lengths.csv"), "column": None, "mean_tokens": None,
-    }  # fmt: skip
-    same = load_scenario(small, ["workload.response_tokens.kind=lognormal"]).workload.response_tokens
-    assert same == load_scenario(small).workload.response_tokens
-
-
-def test_a_release_is_a_number(small: Path) -> None:
-    assert "engine.version: must be a release such as 0.17.1, got 'banana'" in message(small, "engine.version=banana")
-    for release in ("0.11.0rc2", "v0.20.0.post1", "0.18.1+cu128"):
-        assert load_scenario(small, [f"engine.version={release}"]).engine.version == release
