@@ -85,11 +85,7 @@ def calibrate_device(
 
 
 def calibrate_measurements(
-    measurements: Path,
-    out: Path,
-    name: str | None = None,
-    merge_over: str | None = None,
-    style: Style = DEFAULT_STYLE,
+    measurements: Path, out: Path, name: str | None = None, merge_over: str | None = None, style: Style = DEFAULT_STYLE
 ) -> CalibrationResult:
     """Make tables of what ``python -m bench`` measured: ``measurements`` is its folder, or the file in it.
 

@@ -95,10 +95,8 @@ def plan(
     answer = run(base, objective=wanted, limits=limits, method=search, draws=draws, jobs=jobs, dask=dask)
     if out is not None:
         _write_plan(answer, out)
-    if as_json:
-        print_answer(_json(answer.as_dict()))
-    else:
-        print_answer(render_plan(answer, changes(base, answer.best), terminal_style()))
+    keys = changes(base, answer.best)
+    print_answer(_json(answer.as_dict()) if as_json else render_plan(answer, keys, terminal_style()))
 
 
 def _objective(

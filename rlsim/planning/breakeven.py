@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 ACCEPTANCE_KEY = "speculation.acceptance_length"
+DRAFT_KEYS = ("speculation.draft_length", "k")
 
 
 def break_even_lengths(rows: Sequence[dict[str, Any]], draft: str, column: str = "rollout_speedup") -> dict[Any, float]:

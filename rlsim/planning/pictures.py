@@ -12,11 +12,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from rlsim.planning.breakeven import ACCEPTANCE_KEY, break_even_lengths
+from rlsim.planning.breakeven import ACCEPTANCE_KEY, DRAFT_KEYS, break_even_lengths
 from rlsim.planning.results import Row, SweepResult, interval_columns
 from rlsim.report.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, save_picture
 
-DRAFT_KEYS = ("speculation.draft_length", "k")
 SIZE_KEY = "cluster.num_gpus"
 LAG_KEYS = ("lag", "loop.policy_lag")
 SPEEDUP_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6)

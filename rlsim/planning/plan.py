@@ -168,8 +168,7 @@ def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
         binding = min(allowed, key=lambda step: step.longest_s)
         miss = row.step_s / binding.longest_s - 1
         return Infeasible(
-            f"no plan keeps to the {binding.constraint}; the nearest is {row.name}, which misses it by "
-            f"{percent(miss, 1)}",
+            f"no plan keeps to the {binding.constraint}; the nearest is {row.name}, missing it by {percent(miss, 1)}",
             row.step_s, binding.longest_s, "s per step",
         )  # fmt: skip
     nearest = nearest_miss(found.rejected)

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlsim.planning.breakeven import ACCEPTANCE_KEY, break_even_lengths
+from rlsim.planning.breakeven import ACCEPTANCE_KEY, DRAFT_KEYS, break_even_lengths
 from rlsim.planning.objective import SECONDS_PER_HOUR, UNITS
-from rlsim.planning.results import (
-    BATCH_KEYS,
-    Comparison,
-    Plan,
-    PlanRow,
-    Row,
-    Sensitivity,
-    SweepResult,
-    interval_columns,
-)
+from rlsim.planning.results import BATCH_KEYS, Comparison, Plan, PlanRow, Sensitivity, SweepResult, interval_columns
 from rlsim.report import format as fmt
-from rlsim.report import table as tables
 from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import Cell, cell, table
+from rlsim.report.table import RULE, Cell, Row, cell, table
 from rlsim.results import Interval
 
 SHOWN = 10
-DRAFT_KEYS = ("speculation.draft_length", "k")
 KILOWATT_HOUR_J = 3.6e6
 
 
@@ -51,15 +40,17 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     sides = [">" if all(isinstance(row[name], int | float) for row in shown) else "<" for name in names]
     title = f"Fastest {len(shown)}" + (" by time per consumed sample" if batch_varies else "")
     prices = {row["cost_per_step_usd"] / row["step_s"] / row["num_gpus"] * SECONDS_PER_HOUR for row in shown}
-    counts = (
-        f"{result.scenario}: {len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
-    )
-    lines = [*style.wrapped(counts), "", style.bold(title) + style.dim("  mean [90 % interval]")]
+    counts = f"{len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
+    lines = [
+        *style.wrapped(f"{result.scenario}: {counts}"),
+        "",
+        style.bold(title) + style.dim("  mean [90 % interval]"),
+    ]
     lines += [*table(heads, cells, style, "".join(sides) + ">"), *style.wrapped(_price(prices), "  ")]
     return "\n".join([*lines, *_break_even(result, style), *_reasons(result, style)]) + "\n"
 
 
-def _interval(row: Row, name: str) -> Interval:
+def _interval(row: Mapping[str, Any], name: str) -> Interval:
     return Interval(*(row[column] for column in interval_columns(name)))
 
 
@@ -112,7 +103,7 @@ def render_plan(plan: Plan, changes: Sequence[str], style: Style = DEFAULT_STYLE
         *(line for remark in (best.name, *_best_lines(plan)) for line in style.wrapped(remark, "  ")),
         "",
         style.bold("Set"),
-        *(f"  --set {quoted(change)}" for change in changes),
+        *(f"  --set {shlex.quote(change)}" for change in changes),
         "",
         *_plans("Within 3 % of it", plan.near, style),
         *_plans("Cost against time", plan.pareto, style),
@@ -120,11 +111,6 @@ def render_plan(plan: Plan, changes: Sequence[str], style: Style = DEFAULT_STYLE
     if len(plan.by_group) > len(plan.pareto):
         lines += _plans("Best of each cluster size and lag", plan.by_group, style)
     return "\n".join([*lines, *_confidence(plan, style)]).rstrip() + "\n"
-
-
-def quoted(change: str) -> str:
-    """An override as a shell takes it."""
-    return shlex.quote(change)
 
 
 def _best_lines(plan: Plan) -> list[str]:
@@ -168,10 +154,7 @@ def _confidence(plan: Plan, style: Style) -> list[str]:
         [item.second, fmt.percent(item.wins), f"{item.ratio_low:.3f} to {item.ratio_high:.3f}", str(item.draws)]
         for item in plan.confidence
     ]
-    return [
-        style.bold("The best plan beats"),
-        *table(["", "in draws", "step relative to it", "draws"], rows, style),
-    ]
+    return [style.bold("The best plan beats"), *table(["", "in draws", "step relative to it", "draws"], rows, style)]
 
 
 def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> str:
@@ -195,10 +178,10 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
         for change in comparison.phases
     ]
     gap = comparison.step_s[1].mean - comparison.step_s[0].mean
-    step = tables.Row(("step", *(cell(side, 1) for side in comparison.step_s), f"{gap:+.1f}", ""), strong=True)
+    step = Row(("step", *(cell(side, 1) for side in comparison.step_s), f"{gap:+.1f}", ""), strong=True)
     money = ["USD per step", *(f"{cost:.2f}" for cost in comparison.cost_per_step_usd), "", ""]
     lines += [style.bold("Time per step") + style.dim("  seconds, mean [90 % interval]")]
-    lines += table(["", *names, "difference", "share"], [*phases, tables.RULE, step, money], style)
+    lines += table(["", *names, "difference", "share"], [*phases, RULE, step, money], style)
     lines += style.wrapped(_price(comparison.price_per_gpu_hour_usd), "  ")
     pairing = "on the same drawn work" if comparison.paired else "on different work"
     lines += ["", f"Speedup {fmt.times(comparison.speedup)}, {pairing}."]

@@ -109,10 +109,7 @@ def _bars(axes: Axes, rows: Sequence[RowResult]) -> None:
     axes.axvspan(-20, 20, color=BACKGROUND, alpha=0.6, linewidth=0, zorder=0)
     axes.axvline(0, color=GREY, linewidth=1.0, zorder=1)
     _row_names(axes, rows)
-    axes.set_xlabel(
-        "error, %; line: 90 % interval, pale: measured step outside it, shade: ± 20 %",
-        fontsize=9,
-    )
+    axes.set_xlabel("error, %; line: 90 % interval, pale: measured step outside it, shade: ± 20 %", fontsize=9)
 
 
 def _row_names(axes: Axes, rows: Sequence[RowResult]) -> None:
@@ -152,13 +149,7 @@ def _stacks(axes: Axes, rows: Sequence[RowResult]) -> None:
         axes.barh(0, 0, color=color, label=label)
     axes.plot([], [], "d", color=INK, label="sum")
     axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        ncols=6,
-        frameon=False,
-        fontsize=8.5,
-        columnspacing=1.2,
-        handlelength=1.0,
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=6, frameon=False, fontsize=8.5, columnspacing=1.2, handlelength=1
     )
     axes.set_xlabel("predicted minus measured, seconds, where phases are published")
 

@@ -146,7 +146,7 @@ def test_pictures_follow_the_axes(tiny: Scenario, tmp_path: Path, axes: list[str
 def drawn(result: SweepResult, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures behind the pictures of a sweep."""
     figures: list[Figure] = []
-    monkeypatch.setattr(pictures, "save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(pictures, "save_picture", lambda figure, path: figures.append(figure))
     pictures.draw_sweep(result, folder)
     return figures
 
