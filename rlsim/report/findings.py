@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlsim.report import format as fmt
 from rlsim.results import PHASES, Interval, PhasePart, Projection, Variant
 
@@ -22,8 +24,12 @@ def variants_of(projection: Projection) -> dict[str, Variant]:
     return {"baseline": projection.baseline, "candidate": projection.candidate}
 
 
-def step_phases(arm: Variant, asynchronous: bool) -> dict[str, float]:
-    """Seconds of the phases whose sum is the step, in order; what they leave of it or exceed it by is ``other``."""
+PhaseSeconds = Mapping[str, float]
+"""Mean seconds by the contract names of phases, in the order of the step."""
+
+
+def step_phases(arm: Variant, asynchronous: bool) -> PhaseSeconds:
+    """The phases whose sum is the step; what they leave of it or exceed it by is ``other``."""
     found = {name: arm.phases[name].mean for name in (ASYNC_PHASES if asynchronous else SYNC_PHASES)}
     rest = arm.step_s.mean - sum(found.values())
     return {**found, "other": rest} if abs(rest) > NOTABLE_SHARE * arm.step_s.mean else found

@@ -37,7 +37,7 @@ def _rows() -> list[dict[str, str]]:
 def _problem(truth: GlobalParameters, start: GlobalParameters) -> StepFitProblem:
     scenarios = [scenario_of(row, replications=1) for row in _rows()]
     observations = [
-        Observation(i, name, simulate((scenario, truth))[name], 1.0)
+        Observation(i, name, simulate((scenario, truth)).of(name), 1.0)
         for i, scenario in enumerate(scenarios)
         for name in ("step_s", "train_s", "prepare_s")
     ]
@@ -115,12 +115,12 @@ def test_own_steps_bring_the_error_down_and_give_a_file(tmp_path: Path) -> None:
     start = load_parameters("start")
     truth = with_values(start, CHOSEN, np.array([1e-4, 0.45, 9.0]))
     rows = [
-        {**row, "total_step_time_s": f"{simulate((scenario_of(row, replications=1), truth))['step_s']:.3f}"}
+        {**row, "total_step_time_s": f"{simulate((scenario_of(row, replications=1), truth)).step_s:.3f}"}
         for row in _rows()
     ]
     found = fit_steps(_write(tmp_path / "mine.csv", rows), rounds=2)
     before = [
-        abs(np.log(simulate((scenario_of(row, replications=1), start))["step_s"] / float(row["total_step_time_s"])))
+        abs(np.log(simulate((scenario_of(row, replications=1), start)).step_s / float(row["total_step_time_s"])))
         for row in rows
     ]
     assert float(np.median(np.abs(found.residuals))) < float(np.median(before)) / 2
