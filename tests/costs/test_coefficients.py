@@ -5,13 +5,16 @@ The figures are written out: a coefficient that is imported from the code would 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import builders
 import numpy as np
 import pytest
 
 from rlsim.costs import work
+from rlsim.costs.borrowed import TableSource, tables_error
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.draft import Drafting
 from rlsim.costs.interface import Part, PhaseCost, add_up
@@ -25,6 +28,7 @@ from rlsim.costs.training import TrainingCosts
 from rlsim.costs.training_layer import LayerTime, TrainingLayers
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
+from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
 
@@ -367,6 +371,14 @@ def test_copies_to_the_host_go_out_and_in() -> None:
     assert seconds(parts, "optimizer to host and back") == exactly(2 * 12 * layout.optimizer_parameters / rate)
     assert seconds(parts, "policy weights to host and back") == exactly(2 * 2 * layout.parameters / rate)
     assert transfers.reference_swap_s() == exactly(4 * 2 * layout.parameters / rate)
+
+
+def test_a_self_check_widens_by_its_deviation_and_twice_that_on_another_device(tmp_path: Path) -> None:
+    """The 90th percentile of absolute errors lies 1.645 standard deviations out."""
+    tables = OperatorTables(tmp_path, {"self_check": {"p90_abs_error": 0.2}})
+    own, other = (tables_error([TableSource(tables, BARE, transferred)]) for transferred in (False, True))
+    assert own == exactly(math.log(1.2) / 1.645)
+    assert other == exactly(2 * math.log(1.2) / 1.645)
 
 
 # --- packing and adding up --------------------------------------------------------------------------------------------
