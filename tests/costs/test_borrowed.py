@@ -209,6 +209,18 @@ def test_latent_attention_takes_the_kernel_where_the_block_was_not_measured(tmp_
     assert given.latent_projections(card, 8, "bf16", "bf16", batch).measured == 0.0
 
 
+def test_what_a_latent_block_takes_at_two_tokens_of_context_is_its_projections(tmp_path: Path) -> None:
+    """A block whose time doubles from context 2 to 4: its projections are the former, its attention the rest."""
+    layout = files.MLA_DECODE
+    rows = [("bf16", "bf16", h, c, b, 5e-6 * c) for h in (16, 128) for c in (2, 4, 8) for b in (1, 64)]
+    write_table(tmp_path, layout, columns((*layout.keys, *layout.sizes), rows))
+    profile, card = load_profile("h200_sxm"), load_card("deepseek-v3")
+    given = Operators(profile, OperatorTables(tmp_path, {}))
+    batch, context = np.array([64.0]), np.array([4.0])
+    assert given.latent_projections(card, 8, "bf16", "bf16", batch).seconds == pytest.approx(1e-5, rel=1e-3)
+    assert given.latent_attention(card, 8, "bf16", "bf16", batch, context).seconds == pytest.approx(1e-5, rel=1e-3)
+
+
 def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(
     calibration: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
