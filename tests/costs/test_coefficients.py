@@ -362,6 +362,14 @@ def test_weight_tensors_are_eight_three_and_three() -> None:
     assert weight_tensors(load_card("qwen3-30b-a3b")) == 48 * (8 + 1 + 3 * 128) + 3
 
 
+def test_ranks_share_what_their_parallel_sizes_leave() -> None:
+    """16 GPUs, TP2 PP2 CP2: two replicas, dense state over four ranks; EP4 leaves two copies of each expert."""
+    sizes = {"tensor_parallel": 2, "pipeline_parallel": 2, "context_parallel": 2, "expert_parallel": 4}
+    given = scenario("qwen3-30b-a3b", cluster={"num_gpus": 16}, trainer=sizes)
+    layout = train_layout(given.trainer, given.model, 16)
+    assert (layout.data_parallel, layout.dense_shards, layout.expert_shards) == (2, 4, 2)
+
+
 def test_copies_to_the_host_go_out_and_in() -> None:
     given = scenario(trainer={"recompute": "full", "reference_logprobs": True})
     transfers = WeightTransfer(given, Collectives(BARE, None), builders.PLAIN)
@@ -392,8 +400,8 @@ def test_packing_rounds_bins_up_to_the_ranks_and_pads_to_the_multiple() -> None:
     assert (padded.count, padded.tokens, padded.real_tokens) == (5.0, 8.0, 5.0)
     loose = micro_batches(np.array([2.0, 4.0, 6.0]), 1, 100.0, 1, 1, False, 2)
     assert (loose.count, loose.tokens) == (2.0, 9.0)
-    exact = micro_batches(np.array([6.0, 4.0]), 1, 10.0, 1, 1, True)
-    assert exact.count == 1.0
+    for lengths in ([6.0, 4.0], [9.0, 1.0], [9.5, 0.5]):
+        assert micro_batches(np.array(lengths), 1, 10.0, 1, 1, True).count == 1.0
 
 
 def test_parts_of_equal_names_add_up_with_their_measured_seconds() -> None:
