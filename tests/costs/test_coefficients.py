@@ -5,30 +5,23 @@ The figures are written out: a coefficient that is imported from the code would 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from pathlib import Path
 
 import builders
 import numpy as np
 import pytest
 
 from rlsim.costs import work
-from rlsim.costs.borrowed import TableSource, tables_error
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.draft import Drafting
-from rlsim.costs.interface import Part, PhaseCost, add_up
+from rlsim.costs.interface import Part
 from rlsim.costs.iteration import captured_sizes
 from rlsim.costs.layers import EngineLayers
-from rlsim.costs.layout import train_layout, weight_tensors
-from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.costs.operators import Operators
-from rlsim.costs.packing import MicroBatches, micro_batches
+from rlsim.costs.packing import MicroBatches
 from rlsim.costs.training import TrainingCosts
 from rlsim.costs.training_layer import LayerTime, TrainingLayers
-from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
 
@@ -330,88 +323,3 @@ def test_a_group_over_nodes_waits_for_the_network_between_them() -> None:
     reduce = float(fabric.all_reduce(8, size).seconds)
     hops = 2 * 2 * latency + 2 * 3 / 4 * size / 8 / network
     assert float(fabric.all_reduce(32, size).seconds) == pytest.approx(reduce + hops, rel=0.05)
-
-
-# --- memory and weights -----------------------------------------------------------------------------------------------
-
-
-def test_memory_of_an_engine_gpu() -> None:
-    parts = engine_memory(scenario(engine={"max_batched_tokens": 8192, "max_captured_tokens": 8})).parts
-    assert parts.runtime == 2 * 2**30
-    assert parts.graphs == 4 * 10 * 2**20
-    assert parts.activations == 8192 * 4096 * 8 * 2
-
-
-def test_memory_of_a_training_gpu() -> None:
-    """34 bytes a token and hidden unit of each layer, or one layer of them and the inputs of all."""
-    tokens, sections = 4096, {"tensor_parallel": 8}
-    plain, again = (
-        trainer_memory(scenario(trainer={**sections, "recompute": kind, "micro_batch_tokens": tokens}))
-        for kind in ("none", "full")
-    )
-    assert plain.activations == exactly(36 * tokens * 4096 * 34 / 8)
-    assert again.activations == exactly((36 * tokens * 4096 * 2 + tokens * 4096 * 34) / 8)
-    assert plain.logits == exactly(2 * tokens * VOCABULARY / 8 * 4)
-    layout = train_layout(scenario(trainer=sections).trainer, load_card("qwen3-8b"), 8)
-    assert plain.weights == exactly(2 * layout.parameters)
-    assert plain.gradients == exactly(4 * layout.parameters)
-
-
-def test_weight_tensors_are_eight_three_and_three() -> None:
-    assert weight_tensors(load_card("qwen3-8b")) == 36 * (8 + 3) + 3
-    assert weight_tensors(load_card("qwen3-30b-a3b")) == 48 * (8 + 1 + 3 * 128) + 3
-
-
-def test_ranks_share_what_their_parallel_sizes_leave() -> None:
-    """16 GPUs, TP2 PP2 CP2: two replicas, dense state over four ranks; EP4 leaves two copies of each expert."""
-    sizes = {"tensor_parallel": 2, "pipeline_parallel": 2, "context_parallel": 2, "expert_parallel": 4}
-    given = scenario("qwen3-30b-a3b", cluster={"num_gpus": 16}, trainer=sizes)
-    layout = train_layout(given.trainer, given.model, 16)
-    assert (layout.data_parallel, layout.dense_shards, layout.expert_shards) == (2, 4, 2)
-
-
-def test_copies_to_the_host_go_out_and_in() -> None:
-    given = scenario(trainer={"recompute": "full", "reference_logprobs": True})
-    transfers = WeightTransfer(given, Collectives(BARE, None), builders.PLAIN)
-    rate = BARE.host_link_bandwidth_bytes_per_s.value * 0.75
-    layout = train_layout(given.trainer, given.model, 8)
-    parts = transfers.prepare().parts
-    assert seconds(parts, "optimizer to host and back") == exactly(2 * 12 * layout.optimizer_parameters / rate)
-    assert seconds(parts, "policy weights to host and back") == exactly(2 * 2 * layout.parameters / rate)
-    assert transfers.reference_swap_s() == exactly(4 * 2 * layout.parameters / rate)
-
-
-def test_a_self_check_widens_by_its_deviation_and_twice_that_on_another_device(tmp_path: Path) -> None:
-    """The 90th percentile of absolute errors lies 1.645 standard deviations out."""
-    tables = OperatorTables(tmp_path, {"self_check": {"p90_abs_error": 0.2}})
-    own, other = (tables_error([TableSource(tables, BARE, transferred)]) for transferred in (False, True))
-    assert own == exactly(math.log(1.2) / 1.645)
-    assert other == exactly(2 * math.log(1.2) / 1.645)
-
-
-# --- packing and adding up --------------------------------------------------------------------------------------------
-
-
-def test_packing_rounds_bins_up_to_the_ranks_and_pads_to_the_multiple() -> None:
-    lengths = np.array([5.0, 5.0, 5.0, 5.0, 5.0])
-    packed = micro_batches(lengths, 2, 10.0, 1, 1, True)
-    assert (packed.count, packed.tokens, packed.sum_squared) == (2.0, 25 / 4, 125 / 4)
-    padded = micro_batches(lengths, 1, 8.0, 1, 4, True)
-    assert (padded.count, padded.tokens, padded.real_tokens) == (5.0, 8.0, 5.0)
-    loose = micro_batches(np.array([2.0, 4.0, 6.0]), 1, 100.0, 1, 1, False, 2)
-    assert (loose.count, loose.tokens) == (2.0, 9.0)
-    for lengths in ([6.0, 4.0], [9.0, 1.0], [9.5, 0.5]):
-        assert micro_batches(np.array(lengths), 1, 10.0, 1, 1, True).count == 1.0
-
-
-def test_parts_of_equal_names_add_up_with_their_measured_seconds() -> None:
-    parts = [
-        Part("a", 1.0, "compute", "modelled", 1.0),
-        Part("b", 2.0, "memory"),
-        Part("a", 3.0, "network", "assumed"),
-        Part("c", 0.0, "none"),
-    ]
-    a, b = add_up(parts)
-    assert (a.seconds, a.measured, a.bound, a.source) == (4.0, 0.25, "network", "assumed")
-    assert b == parts[1]
-    assert PhaseCost.of(parts).repeated(2).seconds == 12.0
