@@ -160,6 +160,21 @@ def test_tensor_parallel_layers_gather_and_scatter_twice_and_experts_exchange_tw
     assert found.layer(ONE, True).communication_s == exactly(pair + 2 * exchange)
 
 
+def test_each_rank_routes_its_share_of_the_tokens_to_all_ranks_with_experts() -> None:
+    """TP2 EP8: a rank routes half of its group's tokens, and the eight ranks of its experts four times as many."""
+    given, operators = (
+        scenario("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8}),
+        Operators(BARE, None),
+    )
+    tokens, moe = np.array([8192.0]), given.model.moe
+    assert moe is not None
+    dense = operators.gemms(tokens, work.attention_matrices(given.model, 2), "bf16")
+    router = operators.gemm(tokens / 2, work.Matrix("router", 128, 2048), "bf16")
+    routed = operators.experts(4 * tokens, 2048, moe, "bf16", (1, 8), "balanced")
+    found = training(given).layers.layer(ONE, True).products.seconds
+    assert found == exactly(float((dense + router + routed).seconds[0]))
+
+
 # --- passes of the trainer --------------------------------------------------------------------------------------------
 
 
