@@ -301,6 +301,14 @@ def test_the_context_table_has_64_points() -> None:
     assert builders.Costs(scenario()).iteration.attention_s.shape[1] == 64
 
 
+def test_the_last_pipeline_stage_runs_the_head_once_for_each_stage_in_an_iteration() -> None:
+    given = scenario(engine={"pipeline_parallel": 2})
+    whole = builders.Costs(given).iteration_costs.components
+    half = layers(given).head_components(np.array([8.0]), np.array([8.0]))
+    for name in ("LM head", "sampling"):
+        assert whole[name].seconds[16] == exactly(2 * half[name].seconds[0])
+
+
 def test_all_reduces_of_a_layer_are_two() -> None:
     given = scenario(engine={"tensor_parallel": 2})
     found = layers(given).layer_components(np.array([64.0]), True, 1.0, 0.0)["all-reduce"]

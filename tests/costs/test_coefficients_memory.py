@@ -15,6 +15,7 @@ from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.costs.packing import micro_batches
+from rlsim.costs.trainer_prices import TrainedBatch, _packed
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.tables import OperatorTables
@@ -89,6 +90,14 @@ def test_packing_rounds_bins_up_to_the_ranks_and_pads_to_the_multiple() -> None:
     assert (loose.count, loose.tokens) == (2.0, 9.0)
     for lengths in ([6.0, 4.0], [9.0, 1.0]):
         assert micro_batches(np.array(lengths), 1, 10.0, 1, 1, True).count == 1.0
+
+
+@pytest.mark.parametrize(("context_parallel", "padded"), [(1, 6.0), (2, 8.0), (4, 16.0)])
+def test_sequences_are_padded_to_the_tensor_and_twice_the_context_parallel_size(
+    context_parallel: int, padded: float
+) -> None:
+    trainer = scenario(trainer={"tensor_parallel": 2, "context_parallel": context_parallel}).trainer
+    assert _packed(trainer, 1, TrainedBatch.of(np.array([5.0]), 1), 64, 1).tokens == padded
 
 
 def test_parts_of_equal_names_add_up_with_their_measured_seconds() -> None:
