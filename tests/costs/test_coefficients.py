@@ -309,6 +309,18 @@ def test_the_last_pipeline_stage_runs_the_head_once_for_each_stage_in_an_iterati
         assert whole[name].seconds[16] == exactly(2 * half[name].seconds[0])
 
 
+def test_prefill_attends_to_its_prompts_in_every_layer() -> None:
+    """The same 8,192 tokens as 16 or as 4 prompts differ by the attention of 36 layers."""
+    operators, lengths = Operators(BARE, None), (512, 2048)
+    given = [
+        scenario(workload={"prompt_tokens": {"kind": "constant", "tokens": n}}, engine={"max_batched_tokens": 8192})
+        for n in lengths
+    ]
+    short, long = (builders.Costs(one).iteration.prefill_s[0, -1] for one in given)
+    once = [operators.prefill_attention(given[0].model, 1, np.array([8192 / n]), np.array([n])) for n in lengths]
+    assert long - short == exactly(36 * float((once[1].seconds - once[0].seconds)[0]))
+
+
 def test_all_reduces_of_a_layer_are_two() -> None:
     given = scenario(engine={"tensor_parallel": 2})
     found = layers(given).layer_components(np.array([64.0]), True, 1.0, 0.0)["all-reduce"]

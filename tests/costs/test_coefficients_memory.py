@@ -7,6 +7,7 @@ from pathlib import Path
 
 import builders
 import numpy as np
+import pytest
 from test_coefficients import BARE, VOCABULARY, exactly, scenario, seconds
 
 from rlsim.costs.borrowed import TableSource, tables_error
