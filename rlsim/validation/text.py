@@ -37,22 +37,20 @@ def render(validation: Validation, style: Style = DEFAULT_STYLE, widest_rows: in
     if len(validation.rows) > widest_rows:
         parts.append([f"Tables are cut after {widest_rows:,} rows here; --out and --json hold all."])
     parts += [style.wrapped(remark, "Note: ") for remark in validation.remarks]
-    return "\n\n".join("\n".join(lines) for lines in [*parts, _summary(validation, style)])
+    return "\n\n".join([*("\n".join(lines) for lines in parts), summary(validation, style)])
 
 
-def _summary(validation: Validation, style: Style) -> list[str]:
+def summary(validation: Validation, style: Style = DEFAULT_STYLE) -> str:
     """Number of rows, median and p90 of the absolute error, coverage of the intervals."""
     count = len(validation.rows)
     if not validation.scored:
-        return [f"{count} rows, none of which can be simulated."]
+        return f"{count} rows, none of which can be simulated."
     errors = (
         f"step time: median error {validation.median_abs_error_pct:.1f} %, p90 {validation.p90_abs_error_pct:.1f} %; "
         f"{percent(validation.interval_coverage or 0.0)} of the measured steps inside the 90 % interval"
     )
-    return [
-        f"{count} rows, {len(validation.scored)} simulated, {validation.skipped} skipped",
-        *style.wrapped(errors, indent=2),
-    ]
+    counted = f"{count} rows, {len(validation.scored)} simulated, {validation.skipped} skipped"
+    return "\n".join([counted, *style.wrapped(errors, indent=2)])
 
 
 def _name(row: RowResult) -> str:

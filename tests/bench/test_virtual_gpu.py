@@ -94,8 +94,8 @@ def test_a_wrong_cost_of_users_shows_in_the_self_check(
     def half_as_much_again(*arguments: object) -> object:
         priced = right(*arguments)
         if isinstance(priced, dict):
-            return {part: timed.times(1.5) for part, timed in priced.items()}
-        return priced.times(1.5)
+            return {part: timed.repeated(1.5) for part, timed in priced.items()}
+        return priced.repeated(1.5)
 
     right_error = speculative_error(check_of(records, tmp_path / "right"))
     monkeypatch.setattr(owner, name, half_as_much_again)

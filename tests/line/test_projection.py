@@ -277,6 +277,6 @@ def test_a_trace_cut_at_the_cap_is_told_with_its_share(tmp_path):
     keys = ["simulation.replications=1", "workload.response_tokens.kind=trace"]
     path = f"workload.response_tokens.path={tmp_path / 'lengths.csv'}"
     warnings = project(load_scenario("quickstart", [*keys, path])).warnings
-    share = int(re.match(r"(\d+)% of the responses are longer than .* = 4,096 leaves", warnings[0])[1])
+    share = int(re.match(r"(\d+) % of the responses are longer than .* = 4,096 leaves", warnings[0])[1])
     assert share == pytest.approx(50, abs=8)
     assert "prompt_id of" in warnings[1] and "workload.group_correlation = 0.3" in warnings[1]
