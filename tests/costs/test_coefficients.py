@@ -13,7 +13,7 @@ import pytest
 
 from rlsim.costs import work
 from rlsim.costs.collectives import Collectives
-from rlsim.costs.draft import Drafting
+from rlsim.costs.draft import Drafting, as_model
 from rlsim.costs.interface import Part
 from rlsim.costs.iteration import captured_sizes
 from rlsim.costs.layers import EngineLayers
@@ -266,6 +266,43 @@ def test_an_mtp_layer_projects_two_hidden_states_and_an_eagle_head_three_once() 
     assert eagle.draft is not None
     first, later = (eagle._pass(tokens, tokens, eagle.draft, first).seconds for first in (True, False))
     assert (first - later)[0] == exactly(2 * 5000 * 4096 * 3 * 4096 / MATRIX_RATE)
+
+
+def test_a_draft_layer_reads_two_hidden_states_reduces_twice_and_attends_once_a_token() -> None:
+    given = scenario(speculation=EAGLE, engine={"tensor_parallel": 2})
+    drafting, operators, tokens = (
+        Drafting(layers(given), given.speculation, 0.0),
+        Operators(BARE, None),
+        np.array([512.0]),
+    )
+    draft = drafting.draft
+    assert draft is not None
+    width = (draft.num_heads + 2 * draft.num_kv_heads) // 2 * draft.head_dim
+    rest = work.attention_matrices(as_model(draft), 2)[1:] + work.ffn_matrices(4096, draft.intermediate_size, 2)
+    own = drafting._own_layers(tokens, draft)
+    products = operators.gemms(tokens, [work.Matrix("qkv", width, 2 * 4096), *rest], "bf16")
+    assert own["layers"].seconds[0] == exactly(products.seconds[0])
+    assert own["all-reduce"].seconds[0] == exactly(
+        2 * float(Collectives(BARE, None).all_reduce(2, 512 * 4096 * 2).seconds)
+    )
+    once = operators.decode_attention(as_model(draft), 2, "bf16", tokens, np.array([2048.0]))
+    assert drafting.cached_attention(tokens, np.array([2048.0])).seconds[0] == exactly(3 * once.seconds[0])
+
+
+def test_experts_of_an_engine_layer_are_routed_first() -> None:
+    given, operators = scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8}), Operators(BARE, None)
+    tokens, moe = np.array([64.0]), given.model.moe
+    assert moe is not None
+    router = operators.gemm(tokens, work.Matrix("router", 128, 2048), "bf16")
+    routed = operators.experts(tokens, 2048, moe, "bf16", (1, 1), "balanced")
+    found = layers(given).layer_components(tokens, True, 1.0, 1.0)["experts"]
+    assert found.seconds[0] == exactly((router + routed).seconds[0])
+
+
+def test_the_lm_head_is_cut_over_the_ranks() -> None:
+    halves = layers(scenario(engine={"tensor_parallel": 2})).head_components(np.array([4096.0]), np.array([1.0]))
+    gathered = float(Collectives(BARE, None).collective("all_gather", 2, 4096 * VOCABULARY * 2).seconds)
+    assert halves["LM head"].seconds[0] == exactly(2 * 4096 * (VOCABULARY / 2) * 4096 / MATRIX_RATE + gathered)
 
 
 def test_a_pass_launches_eleven_six_and_fifteen_kernels_and_two_reductions_a_layer() -> None:
