@@ -78,6 +78,18 @@ def test_a_self_check_widens_by_its_deviation_and_twice_that_on_another_device(t
     assert other == exactly(2 * math.log(1.2) / 1.645)
 
 
+def test_a_rank_with_a_quarter_of_the_experts_loads_a_quarter_of_the_tensors() -> None:
+    given = scenario(
+        "qwen3-30b-a3b",
+        cluster={"num_gpus": 16, "generation_gpus": 8, "training_gpus": 8},
+        engine={"tensor_parallel": 4, "expert_parallel": 4},
+        trainer={"expert_parallel": 8, "recompute": "full"},
+        loop={"refit": "reshard"},
+    )
+    parts = WeightTransfer(given, Collectives(BARE, None), builders.PLAIN).transfer().parts
+    assert seconds(parts, "handling of weight tensors") == exactly(weight_tensors(given.model) * 2e-4 / 4)
+
+
 # --- packing and adding up --------------------------------------------------------------------------------------------
 
 
