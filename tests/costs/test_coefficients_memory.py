@@ -46,6 +46,13 @@ def test_memory_of_a_training_gpu() -> None:
     assert plain.gradients == exactly(4 * layout.parameters)
 
 
+def test_the_first_of_four_pipeline_stages_holds_four_micro_batches() -> None:
+    sizes = {"tensor_parallel": 8, "pipeline_parallel": 4, "recompute": "none", "micro_batch_tokens": 4096}
+    parts = trainer_memory(scenario(cluster={"num_gpus": 32}, trainer=sizes))
+    assert parts.activations == exactly(4 * 9 * 4096 * 4096 * 34 / 8)
+    assert parts.logits == 0.0
+
+
 def test_weight_tensors_are_eight_three_and_three() -> None:
     assert weight_tensors(load_card("qwen3-8b")) == 36 * (8 + 3) + 3
     assert weight_tensors(load_card("qwen3-30b-a3b")) == 48 * (8 + 1 + 3 * 128) + 3
