@@ -51,6 +51,11 @@ CHECKPOINTS: dict[tuple[str, str], str] = {
     ("Kimi-K2.5", "int4"): "moonshotai/Kimi-K2.5",
     ("Kimi-K2.5", "fp4"): "nvidia/Kimi-K2.5-NVFP4",
     ("gpt-oss-120b", "fp4"): "openai/gpt-oss-120b",
+    ("Qwen3.5-397B-A17B", "bf16"): "Qwen/Qwen3.5-397B-A17B",
+    ("Qwen3.5-397B-A17B", "fp8"): "Qwen/Qwen3.5-397B-A17B",
+    ("Qwen3.5-397B-A17B", "fp4"): "nvidia/Qwen3.5-397B-A17B-NVFP4",
+    ("GLM-5", "fp8"): "zai-org/GLM-5-FP8",
+    ("GLM-5", "fp4"): "nvidia/GLM-5-NVFP4",
 }
 """Checkpoint whose layers and numeric formats a row of (model, precision) has, of those that it ships."""
 DENSE = ("Llama", "Qwen3-32B")
@@ -114,6 +119,8 @@ def formats(cells: Cells, checkpoint: str) -> dict[str, str | None]:
         asked |= {"gemm": FORMATS[precision], "kv": "fp8"}
         if found.startswith("Llama-3.1-8B"):
             asked |= {"gemm": "fp8_block", "kv": None}
+    if found == "Qwen3.5-397B-A17B" and precision == "fp8":
+        asked |= {"gemm": "fp8", "moe": "fp8_block"}
     blackwell = gpu.startswith(("B", "G"))
     if found == "MiniMax-M2.5" and precision == "fp8":
         asked |= {"gemm": "fp8", "moe": "fp8"}
