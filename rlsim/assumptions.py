@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.datafiles import shown_path
-from rlsim.hardware.parameters import parameters_of
+from rlsim.hardware.parameters import engine_parameters_of, parameters_of
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
@@ -27,14 +27,15 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         return "stated" if given is not None else f"{parameters_of(scenario).origin(name)}: {found.source}"
 
     own = [
-        f"Host work per engine iteration: {found.host_iteration_s * 1e3:.3g} ms + {found.host_sequence_s * 1e6:.3g} us "
-        f"per sequence (engine.host_iteration_s, engine.host_sequence_s; {_host_source(scenario)}).",
+        f"Host work per engine iteration: {found.engine.iteration_s * 1e3:.3g} ms + "
+        f"{found.engine.sequence_s * 1e6:.3g} us per sequence (engine.host_iteration_s, "
+        f"engine.host_sequence_s; {_host_source(scenario)}).",
         f"Training kernels reach {percent(found.dense_efficiency)} (dense; {origin('dense_efficiency', stated)}) and "
         f"{percent(found.moe_efficiency)} (MoE; {origin('moe_efficiency', stated)}) of the operator tables' speed; a "
         f"weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
         f"({origin(f'{pool}_tensor_s', scenario.loop.refit_tensor_s)}).",
-        f"Largest captured CUDA graph: {scenario.engine.largest_graph_tokens} tokens; larger iterations launch every "
-        "kernel from the host (engine.max_captured_tokens).",
+        f"Largest captured CUDA graph: {run.prices.engine.captured_tokens} tokens; larger iterations launch every "
+        "kernel from the host, which no measurement of an engine backs (engine.max_captured_tokens).",
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
         "(workload.group_correlation).",
     ]
@@ -65,14 +66,18 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
 
 def _host_source(scenario: Scenario) -> str:
     """Where the host time comes from: the scenario, or the fitted release that stands for the engine's."""
-    engine, parameters = scenario.engine, parameters_of(scenario)
+    engine, engines, parameters = scenario.engine, engine_parameters_of(scenario), parameters_of(scenario)
     if engine.host_iteration_s is not None:
         return "stated"
-    host = parameters.release(engine.name, engine.version)
-    found = f"where not stated, of {host.engine} {host.version}"
-    if engine.name != host.engine or engine.version not in (None, host.version):
-        found += f" for {engine.name} {engine.version or 'of the newest release'}, which has no fit"
-    return f"{found}, fitted: {parameters.name}"
+    served = engines.family(engine.name).measured_release(engine.version)
+    which = f"{engine.name} {served.version}" if served else f"{engine.name} over its releases"
+    if served and engine.version != served.version:
+        which += f" for {engine.version}, the nearest one measured"
+    added = parameters.release(engine.name, engine.version)
+    return (
+        f"fitted: {engines.name}, of {which}; what the RL framework adds is {parameters.name}'s of {added.engine} "
+        f"{added.version}"
+    )
 
 
 def truncated_share(run: SimulatedVariant) -> float:
@@ -112,6 +117,6 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
         out.append(
             f"{percent(eager)} of the engine's iterations exceed the largest captured CUDA graph "
-            f"({scenario.engine.largest_graph_tokens} tokens, engine.max_captured_tokens) and launch eagerly."
+            f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch eagerly."
         )
     return tuple(out)

@@ -19,7 +19,14 @@ from rlsim.errors import InputError, shortened
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.fingerprint import file_digest, tables_digest
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, delivered_lengths, find_entry, length_file
-from rlsim.hardware.parameters import DEFAULT, load_parameters, parameters_of
+from rlsim.hardware.parameters import (
+    DEFAULT,
+    DEFAULT_ENGINES,
+    engine_parameters_of,
+    load_engine_parameters,
+    load_parameters,
+    parameters_of,
+)
 from rlsim.hardware.profile import anchored_tables, load_profile
 from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
@@ -80,6 +87,7 @@ def scenario_digest(scenario: Scenario) -> str:
 
     content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
     content["simulation"]["parameters"] = parameters_of(scenario).model_dump(mode="json")
+    content["simulation"]["engine_parameters"] = engine_parameters_of(scenario).model_dump(mode="json")
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware, scenario.engine.name)
     for length in _traces(content):
         trace = length_file(length["path"])
@@ -161,8 +169,9 @@ def _same_branch(key: str, other: str) -> bool:
 def _name_parameters(document: dict[str, Any]) -> None:
     """Put the name of the default parameters where none are given."""
     simulation = document.setdefault("simulation", {})
-    if isinstance(simulation, dict) and simulation.get("parameters") is None:
-        document["simulation"] = {**simulation, "parameters": DEFAULT}
+    if isinstance(simulation, dict):
+        given = {key: value for key, value in simulation.items() if value is not None}
+        document["simulation"] = {**simulation, "parameters": DEFAULT, "engine_parameters": DEFAULT_ENGINES, **given}
 
 
 def _drop_other_kinds(document: dict[str, Any], given: Sequence[_Setting]) -> None:
@@ -257,6 +266,9 @@ _REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
     "hardware": lambda reference, folder: load_profile(reference, folder).model_dump(mode="json"),
     "speculation.draft": _load_draft,
     "simulation.parameters": lambda reference, folder: load_parameters(reference, folder).model_dump(mode="json"),
+    "simulation.engine_parameters": lambda reference, folder: load_engine_parameters(reference, folder).model_dump(
+        mode="json"
+    ),
 }
 """Keys whose value may be a name or a path instead of a mapping."""
 

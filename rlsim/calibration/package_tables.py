@@ -144,8 +144,9 @@ def read_raw(path: Path, adapt: Callable[[Columns], Columns]) -> RawTable:
         column = table.column(name).to_numpy()
         raw[name] = column.astype(np.str_) if column.dtype == object else column
     try:
+        # A file may hold older rows beside those of its folder; one whose rows are all older was carried over whole.
         of_version = raw["version"] == path.parent.name
-        columns = adapt(take(raw, of_version))
+        columns = adapt(take(raw, of_version) if of_version.any() else raw)
     except KeyError as error:
         raise InputError(f"{path.name} of {DISTRIBUTION}: has no column {error}") from error
     return RawTable(columns, path.parent.name, str(raw["device"][0]), row_count(raw))
@@ -249,6 +250,28 @@ def adapt_moe(raw: Columns) -> Columns:
     }
     table = {"precision": _precision(raw["moe_dtype"]), **{new: raw[old] for old, new in names.items()}}
     return _kept(table, raw, table["precision"] != "")
+
+
+def adapt_quantize(raw: Columns) -> Columns:
+    """FP8 scaling of m x k activations; the operation's name is that of the file."""
+    table = {"op": np.full(row_count(raw), "dynamic_scale"), "k": raw["k"], "m": raw["m"]}
+    return _kept(table, raw, (raw["quant_dtype"] == "fp8") & _few_steps(raw["m"]))
+
+
+def adapt_expert_exchange(raw: Columns) -> Columns:
+    """All-to-all of TensorRT-LLM around experts over NVLink; preparing counts as part of the dispatch."""
+    phases = {"alltoall_prepare": "prepare", "alltoall_dispatch": "dispatch", "alltoall_combine": "combine"}
+    table = {
+        "transport": np.where(raw["kernel_source"] == "NVLinkOneSided", "one_sided", "two_sided"),
+        "phase": np.array([phases.get(str(word), "") for word in raw["op_name"]]),
+        "precision": _precision(raw["moe_dtype"]),
+        "hidden": raw["hidden_size"],
+        "top_k": raw["topk"],
+        "experts": raw["num_experts"],
+        "num_gpus": raw["moe_ep_size"],
+        "tokens": raw["num_tokens"],
+    }
+    return _kept(table, raw, (table["phase"] != "") & (table["precision"] != ""))
 
 
 def adapt_all_reduce(raw: Columns) -> Columns:

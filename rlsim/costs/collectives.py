@@ -18,18 +18,26 @@ from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
+from rlsim.units import BYTES_PER_ELEMENT
 
 LINK_EFFICIENCY = 0.75
 """Share of link bandwidth that large collectives reach where no table says so (NCCL tables: 0.7-0.85). Assumption."""
 
 
 class Collectives:
-    """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on."""
+    """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
+
+    exchange: tables with the measured all-to-all around experts, of this device or of another with the same NVLink.
+    """
 
     def __init__(
-        self, profile: HardwareProfile, tables: OperatorTables | None, reference: HardwareProfile | None = None
+        self,
+        profile: HardwareProfile,
+        tables: OperatorTables | None,
+        reference: HardwareProfile | None = None,
+        exchange: OperatorTables | None = None,
     ) -> None:
-        self.profile, self.tables, self.reference = profile, tables, reference or profile
+        self.profile, self.tables, self.reference, self.exchange = profile, tables, reference or profile, exchange
         self.domain = int(profile.nvlink_domain_gpus)
         self.nvlink = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
         self.network = profile.network_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
@@ -38,25 +46,33 @@ class Collectives:
         """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""
         return max(1, min(gpus, self.domain // stride if stride < self.domain else 1))
 
-    def all_reduce(self, gpus: int, message_bytes: ArrayLike, graph: bool = True) -> OperatorTime:
-        """All-reduce of an activation inside an engine replica: the engine's own kernel inside a node, NCCL beyond.
+    def all_reduce(
+        self,
+        gpus: int,
+        message_bytes: ArrayLike,
+        graph: bool = True,
+        shared_domain: bool = True,
+        network_hop_s: float = 0.0,
+    ) -> OperatorTime:
+        """All-reduce of an activation inside an engine replica: the engine's own kernel inside NVLink, NCCL beyond.
 
-        Engines share buffers between processes of one operating system only, so a replica over several nodes uses NCCL
-        also where NVLink joins them. graph False: the device time of an eager launch (input copied first), without the
-        host's time to launch it.
+        shared_domain False: the engine's kernel shares buffers between processes of one operating system only, so that
+        a replica over several nodes uses NCCL also where NVLink joins them. graph False: the device time of an eager
+        launch (input copied first), without the host's time to launch it. network_hop_s: what a hop between nodes adds
+        to the latency of the network.
         """
         size = np.asarray(message_bytes, dtype=np.float64)
         if gpus <= 1:
             return _free(size)
         inside = self._inside(gpus, 1)
-        if gpus > int(self.profile.gpus_per_node):
+        if gpus > int(self.profile.gpus_per_node) and not shared_domain:
             base = self._on_nvlink("all_reduce", inside, size, lambda n, s: self._nccl("all_reduce", n, s))
         else:
             base = self._on_nvlink("all_reduce", inside, size, lambda n, s: self._engine_all_reduce(n, s, graph))
         if inside == gpus:
             return base
         groups = math.ceil(gpus / inside)
-        hops = 2.0 * math.ceil(math.log2(groups)) * self.profile.network_latency_s.value
+        hops = 2.0 * math.ceil(math.log2(groups)) * (self.profile.network_latency_s.value + network_hop_s)
         wire = 2.0 * (groups - 1) / groups * size / inside / self.network
         return base + modelled(np.where(size > 0, hops + wire, 0.0), "network")
 
@@ -98,7 +114,8 @@ class Collectives:
     ) -> OperatorTime:
         """Inside one NVLink domain: measured, or carried over from a smaller measured group, or the link model.
 
-        Beyond the measured group the wire time grows with (N - 1) / N and every further step adds its latency.
+        Beyond the measured group the wire time grows with (N - 1) / N, and every doubling adds what the last measured
+        one added: 0.3 to 1 us for engines' kernels and 5 to 10 us for NCCL, where the link's own latency says 5 us.
         """
         if gpus <= 1:
             return _free(size)
@@ -108,14 +125,42 @@ class Collectives:
             found = look_up(measured, sent)
             if found is not None:
                 ratio = _link_s(self.profile, op, measured, sent) / _link_s(self.reference, op, measured, sent)
-                timed = OperatorTime(found.seconds, found.measured.astype(np.float64), "network").scaled_by(ratio)
+                seconds, known = found.seconds, found.measured.astype(np.float64)
+                if measured < gpus:
+                    seconds, known = (
+                        self._larger_group(gpus, measured, seconds, look_up(measured // 2, sent)),
+                        0 * known,
+                    )
+                timed = OperatorTime(seconds, known, "network").scaled_by(ratio)
                 break
             measured //= 2
-        if 2 <= measured < gpus:
-            steps = math.log2(gpus / measured) if op == "all_reduce" else gpus - measured
-            growth = ((gpus - 1) / gpus) / ((measured - 1) / measured)
-            timed = modelled(timed.seconds * growth + steps * self.profile.nvlink_latency_s.value, "network")
         return OperatorTime(np.where(size > 0, timed.seconds, 0.0), timed.measured, "network")
+
+    def _larger_group(self, gpus: int, measured: int, seconds: FloatArray, half: TableTime | None) -> FloatArray:
+        """``seconds`` of a measured group carried over to ``gpus`` GPUs; half: seconds on half of that group."""
+        latency = self.profile.nvlink_latency_s.value
+        step = np.maximum(seconds - half.seconds, 0.0) if half is not None else np.full_like(seconds, latency)
+        growth = ((gpus - 1) / gpus) / ((measured - 1) / measured)
+        return np.maximum(seconds * growth, seconds + math.log2(gpus / measured) * step)
+
+    def expert_exchange(self, gpus: int, tokens: ArrayLike, hidden: int, precision: str, top_k: int) -> OperatorTime:
+        """Tokens to the GPUs of their experts and back over NVLink, ``tokens`` of them on each GPU.
+
+        Measured by phase; without a measurement three small messages' latency and the bytes of top_k copies (in the
+        precision of the experts on the way there, BF16 on the way back) over the link.
+        """
+        own = np.maximum(np.asarray(tokens, dtype=np.float64), 1.0)
+        phases = ("prepare", "dispatch", "combine")
+        found = [
+            None if self.exchange is None else self.exchange.expert_exchange_s(phase, precision, hidden, gpus, own)
+            for phase in phases
+        ]
+        if any(look is None for look in found):
+            copies = own * min(top_k, gpus - 1) * hidden * (BYTES_PER_ELEMENT[precision] + BYTES_PER_ELEMENT["bf16"])
+            return modelled(len(phases) * 2.0 * self.profile.nvlink_latency_s.value + copies / self.nvlink, "network")
+        seconds = np.sum([look.seconds for look in found if look is not None], axis=0)
+        known = np.all([look.measured for look in found if look is not None], axis=0)
+        return OperatorTime(np.asarray(seconds), known.astype(np.float64), "network")
 
     def broadcast(self, message_bytes: float, crosses_network: bool) -> OperatorTime:
         """Pipelined broadcast of a large message from one source: bounded by the source's own link."""

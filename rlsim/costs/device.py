@@ -9,7 +9,8 @@ from rlsim.costs.borrowed import TableSource, borrowed_tables
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.operators import Operators
 from rlsim.costs.reference import table_device
-from rlsim.hardware.tables import OperatorTables
+from rlsim.hardware.table_files import EXPERT_EXCHANGE
+from rlsim.hardware.tables import MEASURED, OperatorTables, available
 from rlsim.schema.hardware import HardwareProfile
 
 
@@ -18,22 +19,24 @@ class Device:
     """What operator times depend on. Tables are compared by identity, everything else by value.
 
     reference: the profile that ``tables`` were measured on. lent: tables of ``rlsim calibrate`` for what they lack.
+    siblings: tables of other engines on the same device.
     """
 
     profile: HardwareProfile
     tables: OperatorTables | None
     reference: HardwareProfile
     lent: TableSource | None
+    siblings: tuple[OperatorTables, ...] = ()
 
     @property
     def operators(self) -> Operators:
         """Seconds of single operations."""
-        return Operators(self.profile, self.tables, self.reference, self.lent)
+        return Operators(self.profile, self.tables, self.reference, self.lent, self.siblings)
 
     @property
     def fabric(self) -> Collectives:
         """Seconds of collective operations."""
-        return Collectives(self.profile, self.tables, self.reference)
+        return Collectives(self.profile, self.tables, self.reference, exchange_tables())
 
 
 def device_of(profile: HardwareProfile, engine: str, tables: OperatorTables | None = None) -> Device:
@@ -48,9 +51,27 @@ def device_of(profile: HardwareProfile, engine: str, tables: OperatorTables | No
 def _device(profile: HardwareProfile, engine: str) -> Device:
     if profile.operator_tables is None:
         return _with_tables(profile, None)
-    return _with_tables(profile, OperatorTables.load(profile.operator_tables, engine))
+    system = profile.operator_tables
+    others = [name for where, name in available() if where == system and name not in (engine, MEASURED)]
+    siblings = tuple(OperatorTables.load(system, name) for name in others)
+    return _with_tables(profile, OperatorTables.load(system, engine), siblings)
 
 
-def _with_tables(profile: HardwareProfile, tables: OperatorTables | None) -> Device:
+def _with_tables(
+    profile: HardwareProfile, tables: OperatorTables | None, siblings: tuple[OperatorTables, ...] = ()
+) -> Device:
     reference = table_device(profile)
-    return Device(profile, tables, reference, borrowed_tables(profile, reference, tables))
+    return Device(profile, tables, reference, borrowed_tables(profile, reference, tables), siblings)
+
+
+@lru_cache(maxsize=1)
+def exchange_tables() -> OperatorTables | None:
+    """The shipped tables with the all-to-all around experts over NVLink; measured on GB200 alone.
+
+    Every NVLink 5 device takes them; they are read only where experts spread over several nodes of one domain.
+    """
+    for system, engine in available():
+        tables = OperatorTables.load(system, engine)
+        if (tables.folder / f"{EXPERT_EXCHANGE.name}.parquet").is_file():
+            return tables
+    return None

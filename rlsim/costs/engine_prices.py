@@ -81,7 +81,7 @@ def most_sequences(scenario: Scenario) -> int:
 def engine_prices(inputs: EngineInputs) -> IterationCosts:
     """Seconds of the engine's iterations, by part; the last few engines are kept."""
     operators = inputs.device.operators
-    layers = EngineLayers(inputs.model, inputs.engine, operators, inputs.device.fabric)
+    layers = EngineLayers(inputs.model, inputs.engine, operators, inputs.device.fabric, inputs.host)
     return build_iteration(
         layers,
         Drafting(layers, inputs.drafting, operators.profile.eager_launch_s.value),

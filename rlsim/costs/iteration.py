@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlsim.costs.capture import captured_sizes
 from rlsim.costs.draft import Drafting
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
@@ -19,16 +20,14 @@ from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import BoolArray
 
+COMPILED_LAUNCH = 0.6
+"""Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``). Half of the kernels
+are Triton's (8.7 us a call on GB200, vLLM PR 34838), half operators of libraries (37 us there for a linear layer,
+TransformerEngine PR 2053): 23 us, where an eager all-reduce takes 39 us. Assumption."""
 SAMPLER_LAUNCHES = 8
 """Kernels of LM head and sampling, outside the captured graph. Structural count."""
 CONTEXT_POINTS = 64
 """Points of the prepared attention table along context."""
-
-
-def captured_sizes(largest: int) -> FloatArray:
-    """Batch sizes in tokens that engines capture by default: 1, 2, 4, then every 8 to 256, then every 16."""
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 100_000, 16)]
-    return np.array([s for s in sizes if s < largest] + [largest], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class IterationCosts:
     components: seconds by part for n = 0..N decoding sequences (context-free), which add up to ``table.step_s``;
     attention: by part of the context-dependent table. eager: for n = 0..N, whether the iteration exceeds the captured
     graphs. prefill_measured: measured share of the time of a prefill chunk, over ``table.prefill_grid_tokens``.
+    captured_tokens: of the largest graph of an attention copy.
     """
 
     table: IterationTable
@@ -46,6 +46,7 @@ class IterationCosts:
     eager: BoolArray
     prefill_measured: FloatArray
     prefill_bound: Bound
+    captured_tokens: int
 
     def parts(self, counters: EngineCounters) -> tuple[Part, ...]:
         """Seconds by part of the iterations that ``counters`` hold; mixed iterations give their prefill a part."""
@@ -112,7 +113,9 @@ def build_iteration(
         kv_capacity_tokens=kv_capacity_tokens,
         chunked_prefill=engine.chunked_prefill,
     )
-    return IterationCosts(table, components, attention, eager, prefill.measured, prefill.bound)
+    return IterationCosts(
+        table, components, attention, eager, prefill.measured, prefill.bound, layers.captured_tokens(k)
+    )
 
 
 def _context_free(
@@ -125,7 +128,7 @@ def _context_free(
     """
     engine = layers.engine
     tokens = np.ceil(n / engine.pipeline_parallel) * (k + 1)
-    out, eager = _device(layers, tokens)
+    out, eager = _device(layers, tokens, k)
     sampled = np.ceil(n / engine.pipeline_parallel)
     head = layers.head_components(tokens, sampled)
     out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
@@ -134,21 +137,23 @@ def _context_free(
     if drafting.speculation.active:
         out["draft passes"] = drafting.passes(n, eager)
         out["rejection sampling"] = drafting.rejection(n)
-    host_s = host.iteration_s + host.sequence_s * n
+    # Every attention copy has a scheduler of its own for its share of the sequences.
+    host_s = host.iteration_s + host.sequence_s * np.ceil(n / engine.attention_data_parallel)
     if engine.async_scheduling:
         host_s = np.maximum(host_s - total(out), 0.0)
     out["host"] = modelled(host_s, "host")
     return out, eager
 
 
-def _device(layers: EngineLayers, tokens: FloatArray) -> tuple[Components, BoolArray]:
+def _device(layers: EngineLayers, tokens: FloatArray, k: int) -> tuple[Components, BoolArray]:
     """Layer times with capture padding, and where the iteration runs eagerly.
 
-    An eager iteration takes the longer of its device work and its launches ("eager launches" is what they add). Under
+    An iteration beyond the graphs runs compiled kernels one by one and takes the longer of its device work and its
+    launches ("eager launches" is what they add): the device hides a launch whenever a kernel lasts longer. Under
     data-parallel attention every copy captures graphs for its own share of the tokens.
     """
     engine, copies = layers.engine, layers.engine.attention_data_parallel
-    own, sizes = np.ceil(tokens / copies), captured_sizes(engine.largest_graph_tokens)
+    own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(k))
     eager = np.logical_or(own > sizes[-1], not engine.cuda_graphs)
     fitting = sizes[np.minimum(np.searchsorted(sizes, own), len(sizes) - 1)]
     padded = np.where(eager, tokens, fitting * copies)
@@ -162,7 +167,8 @@ def _device(layers: EngineLayers, tokens: FloatArray) -> tuple[Components, BoolA
         out[name] = OperatorTime(
             seconds, np.where(eager, other.measured[inverse], timed.measured[inverse]), timed.bound
         )
-    launch_s = (layers.launches() + SAMPLER_LAUNCHES) * layers.operators.profile.eager_launch_s.value
+    uncompiled_s = layers.operators.profile.eager_launch_s.value
+    launch_s = (layers.launches() * COMPILED_LAUNCH + SAMPLER_LAUNCHES) * uncompiled_s
     waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
     if bool(np.any(waiting > 0)):
         out["eager launches"] = modelled(waiting, "launch")
@@ -196,7 +202,7 @@ def _prefill_table(
     grid = np.unique(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
     counts = np.unique(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
     tokens = counts[:, None] * (k + 1) + grid[None, :]
-    components, _ = _device(layers, np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0))
+    components, _ = _device(layers, np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0), k)
     own = np.maximum(grid / engine.attention_data_parallel, 1e-9)
     attention = layers.prefill_module(own, max(prompt_tokens, 1.0))
     if attention is not None:

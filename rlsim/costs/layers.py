@@ -7,22 +7,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlsim.costs import work
+from rlsim.costs.capture import largest_captured_tokens
 from rlsim.costs.collectives import Collectives
-from rlsim.costs.operators import Operators, OperatorTime, modelled, zero
+from rlsim.costs.latent import LatentBlock
+from rlsim.costs.operators import Operators, OperatorTime, beside, modelled, zero
+from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND
 
 SAMPLER_PASSES = 4.0
 """Passes over FP32 logits when sampling: temperature, softmax (two), draw. Counted from the published samplers."""
 ELEMENTWISE_KERNELS = 4.0
 """Elementwise kernels per layer: two fused add-norms, rotary embedding with KV write, gated activation."""
-ATTENTION_LAUNCHES, DENSE_LAUNCHES, MOE_LAUNCHES = 11, 6, 15
-"""Operators that an engine dispatches per attention block, dense FFN and MoE FFN of a layer. Counted in vLLM's Qwen3
-layers: norm, QKV, splits and per-head norms, rotary embedding, cache write, attention, output (11); norm, gate-up,
-activation with its buffer, down (6); norm, router, top-k, alignment, permutation, quantisation, two grouped products,
-activation, sum (15)."""
+ATTENTION_LAUNCHES, DENSE_LAUNCHES, MOE_LAUNCHES = 7, 4, 8
+"""Kernels that a compiled engine launches per attention block, dense FFN and MoE FFN of a layer: norm, QKV, norm and
+rotary embedding of the heads, cache write, attention in two parts, output (7); norm, gate-up, activation, down (4);
+norm, router, top-k, alignment, two grouped products, activation, sum (8). With two all-reduces 17 a layer: a decode
+iteration of Qwen3-30B-A3B was counted at 810 launches in vLLM (Megatron-LM PR 6064), 17 for each of its 48 layers."""
+
+GRAPH_NODE_S = 1.3 * MICROSECOND
+"""Least time of a kernel between others in a replayed graph (1.34 us for a serialized node, Megatron-LM PR 6453)."""
+EXPERT_KERNELS = 4
+"""Kernels that the measured experts consist of: permutation, two grouped products with the activation, sum."""
+
+NORM_STATISTICS_BYTES = 8.0
+"""Sums of squares of queries and keys of one token in FP32."""
+ALL_REDUCE_OVER_TRAYS = ("sglang", "trtllm")
+"""Engines whose own all-reduce works between nodes of one NVLink domain (multi-node NVLink memory); vLLM takes NCCL."""
 
 Components = dict[str, OperatorTime]
 Head = tuple[int, int]
@@ -37,6 +50,22 @@ class EngineLayers:
     engine: Engine
     operators: Operators
     fabric: Collectives
+    host: HostOverheads = NO_HOST
+
+    def captured_tokens(self, draft_length: int) -> int:
+        """Largest captured batch of one attention copy in tokens."""
+        return largest_captured_tokens(self.engine, draft_length, self.operators.profile)
+
+    def _chained(self, timed: OperatorTime, kernels: float = 1.0) -> OperatorTime:
+        """An operator between others: its start and end overlap with theirs, which a measurement alone cannot show."""
+        return timed.shortened_by(self.host.overlap_s * kernels, GRAPH_NODE_S * kernels)
+
+    def _products(self, tokens: FloatArray, matrices: list[Matrix], precision: str) -> OperatorTime:
+        """Matrix products one after the other."""
+        out = zero(tokens)
+        for matrix in matrices:
+            out = out + self._chained(self.operators.gemm(tokens, matrix, precision))
+        return out
 
     @property
     def attention_tp(self) -> int:
@@ -64,13 +93,17 @@ class EngineLayers:
         dense_layers = layers - moe_layers
         if dense_layers > 0:
             matrices = work.ffn_matrices(card.hidden_size, card.intermediate_size, engine.tensor_parallel)
-            out["feed-forward"] = self.operators.gemms(tokens, matrices, engine.weight_precision).repeated(dense_layers)
+            out["feed-forward"] = self._products(tokens, matrices, engine.weight_precision).repeated(dense_layers)
         if moe_layers > 0:
             out["experts"] = self._experts(tokens).repeated(moe_layers)
         if engine.tensor_parallel > 1:
             out["all-reduce"] = self._exchange(tokens, own, graph).repeated(layers)
         width = card.intermediate_size / engine.tensor_parallel if card.moe is None else 0.0
-        out["elementwise"] = elementwise(self.operators, card, own, self.attention_tp, width).repeated(layers)
+        small = elementwise(self.operators, card, own, self.attention_tp, width)
+        out["elementwise"] = self._chained(small, ELEMENTWISE_KERNELS).repeated(layers)
+        if card.qk_norm_over_heads and self.attention_tp > 1:
+            # The norm runs over the heads of all GPUs, which therefore exchange its statistics (two numbers a token).
+            out["all-reduce"] = out["all-reduce"] + self._reduced(own, NORM_STATISTICS_BYTES, graph).repeated(layers)
         return out
 
     def components(self, tokens: FloatArray, graph: bool) -> Components:
@@ -88,41 +121,62 @@ class EngineLayers:
         return {"LM head": product + gather, "sampling": drawn}
 
     def _projections(self, tokens: FloatArray) -> OperatorTime:
-        precision, kv = self.engine.weight_precision, self.engine.kv_precision
-        if self.card.mla is not None:
-            return self.operators.latent_projections(self.card, self.attention_tp, precision, kv, tokens)
-        return self.operators.gemms(tokens, work.attention_matrices(self.card, self.attention_tp), precision)
+        precision, tp = self.engine.attention_precision(self.card), self.attention_tp
+        matrices = work.attention_matrices(self.card, tp)
+        if self.card.mla is None:
+            return self._products(tokens, matrices, precision)
+        projections, _ = self._latent().decode(tokens, np.ones(1), np.ones(1))
+        return self._chained(projections, len(matrices))
+
+    def _latent(self) -> LatentBlock:
+        engine = self.engine
+        precision = engine.attention_precision(self.card)
+        return LatentBlock(self.operators, self.card, self.attention_tp, precision, engine.kv_precision)
 
     def prefill_module(self, tokens: FloatArray, prompt_tokens: float) -> OperatorTime | None:
         """Attention with its projections of one layer, as measured together; None where they are priced apart."""
         if self.card.mla is None:
             return None
-        precision, kv = self.engine.weight_precision, self.engine.kv_precision
-        tokens = np.maximum(tokens, 1.0)
-        return self.operators.latent_prefill(self.card, self.attention_tp, precision, kv, tokens, prompt_tokens)
+        return self._latent().prefill(np.maximum(tokens, 1.0), prompt_tokens)
 
     def _experts(self, tokens: FloatArray) -> OperatorTime:
         card, engine, moe = self.card, self.engine, self.card.moe
         if moe is None:
             return zero(tokens)
-        router = self.operators.gemm(tokens, Matrix("router", moe.num_experts, card.hidden_size), "bf16")
+        router = self._chained(self.operators.gemm(tokens, Matrix("router", moe.num_experts, card.hidden_size), "bf16"))
         routed = self.operators.experts(
             tokens, card.hidden_size, moe, engine.weight_precision, self.expert_layout, engine.expert_balance
         )
-        shared = self.operators.gemms(
+        shared = self._products(
             tokens, work.shared_expert_matrices(card, engine.tensor_parallel), engine.weight_precision
         )
-        return router + routed + shared
+        # Shared experts run on a stream of their own beside the routed ones.
+        return beside(router + self._chained(routed, EXPERT_KERNELS), shared)
+
+    def _reduced(self, own: FloatArray, row_bytes: float, graph: bool) -> OperatorTime:
+        """One all-reduce between the GPUs of an attention copy, of ``row_bytes`` for each token."""
+        shared = self.engine.name in ALL_REDUCE_OVER_TRAYS
+        hop_s = self.host.network_hop_s
+        return self._chained(self.fabric.all_reduce(self.attention_tp, own * row_bytes, graph, shared, hop_s))
 
     def _exchange(self, tokens: FloatArray, own: FloatArray, graph: bool) -> OperatorTime:
-        """Two all-reduces of a layer, or gather and scatter around the experts under data-parallel attention."""
-        row_bytes = self.card.hidden_size * BYTES_PER_ELEMENT["bf16"]
-        attention = self.fabric.all_reduce(self.attention_tp, own * row_bytes, graph)
-        if self.engine.attention_data_parallel == 1:
+        """Two all-reduces of a layer, or around the experts under data-parallel attention gather and scatter.
+
+        Experts spread over several nodes of one NVLink domain exchange tokens by all-to-all instead of gathering all.
+        """
+        card, engine = self.card, self.engine
+        row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        attention = self._reduced(own, row_bytes, graph)
+        if engine.attention_data_parallel == 1:
             return attention.repeated(2.0)
-        tp = self.engine.tensor_parallel
-        gather = self.fabric.collective("all_gather", tp, tokens * row_bytes)
-        return attention + gather + self.fabric.collective("reduce_scatter", tp, tokens * row_bytes)
+        tp = engine.tensor_parallel
+        several_nodes = int(self.fabric.profile.gpus_per_node) < tp <= self.fabric.domain
+        if several_nodes and engine.expert_parallel == tp and card.moe is not None:
+            precision, top_k = engine.weight_precision, card.moe.top_k
+            return attention + self.fabric.expert_exchange(tp, np.ceil(tokens / tp), card.hidden_size, precision, top_k)
+        gather = self._chained(self.fabric.collective("all_gather", tp, tokens * row_bytes))
+        scatter = self._chained(self.fabric.collective("reduce_scatter", tp, tokens * row_bytes))
+        return attention + gather + scatter
 
     def cached_attention(self, sequences: FloatArray, context: FloatArray, queries: int) -> OperatorTime:
         """Attention of ``queries`` positions per sequence over cached context, all layers; broadcasts its arguments.
@@ -135,7 +189,7 @@ class EngineLayers:
         )
         card, tp, kv = self.card, self.attention_tp, self.engine.kv_precision
         if card.mla is not None:
-            once = self.operators.latent_attention(card, tp, self.engine.weight_precision, kv, own, cached)
+            _, once = self._latent().decode(np.ones(1), own, cached)
             flops = work.latent_attention(own, cached, card, tp, BYTES_PER_ELEMENT[kv]).flops
         else:
             once = self.operators.decode_attention(card, tp, kv, own, cached)

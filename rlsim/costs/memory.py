@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlsim.costs.capture import captured_sizes, largest_captured_tokens
 from rlsim.costs.draft import draft_card
-from rlsim.costs.iteration import captured_sizes
 from rlsim.costs.layout import train_layout
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
@@ -47,12 +47,16 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     memory = scenario.hardware.memory_bytes.value
     shards = engine.tensor_parallel * engine.pipeline_parallel
     copies = engine.attention_data_parallel - 1
-    repeated = copies * card.num_layers * attention_parameters(card) * BYTES_PER_ELEMENT[engine.weight_precision]
+    attention = card.num_layers * attention_parameters(card)
+    own_bytes, bytes_each = (BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.weight_precision))
+    repeated = attention * (copies * own_bytes + own_bytes - bytes_each)
     draft = draft_card(scenario.speculation, card)
     draft_precision = engine.weight_precision if draft is not None and draft.kind == "mtp" else "bf16"
     rows = engine.max_batched_tokens * ENGINE_ACTIVATION_ROWS / engine.tensor_parallel
     drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
-    captures = len(captured_sizes(engine.largest_graph_tokens)) if engine.cuda_graphs else 0
+    drafted = scenario.speculation.draft_length if scenario.speculation.active else 0
+    captured = largest_captured_tokens(engine, drafted, scenario.hardware)
+    captures = len(captured_sizes(captured)) if engine.cuda_graphs else 0
     parts = MemoryParts(
         weights=(weight_bytes(card, engine.weight_precision) + repeated) / shards,
         runtime=RUNTIME_BYTES,

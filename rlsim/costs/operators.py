@@ -29,9 +29,6 @@ KERNEL_FLOOR_S = 2.5 * MICROSECOND
 DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
 """Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
 
-LATENT_BASE_CONTEXT = 2.0
-"""Smallest context of the measured MLA module: what it takes there counts as its projections."""
-
 Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
 
 
@@ -56,6 +53,17 @@ class OperatorTime:
         """The operation repeated ``factor`` times."""
         return OperatorTime(self.seconds * factor, self.measured, self.bound)
 
+    def shortened_by(self, seconds: float, least_s: float) -> OperatorTime:
+        """Less ``seconds``, yet not under ``least_s``, or what it takes where that is less."""
+        if seconds <= 0:
+            return self
+        shorter = np.maximum(self.seconds - seconds, np.minimum(self.seconds, least_s))
+        return OperatorTime(shorter, self.measured, self.bound)
+
+    def unmeasured(self) -> OperatorTime:
+        """The same seconds, measured on something else."""
+        return OperatorTime(self.seconds, np.zeros_like(self.measured), self.bound)
+
     def scaled_by(self, ratio: FloatArray) -> OperatorTime:
         """Times a modelled ratio: what it changes is no longer a measurement."""
         return OperatorTime(self.seconds * ratio, np.where(ratio == 1.0, self.measured, 0.0), self.bound)
@@ -70,7 +78,8 @@ def modelled(seconds: ArrayLike, bound: Bound) -> OperatorTime:
 class Operators:
     """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
-    lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order in which they are asked.
+    siblings: tables of the same device and other engines. lent: tables of ``rlsim calibrate`` for what ``tables`` lack.
+    sources: both, in the order in which they are asked.
     """
 
     def __init__(
@@ -79,8 +88,10 @@ class Operators:
         tables: OperatorTables | None,
         reference: HardwareProfile | None = None,
         lent: TableSource | None = None,
+        siblings: tuple[OperatorTables, ...] = (),
     ) -> None:
         self.profile, self.tables, self.reference = profile, tables, reference or profile
+        self.siblings = siblings if tables is not None else ()
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
         own = () if tables is None else (TableSource(tables, self.reference),)
         self.sources = (*own, *(() if lent is None else (lent,)))
@@ -207,7 +218,8 @@ class Operators:
         tested = self._measured(lambda t: t.rejection_s(vocabulary, draft_vocabulary, queries, sequences), amount)
         return None if softmax is None or tested is None else softmax + tested
 
-    def _timed(self, look: TableTime | None, amount: Work, precision: str, operation: Operation) -> OperatorTime:
+    def timed(self, look: TableTime | None, amount: Work, precision: str, operation: Operation) -> OperatorTime:
+        """A measured time on the projected device, or the roofline of ``amount`` where ``look`` is None."""
         if look is None:
             return self.roofline(amount, precision, operation)
         found = OperatorTime(look.seconds, look.measured.astype(np.float64), self.bound_of(amount, precision))
@@ -217,8 +229,28 @@ class Operators:
         """Matrix product of ``tokens`` rows with one weight matrix."""
         rows = np.asarray(tokens, dtype=np.float64)
         amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
-        look = self.tables.gemm_s(precision, rows, matrix.n, matrix.k) if self.tables else None
-        return self._timed(look, amount, precision, "gemm")
+        look = self._fastest(lambda tables: _product(tables, precision, rows, matrix), precision)
+        return self.timed(look, amount, precision, "gemm")
+
+    def _fastest(self, look: Callable[[OperatorTables], TableTime | None], precision: str) -> TableTime | None:
+        """What the engine's own tables hold, or where faster those of another engine of the device (not measured then).
+
+        Quantised products exist in several libraries that all engines link; a collection through one engine's default
+        backend says less of the engine than of that default. BF16 products are cuBLAS's everywhere.
+        """
+        own = None if self.tables is None else look(self.tables)
+        if precision == "bf16":
+            return own
+        for other in self.siblings:
+            found = look(other)
+            if found is None:
+                continue
+            if own is None:
+                own = found.scaled(1.0)
+                continue
+            faster = found.seconds < own.seconds
+            own = TableTime(np.where(faster, found.seconds, own.seconds), np.where(faster, False, own.measured))
+        return own
 
     def gemms(self, tokens: ArrayLike, matrices: list[Matrix], precision: str) -> OperatorTime:
         """Several products one after the other."""
@@ -247,7 +279,7 @@ class Operators:
         look = None
         if self.tables is not None:
             look = self.tables.decode_attention_s(heads, kv_heads, card.head_dim, kv_precision, batch, context)
-        return self._timed(look, amount, "bf16", "decode_attention")
+        return self.timed(look, amount, "bf16", "decode_attention")
 
     def prefill_attention(
         self, card: ModelCard, tensor_parallel: int, batch: ArrayLike, prompt_tokens: ArrayLike
@@ -263,69 +295,7 @@ class Operators:
             look = self.tables.prefill_attention_s(heads, kv_heads, head_dim, "bf16", b, p)
         elif self.tables is not None:
             look = self.tables.mla_prefill_kernel_s(heads, "bf16", b, p)
-        return self._timed(look, amount, "bf16", "prefill_attention")
-
-    def latent_projections(
-        self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, tokens: FloatArray
-    ) -> OperatorTime:
-        """Projections of one MLA block: the measured module at its least context, or its matrix products."""
-        matrices = work.attention_matrices(card, tensor_parallel)
-        look = self._latent_module(
-            card, tensor_parallel, precision, kv_precision, tokens, np.full_like(tokens, LATENT_BASE_CONTEXT)
-        )
-        if look is None:
-            return self.gemms(tokens, matrices, precision)
-        each = [work.gemm(tokens, m.n, m.k, BYTES_PER_ELEMENT[_rate(precision)]) for m in matrices]
-        amount = Work(np.sum([one.flops for one in each], axis=0), np.sum([one.bytes for one in each], axis=0))
-        return self._timed(look, amount, precision, "gemm")
-
-    def latent_prefill(
-        self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, tokens: FloatArray,
-        prompt_tokens: float,
-    ) -> OperatorTime | None:  # fmt: skip
-        """One MLA block, projections included, on ``tokens`` tokens of prompts of ``prompt_tokens``; None where no such
-        module was measured.
-
-        Part of a prompt takes what a prompt of that length takes, and computes its attention to half of the rest.
-        """
-        length = np.minimum(tokens, prompt_tokens)
-        batch, heads = np.maximum(tokens / prompt_tokens, 1.0), card.num_heads // tensor_parallel
-        look = None if self.tables is None else self.tables.mla_prefill_s(heads, precision, kv_precision, batch, length)
-        if look is None or card.mla is None:
-            return None
-        each = [work.gemm(tokens, m.n, m.k, 1.0) for m in work.attention_matrices(card, tensor_parallel)]
-        flops = np.sum([one.flops for one in each], axis=0)
-        module = self._timed(look, Work(flops, np.zeros_like(flops)), precision, "gemm")
-        width = (card.head_dim + card.mla.v_head_dim) / 2
-        earlier = work.causal_attention_flops(tokens * (prompt_tokens - length), heads, width)
-        return module + modelled(self.attention_compute_s(earlier), "compute")
-
-    def latent_attention(
-        self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, batch: FloatArray,
-        context: FloatArray,
-    ) -> OperatorTime:  # fmt: skip
-        """Absorbed attention over the latent cache: the measured module's time above that at its least context.
-
-        Engines of which only the kernel was measured take that.
-        """
-        amount = work.latent_attention(batch, context, card, tensor_parallel, BYTES_PER_ELEMENT[kv_precision])
-        layout = (card, tensor_parallel, precision, kv_precision)
-        look = self._latent_module(*layout, batch, context)
-        start = self._latent_module(*layout, batch, np.full_like(context, LATENT_BASE_CONTEXT))
-        if look is None or start is None:
-            heads = card.num_heads // tensor_parallel
-            kernel = self.tables.mla_decode_kernel_s(heads, kv_precision, batch, context) if self.tables else None
-            return self._timed(kernel, amount, "bf16", "decode_attention")
-        above = OperatorTime(np.maximum(look.seconds - start.seconds, 0.0), look.measured.astype(np.float64), "memory")
-        return self.transferred(above, amount, "bf16", "decode_attention")
-
-    def _latent_module(
-        self, card: ModelCard, tensor_parallel: int, precision: str, kv_precision: str, batch: FloatArray,
-        context: FloatArray,
-    ) -> TableTime | None:  # fmt: skip
-        if self.tables is None or card.mla is None:
-            return None
-        return self.tables.mla_decode_s(card.num_heads // tensor_parallel, precision, kv_precision, batch, context)
+        return self.timed(look, amount, "bf16", "prefill_attention")
 
     def experts(
         self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
@@ -339,7 +309,7 @@ class Operators:
         amount = work.grouped_experts(tokens, hidden, moe, *layout, BYTES_PER_ELEMENT[_rate(precision)])
         look = self._moe_lookup(tokens, hidden, moe, precision, layout, balance)
         if look is not None:
-            return self._timed(look, amount, precision, "moe")
+            return self.timed(look, amount, precision, "moe")
         # What a roofline misses (launches, tiles that are not full, routing skew) is much the same for layouts of like
         # work, so how far a neighbour is from its roofline says more of this one than the bare roofline does.
         for near_precision, near in _neighbours(precision, layout, moe.num_experts):
@@ -355,11 +325,33 @@ class Operators:
     def _moe_lookup(
         self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
     ) -> TableTime | None:
-        if self.tables is None:
-            return None
         shape = (precision, hidden, moe.expert_intermediate_size, moe.top_k, moe.num_experts, *layout)
-        found = (self.tables.moe_s(*shape, kind, tokens) for kind in dict.fromkeys((balance, "balanced")))
-        return next((look for look in found if look is not None), None)
+
+        def look(tables: OperatorTables) -> TableTime | None:
+            found = (tables.moe_s(*shape, kind, tokens) for kind in dict.fromkeys((balance, "balanced")))
+            return next((look for look in found if look is not None), None)
+
+        return self._fastest(look, precision)
+
+
+def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: Matrix) -> TableTime | None:
+    """A measured matrix product; FP8 less the search for the scales of its activations, with which it was measured.
+
+    Checkpoints with one scale per tensor hold those of the activations too.
+    """
+    look = tables.gemm_s(precision, rows, matrix.n, matrix.k)
+    search = tables.dynamic_scale_s(rows, matrix.k) if precision == "fp8" else None
+    if look is None or search is None:
+        return look
+    return TableTime(np.maximum(look.seconds - search.seconds, KERNEL_FLOOR_S), look.measured & search.measured)
+
+
+def beside(one: OperatorTime, other: OperatorTime) -> OperatorTime:
+    """Two operations at the same time: the longer of the two, where they do not get in each other's way."""
+    longer = one.seconds >= other.seconds
+    return OperatorTime(
+        np.where(longer, one.seconds, other.seconds), np.where(longer, one.measured, other.measured), one.bound
+    )
 
 
 def zero(like: ArrayLike) -> OperatorTime:

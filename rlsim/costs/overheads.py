@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rlsim.schema.engine import Engine
+from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 
 
 @dataclass(frozen=True)
 class HostOverheads:
-    """Scheduler and executor time of an engine iteration: a fixed part and one for each decoding sequence."""
+    """What tables of kernels do not hold of an engine iteration.
+
+    iteration_s, sequence_s: scheduler and executor, a fixed part and one for each decoding sequence of an attention
+    copy. overlap_s: of each kernel's measured time what a replayed graph hides. network_hop_s: see EngineParameters.
+    """
 
     iteration_s: float
     sequence_s: float
+    overlap_s: float = 0.0
+    network_hop_s: float = 0.0
+
+
+NO_HOST = HostOverheads(0.0, 0.0)
+"""Device time alone."""
+
+
+def engine_host(engine: Engine, fitted: EngineParameters) -> HostOverheads:
+    """Host and graph terms of a serving engine, as its release was measured; a stated key wins over a fitted value."""
+    family = fitted.family(engine.name)
+    return HostOverheads(
+        _stated(engine.host_iteration_s, family.host_s(engine.version)),
+        _stated(engine.host_sequence_s, family.sequence_s),
+        family.overlap_s,
+        fitted.network_hop_s,
+    )
 
 
 @dataclass(frozen=True)
@@ -30,12 +53,13 @@ class TrainingOverheads:
 class Overheads:
     """Host and framework costs; see GlobalParameters for the meaning of each. source: name of the fitted set.
 
+    engine: host and graph terms of the rollout engine.
+
     step_error: standard deviation of a time as a share of it, of the fit and of the measured tables together;
     tables_error: the part of the tables.
     """
 
-    host_iteration_s: float
-    host_sequence_s: float
+    engine: HostOverheads
     dense_efficiency: float
     moe_efficiency: float
     moe_host_layer_s: float
@@ -47,32 +71,39 @@ class Overheads:
     tables_error: float = 0.0
 
     @property
-    def host(self) -> HostOverheads:
-        """The engine's share of them."""
-        return HostOverheads(self.host_iteration_s, self.host_sequence_s)
-
-    @property
     def training(self) -> TrainingOverheads:
         """The trainer's share of them."""
         return TrainingOverheads(self.dense_efficiency, self.moe_efficiency, self.moe_host_layer_s)
 
 
-def overheads_of(scenario: Scenario, fitted: GlobalParameters, tables_error: float = 0.0) -> Overheads:
+def rollout_host(scenario: Scenario, fitted: GlobalParameters, engines: EngineParameters) -> HostOverheads:
+    """Host and graph terms of a rollout engine: those of serving, and what an RL framework's executor adds."""
+    engine, profile = scenario.engine, scenario.hardware
+    nodes = -(-engine.gpus_per_replica // int(profile.gpus_per_node))
+    in_process = engine.dispatch == "static" if engine.in_process is None else engine.in_process
+    added_s, added_sequence_s = fitted.host(
+        engine.name, engine.version, engine.gpus_per_replica, nodes, in_process, profile.host_cpu
+    )
+    served = engine_host(engine, engines)
+    return replace(
+        served,
+        iteration_s=_stated(engine.host_iteration_s, served.iteration_s + added_s),
+        sequence_s=_stated(engine.host_sequence_s, served.sequence_s + added_sequence_s),
+    )
+
+
+def overheads_of(
+    scenario: Scenario, fitted: GlobalParameters, engines: EngineParameters, tables_error: float = 0.0
+) -> Overheads:
     """Overheads of ``scenario``: a stated key wins over the fitted value.
 
     tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.borrowed.tables_error`).
     """
-    engine, trainer, loop, profile = scenario.engine, scenario.trainer, scenario.loop, scenario.hardware
-    nodes = -(-engine.gpus_per_replica // int(profile.gpus_per_node))
-    in_process = engine.dispatch == "static" if engine.in_process is None else engine.in_process
-    iteration_s, sequence_s = fitted.host(
-        engine.name, engine.version, engine.gpus_per_replica, nodes, in_process, profile.host_cpu
-    )
+    trainer, loop = scenario.trainer, scenario.loop
     framework = fitted.fsdp_efficiency if trainer.backend == "fsdp" else 1.0
     colocated = scenario.cluster.colocated
     return Overheads(
-        host_iteration_s=_stated(engine.host_iteration_s, iteration_s),
-        host_sequence_s=_stated(engine.host_sequence_s, sequence_s),
+        engine=rollout_host(scenario, fitted, engines),
         dense_efficiency=_stated(trainer.device_efficiency, fitted.dense_efficiency * framework),
         moe_efficiency=_stated(
             trainer.moe_device_efficiency, _stated(trainer.device_efficiency, fitted.moe_efficiency * framework)

@@ -1,16 +1,19 @@
-"""Global parameters by name or path: ``calibration/parameters/NAME.yaml``."""
+"""Fitted parameters by name or path: ``calibration/parameters/NAME.yaml`` and ``calibration/engines/NAME.yaml``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
+from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.messages import read_record
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 
 DEFAULT = "nemo_rl"
 """Fit to the published steps of NeMo-RL."""
+DEFAULT_ENGINES = "serving"
+"""Fit to measured iterations of serving engines."""
 
 
 def load_parameters(name_or_path: str | None = None, base: Path | None = None) -> GlobalParameters:
@@ -28,3 +31,20 @@ def load_parameters(name_or_path: str | None = None, base: Path | None = None) -
 def parameters_of(scenario: Scenario) -> GlobalParameters:
     """Global parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
     return scenario.simulation.parameters or load_parameters()
+
+
+def load_engine_parameters(name_or_path: str | None = None, base: Path | None = None) -> EngineParameters:
+    """Engine parameters called ``name_or_path`` (default: the fit to measured iterations), or from a file of that path.
+
+    base: folder from which a relative path counts. Raises InputError naming what there is, or the key that is wrong.
+    """
+    name = name_or_path or DEFAULT_ENGINES
+    path = as_path(name, YAML_SUFFIXES, base) or find_entry(
+        name, catalogue("calibration", "engines"), "engine parameters", "; or give the path of a .yaml file"
+    )
+    return read_record(path, EngineParameters)
+
+
+def engine_parameters_of(scenario: Scenario) -> EngineParameters:
+    """Engine parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
+    return scenario.simulation.engine_parameters or load_engine_parameters()

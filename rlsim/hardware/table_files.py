@@ -66,6 +66,15 @@ MOE = TableLayout(
     ("tokens",),
     (1.0,),
 )
+QUANTIZE = TableLayout("quantize", ("op",), ("k", "m"), (1.0, 1.0))
+"""FP8 scaling of activations: dynamic_scale is what a scale of each token adds to one that is known beforehand."""
+EXPERT_EXCHANGE = TableLayout(
+    "expert_exchange",
+    ("transport", "phase", "precision", "hidden", "top_k", "experts", "num_gpus"),
+    ("tokens",),
+    (1.0,),
+)
+"""Tokens to the GPUs of their experts and back (phase dispatch, which prepares as well, or combine); tokens per GPU."""
 ALL_REDUCE = TableLayout("all_reduce", ("mode", "num_gpus"), ("message_bytes",), (1.0,))
 COLLECTIVES = TableLayout("collectives", ("op", "num_gpus"), ("message_bytes",), (1.0,))
 VERIFY_ATTENTION = TableLayout(
@@ -82,7 +91,7 @@ REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queri
 """Acceptance test and residual draw; queries is k+1."""
 LAYOUTS = (
     GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
-    ALL_REDUCE, COLLECTIVES, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
+    QUANTIZE, EXPERT_EXCHANGE, ALL_REDUCE, COLLECTIVES, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
 )  # fmt: skip
 
 

@@ -97,6 +97,34 @@ class OperatorTables:
         grid = table.grid((precision,), table.grid((other,)) if other else None)
         return grid.lookup(n, k, m) if grid else None
 
+    def dynamic_scale_s(self, m: ArrayLike, k: int) -> TableTime | None:
+        """What finding the FP8 scales of m x k activations adds to a product whose scales are known beforehand."""
+        grid = self._table(files.QUANTIZE).grid(("dynamic_scale",))
+        return grid.lookup(k, m) if grid else None
+
+    def expert_exchange_s(
+        self, phase: str, precision: str, hidden: int, num_gpus: int, tokens: ArrayLike
+    ) -> TableTime | None:
+        """One phase (prepare, dispatch or combine) of an all-to-all of TensorRT-LLM around experts over NVLink.
+
+        tokens: of one GPU. Takes the faster of the measured transports; a precision, a width or a number of GPUs that
+        was not measured takes the nearest and counts as not measured.
+        """
+        table = self._table(files.EXPERT_EXCHANGE)
+        keys = [key for key in table.rows if key[1] == phase]
+        if not keys:
+            return None
+        precisions = (precision, "fp8" if precision == "fp8_block" else "bf16", "bf16", "nvfp4")
+        near = min(
+            keys,
+            key=lambda k: (precisions.index(str(k[2])) if k[2] in precisions else 9, _far(k[6:], (num_gpus,))),
+        )
+        same = [key for key in keys if key[2:] == near[2:]]
+        found = [grid.lookup(tokens) for key in same if (grid := table.grid(key)) is not None]
+        fastest = min(found, key=lambda look: float(np.sum(look.seconds)))
+        exact = near[2] == precision and near[3] == hidden and near[6] == num_gpus
+        return fastest if exact else fastest.scaled(max(1.0, hidden / float(near[3])))
+
     def decode_attention_s(
         self, heads: int, kv_heads: int, head_dim: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
     ) -> TableTime | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import parameters_of
+from rlsim.hardware.parameters import engine_parameters_of, parameters_of
 from rlsim.planning.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
@@ -82,18 +82,18 @@ def _factor(key: str, value: float, factor: float, reason: str) -> UncertainInpu
 
 def _efficiencies(scenario: Scenario) -> Mapping[str, float]:
     """Efficiencies of training in effect, by the key that states each."""
-    now = overheads_of(scenario, parameters_of(scenario))
+    now = overheads_of(scenario, parameters_of(scenario), engine_parameters_of(scenario))
     out = {"trainer.device_efficiency": now.dense_efficiency}
     return out if scenario.model.moe is None else {**out, "trainer.moe_device_efficiency": now.moe_efficiency}
 
 
 def _host(scenario: Scenario) -> list[UncertainInput]:
     """Host times and efficiencies that no operator table holds, around the values in effect."""
-    now = overheads_of(scenario, parameters_of(scenario))
+    now = overheads_of(scenario, parameters_of(scenario), engine_parameters_of(scenario))
     moe = scenario.model.moe is not None
     out = [
-        _factor("engine.host_iteration_s", now.host_iteration_s, HOST_FACTOR, "host work per iteration"),
-        _factor("engine.host_sequence_s", now.host_sequence_s, HOST_FACTOR, "host work per sequence"),
+        _factor("engine.host_iteration_s", now.engine.iteration_s, HOST_FACTOR, "host work per iteration"),
+        _factor("engine.host_sequence_s", now.engine.sequence_s, HOST_FACTOR, "host work per sequence"),
         _factor("loop.driver_sample_s", scenario.loop.driver_sample_s, HOST_FACTOR, "driver work per sample"),
         _factor("loop.refit_tensor_s", now.refit_tensor_s, HOST_FACTOR, "host time per weight tensor of a refit"),
         _factor("loop.refit_fixed_s", now.refit_fixed_s, HOST_FACTOR, "fixed time of a refit"),

@@ -9,14 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from rlsim.errors import shortened
 from rlsim.schema.base import Strict
-
-DEFAULT_CAPTURED_TOKENS = 512
-"""Upper end of the sizes that vLLM captures by default."""
+from rlsim.schema.model import ModelCard
 
 RELEASE = re.compile(r"v?\d+(\.\d+){0,3}([-.+]?[a-z0-9]+)*", re.ASCII | re.IGNORECASE)
 """A release as packages number them: 0.17.1, v0.11.0rc2, 0.20.0.post1, 0.18.1+cu128."""
 
-Precision = Literal["bf16", "fp8", "nvfp4"]
+Precision = Literal["bf16", "fp8", "fp8_block", "nvfp4"]
 
 
 class Engine(Strict):
@@ -47,7 +45,12 @@ class Engine(Strict):
     attention_data_parallel: int = Field(
         default=1, ge=1, le=1024, description="Attention copies within one replica (MoE with data-parallel attention)."
     )
-    weight_precision: Precision = Field(default="bf16", description="Precision of weights and matrix products.")
+    weight_precision: Precision = Field(
+        default="bf16",
+        description="Precision of weights and matrix products. "
+        "fp8: one scale per tensor, known beforehand; fp8_block: a scale for each 128 x 128 block, as DeepSeek and "
+        "Qwen publish their FP8 checkpoints.",
+    )
     kv_precision: Literal["bf16", "fp8"] = Field(default="bf16", description="Precision of the KV cache.")
     max_running_sequences: int = Field(
         default=1024, ge=1, le=65536, description="Sequences decoded at once per replica."
@@ -64,7 +67,7 @@ class Engine(Strict):
         ge=1,
         le=65536,
         description="Largest captured batch in tokens; larger iterations launch every kernel from the host. "
-        "Default as in vLLM: the smaller of 512 and twice max_running_sequences.",
+        "Default: as the engine's release captures, see docs/model.md.",
     )
     prefix_caching: bool = Field(default=True, description="Samples of one prompt on one replica share its prefill.")
     chunked_prefill: bool = Field(
@@ -98,15 +101,18 @@ class Engine(Strict):
         default=False, description="Overlap host work with the device: the iteration takes the longer of the two."
     )
 
+    def attention_precision(self, card: ModelCard) -> str:
+        """Precision of the attention projections of ``card``.
+
+        NVFP4 checkpoints of models with latent attention keep theirs in BF16 (nvidia/DeepSeek-R1-0528-NVFP4 and
+        Kimi-K2.5-NVFP4, hf_quant_config.json: self_attn is excluded).
+        """
+        return "bf16" if self.weight_precision == "nvfp4" and card.mla is not None else self.weight_precision
+
     @property
     def gpus_per_replica(self) -> int:
         """GPUs of one data-parallel replica."""
         return self.tensor_parallel * self.pipeline_parallel
-
-    @property
-    def largest_graph_tokens(self) -> int:
-        """Largest captured batch in tokens."""
-        return self.max_captured_tokens or min(DEFAULT_CAPTURED_TOKENS, 2 * self.max_running_sequences)
 
     @model_validator(mode="after")
     def _layout(self) -> Engine:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Strict
+from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
 
 
@@ -111,6 +112,11 @@ class Simulation(Strict):
     parameters: GlobalParameters | None = Field(
         default=None,
         description="Global parameters: a name of calibration/parameters, a path, or inline; default the NeMo-RL fit.",
+    )
+    engine_parameters: EngineParameters | None = Field(
+        default=None,
+        description="Host and graph terms of engines: a name of calibration/engines, a path, or inline; "
+        "default the fit to measured iterations.",
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
     replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")

@@ -67,6 +67,9 @@ class ModelCard(Strict):
     vocab_size: Annotated[PositiveInt, Field(description="Rows of the embedding and of the LM head.")]
     tied_embeddings: Annotated[bool, Field(description="Whether the LM head reuses the embedding.")] = False
     qk_norm: Annotated[bool, Field(description="Whether queries and keys are normalised per head.")] = False
+    qk_norm_over_heads: Annotated[
+        bool, Field(description="Whether that norm runs over all heads of a layer together (MiniMax-M2).")
+    ] = False
     attention_bias: Annotated[bool, Field(description="Whether the Q, K and V projections carry a bias.")] = False
     moe: Annotated[MoECard | None, Field(description="Experts; null for a dense model.")] = None
     mla: Annotated[MLACard | None, Field(description="Latent attention; null for grouped-query attention.")] = None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from pydantic import Field
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
+from rlsim.schema.engine_parameters import version_order
 
 
 class EngineHost(Strict):
-    """Host overhead of one engine release."""
+    """Host overhead that an RL framework adds to one engine release: its executor and its handling of requests."""
 
     engine: str = Field(min_length=1, description="Engine.")
     version: str = Field(min_length=1, description="Release.")
-    iteration_s: NonNegativeFloat = Field(description="Host time per iteration of a single-GPU engine on an x86 host.")
+    iteration_s: NonNegativeFloat = Field(description="Added host time per iteration of a single-GPU engine, x86 host.")
 
 
 class FitRecord(Strict):
@@ -96,8 +96,8 @@ class GlobalParameters(Strict):
         if version is None:
             return releases[-1]
         return max(
-            (host for host in releases if _order(host.version) <= _order(version)),
-            key=lambda host: _order(host.version),
+            (host for host in releases if version_order(host.version) <= version_order(version)),
+            key=lambda host: version_order(host.version),
             default=releases[0],
         )
 
@@ -119,8 +119,3 @@ class GlobalParameters(Strict):
         """Host time relative to x86; 1 for processors without a fit."""
         words = host_cpu.lower()
         return next((factor for name, factor in self.host_cpu_factors.items() if name.lower() in words), 1.0)
-
-
-def _order(version: str) -> list[int]:
-    """Numbers of a release, for comparing two of them."""
-    return [int(number) for number in re.findall(r"\d+", version)]

@@ -1,0 +1,99 @@
+"""What no operator table holds of an engine: by family and release, fitted to measured iterations."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from rlsim.schema.base import Fraction01, NonNegativeFloat, Strict
+
+EngineName = Literal["vllm", "sglang", "trtllm"]
+
+
+def version_order(version: str) -> list[int]:
+    """Numbers of a release, for comparing two of them.
+
+    >>> version_order("0.5.10.post1") > version_order("0.5.9")
+    True
+    """
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+class ReleaseHost(Strict):
+    """Host time of one release, drawn towards that of its family the fewer rows there are."""
+
+    version: str = Field(min_length=1, description="Release, without its corrections.")
+    iteration_s: NonNegativeFloat = Field(description="Host time per iteration that the device waits for.")
+    rows: int = Field(ge=1, description="Measured iterations of this release.")
+
+
+class EngineFamily(Strict):
+    """One engine over its releases."""
+
+    engine: EngineName = Field(description="Engine.")
+    rows: int = Field(ge=0, description="Measured iterations behind the values.")
+    overlap_s: NonNegativeFloat = Field(
+        description="Of each kernel's measured time, what overlaps with its neighbours in a replayed graph: start and "
+        "end, which a measurement of one kernel holds and a chain of them hides."
+    )
+    iteration_s: NonNegativeFloat = Field(
+        description="Host time per iteration that the device waits for, of a release without measurements."
+    )
+    sequence_s: NonNegativeFloat = Field(description="The same per running sequence of one attention copy.")
+    releases: tuple[ReleaseHost, ...] = Field(default=(), description="Releases that were measured, oldest first.")
+    error: Fraction01 = Field(
+        description="Standard deviation of ln(predicted / measured) of iterations on pairs of GPU and engine that were "
+        "left out of the fit."
+    )
+
+    def measured_release(self, version: str | None) -> ReleaseHost | None:
+        """The newest measured release that is not newer than ``version``, the oldest where all are newer.
+
+        None for no version, or where none was measured.
+        """
+        if version is None or not self.releases:
+            return None
+        older = [one for one in self.releases if version_order(one.version) <= version_order(version)]
+        oldest = min(self.releases, key=lambda one: version_order(one.version))
+        return max(older, key=lambda one: version_order(one.version), default=oldest)
+
+    def host_s(self, version: str | None) -> float:
+        """Host seconds per iteration of the measured release nearest to ``version``, or of the family without one."""
+        release = self.measured_release(version)
+        return self.iteration_s if release is None else release.iteration_s
+
+
+class IterationFit(Strict):
+    """How the parameters came about and how well they do; errors as shares of the measured time."""
+
+    command: str = Field(description="Command that makes this file anew.")
+    rows: int = Field(ge=0, description="Measured iterations used.")
+    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of the table of iterations.")
+    median_error: NonNegativeFloat = Field(description="Median absolute error on the rows used.")
+    p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
+    held_out_median_error: NonNegativeFloat = Field(
+        description="Median absolute error on pairs of GPU and engine, each left out of the fit in turn."
+    )
+
+
+class EngineParameters(Strict):
+    """Engine families and what several nodes cost them."""
+
+    name: str = Field(min_length=1, description="Name of the set.")
+    description: str = Field(description="What it was fitted to.")
+    fit: IterationFit
+    network_hop_s: NonNegativeFloat = Field(
+        description="Time of one hop of an engine's collective between nodes beyond the latency of the link: NCCL's "
+        "proxy and its synchronisation with the device."
+    )
+    families: tuple[EngineFamily, ...] = Field(min_length=1, description="Engines.")
+
+    def __hash__(self) -> int:
+        """Equal sets have equal names and families."""
+        return hash((self.name, self.network_hop_s, self.families))
+
+    def family(self, engine: str) -> EngineFamily:
+        """Parameters of ``engine``. Raises KeyError for one that the set does not hold."""
+        return next(one for one in self.families if one.engine == engine)
