@@ -92,7 +92,8 @@ def kind_of(columns: Sequence[str], table: str = "table") -> Kind:
 def _lacking(kind: Kind, columns: Sequence[str]) -> str:
     missing = COLUMNS[kind].missing(columns)
     named = [" or ".join(entry) if len(entry) > 1 else with_hint(entry[0], columns) for entry in missing]
-    return f"column {shortened(', '.join(named), 300)} {'is' if len(missing) == 1 else 'are'} missing"
+    listed = shortened(", ".join(named), 300)
+    return f"column {listed} is missing" if len(missing) == 1 else f"columns {listed} are missing"
 
 
 def validate_table(
