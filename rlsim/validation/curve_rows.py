@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.optimize import least_squares
 
-from rlsim.errors import RlsimError
+from rlsim.errors import RlsimError, shortened
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, Names, measured_value
 from rlsim.validation.rows import SkippedRow, number
 from rlsim.validation.table import TableRow
@@ -41,7 +41,7 @@ def validate_curves(
         row = MeasuredRow(
             names.of(record),
             cells.get("curve_kind", ""),
-            cells.get("unit", "") or "1",
+            shortened(cells.get("unit", "") or "1", 12),
             measured_value(cells, ["y"]),
             details={name: cells.get(name, "") for name in ("series", "x_name", "y_name")},
         )
@@ -58,9 +58,15 @@ def validate_curves(
         rows.append(row)
     done = sum(row.skipped is not None for row in rows)
     for points in series.values():
-        for place, drafted, _ in points:
-            others = [(k, length) for other, k, length in points if other != place]
-            rows[place] = _predicted(rows[place], drafted, others)
+        sums: dict[int, tuple[int, float]] = {}
+        for _, drafted, length in points:
+            count, total = sums.get(drafted, (0, 0.0))
+            sums[drafted] = (count + 1, total + length)
+        for place, drafted, length in points:
+            count, total = sums[drafted]
+            others = {**sums, drafted: (count - 1, total - length)}
+            means = [(k, total / count) for k, (count, total) in others.items() if count]
+            rows[place] = _predicted(rows[place], drafted, means)
             done += 1
             if progress is not None:
                 progress(done, len(records))
@@ -68,8 +74,8 @@ def validate_curves(
 
 
 def _predicted(row: MeasuredRow, drafted: int, others: Sequence[tuple[int, float]]) -> MeasuredRow:
-    if len({k for k, _ in others}) < LEAST_OTHERS:
-        return row.skip(f"its series has fewer than {LEAST_OTHERS} other points to fit the process to")
+    if len(others) < LEAST_OTHERS:
+        return row.skip(f"its series has fewer than {LEAST_OTHERS} other draft lengths to fit the process to")
     (first, decay), deviation = fitted_process(others)
     return row.predict(_length(first, decay, drafted), deviation, first_acceptance=first, acceptance_decay=decay)
 

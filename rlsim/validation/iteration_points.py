@@ -30,6 +30,8 @@ LEAST_SEQUENCES = 256
 """Sequences that a prepared table holds at least, so that rows of one engine share one whatever their load."""
 MOST_SEQUENCES, MOST_CONTEXT_TOKENS, MOST_DRAFTED = 16_384, 1_048_576, 32
 """Largest point that is simulated."""
+MOST_LOOP_TOKENS = 2**30
+"""Prompt tokens that wait at once at most in a closed loop; its simulation prefills a few times as many."""
 TRAINING_GPUS = 64
 """Trainer that a scenario needs beside its engine; nothing of it is priced here."""
 
@@ -96,6 +98,8 @@ def engine_setup(cells: Mapping[str, str], load: Load) -> EngineSetup:
     longest = load.prompt_tokens + load.response_tokens
     if max(load.batch, load.concurrency) > MOST_SEQUENCES or longest > MOST_CONTEXT_TOKENS:
         raise SkippedRow(f"more than {MOST_SEQUENCES:,} sequences or {MOST_CONTEXT_TOKENS:,} tokens of context")
+    if load.concurrency * load.prompt_tokens > MOST_LOOP_TOKENS:
+        raise SkippedRow(f"more than {MOST_LOOP_TOKENS:,} prompt tokens at once")
     return EngineSetup(
         model=model_card_name(cells["model"]),
         device=device_profile_name(cells["gpu"]),

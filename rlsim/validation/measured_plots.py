@@ -91,7 +91,7 @@ def by_batch(found: MeasuredTable, path: Path) -> None:
             wspace=0.08, hspace=0.34,
         )  # fmt: skip
         for axes, (name, rows) in zip(grid.flat, kept.items(), strict=False):
-            _panel(axes, " on ".join(name), rows, models)
+            _panel(axes, shortened(" on ".join(name), 36), rows, models)
         for axes in list(grid.flat)[len(kept) :]:
             axes.set_visible(False)
         _model_key(figure, models)

@@ -76,6 +76,15 @@ def parallel_sizes(text: str) -> dict[str, int]:
     return {name.lower(): max(1, int(size)) for name, size in _SIZES.findall(text.replace("_", " "))}
 
 
+def _sizes(cells: Mapping[str, str], side: str) -> dict[str, int]:
+    """Parallel sizes of one side (train or gen): from its text, or from a column of each."""
+    found = parallel_sizes(cells.get(f"{side}_parallelism", "") or cells.get(f"{side}_layout", ""))
+    for name in ("tp", "pp", "cp", "ep"):
+        if cells.get(f"{side}_{name}", ""):
+            found[name] = _whole(cells, f"{side}_{name}")
+    return found
+
+
 def _document(cells: Mapping[str, str]) -> dict[str, object]:
     placement = cells.get("placement", "").lower()
     for words, reason in (
@@ -86,12 +95,12 @@ def _document(cells: Mapping[str, str]) -> dict[str, object]:
         if words in placement:
             raise SkippedRow(f"{reason}: not modelled")
     kind = algorithm(cells["method"])
-    training = parallel_sizes(cells.get("train_parallelism", "") or cells.get("train_layout", ""))
-    engine = parallel_sizes(cells.get("gen_parallelism", "") or cells.get("gen_layout", ""))
+    training, engine = _sizes(cells, "train"), _sizes(cells, "gen")
     if kind == "reshard" and "tp" not in engine:
         raise SkippedRow("tensor parallel size of the engine is not given")
     train_gpus, gen_gpus = (_whole(cells, name) for name in ("train_gpus", "gen_gpus"))
-    sharded = "fsdp" in f"{cells.get('train_parallelism', '')} {cells.get('framework', '')}".lower()
+    told = (cells.get(name, "") for name in ("train_parallelism", "train_layout", "framework", "backend"))
+    sharded = "fsdp" in " ".join(told).lower()
     return {
         "name": "transfer",
         "model": load_card(model_card_name(cells["model"])),

@@ -116,6 +116,15 @@ def test_transfers_beside_the_cost_model(tmp_path: Path) -> None:
     assert second.predicted > first.predicted
     assert third.skipped == "tensor parallel size of the engine is not given"
     assert found.rows[0].group == "NeMo-RL, NCCL-Reshard"
+    columns = {
+        **TRANSFER,
+        "gen_parallelism": "",
+        "train_parallelism": "",
+        "gen_tp": "8",
+        "train_ep": "8",
+        "train_pp": "2",
+    }
+    assert validated(tmp_path, columns).rows[0].predicted == first.predicted
 
 
 @pytest.mark.parametrize("placement", ["colocated sync", "receive only", "colocated (host memory to GPU)"])
@@ -182,7 +191,7 @@ def test_a_point_is_predicted_from_the_others_of_its_series(tmp_path: Path) -> N
         assert row.predicted == pytest.approx(length, rel=1e-3)
         assert row.covered
     assert {row.skipped for row in found.rows[5:7]} == {
-        "its series has fewer than 2 other points to fit the process to"
+        "its series has fewer than 2 other draft lengths to fit the process to"
     }
     assert found.rows[7].skipped == "nothing of rlsim predicts this yet"
     # What a point says of itself does not reach its own prediction.

@@ -116,6 +116,8 @@ def test_formats_and_expert_parallel_of_an_engine() -> None:
         ({"dp_attention": "1", "decode_gpus_per_engine": "8", "attn_dp": "2"}, "attn_dp 2 contradicts"),
         ({"osl": "x"}, "osl is not a number"),
         ({"isl": "2e9"}, "tokens of context"),
+        ({"isl": "1e300", "osl": "1e308"}, "tokens of context"),
+        ({"isl": "1e6", "decode_batch_per_engine": "9000"}, "prompt tokens at once"),
         ({"random_range_ratio": "1.5"}, "random_range_ratio"),
         ({"flag": "far_above_floor"}, "flag far_above_floor"),
         ({"tpot_ms": ""}, "neither decode_step_ms_est nor tpot_ms"),
