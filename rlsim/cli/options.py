@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rlsim.validation.kind import Kind
+
 ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a bundled one's name.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, or a path.")]
 SetOption = Annotated[
@@ -102,8 +104,14 @@ DrawsOption = Annotated[
 ]
 
 TableArgument = Annotated[
-    Path | None, typer.Argument(metavar="TABLE.csv", help="Measured steps, one per row.", show_default=False)
+    Path | None,
+    typer.Argument(
+        metavar="TABLE.csv", help="Measured steps, iterations, transfers..., one per row.", show_default=False
+    ),
 ]
+
+
+KindOption = Annotated[Kind | None, typer.Option("--kind", help="What TABLE.csv holds; default by its columns.")]
 PublishedOption = Annotated[bool, typer.Option("--published", help="All published tables that come with rlsim.")]
 IterationsOption = Annotated[
     list[Path] | None,

@@ -12,11 +12,13 @@ from rlsim.outputs import staged_folder
 from rlsim.progress import ProgressLine
 
 if TYPE_CHECKING:
+    from rlsim.validation.measured import MeasuredTable
     from rlsim.validation.validate import Validation
 
 
 def validate(
     table: o.TableArgument = None,
+    kind: o.KindOption = None,
     published: o.PublishedOption = False,
     sweep: o.IterationsOption = None,
     as_json: o.JsonOption = False,
@@ -28,32 +30,44 @@ def validate(
 ) -> None:
     """Predicted beside measured, row by row.
 
-    TABLE.csv needs id, model, gpu, num_gpus, on_off_policy, prompts_per_step, generations_per_prompt, max_seq_len,
-    avg_seq_len, total_step_time_s and the parallel sizes (gen_tp, train_tp, train_pp...). Rows that cannot be
-    simulated are listed with the reason. --out DIR writes validation.json, rows.csv, scatter.png, waterfall.png.
+    TABLE.csv is recognised by its columns. Steps: id, model, gpu, num_gpus, on_off_policy, prompts_per_step,
+    generations_per_prompt, max_seq_len, avg_seq_len, total_step_time_s and the parallel sizes (gen_tp, train_tp,
+    train_pp...). Engine iterations, training steps, weight transfers, phases and curves: columns in docs/contracts.md.
+    Only the half that was measured is simulated. Rows that cannot be are told with the reason. --out DIR writes
+    validation.json, rows.csv and pictures.
     """
     if sum([table is not None, published, bool(sweep) and not published]) != 1:
         raise InputError("validate needs one of: TABLE.csv, --published, --sweep FILE (see rlsim validate --help)")
     if not published and (write_accuracy is not None or date is not None):
         raise InputError("--write-accuracy and --date belong to --published")
+    if kind is not None and table is None:
+        raise InputError("--kind belongs to TABLE.csv")
     if table is not None:
-        print_answer(_table(table, as_json, out, seed, replications))
+        print_answer(_table(table, kind, as_json, out, seed, replications))
     elif published:
         print_answer(_published(as_json, out, write_accuracy, seed, replications, date, sweep or []))
     else:
         print_answer(_sweeps(sweep or [], as_json))
 
 
-def _table(table: Path, as_json: bool, out: Path | None, seed: int, replications: int) -> str:
+def _table(table: Path, kind: str | None, as_json: bool, out: Path | None, seed: int, replications: int) -> str:
+    from rlsim.validation.kinds import validate_table
+    from rlsim.validation.measured import MeasuredTable
+    from rlsim.validation.measured_text import render_measured
     from rlsim.validation.text import render
-    from rlsim.validation.validate import validate
 
     with ProgressLine("rows") as progress:
-        result = validate(table, progress.reach, seed, replications)
+        result = validate_table(table, kind, progress.reach, seed, replications)
     if out is not None:
         with staged_folder(out) as folder:
-            write_files(result, folder)
-    return result.to_json() if as_json else render(result, terminal_style())
+            if isinstance(result, MeasuredTable):
+                write_measured(result, folder)
+            else:
+                write_files(result, folder)
+    if as_json:
+        return result.to_json()
+    style = terminal_style()
+    return render_measured(result, style) if isinstance(result, MeasuredTable) else render(result, style)
 
 
 def _published(
@@ -103,3 +117,17 @@ def write_files(result: Validation, folder: Path) -> list[Path]:
     scatter(result, folder / "scatter.png")
     waterfall(result, folder / "waterfall.png")
     return [folder / name for name in ("validation.json", "rows.csv", "scatter.png", "waterfall.png")]
+
+
+def write_measured(result: MeasuredTable, folder: Path) -> list[Path]:
+    """Write validation.json, rows.csv, scatter.png and, of iterations, by_batch.png into the existing ``folder``."""
+    from rlsim.validation.measured_plots import by_batch, measured_scatter
+
+    (folder / "validation.json").write_text(result.to_json(), encoding="utf-8")
+    (folder / "rows.csv").write_text(result.to_csv(), encoding="utf-8")
+    measured_scatter(result, folder / "scatter.png")
+    written = ["validation.json", "rows.csv", "scatter.png"]
+    if result.kind == "iterations" and result.scored:
+        by_batch(result, folder / "by_batch.png")
+        written.append("by_batch.png")
+    return [folder / name for name in written]

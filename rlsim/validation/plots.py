@@ -32,7 +32,7 @@ def scatter(validation: Validation, path: Path) -> None:
     with picture_style():
         figure = Figure(figsize=(8.6, 7.0), dpi=DPI, facecolor="white")
         axes = figure.add_axes((0.09, 0.085, 0.64, 0.80))
-        _heading(figure, "Measured and predicted step time", _subtitle(validation))
+        heading(figure, "Measured and predicted step time", _subtitle(validation))
         if rows:
             _points(axes, rows)
         else:
@@ -60,11 +60,12 @@ def _points(axes: Axes, rows: Sequence[RowResult]) -> None:
     axes.plot(ends, ends, color=GREY, linewidth=1.0, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, seconds", ylabel="predicted, seconds")
     axes.set_aspect("equal")
-    _seconds_ticks(axes, ends)
+    decimal_ticks(axes, ends)
     _scatter_key(axes, models, devices)
 
 
-def _seconds_ticks(axes: Axes, ends: np.typing.NDArray[np.float64]) -> None:
+def decimal_ticks(axes: Axes, ends: np.typing.NDArray[np.float64]) -> None:
+    """Plain numbers at 1, 2 and 5 of each decade of two logarithmic axes that run between ``ends``."""
     ticks = [t for t in _TICKS if ends[0] <= t <= ends[1]]
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(FixedLocator(ticks))
@@ -90,7 +91,7 @@ def waterfall(validation: Validation, path: Path) -> None:
     total = 1.0 + sum(heights) + (1.55 if split else 0.7)
     with picture_style():
         figure = Figure(figsize=(10.0, total), dpi=DPI, facecolor="white")
-        _heading(figure, "Error of the predicted step time", _subtitle(validation))
+        heading(figure, "Error of the predicted step time", _subtitle(validation))
         top = 1 - 1.0 / total - heights[0] / total
         _bars(figure.add_axes((0.40, top, 0.56, heights[0] / total)), sorted(rows, key=lambda r: r.error_pct or 0.0))
         if split:
@@ -168,7 +169,8 @@ def _subtitle(validation: Validation) -> str:
     )
 
 
-def _heading(figure: Figure, title: str, subtitle: str) -> None:
+def heading(figure: Figure, title: str, subtitle: str) -> None:
+    """Title and subtitle at the top left of a picture."""
     height = figure.get_size_inches()[1]
     figure.text(0.02, 1 - 0.20 / height, title, fontsize=13, fontweight="bold", va="top")
     figure.text(0.02, 1 - 0.50 / height, subtitle, fontsize=9.5, color=GREY, va="top")

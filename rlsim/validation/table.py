@@ -41,6 +41,18 @@ def read_table(path: Path, needed: Sequence[str]) -> list[TableRow]:
     return list(_records(io.StringIO(text, newline=""), shown_path(path), needed))
 
 
+def read_columns(path: Path) -> list[str]:
+    """Names of the columns of a UTF-8 CSV, in order; raises InputError as :func:`read_table` does."""
+    text = read_text(path, TABLE_BYTES)
+    try:
+        header = next(csv.reader(_short_lines(io.StringIO(text, newline=""), shown_path(path)), strict=True), [])
+    except csv.Error as error:
+        raise InputError(f"{shown_path(path)}: line 1: not CSV ({error})") from error
+    columns = [name.strip() for name in header]
+    _check_header(columns, shown_path(path), ())
+    return columns
+
+
 def _records(file: IO[str], path: str, needed: Sequence[str]) -> Iterator[TableRow]:
     reader = csv.reader(_short_lines(file, path), strict=True)
     try:
@@ -72,17 +84,18 @@ def _short_lines(file: IO[str], path: str) -> Iterator[str]:
 
 def _check_header(header: Sequence[str], path: str, needed: Sequence[str]) -> None:
     if not any(header):
-        raise InputError(f"{path}: is empty; a header line with {', '.join(needed)} is needed")
+        raise InputError(f"{path}: is empty; a header line with {', '.join(needed) or 'column names'} is needed")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise InputError(f"{path}: column {shortened(', '.join(twice))} appears more than once")
     missing = [name for name in needed if name not in header]
     if missing:
         others = [name for name in header if name not in needed]
-        raise InputError(f"{path}: column {', '.join(_with_hint(name, others) for name in missing)} is missing")
+        raise InputError(f"{path}: column {', '.join(with_hint(name, others) for name in missing)} is missing")
 
 
-def _with_hint(name: str, header: Sequence[str]) -> str:
+def with_hint(name: str, header: Sequence[str]) -> str:
+    """A missing column, with the column of the table that it may have been meant by."""
     near = get_close_matches(name, header, n=1, cutoff=0.75)
     return f"{name} (there is '{shortened(near[0])}')" if near else name
 

@@ -8,6 +8,7 @@ from rlsim.errors import shortened
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import Cell, table
+from rlsim.validation.measured_text import score_table
 from rlsim.validation.validate import RowResult, Validation
 
 SHOWN_PHASES = {
@@ -31,6 +32,8 @@ def render(validation: Validation, style: Style = DEFAULT_STYLE, widest_rows: in
     parts = [_rows(scored, style), _predicted_phases(scored, style)] if scored else []
     if any(published_phases(row) for row in scored):
         parts.append(_phases(scored, style))
+    if len(validation.groups) > 1:
+        parts.append(score_table("Steps by group", validation.groups, style))
     left_out = [(_name(row), shortened(row.skipped, 200)) for row in validation.rows if row.skipped]
     if left_out:
         parts.append([style.bold("Skipped"), *table(("", ""), left_out[:widest_rows], style, "<")])

@@ -16,6 +16,7 @@ from rlsim.projection import project
 from rlsim.results import PHASES, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import NEEDED, SkippedRow, number, scenario_of
+from rlsim.validation.scores import Score, scores_by_group, short
 from rlsim.validation.table import TableRow, read_table, write_table
 
 if TYPE_CHECKING:
@@ -60,6 +61,21 @@ class RowResult:
     phases: Mapping[str, PhaseError] | None = None
 
     @property
+    def group(self) -> str:
+        """What the row is scored together with: model, device and mode."""
+        return ", ".join(name for name in (self.model.split("/")[-1], self.device, self.mode) if name)
+
+    @property
+    def predicted(self) -> float | None:
+        """The predicted step in seconds."""
+        return self.predicted_s
+
+    @property
+    def measured(self) -> float | None:
+        """The measured step in seconds."""
+        return self.measured_s
+
+    @property
     def error_pct(self) -> float | None:
         """100 (predicted / measured - 1), None for a skipped row."""
         return _error_pct(self.predicted_s, self.measured_s) if self.predicted_s and self.measured_s else None
@@ -74,18 +90,25 @@ class RowResult:
     def as_dict(self) -> dict[str, object]:
         """The contract's form."""
         phases = {
-            name: {"predicted": _short(p.predicted_s), "measured": p.measured_s, "error_pct": _short(p.error_pct)}
+            name: {"predicted": short(p.predicted_s), "measured": p.measured_s, "error_pct": short(p.error_pct)}
             for name, p in (self.phases or {}).items()
         }
         return {
             "id": self.id,
-            "measured_s": _short(self.measured_s),
-            "predicted_s": _short(self.predicted_s),
-            "error_pct": _short(self.error_pct),
-            "low_s": _short(self.low_s),
-            "high_s": _short(self.high_s),
+            "group": self.group,
+            "measured_s": short(self.measured_s),
+            "predicted_s": short(self.predicted_s),
+            "error_pct": short(self.error_pct),
+            "low_s": short(self.low_s),
+            "high_s": short(self.high_s),
+            "measured": short(self.measured_s),
+            "predicted": short(self.predicted_s),
+            "unit": "s",
+            "low": short(self.low_s),
+            "high": short(self.high_s),
             "covered": self.covered,
             "skipped": self.skipped,
+            "reason": self.skipped,
             "phases": phases,
         }
 
@@ -128,14 +151,27 @@ class Validation:
         """Share of scored rows whose measured step lies inside its interval, 0 to 1."""
         return sum(bool(row.covered) for row in self.scored) / len(self.scored) if self.scored else None
 
+    @property
+    def score(self) -> Score:
+        """Of all scored rows, errors as shares."""
+        return Score.of(self.scored)
+
+    @property
+    def groups(self) -> dict[str, Score]:
+        """The score of each model, device and mode."""
+        return scores_by_group(self.rows)
+
     def as_dict(self) -> dict[str, object]:
         """The contract's form (docs/contracts.md, Validation)."""
         return {
+            "kind": "steps",
             "rows": [row.as_dict() for row in self.rows],
-            "median_abs_error_pct": _short(self.median_abs_error_pct),
-            "p90_abs_error_pct": _short(self.p90_abs_error_pct),
-            "interval_coverage": _short(self.interval_coverage),
+            "median_abs_error_pct": short(self.median_abs_error_pct),
+            "p90_abs_error_pct": short(self.p90_abs_error_pct),
+            "interval_coverage": short(self.interval_coverage),
             "skipped": self.skipped,
+            "score": self.score.as_dict(),
+            "groups": {name: score.as_dict() for name, score in self.groups.items()},
         }
 
     def to_frame(self) -> DataFrame:
@@ -278,7 +314,3 @@ def _measured(cells: Mapping[str, str], phase: str, scenario: Scenario) -> float
 
 def _error_pct(predicted: float, measured: float | None) -> float | None:
     return 100 * (predicted / measured - 1) if measured else None
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.9g}")

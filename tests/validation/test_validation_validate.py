@@ -15,7 +15,8 @@ from rlsim.results import PHASES
 from rlsim.validation.text import render
 from rlsim.validation.validate import PhaseError, RowResult, Validation, quantile_abs, validate
 
-KEYS = {"id", "measured_s", "predicted_s", "error_pct", "low_s", "high_s", "covered", "skipped", "phases"}
+STEP_KEYS = {"id", "measured_s", "predicted_s", "error_pct", "low_s", "high_s", "covered", "skipped", "phases"}
+KEYS = STEP_KEYS | {"group", "measured", "predicted", "unit", "low", "high", "reason"}
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +70,30 @@ def test_reasons_say_what_is_wrong(mixed: Validation) -> None:
 
 def test_contract_form(mixed: Validation) -> None:
     document = json.loads(mixed.to_json())
-    assert set(document) == {"rows", "median_abs_error_pct", "p90_abs_error_pct", "interval_coverage", "skipped"}
+    steps = {"rows", "median_abs_error_pct", "p90_abs_error_pct", "interval_coverage", "skipped"}
+    assert set(document) == {*steps, "kind", "score", "groups"}
     for entry in document["rows"]:
         assert set(entry) == KEYS
+        assert [entry[name] for name in ("measured", "predicted", "low", "high", "unit", "reason")] == [
+            *(entry[name] for name in ("measured_s", "predicted_s", "low_s", "high_s")),
+            "s",
+            entry["skipped"],
+        ]
         if entry["skipped"] is None:
             assert entry["low_s"] <= entry["predicted_s"] <= entry["high_s"]
             assert entry["error_pct"] == pytest.approx(100 * (entry["predicted_s"] / entry["measured_s"] - 1), rel=1e-6)
             assert entry["covered"] == (entry["low_s"] <= entry["measured_s"] <= entry["high_s"])
             assert set(entry["phases"]) == set(PHASES)
+
+
+def test_the_score_holds_shares_of_the_same_errors(mixed: Validation) -> None:
+    document = json.loads(mixed.to_json())
+    score = document["score"]
+    assert score["n"] == len(mixed.scored)
+    assert 100 * score["median_abs_error"] == pytest.approx(document["median_abs_error_pct"], rel=1e-8)
+    assert 100 * score["p90_abs_error"] == pytest.approx(document["p90_abs_error_pct"], rel=1e-8)
+    assert score["coverage"] == document["interval_coverage"]
+    assert sum(group["n"] for group in document["groups"].values()) == score["n"]
 
 
 def test_a_table_has_every_row(mixed: Validation) -> None:

@@ -1,0 +1,71 @@
+"""One replica under a closed loop: a fixed number of clients, each of which asks again once it is answered.
+
+This is how serving benchmarks load an engine. The replica keeps its own rules: prompts are prefilled in chunks beside
+decoding, and nothing is shared between requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlsim.costs.interface import IterationTable
+from rlsim.simulation.replica import Replica
+from rlsim.simulation.requests import Request
+
+
+@dataclass(frozen=True)
+class Served:
+    """When a request arrived, emitted its first token and completed, in seconds from the start of the loop."""
+
+    request: Request
+    arrival_s: float
+    first_token_s: float
+    end_s: float
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to the first token in seconds, waiting for the engine included."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds per output token after the first; 0 where there is no other."""
+        return (self.end_s - self.first_token_s) / max(1, self.request.response_tokens - 1)
+
+
+class _TimedReplica(Replica):
+    """A replica that also notes when each request emitted its first token."""
+
+    def __init__(self, table: IterationTable) -> None:
+        super().__init__(table, prefix_caching=False)
+        self.first_token_s: dict[int, float] = {}
+
+    def _start_decoding(self, end_s: float, done: list[tuple[float, int]]) -> None:
+        for sequence in self._prefilled:
+            self.first_token_s.setdefault(sequence.id, end_s)
+        super()._start_decoding(end_s, done)
+
+
+def closed_loop(table: IterationTable, requests: Sequence[Request], concurrency: int, last: int) -> list[Served]:
+    """The first ``last`` requests of a loop that keeps ``concurrency`` of them in the engine, in their order.
+
+    requests: in the order in which clients ask, ids 0, 1, 2...; the loop ends when the first ``last`` are answered, so
+    ``last + concurrency`` of them keep it full to the end. Raises Infeasible where one cannot fit the KV cache.
+    """
+    replica = _TimedReplica(table)
+    asked = min(concurrency, len(requests))
+    arrival_s = [0.0] * asked
+    replica.submit(0.0, requests[:asked])
+    end_s: dict[int, float] = {}
+    open_requests = min(last, len(requests))
+    while open_requests and replica.outstanding:
+        for time_s, number in replica.advance_to(replica.next_event_time()):
+            end_s[number] = time_s
+            open_requests -= number < last
+            if asked < len(requests):
+                arrival_s.append(time_s)
+                replica.submit(time_s, requests[asked : asked + 1])
+                asked += 1
+    first = replica.first_token_s
+    return [Served(r, arrival_s[r.id], first[r.id], end_s[r.id]) for r in requests[:last]]

@@ -1,0 +1,82 @@
+"""What published tables call models, devices, precisions and releases, by rlsim's names."""
+
+from __future__ import annotations
+
+import re
+
+from rlsim.hardware.cards import list_cards
+from rlsim.hardware.profile import list_profiles
+from rlsim.validation.rows import SkippedRow
+
+SAME_LAYERS = {
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-v3.1": "deepseek-v3",
+    "deepseekv3": "deepseek-v3",
+    "deepseek v3": "deepseek-v3",
+    "deepseek v3 671b": "deepseek-v3",
+    "kimi-k2": "kimi-k2.5",
+    "kimi k2": "kimi-k2.5",
+    "llama3 8b": "llama-3.1-8b",
+    "llama3-8b": "llama-3.1-8b",
+    "llama3-70b": "llama-3.1-70b",
+    "llama-3.3-70b": "llama-3.1-70b",
+    "qwen2.5-math-7b": "qwen2.5-7b",
+    "qwen3 moe 30b": "qwen3-30b-a3b",
+    "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
+}
+"""Models whose layers are those of a card under another name, and frameworks' own spellings."""
+_VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq|gptq|2507|0528)(?=-|$)")
+"""Endings that change weights or their precision and no dimension."""
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
+_CONTAINER_BELOW = (0, 9)
+"""TensorRT-LLM's releases of 2025 and later are 0.15 and newer; what tables call 0.5 to 0.8 is a Dynamo container."""
+
+
+def model_card_name(name: str) -> str:
+    """Model card of a model as a table calls it; SkippedRow where there is none."""
+    base = re.sub(r"\s*\(.*\)$", "", name.strip()).split("/")[-1].lower()
+    known = {card.lower(): card for card in list_cards()}
+    for wanted in (base, _VARIANTS.sub("", base)):
+        for spelled in (wanted, wanted.replace("_", "-")):
+            card = SAME_LAYERS.get(spelled, spelled)
+            if card in known:
+                return known[card]
+    raise SkippedRow(f"no model card for {name[:60]!r}")
+
+
+def device_profile_name(gpu: str) -> str:
+    """Hardware profile of a GPU as a table calls it (H100, GB300 NVL72); SkippedRow where there is none.
+
+    A name with another memory in brackets is another variant of the GPU, and none of the profiles.
+    """
+    words = gpu.lower().split()
+    if words and not re.search(r"\(.*\d\s*gb", gpu.lower()):
+        for name in list_profiles():
+            if name == words[0] or name.split("_")[0] == words[0]:
+                return name
+    raise SkippedRow(f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given")
+
+
+def weight_precision(text: str) -> str:
+    """Weight format of an engine; 4-bit formats count as NVFP4. SkippedRow where it is not given or not known."""
+    given = text.strip().lower()
+    if not given:
+        raise SkippedRow("precision is not given")
+    if given in ("bf16", "bfloat16", "fp16"):
+        return "bf16"
+    if given.startswith(("fp8", "w8a8", "mxfp8", "float8")):
+        return "fp8"
+    if given.startswith(("fp4", "nvfp4", "int4", "w4a16", "mxfp4")):
+        return "nvfp4"
+    raise SkippedRow(f"precision {given[:40]!r} is not simulated")
+
+
+def release(engine: str, text: str) -> str | None:
+    """Release of an engine without what its build appends; None where the text names none (nightly builds)."""
+    found = _RELEASE.match(text.strip().lower())
+    if found is None:
+        return None
+    numbers = tuple(int(part) for part in found.group(1).split("."))
+    if engine == "trtllm" and numbers < _CONTAINER_BELOW:
+        return None
+    return found.group(1) + (found.group(2) or "")

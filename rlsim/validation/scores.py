@@ -1,0 +1,86 @@
+"""What rows of predicted beside measured say together: errors as shares of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+class Compared(Protocol):
+    """A row that can be scored: both values, and whether the measured one lies inside the 90 % interval."""
+
+    @property
+    def group(self) -> str:
+        """What it is scored together with."""
+
+    @property
+    def predicted(self) -> float | None:
+        """In the unit of the row; None where it was skipped."""
+
+    @property
+    def measured(self) -> float | None:
+        """In the unit of the row."""
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the interval holds the measured value."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of ``n`` rows as shares of the measured values; None where nothing was scored.
+
+    median_abs_error, p90_abs_error: quantiles (linear between order statistics) of |predicted / measured - 1|. bias:
+    median of predicted / measured - 1. coverage: share of rows whose measured value lies inside its 90 % interval.
+    """
+
+    n: int
+    median_abs_error: float | None = None
+    p90_abs_error: float | None = None
+    bias: float | None = None
+    coverage: float | None = None
+
+    @classmethod
+    def of(cls, rows: Iterable[Compared]) -> Score:
+        """The score of all ``rows`` that were predicted."""
+        known = [row for row in rows if row.predicted is not None and row.measured]
+        errors = [float(row.predicted or 0.0) / float(row.measured or 1.0) - 1 for row in known]
+        covered = sum(bool(row.covered) for row in known) / len(known) if known else None
+        return cls.of_errors(errors, covered)
+
+    @classmethod
+    def of_errors(cls, errors: Sequence[float], coverage: float | None = None) -> Score:
+        """The score of signed errors as shares."""
+        if not errors:
+            return cls(0)
+        absolute = np.abs(errors)
+        median, p90 = np.quantile(absolute, 0.5), np.quantile(absolute, 0.9)
+        return cls(len(errors), float(median), float(p90), float(np.median(errors)), coverage)
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """For JSON."""
+        return {
+            "n": self.n,
+            "median_abs_error": short(self.median_abs_error),
+            "p90_abs_error": short(self.p90_abs_error),
+            "bias": short(self.bias),
+            "coverage": short(self.coverage),
+        }
+
+
+def scores_by_group(rows: Sequence[Compared]) -> dict[str, Score]:
+    """The score of each group that has scored rows, largest first."""
+    groups: dict[str, list[Compared]] = {}
+    for row in rows:
+        if row.predicted is not None and row.measured:
+            groups.setdefault(row.group, []).append(row)
+    found = {name: Score.of(members) for name, members in groups.items()}
+    return dict(sorted(found.items(), key=lambda item: (-item[1].n, item[0])))
+
+
+def short(value: float | None) -> float | None:
+    """Nine significant digits: results are the same bytes on machines that add in another order."""
+    return None if value is None else float(f"{value:.9g}")

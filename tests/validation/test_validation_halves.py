@@ -1,0 +1,207 @@
+"""Training steps, transfers, phases and curves, each beside the part of rlsim that predicts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from measured_tables import write
+
+from rlsim.validation.curve_rows import fitted_process
+from rlsim.validation.kinds import validate_table
+from rlsim.validation.measured import MeasuredTable
+from rlsim.validation.phase_rows import step_cells
+from rlsim.validation.rows import SkippedRow, scenario_of
+from rlsim.validation.training_rows import trainer_setup, training_precision
+from rlsim.validation.transfer_rows import algorithm, parallel_sizes
+from rlsim.workload.acceptance import two_parameter_rates
+
+TRAINING = {
+    "id": "a", "framework": "Megatron-Bridge", "training_kind": "pretrain", "model": "LLAMA3_8B", "layers_override": "",
+    "gpu": "H100", "num_gpus": "8", "precision": "BF16", "gbs": "128", "mbs": "1", "seq_len": "4096", "tp": "1",
+    "pp": "1", "cp": "2", "ep": "1", "fsdp": "0", "recompute": "", "optimizer": "", "packed": "0", "step_time_s": "9",
+    "implied_step_time_s": "10", "flag": "",
+}  # fmt: skip
+TRANSFER = {
+    "id": "a", "framework": "NeMo-RL", "model": "Qwen3-30B-A3B", "gpu": "H100", "method": "NCCL-Reshard",
+    "train_parallelism": "EP8 PP2", "gen_parallelism": "TP8 DP2", "train_gpus": "16", "gen_gpus": "16",
+    "placement": "disaggregated", "time_s": "4",
+}  # fmt: skip
+PHASES = {
+    "id": "a", "model": "Qwen/Qwen3-30B-A3B", "gpu": "H100", "num_gpus": "16", "train_gpus": "8", "rollout_gpus": "8",
+    "placement": "disaggregated async", "prompts_per_step": "8", "samples_per_prompt": "8", "max_prompt_len": "256",
+    "max_response_len": "1024", "mean_response_len": "300", "precision": "bf16", "gen_parallelism": "TP4",
+    "train_backend": "Megatron", "train_parallelism": "EP8", "total_step_s": "30", "train_s": "5",
+    "exposed_generation_s": "9", "old_logprob_s": "1", "ref_logprob_s": "1.5", "weight_sync_s": "2",
+}  # fmt: skip
+
+
+def validated(tmp_path: Path, *rows: dict[str, str]) -> MeasuredTable:
+    found = validate_table(write(tmp_path / "t.csv", list(rows)))
+    assert isinstance(found, MeasuredTable)
+    return found
+
+
+def test_a_measured_step_wins_over_one_from_the_throughput(tmp_path: Path) -> None:
+    found = validated(tmp_path, TRAINING, {**TRAINING, "id": "b", "step_time_s": ""})
+    assert [row.measured for row in found.rows] == [9.0, 10.0]
+    assert found.rows[0].predicted == found.rows[1].predicted
+    assert [row.cuts for row in found.rows] == [("step time measured",), ("step time from the throughput",)]
+
+
+def test_training_follows_batch_precision_and_recomputation(tmp_path: Path) -> None:
+    changes = [{}, {"gbs": "256"}, {"precision": "MXFP8"}, {"recompute": "full"}, {"num_gpus": "16"}]
+    found = validated(tmp_path, *({**TRAINING, "id": str(i), **change} for i, change in enumerate(changes)))
+    plain, doubled, fp8, recomputed, spread = (float(row.predicted or 0) for row in found.rows)
+    assert 1.8 * plain < doubled <= 2 * plain
+    assert fp8 < plain
+    assert 1.2 * plain < recomputed < 1.4 * plain
+    assert spread == pytest.approx(0.5 * plain, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"training_kind": "lora"}, "not every parameter is trained"),
+        ({"layers_override": "8 layers"}, "layers of the model were left out"),
+        ({"packed": "1"}, "lengths of packed sequences"),
+        ({"precision": "NVFP4"}, "training precision 'nvfp4' is not simulated"),
+        ({"precision": ""}, "precision is not given"),
+        ({"gbs": ""}, "gbs is not given"),
+        ({"seq_len": "0.5"}, "seq_len must be a whole number"),
+        ({"gbs": "1e8"}, "more than 200,000 sequences"),
+        ({"step_time_s": "", "implied_step_time_s": ""}, "step_time_s and implied_step_time_s are not given"),
+        ({"tp": "3"}, "trainer.tensor_parallel"),
+        ({"flag": "superseded"}, "flag superseded"),
+    ],
+)
+def test_training_that_is_not_simulated(changes: dict[str, str], reason: str, tmp_path: Path) -> None:
+    row = validated(tmp_path, {**TRAINING, **changes}).rows[0]
+    assert reason in str(row.skipped)
+    assert row.predicted is None
+
+
+def test_trainers_by_framework_and_precision() -> None:
+    assert trainer_setup(TRAINING).backend == "megatron"
+    assert trainer_setup({**TRAINING, "fsdp": "8"}).backend == "fsdp"
+    assert trainer_setup({**TRAINING, "framework": "torchtitan", "fsdp": ""}).backend == "fsdp"
+    assert [training_precision(t) for t in ("BF16", "FP8-CS", "fp8_mx", "MXFP8", "FP8 block")] == ["bf16", *["fp8"] * 4]
+
+
+def test_transfers_by_their_method() -> None:
+    found = {"NCCL broadcast": "broadcast", "nccl full broadcast": "broadcast", "NCCL-Reshard": "reshard"}
+    assert {method: algorithm(method) for method in found} == found
+    assert algorithm("NIXL GPU RDMA (8 rails; sharded experts)") == "reshard"
+    for method in (
+        "delta_sharded",
+        "per-tensor NCCL broadcast",
+        "checkpoint-engine",
+        "mooncake",
+        "NIXL, full experts",
+        "",
+    ):
+        with pytest.raises(SkippedRow):
+            algorithm(method)
+    assert parallel_sizes("Megatron TP1/PP16/EP16") == {"tp": 1, "pp": 16, "ep": 16}
+    assert parallel_sizes("TP8 DP2, 1+1 nodes") == {"tp": 8}
+
+
+def test_transfers_beside_the_cost_model(tmp_path: Path) -> None:
+    sliced = {**TRANSFER, "id": "b", "gen_parallelism": "TP4 DP4"}
+    found = validated(tmp_path, TRANSFER, sliced, {**TRANSFER, "id": "c", "gen_parallelism": ""})
+    first, second, third = found.rows
+    assert first.predicted is not None
+    assert second.predicted is not None
+    # A larger slice for each engine GPU takes longer.
+    assert second.predicted > first.predicted
+    assert third.skipped == "tensor parallel size of the engine is not given"
+    assert found.rows[0].group == "NeMo-RL, NCCL-Reshard"
+    columns = {
+        **TRANSFER,
+        "gen_parallelism": "",
+        "train_parallelism": "",
+        "gen_tp": "8",
+        "train_ep": "8",
+        "train_pp": "2",
+    }
+    assert validated(tmp_path, columns).rows[0].predicted == first.predicted
+
+
+@pytest.mark.parametrize("placement", ["colocated sync", "receive only", "colocated (host memory to GPU)"])
+def test_transfers_of_another_kind_are_skipped(placement: str, tmp_path: Path) -> None:
+    assert "not modelled" in str(validated(tmp_path, {**TRANSFER, "placement": placement}).rows[0].skipped)
+
+
+def test_every_known_phase_is_a_record(tmp_path: Path) -> None:
+    found = validated(tmp_path, PHASES)
+    assert {row.id: row.measured for row in found.rows} == {
+        "a:step": 30.0,
+        "a:exposed_generation": 9.0,
+        "a:logprob": 2.5,
+        "a:train": 5.0,
+        "a:refit": 2.0,
+    }
+    assert all(row.predicted for row in found.rows)
+    assert found.groups.keys() == {"step", "exposed_generation", "logprob", "train", "refit"}
+    by_group = {row.group: float(row.predicted or 0) for row in found.rows}
+    assert by_group["step"] > sum(by_group[name] for name in ("exposed_generation", "logprob", "train"))
+
+
+def test_phases_read_as_a_step() -> None:
+    scenario = scenario_of(step_cells(PHASES))
+    assert (scenario.cluster.generation, scenario.cluster.training, scenario.engine.tensor_parallel) == (8, 8, 4)
+    assert (scenario.loop.mode, scenario.trainer.expert_parallel, scenario.workload.max_sequence_tokens) == (
+        "async",
+        8,
+        1280,
+    )
+
+
+def test_phases_that_cannot_be_simulated_keep_their_records(tmp_path: Path) -> None:
+    nothing = {
+        "id": "none",
+        **dict.fromkeys(("total_step_s", "train_s", "exposed_generation_s", "weight_sync_s"), ""),
+    }
+    silent = {**PHASES, **nothing, "old_logprob_s": "", "ref_logprob_s": ""}
+    found = validated(tmp_path, {**PHASES, "mean_response_len": ""}, {**PHASES, "id": "b", "gpu": "H20"}, silent)
+    assert len(found.rows) == 5 + 5 + 1
+    assert {row.skipped for row in found.rows[:5]} == {"the mean or the longest response is not given"}
+    assert {row.skipped for row in found.rows[5:10]} == {"no hardware profile for 'H20'"}
+    assert (found.rows[-1].id, found.rows[-1].skipped) == ("none", "no phase is given")
+
+
+def test_agents_wait_for_environments_that_nobody_described(tmp_path: Path) -> None:
+    found = validated(tmp_path, {**PHASES, "max_agent_turns": "30"})
+    waiting = {row.group for row in found.rows if row.skipped}
+    assert waiting == {"step", "exposed_generation"}
+
+
+def curve(k: int, length: float, series: str = "s", kind: str = "acceptance_by_k") -> dict[str, str]:
+    return {
+        "id": f"{series}{k}", "curve_kind": kind, "series": series, "x_name": "k", "x": str(k), "y_name": "length",
+        "y": f"{length:.6f}", "unit": "tokens", "flag": "",
+    }  # fmt: skip
+
+
+def test_a_point_is_predicted_from_the_others_of_its_series(tmp_path: Path) -> None:
+    lengths = {k: 1 + float(two_parameter_rates(0.8, 0.95, k).sum()) for k in range(1, 6)}
+    exact = [curve(k, length) for k, length in lengths.items()]
+    found = validated(tmp_path, *exact, curve(1, 1.5, "lonely"), curve(3, 2.0, "lonely"), curve(1, 0.4, "run", "run"))
+    for row, length in zip(found.rows[:5], lengths.values(), strict=True):
+        assert row.predicted == pytest.approx(length, rel=1e-3)
+        assert row.covered
+    assert {row.skipped for row in found.rows[5:7]} == {
+        "its series has fewer than 2 other draft lengths to fit the process to"
+    }
+    assert found.rows[7].skipped == "nothing of rlsim predicts this yet"
+    # What a point says of itself does not reach its own prediction.
+    moved = validated(tmp_path, *exact[:4], curve(5, 1.2 * lengths[5]))
+    assert moved.rows[4].predicted == found.rows[4].predicted
+    assert moved.rows[3].predicted != found.rows[3].predicted
+
+
+def test_the_fitted_process_finds_its_parameters() -> None:
+    points = [(k, 1 + float(two_parameter_rates(0.7, 0.9, k).sum())) for k in (1, 3, 7)]
+    (first, decay), deviation = fitted_process(points)
+    assert (first, decay) == pytest.approx((0.7, 0.9), abs=1e-3)
+    assert deviation == 0.01

@@ -1,0 +1,332 @@
+"""Measured iterations: which engine and load a row describes, and what it is compared with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from measured_tables import write
+
+from rlsim.errors import InputError
+from rlsim.hardware.cards import list_cards
+from rlsim.validation.iteration_points import (
+    ASSUMED_ACCEPTANCE,
+    EngineSetup,
+    Load,
+    engine_setup,
+    iteration_error,
+    load_of,
+    prepared_engine,
+)
+from rlsim.validation.iterations import decode_step_s, drawn_requests
+from rlsim.validation.kinds import validate_table
+from rlsim.validation.measured import MeasuredRow, MeasuredTable
+from rlsim.validation.names import SAME_LAYERS, device_profile_name, model_card_name, release, weight_precision
+from rlsim.validation.rows import SkippedRow
+from rlsim.validation.speculation_pairs import speculation_pairs
+
+POINT = {
+    "id": "point", "source": "s", "serving_mode": "disagg", "engine": "vllm", "engine_version": "0.18.0",
+    "model": "meta-llama/Llama-3.1-8B-Instruct", "precision": "bf16", "kv_precision": "", "gpu": "H100",
+    "decode_gpus_per_engine": "1", "tp": "1", "pp": "1", "ep": "1", "dp_attention": "0", "attn_dp": "1",
+    "decode_workers": "1", "isl": "512", "osl": "128", "random_range_ratio": "", "concurrency": "8",
+    "decode_batch_per_engine": "8", "est_decoding_reqs_per_engine": "7.5", "tpot_ms": "8", "tpot_kind": "mean",
+    "ttft_ms": "40", "spec_method": "none", "spec_k": "", "acceptance_length": "", "decode_step_ms_est": "", "flag": "",
+}  # fmt: skip
+"""A point of disaggregated serving without speculation."""
+
+
+def point(**changes: str) -> dict[str, str]:
+    """POINT with other cells."""
+    return {**POINT, **changes}
+
+
+def setup_of(**changes: str) -> EngineSetup:
+    cells = point(**changes)
+    return engine_setup(cells, load_of(cells))
+
+
+def validated(tmp_path: Path, *rows: dict[str, str], seed: int = 0) -> MeasuredTable:
+    found = validate_table(write(tmp_path / "t.csv", list(rows)), seed=seed)
+    assert isinstance(found, MeasuredTable)
+    return found
+
+
+def test_the_running_batch_is_the_estimate_then_requests_per_engine_then_concurrency() -> None:
+    assert load_of(point()).batch == 7.5
+    assert load_of(point(est_decoding_reqs_per_engine="")).batch == 8
+    assert load_of(point(est_decoding_reqs_per_engine="", decode_batch_per_engine="", decode_workers="2")).batch == 4
+    assert load_of(point(est_decoding_reqs_per_engine="0.3")).batch == 1
+    assert load_of(point(decode_batch_per_engine="2.67")).concurrency == 3
+    with pytest.raises(SkippedRow, match="neither a batch nor a concurrency"):
+        load_of(point(est_decoding_reqs_per_engine="", decode_batch_per_engine="", concurrency=""))
+
+
+def test_lengths_between_a_share_of_the_nominal_and_all_of_it() -> None:
+    load = load_of(point(random_range_ratio="0.8", isl="1000", osl="500"))
+    assert load.context_tokens == pytest.approx(0.9 * (1000 + 250))
+    requests, measured = drawn_requests(load, seed=1)
+    assert measured == range(8, 8 + 64)
+    assert len(requests) == 8 + 64 + 8
+    assert all(800 <= r.prompt_tokens <= 1000 and 400 <= r.response_tokens <= 500 for r in requests)
+    assert len({r.prompt_tokens for r in requests}) > 20
+    assert requests != drawn_requests(load, seed=2)[0]
+    fixed, _ = drawn_requests(load_of(point()), seed=1)
+    assert {(r.prompt_tokens, r.response_tokens, r.iterations) for r in fixed} == {(512, 128, 127)}
+    assert len({r.group for r in fixed}) == len(fixed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "copies"),
+    [
+        ({}, 1),
+        ({"dp_attention": "1", "tp": "8", "attn_dp": "8"}, 8),
+        ({"dp_attention": "1", "tp": "1", "attn_dp": "8"}, 8),
+        ({"dp_attention": "1", "tp": "1", "attn_dp": ""}, 8),
+        ({"dp_attention": "1", "tp": "2", "attn_dp": "4"}, 4),
+    ],
+)
+def test_attention_copies(changes: dict[str, str], copies: int) -> None:
+    setup = setup_of(decode_gpus_per_engine="8", model="deepseek-ai/DeepSeek-R1", **changes)
+    assert (setup.gpus, setup.attention_data_parallel) == (8, copies)
+
+
+def test_formats_and_expert_parallel_of_an_engine() -> None:
+    setup = setup_of(precision="fp4", kv_precision="fp8 (recipe)", decode_gpus_per_engine="8", ep="4")
+    assert (setup.weight_precision, setup.kv_precision, setup.expert_parallel) == ("nvfp4", "fp8", 4)
+    assert setup_of(ep="0").expert_parallel == 1
+    assert [weight_precision(text) for text in ("FP8", "int4", "bf16")] == ["fp8", "nvfp4", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"spec_method": ""}, "unknown whether it speculated"),
+        ({"spec_method": "mtp"}, "spec_k of a speculating engine is not given"),
+        ({"spec_method": "medusa", "spec_k": "3"}, "spec_method 'medusa' is not simulated"),
+        ({"spec_method": "mtp", "spec_k": "2", "acceptance_length": "3.5"}, "not within 1 and spec_k + 1"),
+        ({"precision": ""}, "precision is not given"),
+        ({"precision": "int2"}, "precision 'int2' is not simulated"),
+        ({"model": "someone/New-1T"}, "no model card for 'someone/New-1T'"),
+        ({"gpu": "MI355X"}, "no hardware profile for 'MI355X'"),
+        ({"engine": "lmdeploy"}, "engine 'lmdeploy' is not simulated"),
+        ({"pp": "2"}, "pipeline parallel serving"),
+        ({"ep": "3"}, "ep 3 does not divide"),
+        ({"dp_attention": "1", "decode_gpus_per_engine": "8", "attn_dp": "2"}, "attn_dp 2 contradicts"),
+        ({"osl": "x"}, "osl is not a number"),
+        ({"isl": "2e9"}, "tokens of context"),
+        ({"isl": "1e300", "osl": "1e308"}, "tokens of context"),
+        ({"isl": "1e6", "decode_batch_per_engine": "9000"}, "prompt tokens at once"),
+        ({"random_range_ratio": "1.5"}, "random_range_ratio"),
+        ({"flag": "far_above_floor"}, "flag far_above_floor"),
+        ({"tpot_ms": ""}, "neither decode_step_ms_est nor tpot_ms"),
+        ({"decode_gpus_per_engine": "64", "tp": "64"}, "tensor_parallel"),
+        ({"model": "deepseek-ai/DeepSeek-R1", "decode_gpus_per_engine": "2"}, "infeasible"),
+        ({"precision": "fp4"}, "nvfp4 is not supported by h100_sxm"),
+    ],
+)
+def test_what_cannot_be_simulated_is_skipped_with_its_reason(
+    changes: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    found = validated(tmp_path, point(id="good"), point(**changes))
+    assert [row.id for row in found.rows] == ["good", "point"]
+    assert found.rows[0].skipped is None
+    assert reason in str(found.rows[1].skipped)
+    assert "\n" not in str(found.rows[1].skipped)
+
+
+def test_a_flag_that_informs_is_no_objection_and_an_id_counts_once(tmp_path: Path) -> None:
+    found = validated(tmp_path, point(flag="parallelism_corrected"), point(), point(id="other"))
+    assert [row.skipped for row in found.rows] == [None, "the id appears before, in line 2", None]
+
+
+def test_a_decode_worker_is_one_iteration_at_its_mean_context(tmp_path: Path) -> None:
+    row = validated(tmp_path, point()).rows[0]
+    table = prepared_engine(setup_of()).costs.table
+    low, high = (decode_step_s(table, n, 512 + 64) for n in (7, 8))
+    assert row.predicted == pytest.approx(1e3 * (low + high) / 2, rel=1e-9)
+    assert low < high
+    assert (row.unit, row.measured, row.details["quantity"]) == ("ms", 8.0, "decode step")
+    assert row.details["ttft_predicted_ms"] is None
+
+
+def test_an_estimated_step_wins_over_the_time_per_token(tmp_path: Path) -> None:
+    row, bare = validated(
+        tmp_path, point(serving_mode="agg", decode_step_ms_est="6"), point(id="bare", serving_mode="disagg")
+    ).rows
+    assert row.measured == 6.0
+    assert row.predicted == bare.predicted
+    assert row.details["ttft_predicted_ms"] is not None
+
+
+def test_aggregate_serving_pays_for_its_prefills(tmp_path: Path) -> None:
+    served, bare = validated(
+        tmp_path,
+        point(serving_mode="agg", isl="4096", est_decoding_reqs_per_engine="8"),
+        point(id="bare", isl="4096", est_decoding_reqs_per_engine="8"),
+    ).rows
+    assert served.predicted is not None
+    assert bare.predicted is not None
+    # A request decodes beside seven prefills of the others and beside its own first iteration.
+    assert served.predicted > 1.2 * bare.predicted
+    assert float(served.details["ttft_predicted_ms"] or 0) > served.predicted
+
+
+def test_lengths_are_drawn_from_the_seed(tmp_path: Path) -> None:
+    cells = point(serving_mode="agg", random_range_ratio="0.5")
+    one, again, other = (validated(tmp_path, cells, seed=seed).to_json() for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+
+
+def test_speculation_divides_an_iteration_by_what_it_gains(tmp_path: Path) -> None:
+    both = {"spec_method": "mtp", "spec_k": "1", "model": "DeepSeek-R1", "decode_gpus_per_engine": "8", "gpu": "H200"}
+    cells = point(**both, acceptance_length="1.6", precision="fp8")
+    found = validated(tmp_path, cells, point(**{**cells, "id": "step", "decode_step_ms_est": "20"}))
+    row, step = found.rows
+    assert row.predicted == pytest.approx(float(step.predicted or 0) / 1.6)
+    assert row.group == "DeepSeek-R1, H200, vllm, speculative"
+    assert row.cuts == ("speculative rows",)
+
+
+def test_a_typical_acceptance_is_assumed_and_told(tmp_path: Path) -> None:
+    both = {"spec_method": "mtp", "spec_k": "1", "model": "DeepSeek-R1", "decode_gpus_per_engine": "8", "gpu": "H200"}
+    row, unknown = validated(
+        tmp_path, point(**both, precision="fp8"), point(**{**both, "id": "k9", "spec_k": "9"}, precision="fp8")
+    ).rows
+    assert row.details["acceptance_length"] == ASSUMED_ACCEPTANCE[1]
+    assert unknown.skipped == "acceptance_length is not given for spec_k 9"
+    remarks = validated(tmp_path, point(**both, precision="fp8")).remarks
+    assert any("1.87 at K=1" in remark for remark in remarks)
+    assert not any("MTP" in remark for remark in validated(tmp_path, point()).remarks)
+
+
+def test_rows_are_scored_by_place_and_batch(tmp_path: Path) -> None:
+    wide = point(id="wide", model="DeepSeek-R1", gpu="GB200", precision="fp8", decode_gpus_per_engine="8", tp="8")
+    found = validated(tmp_path, point(), point(id="many", est_decoding_reqs_per_engine="64"), wide)
+    assert found.groups["Llama-3.1-8B-Instruct, H100, vllm"].n == 2
+    assert {name: score.n for name, score in found.cuts.items()} == {
+        "plain rows": 3,
+        "plain, decode step": 3,
+        "plain, engine in one node or tray": 2,
+        "plain, engine in one node or tray, running batch from 64 on": 1,
+        "plain, engine in one node or tray, running batch up to 8": 1,
+        "plain, engine in several nodes or trays": 1,
+        "plain, running batch from 64 on": 1,
+        "plain, running batch up to 8": 2,
+    }
+
+
+def test_predictions_do_not_depend_on_the_other_rows(tmp_path: Path) -> None:
+    served, busy = point(serving_mode="agg"), point(id="x", concurrency="900", decode_batch_per_engine="900")
+    alone = validated(tmp_path, served).rows[0]
+    among = validated(tmp_path, busy, served)
+    assert among.rows[1] == alone
+
+
+def test_pairs_are_the_same_engine_and_load_of_the_same_source_or_the_nearest_release(tmp_path: Path) -> None:
+    def measured(name: str, tpot: float, predicted: float, speculative: bool = False) -> MeasuredRow:
+        return MeasuredRow(
+            name, "g", "ms", tpot, predicted,
+            details={"speculative": speculative, "tpot_measured_ms": tpot, "tpot_predicted_ms": predicted},
+        )  # fmt: skip
+
+    plain = [("far", "s", "0.11.0"), ("near", "s", "0.18.1"), ("foreign", "other", "0.18.0"), ("busy", "s", "0.18.0")]
+    rows = [measured(name, 10.0, 12.0) for name, _, _ in plain]
+    cells = [point(id=name, source=source, engine_version=version) for name, source, version in plain]
+    cells[3]["concurrency"] = "9"
+    rows += [measured("fast", 5.0, 8.0, True), measured("even", 9.9, 15.0, True), measured("alone", 5.0, 5.0, True)]
+    cells += [point(id="fast"), point(id="even"), point(id="alone", isl="7")]
+    found = speculation_pairs(rows, cells)
+    assert [(pair.row.id, pair.plain.id) for pair in found.pairs] == [("fast", "near"), ("even", "near")]
+    assert [pair.measured for pair in found.pairs] == pytest.approx([2.0, 10 / 9.9])
+    assert [pair.predicted for pair in found.pairs] == pytest.approx([1.5, 0.8])
+    document = json.loads(json.dumps(found.as_dict()))
+    # The pair next to 1 is not asked for its sign.
+    assert (document["n"], document["clear"], document["right_sign_share"]) == (2, 1, 1.0)
+    assert document["median_abs_error"] == pytest.approx((0.25 + 1 - 0.8 * 0.99) / 2)
+    assert "2 pairs" in found.text()[0]
+    assert speculation_pairs([], []).text() == []
+
+
+def test_pairs_stand_in_the_answer(tmp_path: Path) -> None:
+    both = {"model": "DeepSeek-R1", "decode_gpus_per_engine": "8", "gpu": "H200", "precision": "fp8", "tpot_ms": "30"}
+    fast = {**both, "spec_method": "mtp", "spec_k": "1", "acceptance_length": "1.9", "tpot_ms": "20"}
+    document = validated(tmp_path, point(**both), point(**{**fast, "id": "mtp"})).as_dict()
+    pairs = document["speculation_pairs"]
+    assert isinstance(pairs, dict)
+    assert pairs["n"] == 1
+    assert pairs["pairs"][0]["measured"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "found"),
+    [
+        ("trtllm", "1.3.0rc14", "1.3.0rc14"),
+        ("sglang", "0.5.10.post1-cu130", "0.5.10.post1"),
+        ("sglang", "nightly-dev-20260216-d3bae71e", None),
+        ("vllm", "nightly 2026-02 (commit dea63512)", None),
+        ("vllm", "v0.11.2", "0.11.2"),
+        ("trtllm", "0.8.1.post2", None),
+        ("vllm", "0.8.1.post2", "0.8.1.post2"),
+        ("sglang", "", None),
+        ("trtllm", "gpt-oss-dev", None),
+    ],
+)
+def test_releases(engine: str, text: str, found: str | None) -> None:
+    assert release(engine, text) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "card"),
+    [
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3"),
+        ("DeepSeekV3 (w/o MTP)", "deepseek-v3"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("Qwen3_30B_a3B (tokendrop)", "qwen3-30b-a3b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("LLAMA3_8B", "llama-3.1-8b"),
+        ("LLAMA3_70B", "llama-3.1-70b"),
+    ],
+)
+def test_models_by_their_published_names(name: str, card: str) -> None:
+    assert model_card_name(name) == card
+
+
+def test_every_synonym_is_written_as_names_are_looked_up() -> None:
+    assert all(name == name.lower() for name in SAME_LAYERS)
+    assert all(model_card_name(card) == card for card in list_cards())
+
+
+def test_devices_by_their_published_names() -> None:
+    assert device_profile_name("GB300 NVL72") == "gb300_nvl72"
+    assert device_profile_name("H100 (8-GPU nodes)") == "h100_sxm"
+    for other in ("H100 (96GB HBM2e 2.4TB/s, 500 W)", "MI300X", ""):
+        with pytest.raises(SkippedRow):
+            device_profile_name(other)
+
+
+def test_the_interval_is_lognormal(tmp_path: Path) -> None:
+    row = validated(tmp_path, point()).rows[0]
+    assert row.predicted is not None
+    assert row.low is not None
+    assert row.high is not None
+    assert row.low * row.high == pytest.approx(row.predicted**2)
+    assert row.low < row.predicted
+    assert iteration_error(0.1) == 0.1
+
+
+def test_loads_of_equal_rows_are_equal() -> None:
+    assert isinstance(load_of(point()), Load)
+    assert hash(load_of(point())) == hash(load_of(point(id="other")))
+    assert setup_of() == setup_of(tpot_ms="9")
+    assert setup_of() != setup_of(engine_version="0.11.0")
+
+
+def test_a_table_without_the_measured_time_is_refused(tmp_path: Path) -> None:
+    cells = {name: value for name, value in POINT.items() if name not in ("tpot_ms", "decode_step_ms_est")}
+    with pytest.raises(InputError, match="tpot_ms or decode_step_ms_est"):
+        validate_table(write(tmp_path / "t.csv", [cells]))
