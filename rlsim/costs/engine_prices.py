@@ -8,9 +8,10 @@ from functools import lru_cache
 
 from rlsim.costs.device import Device
 from rlsim.costs.draft import Drafting
-from rlsim.costs.iteration import IterationCosts, build_iteration
+from rlsim.costs.iteration import IterationCosts, build_iteration, decode_s
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.overheads import HostOverheads
+from rlsim.costs.work import FloatArray
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
@@ -80,14 +81,26 @@ def most_sequences(scenario: Scenario) -> int:
 @lru_cache(maxsize=ENGINES_KEPT)
 def engine_prices(inputs: EngineInputs) -> IterationCosts:
     """Seconds of the engine's iterations, by part; the last few engines are kept."""
-    operators = inputs.device.operators
-    layers = EngineLayers(inputs.model, inputs.engine, operators, inputs.device.fabric, inputs.host)
+    layers, drafting = _engine(inputs)
     return build_iteration(
         layers,
-        Drafting(layers, inputs.drafting, operators.profile.eager_launch_s.value),
+        drafting,
         inputs.host,
         inputs.max_sequences,
         float(inputs.max_context_tokens),
         inputs.prompt_tokens,
         inputs.kv_capacity_tokens,
     )
+
+
+def decode_points_s(inputs: EngineInputs, sequences: FloatArray, context_tokens: FloatArray) -> FloatArray:
+    """Seconds of iterations that decode ``sequences`` at mean ``context_tokens``, without preparing a table."""
+    layers, drafting = _engine(inputs)
+    return decode_s(layers, drafting, inputs.host, sequences, context_tokens)
+
+
+def _engine(inputs: EngineInputs) -> tuple[EngineLayers, Drafting]:
+    device = inputs.device
+    operators = device.operators
+    layers = EngineLayers(inputs.model, inputs.engine, operators, device.fabric, inputs.host)
+    return layers, Drafting(layers, inputs.drafting, operators.profile.eager_launch_s.value)

@@ -111,11 +111,25 @@ def build_iteration(
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * (k + 1)),
         max_running_sequences=engine.max_running_sequences,
         kv_capacity_tokens=kv_capacity_tokens,
-        chunked_prefill=engine.chunked_prefill,
+        chunked_prefill=engine.mixes_prefill,
     )
     return IterationCosts(
         table, components, attention, eager, prefill.measured, prefill.bound, layers.captured_tokens(k)
     )
+
+
+def decode_s(
+    layers: EngineLayers, drafting: Drafting, host: HostOverheads, sequences: FloatArray, context: FloatArray
+) -> FloatArray:
+    """Seconds of one iteration at each of some points: ``sequences`` decode at mean ``context`` tokens.
+
+    The same as a prepared table says, for few points of many engines.
+    """
+    k = drafting.speculation.draft_length if drafting.speculation.active else 0
+    components, _ = _context_free(layers, drafting, host, sequences, k)
+    own = np.ceil(sequences / layers.engine.pipeline_parallel)
+    cached = layers.cached_attention(own, context, k + 1).seconds + drafting.cached_attention(own, context).seconds
+    return np.asarray(total(components) + cached, dtype=np.float64)
 
 
 def _context_free(

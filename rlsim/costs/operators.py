@@ -379,7 +379,6 @@ def _neighbours(precision: str, layout: tuple[int, int], experts: int) -> list[t
 
 
 def _halvings(value: int) -> list[int]:
-    out = [value]
-    while out[-1] > 1:
-        out.append(out[-1] // 2)
-    return out
+    """The value, then the power of two from there and those below it: tables hold powers of two."""
+    above = 1 << max(0, value - 1).bit_length()
+    return list(dict.fromkeys([value, *(above >> step for step in range(above.bit_length()))]))

@@ -70,9 +70,10 @@ class Engine(Strict):
         "Default: as the engine's release captures, see docs/model.md.",
     )
     prefix_caching: bool = Field(default=True, description="Samples of one prompt on one replica share its prefill.")
-    chunked_prefill: bool = Field(
-        default=True,
-        description="Prefill rides along with decoding within the token budget; false stops decoding for it.",
+    chunked_prefill: bool | None = Field(
+        default=None,
+        description="Prefill rides along with decoding within the token budget; false stops decoding for it. Default "
+        "as engines do: SGLang stops, vLLM and TensorRT-LLM mix.",
     )
     dispatch: Literal["static", "round_robin", "least_loaded", "shared_queue"] = Field(
         default="static",
@@ -100,6 +101,11 @@ class Engine(Strict):
     async_scheduling: bool = Field(
         default=False, description="Overlap host work with the device: the iteration takes the longer of the two."
     )
+
+    @property
+    def mixes_prefill(self) -> bool:
+        """Whether prefill and decoding share iterations."""
+        return self.name != "sglang" if self.chunked_prefill is None else self.chunked_prefill
 
     def attention_precision(self, card: ModelCard) -> str:
         """Precision of the attention projections of ``card``.

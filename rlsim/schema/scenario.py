@@ -113,7 +113,13 @@ def _engine_and_model(s: Scenario) -> None:
             raise ValueError(
                 f"engine.expert_parallel ({engine.expert_parallel}) needs a mixture of experts; {model.name} is dense"
             )
-        _divides(engine.expert_parallel, model.moe.num_experts, "engine.expert_parallel", f"experts of {model.name}")
+        # Engines of 24 or 48 GPUs hold some of 256 experts twice, so that every GPU has as many; more GPUs than experts
+        # would leave some without any.
+        if engine.expert_parallel > model.moe.num_experts:
+            raise ValueError(
+                f"engine.expert_parallel ({engine.expert_parallel}) exceeds the {model.moe.num_experts} experts of "
+                f"{model.name}"
+            )
     if engine.weight_precision == "nvfp4" and s.hardware.nvfp4_flops is None:
         raise ValueError(f"engine.weight_precision nvfp4 is not supported by {s.hardware.name}")
 

@@ -9,12 +9,14 @@ from functools import lru_cache
 
 from pydantic import ValidationError
 
-from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.device import device_of
+from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.iteration import IterationCosts
-from rlsim.costs.prices import price_inputs
+from rlsim.costs.memory import engine_memory
+from rlsim.costs.overheads import engine_host
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import load_parameters
 from rlsim.hardware.profile import load_profile
+from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.names import device_profile_name, model_card_name, release, weight_precision
@@ -32,6 +34,10 @@ MOST_SEQUENCES, MOST_CONTEXT_TOKENS, MOST_DRAFTED = 16_384, 1_048_576, 32
 """Largest point that is simulated."""
 MOST_LOOP_TOKENS = 2**30
 """Prompt tokens that wait at once at most in a closed loop; its simulation prefills a few times as many."""
+CONTEXT_STEP_TOKENS = 1024
+"""Prepared tables reach to a multiple of this, so that rows of like lengths share one."""
+MEMORY_UTILIZATION = 0.95
+"""Share of the memory that a serving engine takes; recipes of large models state 0.9 to 0.95."""
 TRAINING_GPUS = 64
 """Trainer that a scenario needs beside its engine; nothing of it is priced here."""
 
@@ -100,20 +106,22 @@ def engine_setup(cells: Mapping[str, str], load: Load) -> EngineSetup:
         raise SkippedRow(f"more than {MOST_SEQUENCES:,} sequences or {MOST_CONTEXT_TOKENS:,} tokens of context")
     if load.concurrency * load.prompt_tokens > MOST_LOOP_TOKENS:
         raise SkippedRow(f"more than {MOST_LOOP_TOKENS:,} prompt tokens at once")
+    model, device = model_card_name(cells["model"]), device_profile_name(cells["gpu"])
+    precision = weight_precision(cells["precision"], model)
     return EngineSetup(
-        model=model_card_name(cells["model"]),
-        device=device_profile_name(cells["gpu"]),
+        model=model,
+        device=device,
         engine=engine,
         version=release(engine, cells.get("engine_version", "")),
-        weight_precision=weight_precision(cells["precision"]),
-        kv_precision="fp8" if cells.get("kv_precision", "").lower().startswith("fp8") else "bf16",
+        weight_precision=precision,
+        kv_precision=_kv_precision(cells, precision, device),
         gpus=gpus,
         attention_data_parallel=_attention_copies(cells, gpus),
-        expert_parallel=_expert_parallel(cells, gpus),
+        expert_parallel=_expert_parallel(cells, gpus, device),
         method=method,
         draft_length=drafted,
         sequences=_rounded_up(max(load.batch, load.concurrency, LEAST_SEQUENCES)),
-        context_tokens=_rounded_up(longest),
+        context_tokens=CONTEXT_STEP_TOKENS * -(-longest // CONTEXT_STEP_TOKENS),
         prompt_tokens=max(1, round(load.mean_share * load.prompt_tokens)),
     )
 
@@ -175,14 +183,32 @@ def _attention_copies(cells: Mapping[str, str], gpus: int) -> int:
         return 1
     tp = _whole(cells, "tp", 1)
     inferred = gpus // tp if 1 < tp < gpus else gpus
-    stated = _whole(cells, "attn_dp", inferred)
+    # Some sources write 1 copy where they mean one on every GPU: with a single one there would be no data parallelism.
+    stated = _whole(cells, "attn_dp", inferred) if cells.get("attn_dp", "") not in ("1", "1.0") else inferred
     if stated != inferred or gpus % stated:
         raise SkippedRow(f"attn_dp {stated} contradicts dp_attention with tp {tp} on {gpus} GPUs")
     return stated
 
 
-def _expert_parallel(cells: Mapping[str, str], gpus: int) -> int:
+def _kv_precision(cells: Mapping[str, str], weights: str, device: str) -> str:
+    """Precision of the cache. Where a row does not tell, quantised checkpoints on Blackwell are taken to cache in FP8.
+
+    Recipes that do tell serve them so there, and on Hopper in BF16; an assumption that the text states.
+    """
+    given = cells.get("kv_precision", "").lower()
+    if given:
+        return "fp8" if given.startswith("fp8") else "bf16"
+    return "fp8" if weights != "bf16" and _profile(device).nvfp4_flops is not None else "bf16"
+
+
+def _expert_parallel(cells: Mapping[str, str], gpus: int, device: str) -> int:
+    """GPUs over which experts are spread; all of an engine with data-parallel attention over several nodes.
+
+    Sources write 1 there for want of a tensor-parallel split; no engine shards experts of 2,048 over 32 GPUs.
+    """
     ep = int(number(cells, "ep", 1.0)) or 1
+    if ep == 1 and gpus > int(_profile(device).gpus_per_node) and _attention_copies(cells, gpus) == gpus:
+        return gpus
     if gpus % ep:
         raise SkippedRow(f"ep {ep} does not divide the {gpus} GPUs of an engine")
     return ep
@@ -202,14 +228,13 @@ def _rounded_up(value: float) -> int:
 
 _card = lru_cache(maxsize=64)(load_card)
 _profile = lru_cache(maxsize=64)(load_profile)
-_parameters = lru_cache(maxsize=1)(load_parameters)
 
 
 @dataclass(frozen=True)
 class PreparedEngine:
     """Iteration costs of an engine, and whether it spans several nodes or trays.
 
-    deviation: of the logarithm of a predicted iteration (:func:`iteration_error`).
+    deviation: of the logarithm of a predicted iteration, by engine family.
     """
 
     costs: IterationCosts
@@ -218,21 +243,23 @@ class PreparedEngine:
 
 
 @lru_cache(maxsize=8)
-def prepared_engine(setup: EngineSetup) -> PreparedEngine:
+def prepared_engine(setup: EngineSetup, engines: EngineParameters) -> PreparedEngine:
     """Prices of the engine. Raises SkippedRow where it cannot be described, RlsimError where it does not fit."""
+    inputs = inputs_of(setup, engines)
+    nodes = -(-setup.gpus // int(inputs.device.profile.gpus_per_node))
+    return PreparedEngine(engine_prices(inputs), nodes > 1, engines.family(setup.engine).error)
+
+
+def inputs_of(setup: EngineSetup, engines: EngineParameters) -> EngineInputs:
+    """What the engine's iterations depend on; raises as :func:`prepared_engine`."""
     try:
         scenario = Scenario.model_validate(_document(setup))
     except ValidationError as error:
         raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
-    inputs = price_inputs(scenario)
-    costs = engine_prices(inputs.engine)
-    nodes = -(-setup.gpus // int(scenario.hardware.gpus_per_node))
-    return PreparedEngine(costs, nodes > 1, iteration_error(inputs.overheads.step_error))
-
-
-def iteration_error(step_error: float) -> float:
-    """Standard deviation of the logarithm of a predicted iteration; today that of a whole step."""
-    return step_error
+    device = device_of(scenario.hardware, setup.engine)
+    capacity = engine_memory(scenario).kv_capacity_tokens
+    host = engine_host(scenario.engine, engines)
+    return engine_inputs(scenario, device, host, float(setup.prompt_tokens), capacity)
 
 
 def _document(setup: EngineSetup) -> dict[str, object]:
@@ -247,12 +274,12 @@ def _document(setup: EngineSetup) -> dict[str, object]:
         "kv_precision": setup.kv_precision,
         "max_running_sequences": setup.sequences,
         "max_batched_tokens": SERVING_BUDGET_TOKENS,
+        # No table tells what was captured; recipes of serving benchmarks capture the batch that they serve.
+        "max_captured_tokens": min(65536, max(512, captured)),
+        "gpu_memory_utilization": MEMORY_UTILIZATION,
         "prefix_caching": False,
         "dispatch": "round_robin",
     }
-    if setup.engine != "vllm":
-        # Recipes let these two capture whatever batch they serve; vLLM's own rule follows from its limits.
-        engine["max_captured_tokens"] = min(65536, captured)
     speculation: dict[str, object] = {}
     if setup.draft_length:
         speculation = {"method": setup.method, "draft_length": setup.draft_length, "acceptance_length": 1.0}
@@ -270,5 +297,4 @@ def _document(setup: EngineSetup) -> dict[str, object]:
         },
         "engine": engine,
         "speculation": speculation,
-        "simulation": {"parameters": _parameters()},
     }

@@ -14,7 +14,9 @@ import numpy as np
 
 from rlsim.costs.interface import IterationTable
 from rlsim.errors import RlsimError
+from rlsim.hardware.parameters import load_engine_parameters
 from rlsim.report.format import signed_percent
+from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.simulation.closed_loop import closed_loop
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.requests import Request
@@ -63,8 +65,13 @@ def validate_iterations(
     records: Sequence[TableRow],
     progress: Callable[[int, int], None] | None = None,
     seed: int = 0,
+    engines: EngineParameters | None = None,
 ) -> MeasuredTable:
-    """Every row of a table of measured iterations beside its prediction; seed: of the lengths in closed loops."""
+    """Every row of a table of measured iterations beside its prediction; seed: of the lengths in closed loops.
+
+    engines: host and graph terms of the engines; default those of rlsim.
+    """
+    engines = engines or load_engine_parameters()
     rows, points, names = [], [], Names()
     for place, record in enumerate(records):
         row = _described(names.of(record), record.cells)
@@ -81,7 +88,8 @@ def validate_iterations(
     for point in sorted(points, key=lambda point: (str(point.setup), point.place)):
         cells = records[point.place].cells
         try:
-            rows[point.place] = _predicted(rows[point.place], cells, point, loops, seed)
+            engine = prepared_engine(point.setup, engines)
+            rows[point.place] = _predicted(rows[point.place], cells, point, engine, loops, seed)
         except (SkippedRow, RlsimError) as reason:
             rows[point.place] = rows[point.place].skip(reason)
         done += 1
@@ -121,13 +129,13 @@ def _predicted(
     row: MeasuredRow,
     cells: Mapping[str, str],
     point: _Point,
+    engine: PreparedEngine,
     loops: dict[tuple[EngineSetup, Load, str], _Latency],
     seed: int,
 ) -> MeasuredRow:
     """The row with its prediction; raises SkippedRow where nothing of it was measured."""
     if row.measured is None:
         raise SkippedRow("neither decode_step_ms_est nor tpot_ms is a number above 0")
-    engine = prepared_engine(point.setup)
     served_alone = cells.get("serving_mode") == "disagg"
     averaged = "mean" if cells.get("tpot_kind", "mean") == "mean" else "median"
     key = (point.setup, point.load, "alone" if served_alone else averaged)
@@ -144,6 +152,7 @@ def _predicted(
         engine.deviation,
         batch=point.load.batch,
         context_tokens=point.load.context_tokens,
+        step_predicted_ms=1e3 * found.step_s,
         gpus_per_engine=point.setup.gpus,
         release=point.setup.version,
         several_nodes=engine.several_nodes,

@@ -57,16 +57,20 @@ def device_profile_name(gpu: str) -> str:
     raise SkippedRow(f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given")
 
 
-def weight_precision(text: str) -> str:
-    """Weight format of an engine; 4-bit formats count as NVFP4. SkippedRow where it is not given or not known."""
+BLOCK_SCALED = ("deepseek-v3", "kimi-k2.5", "minimax-m2.5", "qwen3-235b-a22b")
+"""Models whose FP8 checkpoints hold a scale for each block of 128 x 128 (their config.json); others one a tensor."""
+
+
+def weight_precision(text: str, card: str) -> str:
+    """Weight format of an engine that serves the model of ``card``. SkippedRow where it is not given or not known."""
     given = text.strip().lower()
     if not given:
         raise SkippedRow("precision is not given")
     if given in ("bf16", "bfloat16", "fp16"):
         return "bf16"
     if given.startswith(("fp8", "w8a8", "mxfp8", "float8")):
-        return "fp8"
-    if given.startswith(("fp4", "nvfp4", "int4", "w4a16", "mxfp4")):
+        return "fp8_block" if card in BLOCK_SCALED else "fp8"
+    if given.startswith(("fp4", "nvfp4")):
         return "nvfp4"
     raise SkippedRow(f"precision {given[:40]!r} is not simulated")
 

@@ -15,7 +15,7 @@ from rlsim.costs.overheads import overheads_of
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.errors import RlsimError
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import load_parameters
+from rlsim.hardware.parameters import load_engine_parameters, load_parameters
 from rlsim.hardware.profile import load_profile
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario
@@ -151,7 +151,9 @@ def _predicted(setup: TrainerSetup) -> tuple[float, float]:
     except ValidationError as error:
         raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
     device = device_of(scenario.hardware, scenario.engine.name)
-    overheads = overheads_of(scenario, load_parameters(), tables_error(device.operators.sources))
+    overheads = overheads_of(
+        scenario, load_parameters(), load_engine_parameters(), tables_error(device.operators.sources)
+    )
     inputs = TrainerInputs(
         scenario.model, device, scenario.trainer, setup.gpus, overheads.training, setup.sequence_tokens,
         draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0, critic_update_swap_s=0.0,

@@ -13,7 +13,7 @@ from rlsim.costs.overheads import overheads_of
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.errors import RlsimError
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import load_parameters
+from rlsim.hardware.parameters import load_engine_parameters, load_parameters
 from rlsim.hardware.profile import load_profile
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario
@@ -136,7 +136,9 @@ def _transfer(document: Mapping[str, object]) -> tuple[float, float]:
     except ValidationError as error:
         raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
     device = device_of(scenario.hardware, scenario.engine.name)
-    overheads = overheads_of(scenario, load_parameters(), tables_error(device.operators.sources))
+    overheads = overheads_of(
+        scenario, load_parameters(), load_engine_parameters(), tables_error(device.operators.sources)
+    )
     return WeightTransfer(scenario, device.fabric, overheads).transfer().seconds, overheads.step_error
 
 
