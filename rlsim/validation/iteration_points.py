@@ -92,6 +92,18 @@ class Load:
         return self.mean_share * (self.prompt_tokens + self.response_tokens / 2)
 
 
+def _decoding(cells: Mapping[str, str], workers: float, requests: float) -> float:
+    """Requests in the decode phase of an engine by Little's law: output tokens/s times seconds per token; 0 if unknown.
+
+    Requests beyond them wait for a prefill or on their way to the decode workers.
+    """
+    per_s = number(cells, "total_tokens_per_s_per_gpu", 0.0) * number(cells, "num_gpus", 0.0)
+    tokens = number(cells, "isl") + number(cells, "osl")
+    if cells.get("serving_mode") != "disagg" or not tokens:
+        return 0.0
+    return min(requests, per_s * number(cells, "osl") / tokens * number(cells, "tpot_ms", 0.0) / 1e3 / workers)
+
+
 def engine_setup(cells: Mapping[str, str], load: Load) -> EngineSetup:
     """The engine of a row. Raises SkippedRow where the row leaves it open or contradicts itself."""
     engine = cells["engine"].lower()
@@ -127,11 +139,11 @@ def engine_setup(cells: Mapping[str, str], load: Load) -> EngineSetup:
 
 
 def load_of(cells: Mapping[str, str]) -> Load:
-    """The load of a row. The running batch is the one estimated by Little's law, else requests per engine."""
+    """The load of a row. The running batch is the one that follows from Little's law, else requests per engine."""
     concurrency = number(cells, "concurrency", 0.0)
     workers = max(1.0, number(cells, "decode_workers", 1.0))
     requests = number(cells, "decode_batch_per_engine", concurrency / workers)
-    batch = number(cells, "est_decoding_reqs_per_engine", 0.0) or requests
+    batch = number(cells, "est_decoding_reqs_per_engine", 0.0) or _decoding(cells, workers, requests) or requests
     if batch <= 0:
         raise SkippedRow("neither a batch nor a concurrency is given")
     shortest = number(cells, "random_range_ratio", 1.0)

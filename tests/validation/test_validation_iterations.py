@@ -63,6 +63,18 @@ def test_the_running_batch_is_the_estimate_then_requests_per_engine_then_concurr
         load_of(point(est_decoding_reqs_per_engine="", decode_batch_per_engine="", concurrency=""))
 
 
+def test_requests_that_wait_elsewhere_are_no_part_of_a_decode_batch() -> None:
+    # 16 GPUs emit 0.2 x 500 x 16 = 1,600 tokens/s at 20 ms each: 32 requests decode, 16 on each worker.
+    cells = point(
+        est_decoding_reqs_per_engine="", isl="400", osl="100", total_tokens_per_s_per_gpu="500", num_gpus="16",
+        tpot_ms="20", decode_workers="2", decode_batch_per_engine="64", concurrency="128",
+    )  # fmt: skip
+    assert load_of(cells).batch == pytest.approx(16)
+    assert load_of({**cells, "decode_batch_per_engine": "9"}).batch == 9
+    assert load_of({**cells, "total_tokens_per_s_per_gpu": ""}).batch == 64
+    assert load_of({**cells, "serving_mode": "agg"}).batch == 64
+
+
 def test_lengths_between_a_share_of_the_nominal_and_all_of_it() -> None:
     load = load_of(point(random_range_ratio="0.8", isl="1000", osl="500"))
     assert load.context_tokens == pytest.approx(0.9 * (1000 + 250))
