@@ -23,19 +23,23 @@ def calibrate(
     measurements: o.MeasurementsOption = None,
     merge_over: o.MergeOption = None,
     steps: o.StepTableOption = None,
+    iterations: o.IterationTableOption = None,
     name: o.ResultNameOption = None,
     out: o.CalibrationOption = None,
 ) -> None:
-    """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps.
+    """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations.
 
     --device measures this machine (operators, host, engine steps) and checks the cost model against engine steps
     that no table holds; --cases writes what another machine is to measure. --from aiconfigurator imports measured
     tables (extra 'aic'). --from-steps fits the few global parameters that no operator table holds to RL steps that
-    you measured; name the result in simulation.parameters.
+    you measured; name the result in simulation.parameters. --from-iterations fits host and graph terms of engines to
+    measured iterations; name the result in simulation.engine_parameters.
     """
     ways = [origin is not None, device is not None or cases is not None, measurements is not None]
-    if sum([*ways, steps is not None]) != 1:
-        raise InputError("calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps")
+    if sum([*ways, steps is not None, iterations is not None]) != 1:
+        raise InputError(
+            "calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations"
+        )
     if cases is not None:
         print_answer(_write_cases(device or "cuda", quick, cases))
     elif origin is not None:
@@ -46,6 +50,8 @@ def calibrate(
         print_answer(_fit_measurements(measurements, name, merge_over, out))
     elif steps is not None:
         print_answer(_fit_steps(steps, name, out))
+    elif iterations is not None:
+        print_answer(_fit_iterations(iterations, name, out))
 
 
 def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str:
@@ -93,3 +99,19 @@ def _fit_steps(table: Path, name: str | None, out: Path | None) -> str:
     with staged_folder(out.parent) as folder:
         (folder / out.name).write_text(to_yaml(found.parameters), encoding="utf-8")
     return f"{found.text(terminal_style())}\n\nwritten: {out}; use it with --set simulation.parameters={out}"
+
+
+def _fit_iterations(table: Path, name: str | None, out: Path | None) -> str:
+    import sys
+
+    from rlsim.validation.fit_iterations import fit_iterations
+    from rlsim.validation.measured_text import render_measured
+
+    tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
+    found = fit_iterations(table, name=name, tell=tell)
+    told = render_measured(found.table, terminal_style())
+    if out is None:
+        return f"{told}\n\n{found.to_yaml()}"
+    with staged_folder(out.parent) as folder:
+        (folder / out.name).write_text(found.to_yaml(), encoding="utf-8")
+    return f"{told}\n\nwritten: {out}; use it with --set simulation.engine_parameters={out}"

@@ -170,6 +170,12 @@ StepTableOption = Annotated[
         "--from-steps", metavar="TABLE.csv", help="Fit host, training and refit parameters to measured steps."
     ),
 ]
+IterationTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-iterations", metavar="TABLE.csv", help="Fit host and graph terms of engines to measured iterations."
+    ),
+]
 CalibrationOption = Annotated[
-    Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps) to write.")
+    Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps...) to write.")
 ]

@@ -9,24 +9,24 @@ token of a closed loop is simulated once, at the start, and again to report the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
-from rlsim.costs.engine_prices import decode_points_s
+from rlsim.costs.engine_prices import EngineInputs, decode_points_s
 from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError
 from rlsim.hardware.parameters import load_engine_parameters
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, IterationFit, ReleaseHost, version_order
-from rlsim.statistics import robust_deviation
 from rlsim.validation.iteration_points import EngineSetup, Load, engine_setup, inputs_of, load_of
 from rlsim.validation.iterations import validate_iterations
 from rlsim.validation.measured import MeasuredRow, MeasuredTable
+from rlsim.validation.scores import robust_deviation
 from rlsim.validation.table import TableRow, read_table
 from rlsim.validation.validate import table_digest
 
@@ -55,7 +55,7 @@ class Points:
     """Measured iterations as arrays over rows.
 
     device_s: shape (overlaps, rows), one iteration without host time. hop_s: seconds that HOP_S adds. added_s: what a
-    closed loop adds to it. sequences: of one attention copy. family, release, pair: names by row; release "" where none.
+    closed loop adds to it. sequences: of one attention copy. family, release, pair: names by row; "" without a release.
     """
 
     measured_s: FloatArray
@@ -94,7 +94,7 @@ class _Problem:
 
     def __init__(self, points: Points, start: EngineParameters) -> None:
         self.points, self.start = points, start
-        self.families = [one.engine for one in start.families]
+        self.families: list[str] = [one.engine for one in start.families]
         counts = Counter((f, r) for f, r in zip(points.family, points.release, strict=True) if r)
         self.releases = sorted((key for key, rows in counts.items() if rows >= FEWEST_ROWS), key=_release_order)
         self.counts = counts
@@ -119,7 +119,8 @@ class _Problem:
         overlap, iteration, sequence = families[self._family].T
         p = self.points
         device = p.device_at(overlap) + p.hop_s * hop / HOP_S
-        return device + iteration * releases[self._release] + sequence * p.sequences + p.added_s
+        host = iteration * releases[self._release] + sequence * p.sequences
+        return np.asarray(device + host + p.added_s, dtype=np.float64)
 
     def residuals(self, x: FloatArray) -> FloatArray:
         """ln(predicted / measured) of every row."""
@@ -200,3 +201,65 @@ def _points(
         tuple(_series(setup.version) for _, setup, _ in kept),
         tuple(f"{setup.device} {setup.engine}" for _, setup, _ in kept),
     )
+
+
+def _with_host(inputs: EngineInputs, host: HostOverheads) -> EngineInputs:
+    return replace(inputs, host=host)
+
+
+def _step_ms(row: MeasuredRow) -> float:
+    return float(row.details["step_predicted_ms"] or 0.0)
+
+
+def _series(version: str | None) -> str:
+    """A release without its corrections and candidates: 0.5.10 of 0.5.10.post1."""
+    return "" if version is None else ".".join(str(number) for number in version_order(version)[:3])
+
+
+def _release_order(key: tuple[str, str]) -> tuple[str, list[int]]:
+    return key[0], version_order(key[1])
+
+
+def _parameters(
+    problem: _Problem, x: FloatArray, held: FloatArray, digest: str, table: str, name: str
+) -> EngineParameters:
+    """The parameters, rounded to what they are worth, with the record of the fit."""
+    families, hop, releases = problem.split(x)
+    names, error = np.array(problem.points.family), np.abs(np.expm1(problem.residuals(x)))
+    found = []
+    for start, (overlap, iteration, sequence) in zip(problem.start.families, families.tolist(), strict=True):
+        of_engine = names == start.engine
+        known = [
+            ReleaseHost(version=version, iteration_s=_rounded(iteration * factor), rows=problem.counts[family, version])
+            for (family, version), factor in zip(problem.releases, releases[:-1].tolist(), strict=True)
+            if family == start.engine
+        ]
+        found.append(
+            EngineFamily(
+                engine=start.engine,
+                rows=int(of_engine.sum()),
+                overlap_s=_rounded(overlap),
+                iteration_s=_rounded(iteration),
+                sequence_s=_rounded(sequence),
+                releases=tuple(known),
+                error=_rounded(robust_deviation(held[of_engine])),
+            )
+        )
+    return EngineParameters(
+        name=name,
+        description=f"Fitted to measured iterations of {table}, starting from {problem.start.name}.",
+        fit=IterationFit(
+            command=f"rlsim calibrate --from-iterations {table}",
+            rows=len(error),
+            data_digest=digest,
+            median_error=_rounded(float(np.median(error))),
+            p90_error=_rounded(float(np.quantile(error, 0.9))),
+            held_out_median_error=_rounded(float(np.median(np.abs(np.expm1(held))))),
+        ),
+        network_hop_s=_rounded(hop),
+        families=tuple(found),
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")

@@ -31,6 +31,7 @@ from rlsim.validation.fit import (
     with_values,
 )
 from rlsim.validation.rows import NEEDED, SkippedRow, number, scenario_of
+from rlsim.validation.scores import robust_deviation
 from rlsim.validation.table import TableRow, read_table
 
 FIT_REPLICATIONS = 1
@@ -212,7 +213,7 @@ def _recorded(
     rounded = np.array([float(f"{value:.3g}") for value in settled])
     document = with_values(problem.start, problem.parameters, rounded).model_dump()
     if "model" in held:
-        document["step_error"] = float(f"{_robust_deviation(held['model']):.3g}")
+        document["step_error"] = float(f"{robust_deviation(held['model']):.3g}")
     document["fit"] = {
         "command": f"rlsim calibrate --from-steps {table.name}",
         "rows": len(steps),
@@ -228,11 +229,6 @@ def _recorded(
         f"Fitted to {len(steps)} measured RL steps of {table.name}, starting from {problem.start.name}."
     )
     return GlobalParameters.model_validate(document)
-
-
-def _robust_deviation(residuals: FloatArray) -> float:
-    """Standard deviation that a normal distribution with the same 90th percentile of |residual| would have."""
-    return float(np.quantile(np.abs(residuals), 0.9) / 1.6448536269514722)
 
 
 def to_yaml(fitted: GlobalParameters) -> str:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
+
+P90_DEVIATIONS = 1.6448536269514722
+"""Standard deviations within which 90 % of the absolute values of a normal distribution lie."""
 
 
 class Compared(Protocol):
@@ -84,3 +88,8 @@ def scores_by_group(rows: Sequence[Compared]) -> dict[str, Score]:
 def short(value: float | None) -> float | None:
     """Nine significant digits: results are the same bytes on machines that add in another order."""
     return None if value is None else float(f"{value:.9g}")
+
+
+def robust_deviation(residuals: NDArray[np.float64]) -> float:
+    """Standard deviation that a normal distribution with the same 90th percentile of |residual| would have."""
+    return float(np.quantile(np.abs(residuals), 0.9) / P90_DEVIATIONS)
