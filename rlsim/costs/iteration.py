@@ -152,7 +152,7 @@ def _context_free(
         out["draft passes"] = drafting.passes(n, eager)
         out["rejection sampling"] = drafting.rejection(n)
     # Every attention copy has a scheduler of its own for its share of the sequences.
-    host_s = host.iteration_s + host.sequence_s * np.ceil(n / engine.attention_data_parallel)
+    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafting.speculation.active)
     if engine.async_scheduling:
         host_s = np.maximum(host_s - total(out), 0.0)
     out["host"] = modelled(host_s, "host")

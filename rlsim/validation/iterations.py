@@ -153,6 +153,7 @@ def _predicted(
         batch=point.load.batch,
         context_tokens=point.load.context_tokens,
         step_predicted_ms=1e3 * found.step_s,
+        measured_step=step_measured,
         gpus_per_engine=point.setup.gpus,
         release=point.setup.version,
         several_nodes=engine.several_nodes,
