@@ -115,8 +115,11 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
         out.append("simulation.warmup_steps is below policy_lag + 1: the first steps still hold the start-up.")
     eager = run.prices.engine.eager_share(run.counters.iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
+        launches = run.prices.engine.launch_share(run.counters)
         out.append(
             f"{percent(eager)} of the engine's iterations exceed the largest captured CUDA graph "
-            f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch eagerly."
+            f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch eagerly; "
+            f"{percent(launches)} of the rollout waits for those launches, of which we know the cost within a "
+            "factor of two: the answer hangs on it, so check what your engine captures."
         )
     return tuple(out)

@@ -11,7 +11,7 @@ from rlsim.results import Projection
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.summary import phase_parts, provenance_of, speedups, step_values, variant_of
+from rlsim.summary import generation_error, phase_parts, provenance_of, speedups, step_values, variant_of
 
 Progress = Callable[[int, int], None]
 
@@ -44,9 +44,8 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
     parts = phase_parts(cand)
     step_s = [step_values(run, lambda s: s.seconds) for run in (base, cand)]
     generation = [step_values(run, lambda s: s.phases.generation_s) for run in (base, cand)]
-    rollout_speedup, end_to_end_speedup = speedups(
-        generation, step_s, cand.prices.overheads.speedup_error if scenario.speculation.active else 0.0
-    )
+    error = generation_error(cand, cand.prices.overheads.speedup_error) if scenario.speculation.active else 0.0
+    rollout_speedup, end_to_end_speedup = speedups(generation, step_s, error)
     return Projection(
         scenario=scenario.name,
         question=scenario.question,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,9 @@ from rlsim.simulation.trace import StepRecord
 from rlsim.statistics import interval, widened
 from rlsim.workload.draw import steps_per_lag_cycle
 
+LAUNCH_ERROR = 0.42
+"""Standard deviation of the logarithm of what launches beyond the captured graphs cost: a factor of two at 90 %.
+Published figures of launched operators lie between 5 and 14 us on x86 hosts and between 20 and 37 us on Grace."""
 SHOWN_PARTS = 12
 """Parts of a phase shown; the others are added up."""
 
@@ -57,26 +61,34 @@ def _ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interv
     return interval([ratio + (a - ratio * b) / below for a, b in zip(numerators, denominators, strict=True)])
 
 
+def generation_error(run: SimulatedVariant, error: float) -> float:
+    """``error`` of the model with that of eager launches: standard deviation of the logarithm of a generation time."""
+    return math.hypot(error, LAUNCH_ERROR * run.prices.engine.launch_share(run.counters))
+
+
 def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     """One side of the answer; ``parts`` as from :func:`phase_parts`."""
     speculation, error = run.scenario.speculation, run.prices.overheads.step_error
+    of_generation = generation_error(run, error)
+    generated = np.mean([s.phases.exposed_generation_s / s.seconds for steps in run.steps for s in steps if s.seconds])
+    of_step = math.hypot(error, LAUNCH_ERROR * run.prices.engine.launch_share(run.counters) * float(generated))
     steps = [step for replication in run.steps for step in replication]
     consumed = sum(sum(step.staleness.values()) for step in steps)
     ages = sorted({age for step in steps for age in step.staleness})
 
-    def spread(of: Callable[[StepRecord], float]) -> Interval:
-        return widened(interval(step_values(run, of)), error)
+    def spread(of: Callable[[StepRecord], float], deviation: float) -> Interval:
+        return widened(interval(step_values(run, of)), deviation)
 
     def phase(name: str) -> Interval:
-        return spread(lambda step: step.phases[name])
+        return spread(lambda step: step.phases[name], of_generation if "generation" in name else error)
 
     return Variant(
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         acceptance_length=interval(step_values(run, lambda s: s.tokens_per_verification)),
-        step_s=spread(lambda s: s.seconds),
+        step_s=spread(lambda s: s.seconds, of_step),
         phases=StepPhases(**{name: phase(name) for name in PHASES}),
-        tokens_per_s_per_gpu=widened(interval(_tokens_per_s_per_gpu(run)), error),
+        tokens_per_s_per_gpu=widened(interval(_tokens_per_s_per_gpu(run)), of_step),
         memory=_memory(run),
         parts=parts,
         staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},

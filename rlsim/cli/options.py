@@ -113,11 +113,15 @@ TableArgument = Annotated[
 
 KindOption = Annotated[Kind | None, typer.Option("--kind", help="What TABLE.csv holds; default by its columns.")]
 PublishedOption = Annotated[bool, typer.Option("--published", help="All published tables that come with rlsim.")]
-IterationsOption = Annotated[
+SweepFilesOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--sweep", metavar="FILE", help="Also compare a sweep of engine iterations (batch, seq, gamma). Repeatable."
     ),
+]
+IterationsOption = Annotated[
+    Path | None,
+    typer.Option("--iterations", metavar="TABLE.csv", help="--published: also compare a table of engine iterations."),
 ]
 FilesOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV and pictures into this folder.")

@@ -20,7 +20,8 @@ def validate(
     table: o.TableArgument = None,
     kind: o.KindOption = None,
     published: o.PublishedOption = False,
-    sweep: o.IterationsOption = None,
+    sweep: o.SweepFilesOption = None,
+    iterations: o.IterationsOption = None,
     as_json: o.JsonOption = False,
     out: o.FilesOption = None,
     write_accuracy: o.AccuracyOption = None,
@@ -38,14 +39,14 @@ def validate(
     """
     if sum([table is not None, published, bool(sweep) and not published]) != 1:
         raise InputError("validate needs one of: TABLE.csv, --published, --sweep FILE (see rlsim validate --help)")
-    if not published and (write_accuracy is not None or date is not None):
-        raise InputError("--write-accuracy and --date belong to --published")
+    if not published and any(option is not None for option in (iterations, write_accuracy, date)):
+        raise InputError("--iterations, --write-accuracy and --date belong to --published")
     if kind is not None and table is None:
         raise InputError("--kind belongs to TABLE.csv")
     if table is not None:
         print_answer(_table(table, kind, as_json, out, seed, replications))
     elif published:
-        print_answer(_published(as_json, out, write_accuracy, seed, replications, date, sweep or []))
+        print_answer(_published(as_json, out, write_accuracy, seed, replications, date, sweep or [], iterations))
     else:
         print_answer(_sweeps(sweep or [], as_json))
 
@@ -78,22 +79,26 @@ def _published(
     replications: int,
     date: str | None,
     sweeps: list[Path],
+    iterations: Path | None,
 ) -> str:
     from rlsim.validation.accuracy import accuracy_document, checked_date, today
+    from rlsim.validation.accuracy_iterations import write_picture
     from rlsim.validation.published import run_published
 
     day = checked_date(date) if date is not None else today()
     with ProgressLine("rows and cells") as progress:
-        answer = run_published(seed, replications, progress.reach, sweeps)
+        answer = run_published(seed, replications, progress.reach, sweeps, iterations)
     document = accuracy_document(answer, day)
     if out is not None:
         with staged_folder(out) as folder:
             write_files(answer.steps, folder)
             (folder / "published.json").write_text(answer.to_json(), encoding="utf-8")
             (folder / "ACCURACY.md").write_text(document, encoding="utf-8")
+            write_picture(answer.iterations, folder)
     if accuracy is not None:
         with staged_folder(accuracy.parent) as folder:
             (folder / accuracy.name).write_text(document, encoding="utf-8")
+            write_picture(answer.iterations, folder)
     return answer.to_json() if as_json else answer.text(terminal_style())
 
 

@@ -26,6 +26,8 @@ are Triton's (8.7 us a call on GB200, vLLM PR 34838), half operators of librarie
 TransformerEngine PR 2053): 23 us, where an eager all-reduce takes 39 us. Assumption."""
 SAMPLER_LAUNCHES = 8
 """Kernels of LM head and sampling, outside the captured graph. Structural count."""
+EAGER_PART = "eager launches"
+"""What launches beyond the captured graphs add to the device's work."""
 CONTEXT_POINTS = 64
 """Points of the prepared attention table along context."""
 
@@ -65,6 +67,12 @@ class IterationCosts:
         measured = float(np.interp(chunk, self.table.prefill_grid_tokens, self.prefill_measured))
         out.append(Part("prefill", counters.prefill_s, self.prefill_bound, "modelled", measured))
         return tuple(part for part in out if part.seconds > 0)
+
+    def launch_share(self, counters: EngineCounters) -> float:
+        """Share of the time of the counted iterations that waits for launches beyond the captured graphs."""
+        parts = self.parts(counters)
+        busy_s = sum(part.seconds for part in parts)
+        return sum(part.seconds for part in parts if part.name == EAGER_PART) / busy_s if busy_s > 0 else 0.0
 
     def eager_share(self, iterations_at: Sequence[float]) -> float:
         """Share of iterations (by number of decoding sequences) beyond the largest captured graph."""
@@ -152,7 +160,7 @@ def _context_free(
         out["draft passes"] = drafting.passes(n, eager)
         out["rejection sampling"] = drafting.rejection(n)
     # Every attention copy has a scheduler of its own for its share of the sequences.
-    host_s = host.iteration_s + host.sequence_s * np.ceil(n / engine.attention_data_parallel)
+    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafting.speculation.active)
     if engine.async_scheduling:
         host_s = np.maximum(host_s - total(out), 0.0)
     out["host"] = modelled(host_s, "host")
@@ -185,7 +193,7 @@ def _device(layers: EngineLayers, tokens: FloatArray, k: int) -> tuple[Component
     launch_s = (layers.launches() * COMPILED_LAUNCH + SAMPLER_LAUNCHES) * uncompiled_s
     waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
     if bool(np.any(waiting > 0)):
-        out["eager launches"] = modelled(waiting, "launch")
+        out[EAGER_PART] = modelled(waiting, "launch")
     return out, eager
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from rlsim.costs.work import FloatArray
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
@@ -16,13 +17,21 @@ class HostOverheads:
     """What tables of kernels do not hold of an engine iteration.
 
     iteration_s, sequence_s: scheduler and executor, a fixed part and one for each decoding sequence of an attention
-    copy. overlap_s: of each kernel's measured time what a replayed graph hides. network_hop_s: see EngineParameters.
+    copy; drafting_iteration_s, drafting_sequence_s: what speculation adds to both. overlap_s: of each kernel's measured
+    time what a replayed graph hides. network_hop_s: see EngineParameters.
     """
 
     iteration_s: float
     sequence_s: float
     overlap_s: float = 0.0
     network_hop_s: float = 0.0
+    drafting_iteration_s: float = 0.0
+    drafting_sequence_s: float = 0.0
+
+    def seconds(self, sequences: FloatArray, drafting: bool) -> FloatArray:
+        """Host time of an iteration with ``sequences`` running in an attention copy, in seconds."""
+        plain = self.iteration_s + self.sequence_s * sequences
+        return plain + self.drafting_iteration_s + self.drafting_sequence_s * sequences if drafting else plain
 
 
 NO_HOST = HostOverheads(0.0, 0.0)
@@ -37,6 +46,8 @@ def engine_host(engine: Engine, fitted: EngineParameters) -> HostOverheads:
         _stated(engine.host_sequence_s, family.sequence_s),
         family.overlap_s,
         fitted.network_hop_s,
+        family.drafting_iteration_s,
+        family.drafting_sequence_s,
     )
 
 

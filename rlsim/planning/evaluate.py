@@ -15,7 +15,7 @@ from rlsim.projection import baseline_of
 from rlsim.results import Interval, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.summary import phase_parts, speedups, step_values, variant_of
+from rlsim.summary import generation_error, phase_parts, speedups, step_values, variant_of
 
 BASELINES_KEPT = 256
 
@@ -51,7 +51,11 @@ def _times(run: SimulatedVariant) -> VariantTimes:
     generation = step_values(run, lambda record: record.phases.generation_s)
     errors = run.prices.overheads
     return VariantTimes(
-        tuple(step), tuple(generation), variant_of(run, phase_parts(run)), errors.step_error, errors.speedup_error
+        tuple(step),
+        tuple(generation),
+        variant_of(run, phase_parts(run)),
+        errors.step_error,
+        generation_error(run, errors.speedup_error),
     )
 
 

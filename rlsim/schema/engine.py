@@ -24,7 +24,10 @@ class Engine(Strict):
         default="vllm", description="Engine whose operator tables are used."
     )
     version: str | None = Field(
-        default=None, max_length=40, description="Release, which selects the fitted host overhead; default the newest."
+        default=None,
+        max_length=40,
+        description="Release, which selects the fitted host overhead and what is captured; default: the engine's "
+        "host overhead over all releases, captured as the newest.",
     )
 
     @field_validator("version")

@@ -33,7 +33,7 @@ class EngineFamily(Strict):
     """One engine over its releases."""
 
     engine: EngineName = Field(description="Engine.")
-    rows: int = Field(ge=0, description="Measured iterations behind the values.")
+    rows: int = Field(ge=0, description="Measured iterations without speculation behind the values.")
     overlap_s: NonNegativeFloat = Field(
         description="Of each kernel's measured time, what overlaps with its neighbours in a replayed graph: start and "
         "end, which a measurement of one kernel holds and a chain of them hides."
@@ -42,6 +42,12 @@ class EngineFamily(Strict):
         description="Host time per iteration that the device waits for, of a release without measurements."
     )
     sequence_s: NonNegativeFloat = Field(description="The same per running sequence of one attention copy.")
+    drafting_iteration_s: NonNegativeFloat = Field(
+        description="Host time that an iteration takes longer where it speculates: drafts are handed over and verdicts "
+        "read before the next can be scheduled."
+    )
+    drafting_sequence_s: NonNegativeFloat = Field(description="The same per running sequence of one attention copy.")
+    drafting_rows: int = Field(ge=0, description="Speculating iterations behind these two; 0: assumed.")
     releases: tuple[ReleaseHost, ...] = Field(default=(), description="Releases that were measured, oldest first.")
     error: Fraction01 = Field(
         description="Standard deviation of ln(predicted / measured) of iterations on pairs of GPU and engine that were "

@@ -12,7 +12,9 @@ from rlsim.datafiles import data_folder
 from rlsim.errors import InputError, shortened
 from rlsim.loading_yaml import read_yaml
 from rlsim.report.format import percent
+from rlsim.validation.accuracy_iterations import iterations_section
 from rlsim.validation.iteration_sweeps import IterationSweep
+from rlsim.validation.markdown import per_cent, section, signed
 from rlsim.validation.published import Published, group_errors
 from rlsim.validation.study import PublishedFigure, published_table
 from rlsim.validation.text import SHOWN_PHASES, published_phases
@@ -28,8 +30,8 @@ Every figure below compares a published measurement with what rlsim predicts fro
 with their sources are in [calibration/published](../calibration/published). Error = predicted / measured - 1. Rows that
 disagree stay in the score.
 """
-_SWEEP_NOTE = """Files of engine-iteration sweeps are not part of rlsim. Compare one with
-`rlsim validate --sweep FILE`; columns model, batch, seq, gamma, mode (target_decode or target_verify), median_ms.
+_SWEEP_NOTE = """Decode and verification steps of one engine. Files of such sweeps are not part of rlsim. Compare one
+with `rlsim validate --sweep FILE`; columns model, batch, seq, gamma, mode (target_decode or target_verify), median_ms.
 """
 
 
@@ -45,7 +47,7 @@ def accuracy_document(answer: Published, date: str) -> str:
         _compared("Speculative decoding at fixed batch", answer.speculation),
         _compared("Weight transfers", answer.refits),
     ]
-    parts.append(_sweeps(answer.sweeps))
+    parts += [iterations_section(answer.iterations), _sweeps(answer.sweeps)]
     return "\n".join(part.strip() + "\n" for part in parts if part.strip())
 
 
@@ -69,29 +71,18 @@ def explanations() -> Mapping[str, str]:
     return {str(key): str(text) for key, text in read_yaml(published_table("explanations.yaml")).items()}
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], after: str = "") -> str:
-    """A titled Markdown table, nothing where there are no rows."""
-    if not rows:
-        return ""
-    lines = [f"## {title}", "", _line(head), "|" + "---|" * len(head), *map(_line, rows)]
-    return "\n".join([*lines, "", after] if after else lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_md, cells)) + " |"
-
-
 def _score(answer: Published) -> str:
     steps = answer.steps
     rows = []
     for name, members in {"RL step time": list(steps.scored), **_by(steps.scored)}.items():
         errors = [row.error_pct for row in members]
         if errors:
-            rows.append([name, str(len(errors)), _pct(quantile_abs(errors, 0.5)), _pct(quantile_abs(errors, 0.9))])
-    rows += [[group, str(n), _pct(median), _pct(worst)] for group, n, median, worst in group_errors(answer.compared())]
+            rows.append([name, str(len(errors)), *(per_cent(quantile_abs(errors, q)) for q in (0.5, 0.9))])
+    others = group_errors(answer.compared())
+    rows += [[group, str(n), per_cent(median), per_cent(worst)] for group, n, median, worst in others]
     coverage = f"{percent(steps.interval_coverage or 0.0)} of the measured step times lie inside the 90 % interval."
     head = ("what", "figures", "median error", "p90 of steps, largest of others")
-    return _table("Score", head, rows, coverage if steps.scored else "")
+    return section("Score", head, rows, coverage if steps.scored else "")
 
 
 def _by(rows: Sequence[RowResult]) -> dict[str, list[RowResult]]:
@@ -134,45 +125,45 @@ def _steps(steps: Validation) -> str:
             row.id,
             f"{row.measured_s:.1f}",
             f"{row.predicted_s:.1f}",
-            _signed(row.error_pct),
+            signed(row.error_pct),
             f"{row.low_s:.1f} - {row.high_s:.1f}",
             "inside" if row.covered else "outside",
         ]
         for row in steps.scored
     ]
-    return _table("Step times", ("row", "measured s", "predicted s", "error", "90 % interval", "measured lies"), rows)
+    return section("Step times", ("row", "measured s", "predicted s", "error", "90 % interval", "measured lies"), rows)
 
 
 def _explained(steps: Validation) -> str:
     known = explanations()
     far = [row for row in steps.scored if abs(row.error_pct or 0.0) > EXPLAINED_PCT]
     far.sort(key=lambda row: -abs(row.error_pct or 0.0))
-    rows = [[row.id, _signed(row.error_pct), known.get(row.id, "not explained yet")] for row in far]
+    rows = [[row.id, signed(row.error_pct), known.get(row.id, "not explained yet")] for row in far]
     title = f"Rows off by more than {EXPLAINED_PCT:.0f} %"
-    return _table(title, ("row", "error", "why"), rows) or f"## {title}\n\nNone."
+    return section(title, ("row", "error", "why"), rows) or f"## {title}\n\nNone."
 
 
 def _phases(steps: Validation) -> str:
     rows = [
-        [row.id, SHOWN_PHASES.get(phase, phase), f"{measured:.1f}", f"{predicted:.1f}", _signed(error)]
+        [row.id, SHOWN_PHASES.get(phase, phase), f"{measured:.1f}", f"{predicted:.1f}", signed(error)]
         for row in steps.scored
         for phase, (predicted, measured, error) in published_phases(row).items()
     ]
-    return _table("Published phases", ("row", "phase", "measured s", "predicted s", "error"), rows)
+    return section("Published phases", ("row", "phase", "measured s", "predicted s", "error"), rows)
 
 
 def _skipped(answer: Published) -> str:
     left = [[row.id, row.skipped or ""] for row in answer.steps.rows if row.skipped]
     left += [[f"refit {name}", reason] for name, reason in answer.refits_left_out]
-    return _table("Not simulated", ("row", "reason"), left)
+    return section("Not simulated", ("row", "reason"), left)
 
 
 def _compared(title: str, cells: Sequence[PublishedFigure]) -> str:
     rows = [
-        [c.group, c.label, _number(c.measured, c.unit), _number(c.predicted.mean, c.unit), _signed(c.error_pct)]
+        [c.group, c.label, _number(c.measured, c.unit), _number(c.predicted.mean, c.unit), signed(c.error_pct)]
         for c in cells
     ]
-    return _table(title, ("table", "figure", "measured", "predicted", "error"), rows)
+    return section(title, ("table", "figure", "measured", "predicted", "error"), rows)
 
 
 def _number(value: float, unit: str) -> str:
@@ -181,18 +172,6 @@ def _number(value: float, unit: str) -> str:
     return f"{value * 1e3:.2f} ms" if value < 0.1 else f"{value:.1f} s"
 
 
-def _pct(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} %"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1f} %"
-
-
 def _sweeps(sweeps: Sequence[IterationSweep]) -> str:
-    return "\n\n".join(["## Engine iterations", _SWEEP_NOTE, *(f"```\n{sweep.text()}\n```" for sweep in sweeps)])
-
-
-def _md(text: str) -> str:
-    """One cell of a Markdown table: nothing in it is markup."""
-    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", shortened(text, 400))
+    told = (f"```\n{sweep.text()}\n```" for sweep in sweeps)
+    return "\n\n".join(["## Sweeps over batch and context", _SWEEP_NOTE.strip(), *told])

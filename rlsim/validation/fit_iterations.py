@@ -47,7 +47,7 @@ FEWEST_ROWS = 8
 NOT_A_LOAD = 0.5
 """A row that takes less than this share of what its kernels alone take was measured under another load than it says."""
 
-FAMILY_VALUES = ("overlap_s", "iteration_s", "sequence_s")
+FAMILY_VALUES = ("overlap_s", "iteration_s", "sequence_s", "drafting_iteration_s", "drafting_sequence_s")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Points:
     """Measured iterations as arrays over rows.
 
     device_s: shape (overlaps, rows), one iteration without host time. hop_s: seconds that HOP_S adds. added_s: what a
-    closed loop adds to it. sequences: of one attention copy. family, release, pair: names by row; "" without a release.
+    closed loop adds to it. sequences: of one attention copy. speculates: 1 where drafts are verified. per_token: tokens
+    that a measured time is shared by. family, release, pair: names by row; "" without a release.
     """
 
     measured_s: FloatArray
@@ -63,6 +64,8 @@ class Points:
     hop_s: FloatArray
     added_s: FloatArray
     sequences: FloatArray
+    speculates: FloatArray
+    per_token: FloatArray
     family: tuple[str, ...]
     release: tuple[str, ...]
     pair: tuple[str, ...]
@@ -116,11 +119,12 @@ class _Problem:
     def predicted_s(self, x: FloatArray) -> FloatArray:
         """Seconds of every row."""
         families, hop, releases = self.split(x)
-        overlap, iteration, sequence = families[self._family].T
+        overlap, iteration, sequence, drafting, drafting_sequence = families[self._family].T
         p = self.points
         device = p.device_at(overlap) + p.hop_s * hop / HOP_S
         host = iteration * releases[self._release] + sequence * p.sequences
-        return np.asarray(device + host + p.added_s, dtype=np.float64)
+        host += p.speculates * (drafting + drafting_sequence * p.sequences)
+        return np.asarray((device + host) / p.per_token + p.added_s, dtype=np.float64)
 
     def residuals(self, x: FloatArray) -> FloatArray:
         """ln(predicted / measured) of every row."""
@@ -147,8 +151,8 @@ def fit_iterations(
 ) -> IterationFitResult:
     """Fit engine parameters to the table of iterations at ``path`` and score them.
 
-    Rows that speculate, and rows that were measured under another load than they say, are not fitted. Raises InputError
-    where the file is no such table.
+    Rows that were measured under another load than they say are not fitted. Raises InputError where the file is no such
+    table.
     """
     records = read_table(path, ("engine", "model", "gpu", "precision", "tpot_ms", "isl", "osl"))
     start = load_engine_parameters(START)
@@ -168,13 +172,17 @@ def _points(
 ) -> Points:
     chosen: list[tuple[MeasuredRow, EngineSetup, Load]] = []
     for row, record in zip(first.rows, records, strict=True):
-        if row.predicted is None or row.details["speculative"]:
+        if row.predicted is None:
             continue
         load = load_of(record.cells)
         chosen.append((row, engine_setup(record.cells, load), load))
     if not chosen:
-        raise InputError(f"{first.table}: no row without speculation can be priced")
-    kept = [one for one in chosen if one[0].measured is not None and one[0].measured > NOT_A_LOAD * _step_ms(one[0])]
+        raise InputError(f"{first.table}: no row can be priced")
+    kept = [
+        one
+        for one in chosen
+        if one[0].measured is not None and one[0].measured > NOT_A_LOAD * _step_ms(one[0]) / _tokens(one[0])
+    ]
     groups: dict[EngineSetup, list[int]] = {}
     for place, (_, setup, _) in enumerate(kept):
         groups.setdefault(setup, []).append(place)
@@ -195,8 +203,10 @@ def _points(
         np.array([1e-3 * float(row.measured or 0.0) for row, _, _ in kept]),
         device_s,
         hop_s,
-        np.array([1e-3 * (float(row.predicted or 0.0) - _step_ms(row)) for row, _, _ in kept]),
+        np.array([1e-3 * (float(row.predicted or 0.0) - _step_ms(row) / _tokens(row)) for row, _, _ in kept]),
         np.array([np.ceil(load.batch / setup.attention_data_parallel) for _, setup, load in kept]),
+        np.array([float(setup.draft_length > 0) for _, setup, _ in kept]),
+        np.array([_tokens(row) for row, _, _ in kept]),
         tuple(setup.engine for _, setup, _ in kept),
         tuple(_series(setup.version) for _, setup, _ in kept),
         tuple(f"{setup.device} {setup.engine}" for _, setup, _ in kept),
@@ -209,6 +219,11 @@ def _with_host(inputs: EngineInputs, host: HostOverheads) -> EngineInputs:
 
 def _step_ms(row: MeasuredRow) -> float:
     return float(row.details["step_predicted_ms"] or 0.0)
+
+
+def _tokens(row: MeasuredRow) -> float:
+    """Tokens of a sequence that a measured time stands for: 1 of a step, or the acceptance length."""
+    return 1.0 if row.details["measured_step"] else float(row.details["acceptance_length"] or 1.0)
 
 
 def _series(version: str | None) -> str:
@@ -227,8 +242,9 @@ def _parameters(
     families, hop, releases = problem.split(x)
     names, error = np.array(problem.points.family), np.abs(np.expm1(problem.residuals(x)))
     found = []
-    for start, (overlap, iteration, sequence) in zip(problem.start.families, families.tolist(), strict=True):
-        of_engine = names == start.engine
+    for start, values in zip(problem.start.families, families.tolist(), strict=True):
+        of_engine, drafts = names == start.engine, problem.points.speculates > 0
+        iteration = values[FAMILY_VALUES.index("iteration_s")]
         known = [
             ReleaseHost(version=version, iteration_s=_rounded(iteration * factor), rows=problem.counts[family, version])
             for (family, version), factor in zip(problem.releases, releases[:-1].tolist(), strict=True)
@@ -237,10 +253,9 @@ def _parameters(
         found.append(
             EngineFamily(
                 engine=start.engine,
-                rows=int(of_engine.sum()),
-                overlap_s=_rounded(overlap),
-                iteration_s=_rounded(iteration),
-                sequence_s=_rounded(sequence),
+                rows=int((of_engine & ~drafts).sum()),
+                drafting_rows=int((of_engine & drafts).sum()),
+                **{name: _rounded(value) for name, value in zip(FAMILY_VALUES, values, strict=True)},
                 releases=tuple(known),
                 error=_rounded(robust_deviation(held[of_engine])),
             )

@@ -153,6 +153,7 @@ def _predicted(
         batch=point.load.batch,
         context_tokens=point.load.context_tokens,
         step_predicted_ms=1e3 * found.step_s,
+        measured_step=step_measured,
         gpus_per_engine=point.setup.gpus,
         release=point.setup.version,
         several_nodes=engine.several_nodes,
@@ -237,7 +238,13 @@ def _ttft_text(score: Score) -> list[str]:
 
 def _remarks(rows: Sequence[MeasuredRow]) -> tuple[str, ...]:
     scored = [row for row in rows if row.predicted is not None]
-    out = [f"token budget of an iteration taken as {SERVING_BUDGET_TOKENS:,}"] if scored else []
+    out = []
+    if scored:
+        out = [
+            f"token budget of an iteration taken as {SERVING_BUDGET_TOKENS:,}",
+            "KV cache, where a row does not tell: FP8 for quantised checkpoints on Blackwell, else BF16",
+            "graphs are captured up to the batch that is served: no row tells what was captured",
+        ]
     if any(row.details.get("speculative") for row in scored):
         lengths = ", ".join(f"{length:g} at K={k}" for k, length in ASSUMED_ACCEPTANCE.items())
         out.append(f"MTP rows that state no acceptance length are taken at that of random tokens: {lengths}")

@@ -1,4 +1,4 @@
-"""All published tables at once: steps, the study, fixed-batch speedups, refits, and sweeps given by path."""
+"""All published tables at once: steps, the study, fixed-batch speedups, refits, and what is given by path."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from pathlib import Path
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.validation.iteration_sweeps import IterationSweep, iteration_sweep
+from rlsim.validation.kind import Kind
+from rlsim.validation.kinds import validate_table
+from rlsim.validation.measured import MeasuredTable
+from rlsim.validation.measured_text import render_measured
 from rlsim.validation.refits import published_refits
 from rlsim.validation.speculation import measured_speculation
 from rlsim.validation.study import PublishedFigure, published_table, study
@@ -25,7 +29,8 @@ STUDY_SIMULATIONS = 17
 class Published:
     """Everything published beside our predictions.
 
-    digest: first 16 hex digits of the SHA-256 of the published tables. refits_left_out: (id, reason).
+    digest: first 16 hex digits of the SHA-256 of the published tables. refits_left_out: (id, reason). sweeps,
+    iterations: of tables that are not part of rlsim, where they were given.
     """
 
     digest: str
@@ -35,6 +40,7 @@ class Published:
     refits: tuple[PublishedFigure, ...]
     refits_left_out: tuple[tuple[str, str], ...]
     sweeps: tuple[IterationSweep, ...]
+    iterations: MeasuredTable | None = None
 
     def compared(self) -> tuple[PublishedFigure, ...]:
         """All figures beside the steps."""
@@ -47,6 +53,7 @@ class Published:
             "digest": self.digest,
             "compared": [cell.as_dict() for cell in self.compared()],
             "sweeps": [sweep.as_dict() for sweep in self.sweeps],
+            "iterations": None if self.iterations is None else self.iterations.as_dict(),
             "refits_left_out": dict(self.refits_left_out),
         }
         return json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -54,6 +61,8 @@ class Published:
     def text(self, style: Style = DEFAULT_STYLE) -> str:
         """For a terminal."""
         parts = [render(self.steps, style), group_table(self.compared(), style)]
+        if self.iterations is not None:
+            parts.append(render_measured(self.iterations, style))
         return "\n\n".join([*parts, *(sweep.text(style) for sweep in self.sweeps)])
 
 
@@ -78,8 +87,15 @@ def run_published(
     replications: int = 4,
     progress: Callable[[int, int], None] | None = None,
     sweeps: Sequence[Path] = (),
+    iterations: Path | None = None,
 ) -> Published:
-    """Predict every published table that comes with rlsim, and the sweeps of engine iterations at ``sweeps``."""
+    """Predict every published table that comes with rlsim, the sweeps at ``sweeps`` and the table at ``iterations``.
+
+    Raises InputError where one of these is no such table.
+    """
+    # First what a user gave: a mistake in it shows before the published tables take their minutes.
+    swept = tuple(iteration_sweep(path) for path in sweeps)
+    served = None if iterations is None else _iterations(iterations, progress, seed)
     done = [0, STUDY_SIMULATIONS]
 
     def rows(now: int, total: int) -> None:
@@ -102,10 +118,18 @@ def run_published(
         measured_speculation(),
         refits,
         left_out,
-        tuple(iteration_sweep(path) for path in sweeps),
+        swept,
+        served,
     )
     if progress is not None:
         progress(done[1], done[1])
+    return found
+
+
+def _iterations(path: Path, progress: Callable[[int, int], None] | None, seed: int) -> MeasuredTable:
+    found = validate_table(path, Kind.ITERATIONS, progress, seed)
+    if not isinstance(found, MeasuredTable):
+        raise TypeError(f"{path.name} was read as a table of steps")
     return found
 
 

@@ -22,7 +22,7 @@ from rlsim.validation.table import read_table
 from rlsim.validation.validate import Validation, validate
 
 TABLES = {
-    "rl_steps.csv": 57,
+    "rl_steps.csv": 68,
     "study_speculation.csv": 14,
     "study_step_times.csv": 4,
     "study_async.csv": 2,
@@ -46,7 +46,7 @@ def test_published_steps_are_simulable_or_say_why_not() -> None:
             scenario_of(record.cells)
         except SkippedRow as reason:
             reasons.append(str(reason))
-    assert len(set(ids)) == 57
+    assert len(set(ids)) == 68
     assert len(reasons) == 7
     assert sum("is not given" in reason for reason in reasons) == 6
 
