@@ -107,4 +107,5 @@ class EngineParameters(Strict):
 
     def family(self, engine: str) -> EngineFamily:
         """Parameters of ``engine``. Raises KeyError for one that the set does not hold."""
-        return {one.engine: one for one in self.families}[engine]
+        by_name: dict[str, EngineFamily] = {one.engine: one for one in self.families}
+        return by_name[engine]

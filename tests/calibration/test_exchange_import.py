@@ -51,9 +51,7 @@ def test_nothing_is_written_of_a_file_without_rows_that_are_kept(package: Path, 
 
 
 @pytest.mark.parametrize("phase", ["prepare", "dispatch", "combine"])
-def test_all_to_all_is_read_by_phase_and_the_faster_transport_counts(
-    package: Path, tmp_path: Path, phase: str
-) -> None:
+def test_all_to_all_is_read_by_phase_and_the_faster_transport_counts(package: Path, tmp_path: Path, phase: str) -> None:
     rows = [exchange_row(f"alltoall_{phase}", tokens, gpus) for tokens in SIZES for gpus in (4, 8)]
     rows += [exchange_row(f"alltoall_{phase}", tokens, 8, source="NVLinkOneSided") for tokens in SIZES]
     rows += [exchange_row("alltoall_other", tokens) for tokens in SIZES]

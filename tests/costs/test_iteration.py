@@ -106,7 +106,7 @@ def test_nothing_drafted_equals_the_baseline() -> None:
 
 
 def test_batches_beyond_the_largest_capture_wait_for_launches() -> None:
-    """Qwen3-8B: 36 layers x 11 compiled kernels, 30 us each, and 8 of 50 us take longer than the device at 129 tokens."""
+    """Qwen3-8B: 36 layers x 11 compiled kernels of 30 us and 8 of 50 us take longer than the device at 129 tokens."""
     small, large = _costs("slow host", captured=128), _costs("slow host", captured=512)
     launches = (36 * 11 * 30 + 8 * 50) * 1e-6
     assert large.components["eager launches"].seconds[129] == 0.0
