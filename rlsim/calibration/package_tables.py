@@ -259,7 +259,7 @@ def adapt_quantize(raw: Columns) -> Columns:
 
 
 def adapt_expert_exchange(raw: Columns) -> Columns:
-    """All-to-all of TensorRT-LLM around experts over NVLink; preparing counts as part of the dispatch."""
+    """All-to-all of TensorRT-LLM around experts over NVLink, phase by phase."""
     phases = {"alltoall_prepare": "prepare", "alltoall_dispatch": "dispatch", "alltoall_combine": "combine"}
     table = {
         "transport": np.where(raw["kernel_source"] == "NVLinkOneSided", "one_sided", "two_sided"),
