@@ -30,7 +30,8 @@ EXCHANGE_PHASES = {"two_sided": ("prepare", "dispatch", "combine"), "one_sided":
 class Collectives:
     """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
-    stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this device or of another with the same NVLink.
+    stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this
+    device or of another with the same NVLink.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class Collectives:
             found = look_up(measured, sent)
             if found is not None:
                 ratio = _link_s(self.profile, op, measured, sent) / _link_s(self.reference, op, measured, sent)
-                seconds, known = found.seconds, found.measured * (0.0 if self.stands_in else 1.0)
+                seconds = found.seconds
+                known = np.zeros_like(seconds) if self.stands_in else found.measured.astype(np.float64)
                 if measured < gpus:
                     seconds, known = (
                         self._larger_group(gpus, measured, seconds, look_up(measured // 2, sent)),

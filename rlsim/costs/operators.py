@@ -78,8 +78,8 @@ def modelled(seconds: ArrayLike, bound: Bound) -> OperatorTime:
 class Operators:
     """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
-    siblings: tables of the same device and other engines. stands_in: ``tables`` are of another engine, nothing counts as
-    measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack.
+    siblings: tables of the same device and other engines. stands_in: ``tables`` are of another engine; nothing counts
+    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack.
     sources: both, in the order in which they are asked.
     """
 
@@ -225,7 +225,7 @@ class Operators:
         """A measured time on the projected device, or the roofline of ``amount`` where ``look`` is None."""
         if look is None:
             return self.roofline(amount, precision, operation)
-        known = look.measured * (0.0 if self.stands_in else 1.0)
+        known = np.zeros_like(look.seconds) if self.stands_in else look.measured.astype(np.float64)
         found = OperatorTime(look.seconds, known, self.bound_of(amount, precision))
         return self.transferred(found, amount, precision, operation)
 
