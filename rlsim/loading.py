@@ -170,8 +170,9 @@ def _name_parameters(document: dict[str, Any]) -> None:
     """Put the name of the default parameters where none are given."""
     simulation = document.setdefault("simulation", {})
     if isinstance(simulation, dict):
-        given = {key: value for key, value in simulation.items() if value is not None}
-        document["simulation"] = {**simulation, "parameters": DEFAULT, "engine_parameters": DEFAULT_ENGINES, **given}
+        defaults = {"parameters": DEFAULT, "engine_parameters": DEFAULT_ENGINES}
+        missing = {key: name for key, name in defaults.items() if simulation.get(key) is None}
+        document["simulation"] = {**simulation, **missing}
 
 
 def _drop_other_kinds(document: dict[str, Any], given: Sequence[_Setting]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from bench.cases import CPU_CACHE_BYTES
 from bench.measurements import Measurement, Measurements, Metadata
 from rlsim.calibration.columns import Efficiencies, FloatArray
-from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES
+from rlsim.costs.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.hardware.lookup import catalogue
 from rlsim.hardware.profile import load_profile
@@ -126,7 +126,7 @@ def _launch_s(host: HostSeconds, device_type: str) -> float:
     """
     if device_type != "cuda" or host.enqueue_layer_s is None:
         return host.launch_eager_s
-    return host.enqueue_layer_s / (ATTENTION_LAUNCHES + DENSE_LAUNCHES)
+    return host.enqueue_layer_s / UNCOMPILED_LAUNCHES
 
 
 def _efficiency(measured: Measurements, flops: Mapping[str, float], bandwidth: float) -> Efficiencies:

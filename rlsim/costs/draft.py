@@ -8,7 +8,7 @@ import numpy as np
 
 from rlsim.costs import work
 from rlsim.costs.interface import Bound
-from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, Components, EngineLayers, elementwise, total
+from rlsim.costs.layers import UNCOMPILED_LAUNCHES, Components, EngineLayers, elementwise, total
 from rlsim.costs.operators import OperatorTime, modelled
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.hardware.interpolation import BoolArray
@@ -112,7 +112,7 @@ class Drafting:
             return modelled(np.zeros_like(sequences), "none")
         first = self._pass(sequences * (k + 1), sequences, draft, True)
         other = self._pass(sequences, sequences, draft, False)
-        launched = (PROPOSER_LAUNCHES + draft.num_layers * (ATTENTION_LAUNCHES + DENSE_LAUNCHES)) * self.eager_launch_s
+        launched = (PROPOSER_LAUNCHES + draft.num_layers * UNCOMPILED_LAUNCHES) * self.eager_launch_s
         replayed = self.layers.operators.host_s("graph_replay") or 0.0
         floor = np.where(np.logical_or(eager, not self.speculation.draft_graph), launched, replayed)
         seconds = np.maximum(first.seconds, floor) + (k - 1) * np.maximum(other.seconds, floor)

@@ -13,7 +13,7 @@ import numpy as np
 from rlsim.costs import work
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part
-from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, ELEMENTWISE_KERNELS
+from rlsim.costs.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.operators import Operators, OperatorTime
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.packing import MicroBatches
@@ -118,7 +118,7 @@ class TrainingLayers:
         if moe_layer and self.card.moe is not None:
             local = self.card.moe.num_experts / self.trainer.expert_parallel
             return self.overheads.moe_host_layer_s * max(1.0, local / FITTED_LOCAL_EXPERTS)
-        return (ATTENTION_LAUNCHES + DENSE_LAUNCHES) * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s
+        return UNCOMPILED_LAUNCHES * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s
 
     def _experts(self, tokens: work.FloatArray, moe: MoECard) -> OperatorTime:
         """Router, routed and shared experts; ``tokens`` of one TP group, of which each rank routes its TP share."""

@@ -100,6 +100,11 @@ class EngineParameters(Strict):
         """Equal sets have equal names and families."""
         return hash((self.name, self.network_hop_s, self.families))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Engines of the set."""
+        return tuple(one.engine for one in self.families)
+
     def family(self, engine: str) -> EngineFamily:
         """Parameters of ``engine``. Raises KeyError for one that the set does not hold."""
-        return next(one for one in self.families if one.engine == engine)
+        return {one.engine: one for one in self.families}[engine]

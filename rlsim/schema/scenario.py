@@ -101,7 +101,12 @@ def _heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
 
 
 def _engine_and_model(s: Scenario) -> None:
-    engine, model = s.engine, s.model
+    engine, model, fitted = s.engine, s.model, s.simulation.engine_parameters
+    if fitted is not None and engine.name not in fitted.names:
+        raise ValueError(
+            f"simulation.engine_parameters {fitted.name} holds no family for engine.name {engine.name}, "
+            f"only {', '.join(fitted.names)}"
+        )
     _heads(engine.tensor_parallel // engine.attention_data_parallel, model, "engine.tensor_parallel")
     if engine.pipeline_parallel > model.num_layers:
         raise ValueError(

@@ -14,7 +14,7 @@ from rlsim.costs.interface import IterationTable, PhaseCost, StepCost
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
-from rlsim.costs.overheads import Overheads
+from rlsim.costs.overheads import HostOverheads, Overheads
 from rlsim.costs.prices import PriceInputs, price_inputs
 from rlsim.costs.reference import table_device
 from rlsim.costs.trainer_prices import TrainedBatch, step_cost
@@ -78,8 +78,7 @@ WORKLOAD: dict[str, Any] = {
 }
 
 PLAIN = Overheads(
-    host_iteration_s=0.0015,
-    host_sequence_s=1.5e-5,
+    engine=HostOverheads(iteration_s=0.0015, sequence_s=1.5e-5),
     dense_efficiency=1.0,
     moe_efficiency=1.0,
     moe_host_layer_s=0.0055,

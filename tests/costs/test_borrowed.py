@@ -15,6 +15,7 @@ from rlsim.calibration.table_writing import write_table
 from rlsim.costs import device
 from rlsim.costs.borrowed import P90_DEVIATIONS, TRANSFER_ERROR, TableSource, borrowed_tables, tables_error
 from rlsim.costs.draft import REJECTION_LAUNCHES, Drafting
+from rlsim.costs.latent import LatentBlock
 from rlsim.costs.operators import Operators
 from rlsim.costs.prices import price_inputs
 from rlsim.hardware import table_files as files
@@ -203,10 +204,10 @@ def test_latent_attention_takes_the_kernel_where_the_block_was_not_measured(tmp_
     profile, card = load_profile("h200_sxm"), load_card("deepseek-v3")
     given = Operators(profile, OperatorTables(tmp_path, {}))
     batch, context = np.array([64.0]), np.array([8192.0])
-    found = given.latent_attention(card, 8, "bf16", "bf16", batch, context)
-    assert found.seconds == pytest.approx(1e-5 + 1e-10 * 64 * 8192, rel=1e-3)
-    assert found.measured == 1.0
-    assert given.latent_projections(card, 8, "bf16", "bf16", batch).measured == 0.0
+    projections, attention = LatentBlock(given, card, 8, "bf16", "bf16").decode(batch, batch, context)
+    assert attention.seconds == pytest.approx(1e-5 + 1e-10 * 64 * 8192, rel=1e-3)
+    assert attention.measured == 1.0
+    assert projections.measured == 0.0
 
 
 def test_what_a_latent_block_takes_at_two_tokens_of_context_is_its_projections(tmp_path: Path) -> None:
@@ -217,8 +218,9 @@ def test_what_a_latent_block_takes_at_two_tokens_of_context_is_its_projections(t
     profile, card = load_profile("h200_sxm"), load_card("deepseek-v3")
     given = Operators(profile, OperatorTables(tmp_path, {}))
     batch, context = np.array([64.0]), np.array([4.0])
-    assert given.latent_projections(card, 8, "bf16", "bf16", batch).seconds == pytest.approx(1e-5, rel=1e-3)
-    assert given.latent_attention(card, 8, "bf16", "bf16", batch, context).seconds == pytest.approx(1e-5, rel=1e-3)
+    projections, attention = LatentBlock(given, card, 8, "bf16", "bf16").decode(batch, batch, context)
+    assert projections.seconds == pytest.approx(1e-5, rel=1e-3)
+    assert attention.seconds == pytest.approx(1e-5, rel=1e-3)
 
 
 def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rlsim.costs.latent import LatentBlock
 from rlsim.costs.operators import Operators
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
@@ -14,7 +15,7 @@ TABLES = OperatorTables.load("h200_sxm", "vllm")
 
 
 def prefill(tokens: list[float], prompt: float) -> list[float]:
-    found = Operators(PROFILE, TABLES).latent_prefill(CARD, 8, "bf16", "bf16", np.array(tokens), prompt)
+    found = LatentBlock(Operators(PROFILE, TABLES), CARD, 8, "bf16", "bf16").prefill(np.array(tokens), prompt)
     assert found is not None
     return list(found.seconds)
 
@@ -36,4 +37,4 @@ def test_parts_of_a_prompt_compute_their_attention_to_what_came_before() -> None
 
 
 def test_without_a_measured_block_its_parts_are_priced() -> None:
-    assert Operators(PROFILE, None).latent_prefill(CARD, 8, "bf16", "bf16", np.array([64.0]), 64.0) is None
+    assert LatentBlock(Operators(PROFILE, None), CARD, 8, "bf16", "bf16").prefill(np.array([64.0]), 64.0) is None

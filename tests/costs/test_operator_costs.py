@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsim.costs import work
+from rlsim.costs.latent import LatentBlock
 from rlsim.costs.operators import (
     DEFAULT_COMPUTE,
     DEFAULT_MEMORY,
@@ -120,8 +121,7 @@ def test_less_of_any_rate_never_speeds_an_operator_up(
             ops.prefill_attention(card, 1, 1.0, rows),
             ops.experts(rows, 2048, moe_card.moe, precision, (1, 8), "balanced"),
             ops.experts(rows, 2048, moe_card.moe, precision, (2, 1), "power_law_1.2"),
-            ops.latent_projections(latent, 8, precision, "bf16", rows),
-            ops.latent_attention(latent, 8, precision, "bf16", rows, np.array([3000.0])),
+            *LatentBlock(ops, latent, 8, precision, "bf16").decode(rows, rows, np.array([3000.0])),
             ops.stream(rows * 1e6),
         ]
 
@@ -136,8 +136,7 @@ def test_latent_block_is_its_projections_plus_its_attention() -> None:
     batch, context = np.array([64.0]), np.array([8192.0])
     whole = tables.mla_decode_s(16, "bf16", "bf16", batch, context)
     assert whole is not None
-    parts = ops.latent_projections(card, 8, "bf16", "bf16", batch)
-    attention = ops.latent_attention(card, 8, "bf16", "bf16", batch, context)
+    parts, attention = LatentBlock(ops, card, 8, "bf16", "bf16").decode(batch, batch, context)
     assert float((parts.seconds + attention.seconds)[0]) == pytest.approx(float(whole.seconds[0]))
     assert parts.measured[0] == 1
 

@@ -12,7 +12,7 @@ from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.overheads import overheads_of
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import load_parameters
+from rlsim.hardware.parameters import load_engine_parameters, load_parameters
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 
@@ -67,7 +67,7 @@ def test_a_stated_bandwidth_replaces_that_of_the_links() -> None:
 def test_verls_broadcasts_with_the_values_that_the_documentation_gives(model: str, measured_s: float) -> None:
     """verl docs/advance/delta_weight_sync.md, commit 1dda039b9: NCCL full broadcast, FSDP to SGLang, H100."""
     given = _split(model, loop={"refit_fixed_s": 2.1, "refit_bandwidth_bytes_per_s": 5e9, "refit_tensor_s": 1.1e-3})
-    found = overheads_of(given, load_parameters(None))
+    found = overheads_of(given, load_parameters(None), load_engine_parameters())
     transfers = WeightTransfer(given, builders.fabric(given.hardware), found)
     assert transfers.transfer().seconds == pytest.approx(measured_s, rel=0.15)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from engine_set import ENGINES
 
 from rlsim.costs.overheads import overheads_of
 from rlsim.datafiles import data_folder
@@ -164,24 +166,25 @@ def test_host_time_scales_with_the_processor(cpu, factor):
 def test_overheads_come_from_the_fit_where_nothing_is_stated():
     fitted = made()
     quickstart = load_scenario("quickstart")
-    found = overheads_of(quickstart, fitted)
-    assert (found.host_iteration_s, found.host_sequence_s) == fitted.host(
-        "vllm", None, 1, 1, True, quickstart.hardware.host_cpu
-    )
+    found = overheads_of(quickstart, fitted, ENGINES)
+    added_s, added_sequence_s = fitted.host("vllm", None, 1, 1, True, quickstart.hardware.host_cpu)
+    assert found.engine.iteration_s == pytest.approx(0.003 + added_s)
+    assert found.engine.sequence_s == pytest.approx(3e-5 + added_sequence_s)
+    assert (found.engine.overlap_s, found.engine.network_hop_s) == (1e-6, 2e-5)
     assert (found.dense_efficiency, found.moe_efficiency) == (0.5, 0.4)
     assert (found.refit_tensor_s, found.refit_fixed_s) == (1e-3, 4.0)
     assert found.source == "round"
-    fsdp = overheads_of(load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]), fitted)
+    fsdp = overheads_of(load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]), fitted, ENGINES)
     assert (fsdp.dense_efficiency, fsdp.moe_efficiency) == pytest.approx((0.4, 0.32))
-    split = overheads_of(load_scenario("quickstart", ["cluster.generation_gpus=4"]), fitted)
+    split = overheads_of(load_scenario("quickstart", ["cluster.generation_gpus=4"]), fitted, ENGINES)
     assert (split.refit_tensor_s, split.refit_fixed_s) == (2e-4, 0.5)
 
 
 @pytest.mark.parametrize(
     ("key", "name"),
     [
-        ("engine.host_iteration_s", "host_iteration_s"),
-        ("engine.host_sequence_s", "host_sequence_s"),
+        ("engine.host_iteration_s", "engine.iteration_s"),
+        ("engine.host_sequence_s", "engine.sequence_s"),
         ("trainer.device_efficiency", "dense_efficiency"),
         ("trainer.device_efficiency", "moe_efficiency"),
         ("trainer.moe_host_layer_s", "moe_host_layer_s"),
@@ -193,17 +196,17 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
 def test_a_stated_key_wins_over_the_fit(key, name, value):
     if name.endswith("efficiency") and value == 0.0:
         value = 1.0
-    found = overheads_of(load_scenario("quickstart", [f"{key}={value}"]), made())
-    assert getattr(found, name) == value
+    found = overheads_of(load_scenario("quickstart", [f"{key}={value}"]), made(), ENGINES)
+    assert attrgetter(name)(found) == value
 
 
 def test_dispatch_says_whether_the_engine_shares_the_process():
     fitted = made()
-    apart = overheads_of(load_scenario("quickstart", ["engine.dispatch=round_robin"]), fitted)
-    stated = overheads_of(load_scenario("quickstart", ["engine.in_process=false"]), fitted)
-    shared = overheads_of(load_scenario("quickstart"), fitted)
+    apart = overheads_of(load_scenario("quickstart", ["engine.dispatch=round_robin"]), fitted, ENGINES)
+    stated = overheads_of(load_scenario("quickstart", ["engine.in_process=false"]), fitted, ENGINES)
+    shared = overheads_of(load_scenario("quickstart"), fitted, ENGINES)
     assert apart == stated
-    assert shared.host_iteration_s == pytest.approx(apart.host_iteration_s + 1e-3)
+    assert shared.engine.iteration_s == pytest.approx(apart.engine.iteration_s + 1e-3)
 
 
 def test_a_scenario_names_its_set(tmp_path):
@@ -226,8 +229,8 @@ def test_every_value_is_fitted_or_assumed():
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("engine.version=0.20.0", "of vllm 0.17.1 for vllm 0.20.0, which has no fit"),
-        ("engine.version=0.17.1", "where not stated, of vllm 0.17.1, fitted: nemo_rl"),
+        ("engine.version=0.20.0", "what the RL framework adds is nemo_rl's of vllm 0.17.1"),
+        ("engine.host_iteration_s=0.002", "engine.host_sequence_s; stated)"),
         ("simulation.seed=0", "64 % (dense; fitted: nemo_rl) and 75 % (MoE; assumed: nemo_rl)"),
         ("trainer.device_efficiency=0.5", "50 % (dense; stated) and 50 % (MoE; stated)"),
     ],

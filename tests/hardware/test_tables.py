@@ -215,8 +215,8 @@ def test_fitted_efficiencies_are_shares(real: dict[str, OperatorTables], system:
 
 
 def test_unknown_system_is_told_what_is_there() -> None:
-    with pytest.raises(InputError, match=r"no measured tables of system 'b300_sxm'.*gb200_nvl72 \(vllm\)"):
-        OperatorTables.load("b300_sxm", "vllm")
+    with pytest.raises(InputError, match=r"no measured tables of system 'b400'.*gb200_nvl72 \(vllm\)"):
+        OperatorTables.load("b400", "vllm")
     assert {(system, "vllm") for system in SYSTEMS} <= set(available())
 
 
@@ -248,4 +248,4 @@ def test_rounding_keeps_order_and_is_within_half_a_step(values: list[float]) -> 
 def test_committed_tables_are_small() -> None:
     sizes = [path.stat().st_size for path in data_folder("calibration").rglob("*.parquet")]
     assert max(sizes) < 1.5e6
-    assert sum(sizes) < 6e6
+    assert sum(sizes) < 12e6
