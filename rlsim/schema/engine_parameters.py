@@ -107,4 +107,7 @@ class EngineParameters(Strict):
 
     def family(self, engine: str) -> EngineFamily:
         """Parameters of ``engine``. Raises KeyError for one that the set does not hold."""
-        return {one.engine: one for one in self.families}[engine]
+        for one in self.families:
+            if one.engine == engine:
+                return one
+        raise KeyError(engine)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from rlsim.costs import work
+from rlsim.costs.capture import captured_sizes
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.draft import Drafting, as_model
 from rlsim.costs.interface import Part
-from rlsim.costs.capture import captured_sizes
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
 from rlsim.costs.packing import MicroBatches

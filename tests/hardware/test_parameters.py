@@ -174,7 +174,9 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
     assert (found.dense_efficiency, found.moe_efficiency) == (0.5, 0.4)
     assert (found.refit_tensor_s, found.refit_fixed_s) == (1e-3, 4.0)
     assert found.source == "round"
-    fsdp = overheads_of(load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]), fitted, ENGINES)
+    fsdp = overheads_of(
+        load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]), fitted, ENGINES
+    )
     assert (fsdp.dense_efficiency, fsdp.moe_efficiency) == pytest.approx((0.4, 0.32))
     split = overheads_of(load_scenario("quickstart", ["cluster.generation_gpus=4"]), fitted, ENGINES)
     assert (split.refit_tensor_s, split.refit_fixed_s) == (2e-4, 0.5)
