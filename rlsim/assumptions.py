@@ -39,6 +39,11 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
         "(workload.group_correlation).",
     ]
+    if run.prices.stand_in is not None:
+        own.append(
+            f"No operator of {scenario.engine.name} was measured on {scenario.hardware.name}: those of "
+            f"{run.prices.stand_in} stand in, counted as modelled (engine.name)."
+        )
     if scenario.trainer.critic:
         own.append("The value model has the policy's size and layout; no measured PPO step backs its times.")
     if scenario.workload.usable_group_share < 1:

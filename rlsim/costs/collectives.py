@@ -23,11 +23,15 @@ from rlsim.units import BYTES_PER_ELEMENT
 LINK_EFFICIENCY = 0.75
 """Share of link bandwidth that large collectives reach where no table says so (NCCL tables: 0.7-0.85). Assumption."""
 
+EXCHANGE_PHASES = {"two_sided": ("prepare", "dispatch", "combine"), "one_sided": ("dispatch", "combine")}
+"""Phases of an all-to-all around experts by transport."""
+
 
 class Collectives:
     """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
-    exchange: tables with the measured all-to-all around experts, of this device or of another with the same NVLink.
+    stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this
+    device or of another with the same NVLink.
     """
 
     def __init__(
@@ -36,7 +40,9 @@ class Collectives:
         tables: OperatorTables | None,
         reference: HardwareProfile | None = None,
         exchange: OperatorTables | None = None,
+        stands_in: bool = False,
     ) -> None:
+        self.stands_in = stands_in
         self.profile, self.tables, self.reference, self.exchange = profile, tables, reference or profile, exchange
         self.domain = int(profile.nvlink_domain_gpus)
         self.nvlink = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
@@ -125,7 +131,8 @@ class Collectives:
             found = look_up(measured, sent)
             if found is not None:
                 ratio = _link_s(self.profile, op, measured, sent) / _link_s(self.reference, op, measured, sent)
-                seconds, known = found.seconds, found.measured.astype(np.float64)
+                seconds = found.seconds
+                known = np.zeros_like(seconds) if self.stands_in else found.measured.astype(np.float64)
                 if measured < gpus:
                     seconds, known = (
                         self._larger_group(gpus, measured, seconds, look_up(measured // 2, sent)),
@@ -146,21 +153,31 @@ class Collectives:
     def expert_exchange(self, gpus: int, tokens: ArrayLike, hidden: int, precision: str, top_k: int) -> OperatorTime:
         """Tokens to the GPUs of their experts and back over NVLink, ``tokens`` of them on each GPU.
 
-        Measured by phase; without a measurement three small messages' latency and the bytes of top_k copies (in the
-        precision of the experts on the way there, BF16 on the way back) over the link.
+        The faster of the measured transports; without a measurement three small messages' latency and the bytes of
+        top_k copies (in the precision of the experts on the way there, BF16 on the way back) over the link.
         """
         own = np.maximum(np.asarray(tokens, dtype=np.float64), 1.0)
-        phases = ("prepare", "dispatch", "combine")
-        found = [
-            None if self.exchange is None else self.exchange.expert_exchange_s(phase, precision, hidden, gpus, own)
-            for phase in phases
-        ]
-        if any(look is None for look in found):
-            copies = own * min(top_k, gpus - 1) * hidden * (BYTES_PER_ELEMENT[precision] + BYTES_PER_ELEMENT["bf16"])
-            return modelled(len(phases) * 2.0 * self.profile.nvlink_latency_s.value + copies / self.nvlink, "network")
-        seconds = np.sum([look.seconds for look in found if look is not None], axis=0)
-        known = np.all([look.measured for look in found if look is not None], axis=0)
-        return OperatorTime(np.asarray(seconds), known.astype(np.float64), "network")
+        measured = [self._measured_exchange(name, gpus, own, hidden, precision) for name in EXCHANGE_PHASES]
+        known = [timed for timed in measured if timed is not None]
+        if known:
+            return min(known, key=lambda timed: float(np.sum(timed.seconds)))
+        copies = own * min(top_k, gpus - 1) * hidden * (BYTES_PER_ELEMENT[precision] + BYTES_PER_ELEMENT["bf16"])
+        messages = 2.0 * len(EXCHANGE_PHASES["two_sided"])
+        return modelled(messages * self.profile.nvlink_latency_s.value + copies / self.nvlink, "network")
+
+    def _measured_exchange(
+        self, transport: str, gpus: int, tokens: FloatArray, hidden: int, precision: str
+    ) -> OperatorTime | None:
+        """All phases of one transport; None where one of them was not measured."""
+        if self.exchange is None:
+            return None
+        seconds, known = np.zeros_like(tokens), np.ones_like(tokens)
+        for phase in EXCHANGE_PHASES[transport]:
+            look = self.exchange.expert_exchange_s(transport, phase, precision, hidden, gpus, tokens)
+            if look is None:
+                return None
+            seconds, known = seconds + look.seconds, known * look.measured
+        return OperatorTime(seconds, known, "network")
 
     def broadcast(self, message_bytes: float, crosses_network: bool) -> OperatorTime:
         """Pipelined broadcast of a large message from one source: bounded by the source's own link."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rlsim.costs.borrowed import TableSource, borrowed_tables
@@ -19,7 +19,7 @@ class Device:
     """What operator times depend on. Tables are compared by identity, everything else by value.
 
     reference: the profile that ``tables`` were measured on. lent: tables of ``rlsim calibrate`` for what they lack.
-    siblings: tables of other engines on the same device.
+    siblings: tables of other engines on the same device. stands_in: ``tables`` are one of these, for want of own ones.
     """
 
     profile: HardwareProfile
@@ -27,22 +27,29 @@ class Device:
     reference: HardwareProfile
     lent: TableSource | None
     siblings: tuple[OperatorTables, ...] = ()
+    stands_in: bool = False
+
+    @property
+    def stand_in(self) -> str | None:
+        """Engine whose tables stand in; None where the device has the engine's own, or none at all."""
+        return str(self.tables.metadata["engine"]) if self.stands_in and self.tables is not None else None
 
     @property
     def operators(self) -> Operators:
         """Seconds of single operations."""
-        return Operators(self.profile, self.tables, self.reference, self.lent, self.siblings)
+        return Operators(self.profile, self.tables, self.reference, self.lent, self.siblings, self.stands_in)
 
     @property
     def fabric(self) -> Collectives:
         """Seconds of collective operations."""
-        return Collectives(self.profile, self.tables, self.reference, exchange_tables())
+        return Collectives(self.profile, self.tables, self.reference, exchange_tables(), self.stands_in)
 
 
 def device_of(profile: HardwareProfile, engine: str, tables: OperatorTables | None = None) -> Device:
     """The device of ``profile`` with its tables of ``engine``, or with the given ones.
 
-    Raises InputError where the tables that the profile names are missing.
+    An engine that was not measured on the device takes the tables of one that was. Raises InputError where the tables
+    that the profile names are missing.
     """
     return _device(profile, engine) if tables is None else _with_tables(profile, tables)
 
@@ -54,6 +61,8 @@ def _device(profile: HardwareProfile, engine: str) -> Device:
     system = profile.operator_tables
     others = [name for where, name in available() if where == system and name not in (engine, MEASURED)]
     siblings = tuple(OperatorTables.load(system, name) for name in others)
+    if others and not {(system, engine), (system, MEASURED)} & set(available()):
+        return replace(_with_tables(profile, siblings[-1], siblings[:-1]), stands_in=True)
     return _with_tables(profile, OperatorTables.load(system, engine), siblings)
 
 

@@ -20,10 +20,11 @@ from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import BoolArray
 
-COMPILED_LAUNCH = 0.6
-"""Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``). Half of the kernels
-are Triton's (8.7 us a call on GB200, vLLM PR 34838), half operators of libraries (37 us there for a linear layer,
-TransformerEngine PR 2053): 23 us, where an eager all-reduce takes 39 us. Assumption."""
+COMPILED_LAUNCH = 0.7
+"""Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``): 10 us on x86 hosts,
+28 us on Grace. Published eager iterations, over their launches, give 5 to 14 and 20 to 37 us; in between are calls of
+Triton kernels (8.7 us on GB200, vLLM PR 34838) and of library operators (37 us there for a linear layer,
+TransformerEngine PR 2053). Assumption."""
 SAMPLER_LAUNCHES = 8
 """Kernels of LM head and sampling, outside the captured graph. Structural count."""
 EAGER_PART = "eager launches"

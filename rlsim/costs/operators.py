@@ -78,7 +78,8 @@ def modelled(seconds: ArrayLike, bound: Bound) -> OperatorTime:
 class Operators:
     """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
-    siblings: tables of the same device and other engines. lent: tables of ``rlsim calibrate`` for what ``tables`` lack.
+    siblings: tables of the same device and other engines. stands_in: ``tables`` are of another engine; nothing counts
+    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack.
     sources: both, in the order in which they are asked.
     """
 
@@ -89,7 +90,9 @@ class Operators:
         reference: HardwareProfile | None = None,
         lent: TableSource | None = None,
         siblings: tuple[OperatorTables, ...] = (),
+        stands_in: bool = False,
     ) -> None:
+        self.stands_in = stands_in
         self.profile, self.tables, self.reference = profile, tables, reference or profile
         self.siblings = siblings if tables is not None else ()
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
@@ -222,7 +225,8 @@ class Operators:
         """A measured time on the projected device, or the roofline of ``amount`` where ``look`` is None."""
         if look is None:
             return self.roofline(amount, precision, operation)
-        found = OperatorTime(look.seconds, look.measured.astype(np.float64), self.bound_of(amount, precision))
+        known = np.zeros_like(look.seconds) if self.stands_in else look.measured.astype(np.float64)
+        found = OperatorTime(look.seconds, known, self.bound_of(amount, precision))
         return self.transferred(found, amount, precision, operation)
 
     def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> OperatorTime:

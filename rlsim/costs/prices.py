@@ -23,12 +23,16 @@ from rlsim.workload.draw import DrawnWorkload
 
 @dataclass(frozen=True)
 class ScenarioPrices(Prices):
-    """Prices with what a summary tells of them: parts of an iteration, memory per GPU in bytes, and overheads."""
+    """Prices with what a summary tells of them: parts of an iteration, memory per GPU in bytes, and overheads.
+
+    stand_in: engine whose operator tables stand in for those of the scenario's; None where it has its own.
+    """
 
     engine: IterationCosts
     engine_memory: EngineMemory
     trainer_bytes: MemoryParts
     overheads: Overheads
+    stand_in: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,4 +90,5 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
         engine_memory=inputs.engine_memory,
         trainer_bytes=trainer_bytes,
         overheads=inputs.overheads,
+        stand_in=inputs.device.stand_in,
     )

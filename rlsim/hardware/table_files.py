@@ -74,7 +74,8 @@ EXPERT_EXCHANGE = TableLayout(
     ("tokens",),
     (1.0,),
 )
-"""Tokens to the GPUs of their experts and back (phases prepare, dispatch and combine); tokens per GPU."""
+"""Tokens to the GPUs of their experts and back; phases prepare (two-sided transport), dispatch and combine; tokens per
+GPU."""
 ALL_REDUCE = TableLayout("all_reduce", ("mode", "num_gpus"), ("message_bytes",), (1.0,))
 COLLECTIVES = TableLayout("collectives", ("op", "num_gpus"), ("message_bytes",), (1.0,))
 VERIFY_ATTENTION = TableLayout(

@@ -30,6 +30,13 @@ MEASURED = "measured"
 """Folder of a system's own measurements, which belong to no engine."""
 SUBSTITUTES = {"fp8_block": "fp8"}
 """Precision whose GEMM rows fill the holes of another (host-bound rows of block-scaled FP8), marked as not measured."""
+WIDER = {
+    "nvfp4": ("nvfp4", "fp8", "bf16"),
+    "fp8": ("fp8", "bf16"),
+    "fp8_block": ("fp8", "bf16"),
+    "bf16": ("bf16",),
+}
+"""Precisions whose exchange stands in for that of another, nearest first: none that moves fewer bytes."""
 EAGER_PROBE_BYTES = 64 * 1024
 """Largest all-reduce message whose time is launch rather than transfer; the host cost is read below it."""
 EAGER_PROBE_GPUS = (2, 4)
@@ -103,27 +110,25 @@ class OperatorTables:
         return grid.lookup(k, m) if grid else None
 
     def expert_exchange_s(
-        self, phase: str, precision: str, hidden: int, num_gpus: int, tokens: ArrayLike
+        self, transport: str, phase: str, precision: str, hidden: int, num_gpus: int, tokens: ArrayLike
     ) -> TableTime | None:
-        """One phase (prepare, dispatch or combine) of an all-to-all of TensorRT-LLM around experts over NVLink.
+        """One phase of an all-to-all of TensorRT-LLM around experts over NVLink; None where it was not measured.
 
-        tokens: of one GPU. Takes the faster of the measured transports; a precision, a width or a number of GPUs that
-        was not measured takes the nearest and counts as not measured.
+        transport: two_sided (phases prepare, dispatch, combine) or one_sided (dispatch, combine). tokens: of one GPU. A
+        precision, a width or a number of GPUs that was not measured takes the nearest and counts as not measured.
         """
         table = self._table(files.EXPERT_EXCHANGE)
-        keys = [key for key in table.rows if key[1] == phase]
+        wider = WIDER[precision]
+        keys = [key for key in table.rows if key[:2] == (transport, phase) and key[2] in wider]
         if not keys:
             return None
-        precisions = (precision, "fp8" if precision == "fp8_block" else "bf16", "bf16", "nvfp4")
-        near = min(
-            keys,
-            key=lambda k: (precisions.index(str(k[2])) if k[2] in precisions else 9, _far(k[6:], (num_gpus,))),
-        )
-        same = [key for key in keys if key[2:] == near[2:]]
-        found = [grid.lookup(tokens) for key in same if (grid := table.grid(key)) is not None]
-        fastest = min(found, key=lambda look: float(np.sum(look.seconds)))
+        near = min(keys, key=lambda k: (wider.index(str(k[2])), _far(k[6:], (num_gpus,))))
+        grid = table.grid(near)
+        if grid is None:
+            return None
         exact = near[2] == precision and near[3] == hidden and near[6] == num_gpus
-        return fastest if exact else fastest.scaled(max(1.0, hidden / float(near[3])))
+        found = grid.lookup(tokens)
+        return found if exact else found.scaled(max(1.0, hidden / float(near[3])))
 
     def decode_attention_s(
         self, heads: int, kv_heads: int, head_dim: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike

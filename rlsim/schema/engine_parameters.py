@@ -107,5 +107,7 @@ class EngineParameters(Strict):
 
     def family(self, engine: str) -> EngineFamily:
         """Parameters of ``engine``. Raises KeyError for one that the set does not hold."""
-        by_name: dict[str, EngineFamily] = {one.engine: one for one in self.families}
-        return by_name[engine]
+        for one in self.families:
+            if one.engine == engine:
+                return one
+        raise KeyError(engine)
