@@ -125,6 +125,24 @@ def test_experts_take_the_fastest_engine(tmp_path: Path) -> None:
         assert (found.seconds[0], found.measured[0]) == (near(seconds), measured)
 
 
+def test_tables_of_another_engine_stand_in_and_nothing_counts_as_measured(tmp_path: Path) -> None:
+    tables = builders.faked(tmp_path, products(2e-5, "bf16"), reductions(g4=9e-6))
+    own, lent = (Operators(RACK, tables, stands_in=s).gemm(ROWS, QKV, "bf16") for s in (False, True))
+    assert (own.seconds[0], own.measured[0], lent.measured[0]) == (lent.seconds[0], 1.0, 0.0)
+    here, there = (Collectives(RACK, tables, stands_in=s).all_reduce(4, 4096.0) for s in (False, True))
+    assert (float(here.seconds), float(here.measured), float(there.measured)) == (float(there.seconds), 1.0, 0.0)
+
+
+def test_an_engine_without_tables_of_the_device_takes_those_of_another() -> None:
+    a100 = load_profile("a100_sxm")
+    for engine, stand_in in (("vllm", None), ("sglang", "vllm"), ("trtllm", "vllm")):
+        found = device.device_of(a100, engine)
+        assert found.tables is not None and found.tables.folder.name == "vllm"
+        assert found.stand_in == stand_in and found.siblings == ()
+        assert found.operators.stands_in is found.fabric.stands_in is (stand_in is not None)
+        assert device.device_of(H100, engine).stand_in is None
+
+
 def test_engines_of_a_device_are_siblings_and_its_own_measurements_are_not() -> None:
     for engine in ("vllm", "sglang", "trtllm"):
         found = device.device_of(H100, engine)
@@ -247,15 +265,19 @@ def test_sglang_and_trtllm_reduce_over_the_trays_of_a_domain(tmp_path: Path, eng
 # --- exchange of experts ----------------------------------------------------------------------------------------------
 
 
+ONE_SIDED = {"dispatch": 3e-6, "combine": 3.5e-6}
+
+
 def exchange(**seconds: float) -> tuple[files.TableLayout, Rows]:
-    """Phases on 8 and 16 GPUs in BF16 and NVFP4 (a tenth of it), 7168 wide; one-sided dispatch takes half."""
+    """Phases on 8 and 16 GPUs in BF16 and NVFP4 (a tenth of it), 7168 wide; NVFP4 on 8 by the other transport too."""
     rows: Rows = []
     for phase, base in seconds.items():
         for precision, factor in (("bf16", 1.0), ("nvfp4", 0.1)):
             for gpus in (8, 16):
                 shape = (phase, precision, 7168, 8, 256, gpus)
                 rows += [("two_sided", *shape, tokens, base * factor * gpus / 8) for tokens in (1, 1024)]
-    rows += [("one_sided", "dispatch", "nvfp4", 7168, 8, 256, 8, tokens, 0.5e-6) for tokens in (1, 1024)]
+    for phase, base in ONE_SIDED.items():
+        rows += [("one_sided", phase, "nvfp4", 7168, 8, 256, 8, tokens, base) for tokens in (1, 1024)]
     return files.EXPERT_EXCHANGE, rows
 
 
@@ -270,14 +292,15 @@ def exchanged(tmp_path: Path) -> Callable[..., tuple[float, float]]:
     return look
 
 
-def test_the_exchange_adds_its_phases_each_by_the_faster_transport(exchanged: Any) -> None:
+def test_the_exchange_adds_the_phases_of_the_faster_transport(exchanged: Any) -> None:
+    """One-sided 3 + 3.5 us on 8 GPUs, though its dispatch alone is slower than the 2 us of two-sided (1 + 2 + 4)."""
     assert exchanged(8, 7168, "bf16") == (near(7e-5), 1.0)
-    assert exchanged(8, 7168, "nvfp4") == (near(1e-6 + 0.5e-6 + 4e-6), 1.0)
+    assert exchanged(8, 7168, "nvfp4") == (near(6.5e-6), 1.0)
     assert exchanged(16, 7168, "bf16") == (near(1.4e-4), 1.0)
 
 
 @pytest.mark.parametrize("precision", ["fp8", "fp8_block"])
-def test_a_precision_that_was_not_measured_takes_bf16_before_nvfp4(exchanged: Any, precision: str) -> None:
+def test_a_precision_that_was_not_measured_takes_one_that_moves_no_fewer_bytes(exchanged: Any, precision: str) -> None:
     assert exchanged(8, 7168, precision) == (near(7e-5), 0.0)
 
 
@@ -300,7 +323,7 @@ def test_an_exchange_of_which_a_phase_is_missing_is_modelled(tmp_path: Path) -> 
 def test_block_scaled_experts_take_the_measured_fp8() -> None:
     tables = device.exchange_tables()
     assert tables is not None and tables.folder.parent.name == "gb200_nvl72"
-    block, fp8 = (tables.expert_exchange_s("dispatch", p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
+    block, fp8 = (tables.expert_exchange_s("two_sided", "dispatch", p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
     assert block is not None and fp8 is not None
     assert (
         block.seconds == fp8.seconds and not block.measured and device.device_of(RACK, "vllm").fabric.exchange is tables
