@@ -34,12 +34,12 @@ def layers(given: Scenario, overlap_s: float = 0.0, hop_s: float = 0.0) -> Engin
     return EngineLayers(given.model, given.engine, *device, host)
 
 
-def wide(gpus: int = 16, **engine: Any) -> Scenario:
+def wide(gpus: int = 16, speculation: dict[str, Any] | None = None, **engine: Any) -> Scenario:
     """DeepSeek-V3 with data-parallel attention on several trays of one NVLink domain."""
     shape = {"tensor_parallel": gpus, "expert_parallel": gpus, "attention_data_parallel": gpus}
     return builders.scenario(
         "deepseek-v3", RACK, cluster={"num_gpus": 256}, trainer=WIDE_TRAINER,
-        engine={**shape, "weight_precision": "fp8_block", **engine},
+        engine={**shape, "weight_precision": "fp8_block", **engine}, speculation=speculation or {},
     )  # fmt: skip
 
 
@@ -234,14 +234,15 @@ def test_every_attention_copy_schedules_its_own_share_of_the_sequences() -> None
         builders.scenario(speculation={"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}),
         builders.scenario(engine={"pipeline_parallel": 2, "async_scheduling": True}),
         builders.scenario(engine={"cuda_graphs": False, "tensor_parallel": 2}),
+        wide(speculation={"method": "mtp", "draft_length": 3, "acceptance_length": 2.0}),
     ],
-    ids=["plain", "speculative", "pipeline", "eager"],
+    ids=["plain", "speculative", "pipeline", "eager", "latent"],
 )
 def test_single_points_are_those_of_the_prepared_table(given: Scenario) -> None:
     inputs = builders.Costs(given).inputs.engine
     table = engine_prices(inputs).table
     rows, columns = (
-        grid.ravel() for grid in np.meshgrid([1, 2, 9, 64, len(table.step_s) - 1], [0, 1, 7, 63], indexing="ij")
+        grid.ravel() for grid in np.meshgrid([1, 2, 9, 33, len(table.step_s) - 1], [0, 1, 7, 63], indexing="ij")
     )
     contexts = np.maximum(columns * table.context_step_tokens, 1.0)
     found = decode_points_s(inputs, rows.astype(np.float64), contexts)

@@ -194,6 +194,17 @@ def test_the_engines_own_faster_half_is_chosen_and_stays_measured(tmp_path: Path
     assert block.reference_s((both, False)) < block.reference_s((both, True))
 
 
+def test_variants_are_compared_from_1_to_128_sequences_of_1024_and_8192_tokens(tmp_path: Path) -> None:
+    """A module of a nanosecond for each token of context of each sequence."""
+    grid = [(h, c, b) for h in (16, 128) for c in (2, 4, 1024, 8192) for b in (1, 16, 128)]
+    tables = builders.faked(
+        tmp_path, (files.MLA_DECODE, [("bf16", "bf16", *point, 1e-9 * point[1] * point[2]) for point in grid])
+    )
+    block = LatentBlock(Operators(H100, tables), LATENT, 8, "bf16", "bf16")
+    expected = sum(np.log(1e-9 * batch * context) for batch in (1, 16, 128) for context in (1024, 8192))
+    assert block.reference_s((tables, True)) == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_latent_block_that_nobody_measured_is_its_roofline(tmp_path: Path) -> None:
     own = builders.faked(tmp_path, products(2e-5, "bf16"))
     bare, none = latent_s(own), LatentBlock(Operators(H100, None), LATENT, 8, "bf16", "bf16")
