@@ -78,7 +78,8 @@ class Collectives:
         if inside == gpus:
             return base
         groups = math.ceil(gpus / inside)
-        hops = 2.0 * math.ceil(math.log2(groups)) * (self.profile.network_latency_s.value + network_hop_s)
+        # A ring, there and back: NCCL's choice over the few nodes of an engine.
+        hops = 2.0 * (groups - 1) * (self.profile.network_latency_s.value + network_hop_s)
         wire = 2.0 * (groups - 1) / groups * size / inside / self.network
         return base + modelled(np.where(size > 0, hops + wire, 0.0), "network")
 

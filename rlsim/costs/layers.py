@@ -27,8 +27,8 @@ rotary embedding of the heads, cache write, attention in two parts, output (7); 
 norm, router, top-k, alignment, two grouped products, activation, sum (8). With two all-reduces 17 a layer: a decode
 iteration of Qwen3-30B-A3B was counted at 810 launches in vLLM (Megatron-LM PR 6064), 17 for each of its 48 layers."""
 UNCOMPILED_LAUNCHES = 17
-"""Operators that an uncompiled dense layer dispatches. Counted in vLLM's Qwen3 layer: norm, QKV, splits and norms of the
-heads, rotary embedding, cache write, attention, output (11); norm, gate-up, activation with its buffer, down (6)."""
+"""Operators that an uncompiled dense layer dispatches. Counted in vLLM's Qwen3 layer: norm, QKV, splits and norms of
+the heads, rotary embedding, cache write, attention, output (11); norm, gate-up, activation, its buffer, down (6)."""
 
 GRAPH_NODE_S = 1.3 * MICROSECOND
 """Least time of a kernel between others in a replayed graph (1.34 us for a serialized node, Megatron-LM PR 6453)."""
