@@ -172,7 +172,7 @@ def _read_all(
         device = device or raw.device
         table, report = _checked(item.layout, raw, sheet)
         reports[item.layout.name] = report
-        if row_count(table) >= FEWEST_SHARE * row_count(raw.columns):
+        if row_count(table) > FEWEST_SHARE * row_count(raw.columns):
             tables[item.layout.name] = table
     return tables, reports, missing, device
 

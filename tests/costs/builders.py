@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlsim.calibration.table_writing import write_table
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.engine_prices import engine_prices
 from rlsim.costs.interface import IterationTable, PhaseCost, StepCost
@@ -21,6 +23,7 @@ from rlsim.costs.trainer_prices import TrainedBatch, step_cost
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
+from rlsim.hardware.table_files import TableLayout
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
@@ -131,3 +134,13 @@ def fabric(profile: HardwareProfile) -> Collectives:
 def layers(given: Scenario) -> EngineLayers:
     """Rollout layers of a scenario."""
     return EngineLayers(given.model, given.engine, operators(given.hardware), fabric(given.hardware))
+
+
+def faked(folder: Path, *tables: tuple[TableLayout, list[tuple[Any, ...]]]) -> OperatorTables:
+    """Tables of ``folder`` with these rows: keys, sizes and seconds of each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for layout, rows in tables:
+        names = (*layout.keys, *layout.sizes, "latency_s")
+        columns = {name: np.array(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+        write_table(folder, layout, {**columns, "kernel": np.full(len(rows), "fake")})
+    return OperatorTables(folder, {})

@@ -29,7 +29,11 @@ PUBLISHED = {
     "llama-3.1-70b": (70.6, 70.6),
     "deepseek-v3": (671.0, 37.0),
     "qwen2.5-7b": (7.6, 7.6),
+    "minimax-m2.5": (230.0, 10.0),
+    "kimi-k2.5": (1000.0, 32.0),
 }
+ROUNDED = {"minimax-m2.5": (0.01, 0.11), "kimi-k2.5": (0.03, 0.03)}
+"""Shares within which a card that states one or two digits can be met: 10B is 9.5B to 10.5B without the embedding."""
 
 
 def _values(**changes: Any) -> dict[str, Any]:
@@ -43,9 +47,10 @@ def test_every_shipped_card_has_a_published_count() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_counts_match_the_published_ones(name: str) -> None:
     total, active = PUBLISHED[name]
+    of_total, of_active = ROUNDED.get(name, (0.01, 0.03))
     counts = parameter_counts(load_card(name))
-    assert counts.total == pytest.approx(total * 1e9, rel=0.01)
-    assert counts.active == pytest.approx(active * 1e9, rel=0.03)
+    assert counts.total == pytest.approx(total * 1e9, rel=of_total)
+    assert counts.active == pytest.approx(active * 1e9, rel=of_active)
 
 
 def test_llama_count_is_exact() -> None:
