@@ -173,7 +173,7 @@ class EngineLayers:
         if engine.attention_data_parallel == 1:
             return attention.repeated(2.0)
         tp = engine.tensor_parallel
-        several_nodes = int(self.fabric.profile.gpus_per_node) < tp <= self.fabric.domain
+        several_nodes = int(self.fabric.profile.gpus_per_node) < tp <= self.fabric.domain and self.fabric.rack_aligned
         if several_nodes and engine.expert_parallel == tp and card.moe is not None:
             precision, top_k = engine.weight_precision, card.moe.top_k
             return attention + self.fabric.expert_exchange(tp, np.ceil(tokens / tp), card.hidden_size, precision, top_k)
