@@ -31,7 +31,7 @@ class Collectives:
     """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
     stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this
-    device or of another with the same NVLink.
+    device or of another with the same NVLink. rack_aligned: see Cluster.
     """
 
     def __init__(
@@ -41,8 +41,9 @@ class Collectives:
         reference: HardwareProfile | None = None,
         exchange: OperatorTables | None = None,
         stands_in: bool = False,
+        rack_aligned: bool = True,
     ) -> None:
-        self.stands_in = stands_in
+        self.stands_in, self.rack_aligned = stands_in, rack_aligned
         self.profile, self.tables, self.reference, self.exchange = profile, tables, reference or profile, exchange
         self.domain = int(profile.nvlink_domain_gpus)
         self.nvlink = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
@@ -50,7 +51,10 @@ class Collectives:
 
     def _inside(self, gpus: int, stride: int) -> int:
         """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""
-        return max(1, min(gpus, self.domain // stride if stride < self.domain else 1))
+        inside = max(1, min(gpus, self.domain // stride if stride < self.domain else 1))
+        if self.rack_aligned or gpus * stride <= int(self.profile.gpus_per_node):
+            return inside
+        return min(inside, -(-gpus // 2))  # half of the group in one domain, half in the next
 
     def all_reduce(
         self,
@@ -78,7 +82,8 @@ class Collectives:
         if inside == gpus:
             return base
         groups = math.ceil(gpus / inside)
-        hops = 2.0 * math.ceil(math.log2(groups)) * (self.profile.network_latency_s.value + network_hop_s)
+        # A ring, there and back: NCCL's choice over the few nodes of an engine.
+        hops = 2.0 * (groups - 1) * (self.profile.network_latency_s.value + network_hop_s)
         wire = 2.0 * (groups - 1) / groups * size / inside / self.network
         return base + modelled(np.where(size > 0, hops + wire, 0.0), "network")
 

@@ -20,6 +20,7 @@ class Device:
 
     reference: the profile that ``tables`` were measured on. lent: tables of ``rlsim calibrate`` for what they lack.
     siblings: tables of other engines on the same device. stands_in: ``tables`` are one of these, for want of own ones.
+    rack_aligned: whether groups of GPUs lie in one NVLink domain (:class:`rlsim.schema.loop.Cluster`).
     """
 
     profile: HardwareProfile
@@ -28,6 +29,7 @@ class Device:
     lent: TableSource | None
     siblings: tuple[OperatorTables, ...] = ()
     stands_in: bool = False
+    rack_aligned: bool = True
 
     @property
     def stand_in(self) -> str | None:
@@ -42,7 +44,9 @@ class Device:
     @property
     def fabric(self) -> Collectives:
         """Seconds of collective operations."""
-        return Collectives(self.profile, self.tables, self.reference, exchange_tables(), self.stands_in)
+        return Collectives(
+            self.profile, self.tables, self.reference, exchange_tables(), self.stands_in, self.rack_aligned
+        )
 
 
 def device_of(profile: HardwareProfile, engine: str, tables: OperatorTables | None = None) -> Device:

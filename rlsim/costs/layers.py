@@ -27,8 +27,8 @@ rotary embedding of the heads, cache write, attention in two parts, output (7); 
 norm, router, top-k, alignment, two grouped products, activation, sum (8). With two all-reduces 17 a layer: a decode
 iteration of Qwen3-30B-A3B was counted at 810 launches in vLLM (Megatron-LM PR 6064), 17 for each of its 48 layers."""
 UNCOMPILED_LAUNCHES = 17
-"""Operators that an uncompiled dense layer dispatches, counted in vLLM's Qwen3: norm, QKV, splits and norms of the
-heads, rotary embedding, cache write, attention, output (11); norm, gate-up, activation with its buffer, down (6)."""
+"""Operators that an uncompiled dense layer dispatches. Counted in vLLM's Qwen3 layer: norm, QKV, splits and norms of
+the heads, rotary embedding, cache write, attention, output (11); norm, gate-up, activation, its buffer, down (6)."""
 
 GRAPH_NODE_S = 1.3 * MICROSECOND
 """Least time of a kernel between others in a replayed graph (1.34 us for a serialized node, Megatron-LM PR 6453)."""
@@ -173,7 +173,7 @@ class EngineLayers:
         if engine.attention_data_parallel == 1:
             return attention.repeated(2.0)
         tp = engine.tensor_parallel
-        several_nodes = int(self.fabric.profile.gpus_per_node) < tp <= self.fabric.domain
+        several_nodes = int(self.fabric.profile.gpus_per_node) < tp <= self.fabric.domain and self.fabric.rack_aligned
         if several_nodes and engine.expert_parallel == tp and card.moe is not None:
             precision, top_k = engine.weight_precision, card.moe.top_k
             return attention + self.fabric.expert_exchange(tp, np.ceil(tokens / tp), card.hidden_size, precision, top_k)

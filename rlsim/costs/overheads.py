@@ -88,18 +88,22 @@ class Overheads:
 
 
 def rollout_host(scenario: Scenario, fitted: GlobalParameters, engines: EngineParameters) -> HostOverheads:
-    """Host and graph terms of a rollout engine: those of serving, and what an RL framework's executor adds."""
+    """Host and graph terms of a rollout engine: those of serving, and what an RL framework's executor adds.
+
+    Time per sequence is the framework's alone: it takes responses when they are complete, where a server hands every
+    token of every sequence to a client.
+    """
     engine, profile = scenario.engine, scenario.hardware
     nodes = -(-engine.gpus_per_replica // int(profile.gpus_per_node))
     in_process = engine.dispatch == "static" if engine.in_process is None else engine.in_process
-    added_s, added_sequence_s = fitted.host(
+    added_s, framework_sequence_s = fitted.host(
         engine.name, engine.version, engine.gpus_per_replica, nodes, in_process, profile.host_cpu
     )
     served = engine_host(engine, engines)
     return replace(
         served,
         iteration_s=_stated(engine.host_iteration_s, served.iteration_s + added_s),
-        sequence_s=_stated(engine.host_sequence_s, served.sequence_s + added_sequence_s),
+        sequence_s=_stated(engine.host_sequence_s, framework_sequence_s),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
@@ -54,6 +54,7 @@ def price_inputs(scenario: Scenario, tables: OperatorTables | None = None) -> Pr
     Infeasible where the engine does not fit its GPU and InputError where tables are missing.
     """
     device = device_of(scenario.hardware, scenario.engine.name, tables)
+    device = replace(device, rack_aligned=scenario.cluster.rack_aligned)
     overheads = overheads_of(
         scenario, parameters_of(scenario), engine_parameters_of(scenario), tables_error(device.operators.sources)
     )

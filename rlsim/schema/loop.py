@@ -21,6 +21,12 @@ class Cluster(Strict):
     training_gpus: int | None = Field(
         default=None, ge=1, le=1_000_000, description="GPUs of the trainer in a split cluster."
     )
+    rack_aligned: bool = Field(
+        default=True,
+        description="GPUs of one group (a replica, its experts, a tensor-parallel group) are placed in one NVLink "
+        "domain where they fit. False: a group of several nodes may lie half in one domain and half in another, as groups "
+        "of jobs over racks do without topology-aware placement; its collectives then cross the network.",
+    )
 
     @property
     def colocated(self) -> bool:

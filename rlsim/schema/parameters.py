@@ -48,7 +48,10 @@ class GlobalParameters(Strict):
     description: str = Field(description="What it was fitted to.")
     fit: FitRecord
     engine_hosts: tuple[EngineHost, ...] = Field(min_length=1, description="Newest release last; it is the default.")
-    sequence_s: NonNegativeFloat = Field(description="Host time per running sequence and iteration, x86 host.")
+    sequence_s: NonNegativeFloat = Field(
+        description="Host time per running sequence and iteration, x86 host; in place of a server's, which hands on "
+        "every token."
+    )
     in_process_iteration_s: NonNegativeFloat = Field(
         description="Added per iteration where the engine shares the caller's process (offline generation)."
     )

@@ -42,8 +42,9 @@ PRIOR_WEIGHT = 0.15
 """Error of a row (share of its time) against which a prior of one deviation counts as much as one row."""
 SOFT = 0.1
 """Relative errors beyond this count less and less (soft L1)."""
-FEWEST_ROWS = 8
-"""Rows that a release needs for a host time of its own."""
+FEWEST_ROWS, FEWEST_KINDS = 8, 2
+"""Rows, and pairs of model and GPU, that a release needs for a host time of its own: with one pair its error would be
+that of the model."""
 NOT_A_LOAD = 0.5
 """A row that takes less than this share of what its kernels alone take was measured under another load than it says."""
 
@@ -56,7 +57,8 @@ class Points:
 
     device_s: shape (overlaps, rows), one iteration without host time. hop_s: seconds that HOP_S adds. added_s: what a
     closed loop adds to it. sequences: of one attention copy. speculates: 1 where drafts are verified. per_token: tokens
-    that a measured time is shared by. family, release, pair: names by row; "" without a release.
+    that a measured time is shared by. family, release, pair (GPU and engine), kind (model and GPU): names by
+    row; "" without a release.
     """
 
     measured_s: FloatArray
@@ -69,6 +71,7 @@ class Points:
     family: tuple[str, ...]
     release: tuple[str, ...]
     pair: tuple[str, ...]
+    kind: tuple[str, ...]
 
     def device_at(self, overlap_s: FloatArray) -> FloatArray:
         """Device seconds of each row at an overlap of its own, shape (rows,)."""
@@ -99,7 +102,10 @@ class _Problem:
         self.points, self.start = points, start
         self.families: list[str] = [one.engine for one in start.families]
         counts = Counter((f, r) for f, r in zip(points.family, points.release, strict=True) if r)
-        self.releases = sorted((key for key, rows in counts.items() if rows >= FEWEST_ROWS), key=_release_order)
+        told = zip(points.family, points.release, points.kind, strict=True)
+        kinds = Counter((family, release) for family, release, _ in dict.fromkeys(told))
+        known = (key for key, rows in counts.items() if rows >= FEWEST_ROWS and kinds[key] >= FEWEST_KINDS)
+        self.releases = sorted(known, key=_release_order)
         self.counts = counts
         self._family = np.array([self.families.index(name) for name in points.family])
         places = {key: place for place, key in enumerate(self.releases)}
@@ -210,6 +216,7 @@ def _points(
         tuple(setup.engine for _, setup, _ in kept),
         tuple(_series(setup.version) for _, setup, _ in kept),
         tuple(f"{setup.device} {setup.engine}" for _, setup, _ in kept),
+        tuple(f"{setup.model} {setup.device}" for _, setup, _ in kept),
     )
 
 

@@ -24,6 +24,8 @@ MTP_ACCEPTANCE_LENGTH = 1.82
 """DeepSeek-R1 MTP with k=1 (vLLM PR 12755), where a row publishes none."""
 MAX_SAMPLES = 200_000
 """Samples of one step that a row may ask for; the largest published one has 4,096."""
+RACK_ALIGNED_FROM = (0, 7)
+"""Release of NeMo-RL from which groups of GPUs are placed within NVLink domains."""
 VLLM_OF_RELEASE = {"v0.3": "0.10.0", "v0.4": "0.10.0", "v0.5": "0.11.2", "v0.6": "0.17.1", "v0.7": "0.20.0"}
 """vLLM version pinned by each NeMo-RL release. Its main branch of mid 2026 counts as v0.7."""
 NEEDED = (
@@ -148,16 +150,24 @@ def _precision(row: Row, column: str) -> str:
     raise SkippedRow(f"{column} must be bf16, fp8 or nvfp4; got {text[:40]!r}")
 
 
-def _cluster(row: Row, lag: int) -> dict[str, int]:
+def _rack_aligned(row: Row) -> bool:
+    """NeMo-RL places groups within racks from v0.7 on (pull request 2612: its recipes set segment_size)."""
+    release = re.search(r"v(\d+)\.(\d+)", row.get("framework_version", ""))
+    return release is None or (int(release.group(1)), int(release.group(2))) >= RACK_ALIGNED_FROM
+
+
+def _cluster(row: Row, lag: int) -> dict[str, int | bool]:
     total = _whole(row, "num_gpus")
+    aligned = _rack_aligned(row) or total <= int(load_profile(profile_name(row["gpu"])).nvlink_domain_gpus)
     if lag or not _flag(row, "colocated", True):
         generation = _whole(row, "gen_gpus", max(1, total // 2))
         return {
             "num_gpus": total,
+            "rack_aligned": aligned,
             "generation_gpus": generation,
             "training_gpus": _whole(row, "train_gpus", max(1, total - generation)),
         }
-    return {"num_gpus": total}
+    return {"num_gpus": total, "rack_aligned": aligned}
 
 
 def _workload(row: Row) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Launches beyond the captured graphs: their share of a rollout, their interval, and what the answer says."""
+"""Launches beyond the captured graphs: their share of a rollout, their interval, and what the answer says of them."""
 
 from __future__ import annotations
 
