@@ -24,8 +24,8 @@ class Cluster(Strict):
     rack_aligned: bool = Field(
         default=True,
         description="GPUs of one group (a replica, its experts, a tensor-parallel group) are placed in one NVLink "
-        "domain where they fit. False: a group of several nodes may lie half in one domain and half in another, as groups "
-        "of jobs over racks do without topology-aware placement; its collectives then cross the network.",
+        "domain where they fit. False: a group of several nodes may lie half in one domain and half in another, as in "
+        "jobs over racks without topology-aware placement; its collectives then cross the network.",
     )
 
     @property
