@@ -393,5 +393,5 @@ def test_a_group_over_nodes_waits_for_the_network_between_them() -> None:
     exchange = max(float(fabric.collective("alltoall", 8, size).seconds), size * 0.75 / network) + 3 * latency
     assert float(fabric.collective("alltoall", 32, size).seconds) == exactly(exchange)
     reduce = float(fabric.all_reduce(8, size).seconds)
-    hops = 2 * 2 * latency + 2 * 3 / 4 * size / 8 / network
+    hops = 2 * 3 * latency + 2 * 3 / 4 * size / 8 / network
     assert float(fabric.all_reduce(32, size).seconds) == exactly(reduce + hops)

@@ -137,11 +137,26 @@ def test_norms_over_all_heads_exchange_eight_bytes_a_token() -> None:
     assert reduced("qwen3-30b-a3b", 4) == exactly(2 * float(fabric.all_reduce(4, 4096 * 2048 * 2).seconds))
 
 
-def test_a_hop_between_nodes_costs_its_time_twice_a_doubling() -> None:
+def test_every_hop_of_the_ring_between_nodes_costs_its_time_there_and_back() -> None:
     fabric = Collectives(BARE, None)
-    for gpus, hops in ((8, 0), (16, 2), (32, 4), (24, 4)):
+    for gpus, hops in ((8, 0), (16, 2), (24, 4), (32, 6)):
         plain, hopped = (float(fabric.all_reduce(gpus, 1e6, network_hop_s=s).seconds) for s in (0.0, 3e-5))
         assert hopped - plain == pytest.approx(hops * 3e-5, abs=1e-12)
+
+
+def test_groups_that_straddle_racks_lie_half_in_either_and_exchange_over_the_network() -> None:
+    aligned, straddling = (Collectives(RACK, None, rack_aligned=a) for a in (True, False))
+    across = RACK.network_latency_s.value * 2 + 1e6 / 4 / (RACK.network_bandwidth_bytes_per_s.value * 0.75)
+    for gpus, inside in ((4, 4), (8, 4)):
+        whole, half = (float(aligned.all_reduce(n, 1e6).seconds) for n in (gpus, inside))
+        expected = whole if gpus == inside else half + across
+        assert float(straddling.all_reduce(gpus, 1e6).seconds) == exactly(expected)
+    given = wide(16)
+    split = EngineLayers(given.model, given.engine, Operators(RACK, None), straddling)
+    gathered = (
+        float(straddling.collective(op, 16, 4096 * 7168 * 2).seconds) for op in ("all_gather", "reduce_scatter")
+    )
+    assert one_layer(split, 4096.0, 1.0)["all-reduce"] == exactly(sum(gathered))
 
 
 def test_layers_over_several_nodes_pay_the_hop() -> None:
