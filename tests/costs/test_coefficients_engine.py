@@ -14,7 +14,7 @@ from rlsim.costs.capture import largest_captured_tokens
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.engine_prices import decode_points_s, engine_prices
 from rlsim.costs.layers import EngineLayers
-from rlsim.costs.memory import attention_parameters, engine_memory
+from rlsim.costs.memory import attention_parameters, engine_memory, weight_bytes
 from rlsim.costs.operators import Operators, OperatorTime, beside
 from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.errors import InputError
@@ -302,6 +302,8 @@ def test_nvfp4_checkpoints_with_latent_attention_keep_it_in_bf16() -> None:
     plain = wide(weight_precision="nvfp4", attention_data_parallel=1)
     copies = engine_memory(nvfp4).parts.weights - engine_memory(plain).parts.weights
     assert copies * 16 == exactly(15 * counts * 2.0)
+    all_nvfp4 = weight_bytes(plain.model, "nvfp4")
+    assert engine_memory(plain).parts.weights * 16 == exactly(all_nvfp4 + counts * (2.0 - 0.5625))
 
 
 def test_experts_may_be_held_twice_but_no_gpu_goes_without() -> None:
