@@ -14,6 +14,8 @@ from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
 from rlsim.workload.length_files import ignored_ids
 
+TOLD_LAUNCH_SHARE = 0.05
+"""Share of a rollout that waits for launches from which an answer says that it hangs on them."""
 TOLD_EAGER_SHARE = 0.02
 """Share of eager iterations from which an answer warns of them."""
 
@@ -121,10 +123,13 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     eager = run.prices.engine.eager_share(run.counters.iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
         launches = run.prices.engine.launch_share(run.counters)
+        hangs = (
+            f"; {percent(launches)} of the rollout waits for those launches, of which we know the cost within a factor "
+        )
+        hangs += "of two: the answer hangs on it, so check what your engine captures"
         out.append(
             f"{percent(eager)} of the engine's iterations exceed the largest captured CUDA graph "
-            f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch eagerly; "
-            f"{percent(launches)} of the rollout waits for those launches, of which we know the cost within a "
-            "factor of two: the answer hangs on it, so check what your engine captures."
+            f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch "
+            f"eagerly{hangs if launches > TOLD_LAUNCH_SHARE else ''}."
         )
     return tuple(out)

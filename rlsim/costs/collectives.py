@@ -145,7 +145,7 @@ class Collectives:
                     )
                 timed = OperatorTime(seconds, known, "network").scaled_by(ratio)
                 break
-            measured //= 2
+            measured = 1 << ((measured - 1).bit_length() - 1)  # tables hold powers of two
         return OperatorTime(np.where(size > 0, timed.seconds, 0.0), timed.measured, "network")
 
     def _larger_group(self, gpus: int, measured: int, seconds: FloatArray, half: TableTime | None) -> FloatArray:
