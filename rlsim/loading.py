@@ -88,7 +88,7 @@ def scenario_digest(scenario: Scenario) -> str:
     content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
     content["simulation"]["parameters"] = parameters_of(scenario).model_dump(mode="json")
     content["simulation"]["engine_parameters"] = engine_parameters_of(scenario).model_dump(mode="json")
-    content["hardware"]["operator_tables"] = tables_digest(scenario.hardware, scenario.engine.name)
+    content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
     for length in _traces(content):
         trace = length_file(length["path"])
         if trace is not None:

@@ -7,7 +7,7 @@ tables that :class:`rlsim.hardware.tables.OperatorTables` reads, with their meta
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -171,9 +171,12 @@ def _read_all(
         raw = package_files.read_raw(path, item.adapt)
         device = device or raw.device
         table, report = _checked(item.layout, raw, sheet)
-        reports[item.layout.name] = report
         if row_count(table) > FEWEST_SHARE * row_count(raw.columns):
             tables[item.layout.name] = table
+        elif row_count(table):
+            told = {**report.rejected, "too few of the operation's rows are left": row_count(table)}
+            report = replace(report, rows_kept=0, rejected=told, smoothed=0)
+        reports[item.layout.name] = report
     return tables, reports, missing, device
 
 

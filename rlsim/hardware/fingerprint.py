@@ -23,17 +23,18 @@ def _digest(path: str, modified_ns: int, size: int) -> str:
     return hashlib.sha256(read_bytes(Path(path), max(TABLE_BYTES, TRACE_BYTES))).hexdigest()
 
 
-def tables_digest(profile: HardwareProfile, engine: str) -> str:
-    """SHA-256 over all operator tables that a projection on ``profile`` with ``engine`` can open.
+def tables_digest(profile: HardwareProfile) -> str:
+    """SHA-256 over all operator tables that a projection on ``profile`` can open.
 
-    These are the profile's own and those of every system that ``rlsim calibrate`` measured here, from which a device
-    without its own verification kernels borrows.
+    These are the profile's own of every engine (quantised products take the fastest of them) and those of every system
+    that ``rlsim calibrate`` measured here, from which a device without its own verification kernels borrows.
     """
     root = tables_folder()
     folders = sorted(path for path in root.glob(f"*/{MEASURED}") if path.is_dir())
     if profile.operator_tables is not None:
         own = root / profile.operator_tables
-        folders += [folder for folder in (own / engine, own / MEASURED, own) if folder.is_dir()]
+        folders += sorted(path for path in own.glob("*") if path.is_dir())
+        folders += [own] if own.is_dir() else []
     whole = hashlib.sha256()
     for folder in dict.fromkeys(folders):
         for path in sorted(path for path in folder.iterdir() if path.is_file()):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, Strict
 
@@ -99,6 +99,12 @@ class EngineParameters(Strict):
     def __hash__(self) -> int:
         """Equal sets have equal names and families."""
         return hash((self.name, self.network_hop_s, self.families))
+
+    @model_validator(mode="after")
+    def _each_engine_once(self) -> Self:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"families names an engine twice: {', '.join(self.names)}")
+        return self
 
     @property
     def names(self) -> tuple[str, ...]:
