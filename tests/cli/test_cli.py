@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import SMALL, complains
 
 import rlsim
 from rlsim.cli import main
@@ -20,37 +20,11 @@ from rlsim.errors import Infeasible, InputError
 
 Run = Callable[..., tuple[int, str, str]]
 
-SMALL = """\
-name: small
-model: qwen3-8b
-hardware: h100_sxm
-cluster: {num_gpus: 8}
-workload:
-  prompts_per_step: 4
-  generations_per_prompt: 4
-  response_tokens: {kind: lognormal, mean_tokens: 200}
-  max_sequence_tokens: 1024
-speculation: {method: eagle3, draft_length: 3, acceptance_length: 2.5}
-simulation: {replications: 2}
-"""
-
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
 PROJECTION_KEYS = {
     *("schema", "scenario", "digest", "seed", "baseline", "candidate", "rollout_speedup", "end_to_end_speedup"),
     *("provenance", "assumptions", "warnings"),
 }
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> str:
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-    return str(path)
-
-
-def process(*argv: str, stdout: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from rlsim.cli import main; main()", *argv]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
 # help and catalogues
@@ -173,14 +147,6 @@ BAD_SETS = (
     ("no_equals_sign",),
     ("simulation.seed=-1",),
 )
-
-
-def complains(result: tuple[int, str, str], *naming: str) -> None:
-    code, out, err = result
-    assert (code, out) == (2, "")
-    assert err.startswith("rlsim: ") and err.count("\n") == 1
-    for name in naming:
-        assert name in err
 
 
 @pytest.mark.parametrize("overrides", BAD_SETS, ids=" ".join)

@@ -1,0 +1,15 @@
+"""A small scenario file on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import SMALL
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return str(path)
