@@ -135,7 +135,7 @@ def test_eager_launches_count_an_all_reduce_once() -> None:
     )
     costs = builders.Costs(given).iteration_costs
     device = sum(part.seconds[1] for name, part in costs.components.items() if name in LAYER_PARTS | {"eager launches"})
-    assert device == pytest.approx((48 * (7 + 8 + 2) * 0.7 + 8) * 39.3e-6)
+    assert device == pytest.approx((48 * (13 + 8 + 2) * 0.7 + 8) * 39.3e-6)
 
 
 def test_components_add_up_to_the_table() -> None:

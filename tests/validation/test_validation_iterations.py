@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,12 @@ from measured_tables import write
 
 from rlsim.errors import InputError
 from rlsim.hardware.cards import list_cards
+from rlsim.hardware.parameters import load_engine_parameters
 from rlsim.validation.iteration_points import (
     ASSUMED_ACCEPTANCE,
     EngineSetup,
     Load,
     engine_setup,
-    iteration_error,
     load_of,
     prepared_engine,
 )
@@ -108,7 +109,32 @@ def test_formats_and_expert_parallel_of_an_engine() -> None:
     setup = setup_of(precision="fp4", kv_precision="fp8 (recipe)", decode_gpus_per_engine="8", ep="4")
     assert (setup.weight_precision, setup.kv_precision, setup.expert_parallel) == ("nvfp4", "fp8", 4)
     assert setup_of(ep="0").expert_parallel == 1
-    assert [weight_precision(text) for text in ("FP8", "int4", "bf16")] == ["fp8", "nvfp4", "bf16"]
+    told = [weight_precision(text, "llama-3.1-8b") for text in ("FP8", "nvfp4", "bf16")]
+    assert told == ["fp8", "nvfp4", "bf16"]
+    assert weight_precision("fp8", "deepseek-v3") == "fp8_block"
+    with pytest.raises(SkippedRow, match="int4"):
+        weight_precision("int4", "kimi-k2.5")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "told", "cached"),
+    [
+        ("B200", "fp4", "", "fp8"),
+        ("B200", "bf16", "", "bf16"),
+        ("H100", "fp8", "", "bf16"),
+        ("H100", "fp8", "fp8 (recipe)", "fp8"),
+        ("B200", "fp4", "bf16", "bf16"),
+    ],
+)
+def test_the_cache_of_quantised_checkpoints_is_fp8_on_blackwell_unless_told(gpu, precision, told, cached) -> None:
+    assert setup_of(gpu=gpu, precision=precision, kv_precision=told).kv_precision == cached
+
+
+def test_experts_of_data_parallel_attention_over_trays_are_spread_over_all_gpus() -> None:
+    wide = {"model": "DeepSeek-R1", "precision": "fp8", "dp_attention": "1", "attn_dp": "1", "tp": "1", "ep": "1"}
+    setup = setup_of(**wide, gpu="GB200", decode_gpus_per_engine="24")
+    assert (setup.attention_data_parallel, setup.expert_parallel) == (24, 24)
+    assert setup_of(**wide, gpu="GB200", decode_gpus_per_engine="4").expert_parallel == 1
 
 
 @pytest.mark.parametrize(
@@ -155,7 +181,7 @@ def test_a_flag_that_informs_is_no_objection_and_an_id_counts_once(tmp_path: Pat
 
 def test_a_decode_worker_is_one_iteration_at_its_mean_context(tmp_path: Path) -> None:
     row = validated(tmp_path, point()).rows[0]
-    table = prepared_engine(setup_of()).costs.table
+    table = prepared_engine(setup_of(), load_engine_parameters()).costs.table
     low, high = (decode_step_s(table, n, 512 + 64) for n in (7, 8))
     assert row.predicted == pytest.approx(1e3 * (low + high) / 2, rel=1e-9)
     assert low < high
@@ -328,7 +354,8 @@ def test_the_interval_is_lognormal(tmp_path: Path) -> None:
     assert row.high is not None
     assert row.low * row.high == pytest.approx(row.predicted**2)
     assert row.low < row.predicted
-    assert iteration_error(0.1) == 0.1
+    deviation = load_engine_parameters().family("vllm").error
+    assert row.high / row.predicted == pytest.approx(math.exp(1.6448536269514722 * deviation))
 
 
 def test_loads_of_equal_rows_are_equal() -> None:
