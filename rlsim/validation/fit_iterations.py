@@ -264,7 +264,7 @@ def _parameters(
                 drafting_rows=int((of_engine & drafts).sum()),
                 **{name: _rounded(value) for name, value in zip(FAMILY_VALUES, values, strict=True)},
                 releases=tuple(known),
-                error=_rounded(robust_deviation(held[of_engine])),
+                error=_rounded(robust_deviation(held[of_engine])) if of_engine.any() else start.error,
             )
         )
     return EngineParameters(
