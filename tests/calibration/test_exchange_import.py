@@ -87,8 +87,9 @@ def test_an_operation_of_which_less_than_a_tenth_is_left_is_dropped(
     put(package, "quantize", "vllm", "computescale", [scale_row(m, 1024) for m in SIZES])
     report, tables = imported(package, tmp_path)
     gemm = report.operations["gemm"]
-    assert 0 < gemm.rows_kept < gemm.rows_selected
+    assert gemm.rows_kept < gemm.rows_selected
     assert (gemm.rows_kept >= 0.1 * gemm.rows_selected) == kept
+    assert ("too few of the operation's rows are left" in gemm.rejected) != kept
     assert (tables.folder / "gemm.parquet").exists() == kept
 
 

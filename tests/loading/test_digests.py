@@ -76,7 +76,7 @@ def test_the_digest_follows_the_tables_and_the_version(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = tmp_path / "mine" / "vllm"
-    shutil.copytree(data_folder("calibration") / "tables" / "h100_sxm" / "vllm", tables)
+    shutil.copytree(data_folder("calibration") / "tables" / "h100_sxm", tables.parent)
     scenario = load_scenario(small, ["hardware.operator_tables=./mine"])
     assert scenario.hardware.operator_tables == str(tmp_path / "mine")
     digests = {scenario_digest(scenario)}
