@@ -10,7 +10,7 @@ from rlsim.costs.collectives import Collectives
 from rlsim.costs.operators import Operators
 from rlsim.costs.reference import table_device
 from rlsim.hardware.table_files import EXPERT_EXCHANGE
-from rlsim.hardware.tables import MEASURED, OperatorTables, available
+from rlsim.hardware.tables import MEASURED, OperatorTables, available, tables_folder
 from rlsim.schema.hardware import HardwareProfile
 
 
@@ -84,7 +84,6 @@ def exchange_tables() -> OperatorTables | None:
     Every NVLink 5 device takes them; they are read only where experts spread over several nodes of one domain.
     """
     for system, engine in available():
-        tables = OperatorTables.load(system, engine)
-        if (tables.folder / f"{EXPERT_EXCHANGE.name}.parquet").is_file():
-            return tables
+        if (tables_folder() / system / engine / f"{EXPERT_EXCHANGE.name}.parquet").is_file():
+            return OperatorTables.load(system, engine)
     return None
