@@ -58,8 +58,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"A MoE layer's forward pass in training takes at least {found.moe_host_layer_s * 1e3:.3g} ms of host time "
             f"({origin('moe_host_layer_s', scenario.trainer.moe_host_layer_s)})."
         )
-    if scenario.speculation.active and not scenario.speculation.draft_graph:
-        own.append("Draft passes run outside CUDA graphs: each is at least as long as its launches (draft_graph).")
+    own += _drafting(scenario)
     own.append(
         f"90 % intervals hold the spread of the workload and the model's error on models left out of its fit "
         f"({percent(found.step_error)} of a time, {percent(found.speedup_error)} of a speed-up, standard deviations)."
@@ -85,6 +84,23 @@ def _host_source(scenario: Scenario) -> str:
         f"fitted: {engines.name}, of {which}; what the RL framework adds is {parameters.name}'s of {added.engine} "
         f"{added.version}"
     )
+
+
+def _drafting(scenario: Scenario) -> list[str]:
+    """What speculation adds to the host's time, and whether speculating engines showed it."""
+    if not scenario.speculation.active:
+        return []
+    engines = engine_parameters_of(scenario)
+    family = engines.family(scenario.engine.name)
+    origin = f"fitted to {family.drafting_rows} iterations" if family.drafting_rows else "assumed, no iteration tells"
+    told = [
+        f"An iteration that verifies drafts takes {family.drafting_iteration_s * 1e3:.2g} ms + "
+        f"{family.drafting_sequence_s * 1e6:.2g} us per sequence more of the host ({origin}: {engines.name}, "
+        f"{scenario.engine.name}; simulation.engine_parameters)."
+    ]
+    if not scenario.speculation.draft_graph:
+        told.append("Draft passes run outside CUDA graphs: each is at least as long as its launches (draft_graph).")
+    return told
 
 
 def truncated_share(run: SimulatedVariant) -> float:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from rlsim.results import Interval
 
 CONFIDENCE = 0.90
-_Z = 1.6448536269514722
+P90_DEVIATIONS = 1.6448536269514722
+"""Standard deviations within which 90 % of the absolute values of a normal distribution lie."""
 _EXACT = {1: 6.313751514675043, 2: 2.919985580353726}
 
 
@@ -19,7 +20,7 @@ def student_t95(degrees: int) -> float:
     """
     if degrees in _EXACT:
         return _EXACT[degrees]
-    z, v = _Z, float(degrees)
+    z, v = P90_DEVIATIONS, float(degrees)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -47,7 +48,7 @@ def widened(quantity: Interval, deviation: float) -> Interval:
     """
     if quantity.mean <= 0 or deviation <= 0:
         return quantity
-    model = _Z * deviation
+    model = P90_DEVIATIONS * deviation
     below = math.log(quantity.mean / quantity.low) if quantity.low > 0 else math.inf
     above = math.log(quantity.high / quantity.mean)
     low = quantity.mean * math.exp(-math.hypot(below, model)) if math.isfinite(below) else 0.0

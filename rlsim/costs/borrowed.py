@@ -14,11 +14,10 @@ from pathlib import Path
 from rlsim.hardware.profile import list_profiles, load_profile
 from rlsim.hardware.tables import MEASURED, OperatorTables, available
 from rlsim.schema.hardware import HardwareProfile
+from rlsim.statistics import P90_DEVIATIONS
 
 TRANSFER_ERROR = 2.0
 """How much further a time carried over from another device may be off than on the device itself. Assumption."""
-P90_DEVIATIONS = 1.645
-"""Standard deviations within which 90 % of the absolute errors of a normal distribution lie."""
 
 
 @dataclass(frozen=True)

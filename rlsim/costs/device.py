@@ -66,6 +66,7 @@ def _device(profile: HardwareProfile, engine: str) -> Device:
     others = [name for where, name in available() if where == system and name not in (engine, MEASURED)]
     siblings = tuple(OperatorTables.load(system, name) for name in others)
     if others and not {(system, engine), (system, MEASURED)} & set(available()):
+        # In the order of their names the last is vLLM, which was measured on every device.
         return replace(_with_tables(profile, siblings[-1], siblings[:-1]), stands_in=True)
     return _with_tables(profile, OperatorTables.load(system, engine), siblings)
 

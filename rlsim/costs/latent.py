@@ -24,6 +24,9 @@ BASE_CONTEXT = 2.0
 REFERENCE_BATCH, REFERENCE_CONTEXT = np.array([1.0, 16.0, 128.0]), np.array([1024.0, 8192.0])
 """Where the measured variants of one layout are compared."""
 
+Variant = tuple[OperatorTables | None, bool]
+"""Tables, and whether they hold the block as a module (else as a kernel)."""
+
 
 @dataclass(frozen=True)
 class LatentBlock:
@@ -40,25 +43,29 @@ class LatentBlock:
         """Query heads of one GPU."""
         return self.card.num_heads // self.tensor_parallel
 
-    def decode(self, tokens: FloatArray, batch: FloatArray, context: FloatArray) -> tuple[OperatorTime, OperatorTime]:
-        """(projections of ``tokens`` tokens, attention of ``batch`` sequences over ``context``) of one layer."""
-        operators = self.operators
-        if operators.tables is None:
-            return self._apart(None, tokens, batch, context)
-        best = _fastest_variant(self)
-        if best is None:
-            return self._apart(operators.tables, tokens, batch, context)
-        projections, attention = self._variant(*best, tokens, batch, context)
-        if best[0] is operators.tables:
-            return projections, attention
-        return projections.unmeasured(), attention.unmeasured()
+    def projections(self, tokens: FloatArray) -> OperatorTime:
+        """Projections of ``tokens`` tokens of one layer at decode."""
+        return self._told(self._projections(self._variant, tokens))
 
-    def variants(self) -> list[tuple[OperatorTables, bool]]:
-        """Tables that hold this layout, each with whether as a module (else as a kernel)."""
+    def attention(self, batch: FloatArray, context: FloatArray) -> OperatorTime:
+        """Attention of one query of each of ``batch`` sequences over ``context`` cached tokens of one layer."""
+        return self._told(self._attention(self._variant, batch, context))
+
+    @property
+    def _variant(self) -> Variant:
+        """The fastest measured variant; the engine's own kernel, with a roofline in its place, where none was."""
+        return _fastest_variant(self) or (self.operators.tables, False)
+
+    def _told(self, timed: OperatorTime) -> OperatorTime:
+        """Not measured where the variant is another engine's."""
+        return timed if self._variant[0] is self.operators.tables else timed.unmeasured()
+
+    def variants(self) -> list[Variant]:
+        """Measured variants of this layout: as a module, else as a kernel, of each engine of the device."""
         operators = self.operators
         own = () if operators.tables is None else (operators.tables,)
         every = [(tables, module) for tables in (*own, *operators.siblings) for module in (True, False)]
-        return [variant for variant in every if self._holds(*variant)]
+        return [(tables, module) for tables, module in every if self._holds(tables, module)]
 
     def _holds(self, tables: OperatorTables, module: bool) -> bool:
         one = np.ones(1)
@@ -66,41 +73,41 @@ class LatentBlock:
             return self._module(tables, one, BASE_CONTEXT * one) is not None
         return tables.mla_decode_kernel_s(self.heads, self.kv_precision, one, one) is not None
 
-    def reference_s(self, variant: tuple[OperatorTables, bool]) -> float:
+    def reference_s(self, variant: Variant) -> float:
         """Sum of the logarithms of the seconds of a variant at the points of comparison."""
         batch, context = (grid.ravel() for grid in np.meshgrid(REFERENCE_BATCH, REFERENCE_CONTEXT))
-        projections, attention = self._variant(*variant, batch, batch, context)
-        return float(np.sum(np.log(projections.seconds + attention.seconds)))
+        whole = self._projections(variant, batch).seconds + self._attention(variant, batch, context).seconds
+        return float(np.sum(np.log(whole)))
 
-    def _variant(
-        self, tables: OperatorTables, module: bool, tokens: FloatArray, batch: FloatArray, context: FloatArray
-    ) -> tuple[OperatorTime, OperatorTime]:
-        return self._whole(tables, tokens, batch, context) if module else self._apart(tables, tokens, batch, context)
-
-    def _apart(
-        self, tables: OperatorTables | None, tokens: FloatArray, batch: FloatArray, context: FloatArray
-    ) -> tuple[OperatorTime, OperatorTime]:
-        operators = self.operators
-        products = operators.gemms(tokens, work.attention_matrices(self.card, self.tensor_parallel), self.precision)
-        kernel = None if tables is None else tables.mla_decode_kernel_s(self.heads, self.kv_precision, batch, context)
-        return products, operators.timed(kernel, self._attention_work(batch, context), "bf16", "decode_attention")
-
-    def _whole(
-        self, tables: OperatorTables, tokens: FloatArray, batch: FloatArray, context: FloatArray
-    ) -> tuple[OperatorTime, OperatorTime]:
+    def _projections(self, variant: Variant, tokens: FloatArray) -> OperatorTime:
+        tables, module = variant
+        if tables is None or not module:
+            matrices = work.attention_matrices(self.card, self.tensor_parallel)
+            return self.operators.gemms(tokens, matrices, self.precision)
         look = self._module(tables, tokens, np.full_like(tokens, BASE_CONTEXT))
-        longer = self._module(tables, batch, context)
-        start = self._module(tables, batch, np.full_like(context, BASE_CONTEXT))
+        amount = self._projection_work(tokens, BYTES_PER_ELEMENT[self.precision])
+        return self.operators.timed(look, amount, self.precision, "gemm")
+
+    def _attention(self, variant: Variant, batch: FloatArray, context: FloatArray) -> OperatorTime:
+        tables, module = variant
+        look = None
+        if tables is not None and not module:
+            look = tables.mla_decode_kernel_s(self.heads, self.kv_precision, batch, context)
+        elif tables is not None:
+            look = self._above_base(tables, batch, context)
+        return self.operators.timed(look, self._attention_work(batch, context), "bf16", "decode_attention")
+
+    def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
+        """What a module takes over ``context`` beyond its least context, which counts as its projections."""
+        longer, start = (self._module(tables, batch, c) for c in (context, np.full_like(context, BASE_CONTEXT)))
         if longer is None or start is None:
-            raise ValueError("the tables hold no MLA module of this layout")
-        above = TableTime(np.maximum(longer.seconds - start.seconds, 0.0), longer.measured)
-        each = [
-            work.gemm(tokens, m.n, m.k, BYTES_PER_ELEMENT[self.precision])
-            for m in work.attention_matrices(self.card, self.tensor_parallel)
-        ]
-        amount = Work(np.sum([one.flops for one in each], axis=0), np.sum([one.bytes for one in each], axis=0))
-        attention = self.operators.timed(above, self._attention_work(batch, context), "bf16", "decode_attention")
-        return self.operators.timed(look, amount, self.precision, "gemm"), attention
+            return None
+        return TableTime(np.maximum(longer.seconds - start.seconds, 0.0), longer.measured)
+
+    def _projection_work(self, tokens: FloatArray, weight_bytes: float) -> Work:
+        matrices = work.attention_matrices(self.card, self.tensor_parallel)
+        each = [work.gemm(tokens, matrix.n, matrix.k, weight_bytes) for matrix in matrices]
+        return Work(np.sum([one.flops for one in each], axis=0), np.sum([one.bytes for one in each], axis=0))
 
     def _attention_work(self, batch: FloatArray, context: FloatArray) -> Work:
         return work.latent_attention(
@@ -119,16 +126,13 @@ class LatentBlock:
         operators, card, mla = self.operators, self.card, self.card.mla
         length = np.minimum(tokens, prompt_tokens)
         batch = np.maximum(tokens / prompt_tokens, 1.0)
-        tables = operators.tables
-        look = (
-            None
-            if tables is None
-            else tables.mla_prefill_s(self.heads, self.precision, self.kv_precision, batch, length)
-        )
+        if operators.tables is None:
+            return None
+        layout = (self.heads, self.precision, self.kv_precision)
+        look = operators.tables.mla_prefill_s(*layout, batch, length)
         if look is None or mla is None:
             return None
-        each = [work.gemm(tokens, m.n, m.k, 1.0) for m in work.attention_matrices(card, self.tensor_parallel)]
-        flops = np.sum([one.flops for one in each], axis=0)
+        flops = self._projection_work(tokens, 1.0).flops
         module = operators.timed(look, Work(flops, np.zeros_like(flops)), self.precision, "gemm")
         width = (card.head_dim + mla.v_head_dim) / 2
         earlier = work.causal_attention_flops(tokens * (prompt_tokens - length), self.heads, width)
@@ -136,6 +140,6 @@ class LatentBlock:
 
 
 @lru_cache(maxsize=256)
-def _fastest_variant(block: LatentBlock) -> tuple[OperatorTables, bool] | None:
+def _fastest_variant(block: LatentBlock) -> Variant | None:
     """The fastest measured variant of a layout; None where nothing of it was measured."""
     return min(block.variants(), key=block.reference_s, default=None)

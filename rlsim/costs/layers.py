@@ -129,8 +129,7 @@ class EngineLayers:
         matrices = work.attention_matrices(self.card, tp)
         if self.card.mla is None:
             return self._products(tokens, matrices, precision)
-        projections, _ = self._latent().decode(tokens, np.ones(1), np.ones(1))
-        return self._chained(projections, len(matrices))
+        return self._chained(self._latent().projections(tokens), len(matrices))
 
     def _latent(self) -> LatentBlock:
         engine = self.engine
@@ -193,7 +192,7 @@ class EngineLayers:
         )
         card, tp, kv = self.card, self.attention_tp, self.engine.kv_precision
         if card.mla is not None:
-            _, once = self._latent().decode(np.ones(1), own, cached)
+            once = self._latent().attention(own, cached)
             flops = work.latent_attention(own, cached, card, tp, BYTES_PER_ELEMENT[kv]).flops
         else:
             once = self.operators.decode_attention(card, tp, kv, own, cached)

@@ -21,28 +21,23 @@ def load_parameters(name_or_path: str | None = None, base: Path | None = None) -
 
     base: folder from which a relative path counts. Raises InputError naming what there is, or the key that is wrong.
     """
-    name = name_or_path or DEFAULT
-    path = as_path(name, YAML_SUFFIXES, base) or find_entry(
-        name, catalogue("calibration", "parameters"), "parameters", "; or give the path of a .yaml file"
-    )
-    return read_record(path, GlobalParameters)
+    return read_record(_found(name_or_path or DEFAULT, base, "parameters", "parameters"), GlobalParameters)
+
+
+def load_engine_parameters(name_or_path: str | None = None, base: Path | None = None) -> EngineParameters:
+    """Engine parameters, default the fit to measured iterations; arguments and errors as of :func:`load_parameters`."""
+    return read_record(_found(name_or_path or DEFAULT_ENGINES, base, "engines", "engine parameters"), EngineParameters)
+
+
+def _found(name: str, base: Path | None, folder: str, what: str) -> Path:
+    """File of a set by path, or by name in a folder of calibration/."""
+    otherwise = "; or give the path of a .yaml file"
+    return as_path(name, YAML_SUFFIXES, base) or find_entry(name, catalogue("calibration", folder), what, otherwise)
 
 
 def parameters_of(scenario: Scenario) -> GlobalParameters:
     """Global parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
     return scenario.simulation.parameters or load_parameters()
-
-
-def load_engine_parameters(name_or_path: str | None = None, base: Path | None = None) -> EngineParameters:
-    """Engine parameters called ``name_or_path`` (default: the fit to measured iterations), or from a file of that path.
-
-    base: folder from which a relative path counts. Raises InputError naming what there is, or the key that is wrong.
-    """
-    name = name_or_path or DEFAULT_ENGINES
-    path = as_path(name, YAML_SUFFIXES, base) or find_entry(
-        name, catalogue("calibration", "engines"), "engine parameters", "; or give the path of a .yaml file"
-    )
-    return read_record(path, EngineParameters)
 
 
 def engine_parameters_of(scenario: Scenario) -> EngineParameters:

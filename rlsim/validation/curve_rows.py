@@ -7,15 +7,15 @@ series.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from rlsim.errors import RlsimError, shortened
+from rlsim.validation.halves import TableRecords
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, Names, measured_value
 from rlsim.validation.rows import SkippedRow, number
-from rlsim.validation.table import TableRow
 from rlsim.workload.acceptance import two_parameter_rates
 
 ACCEPTANCE_BY_K = "acceptance_by_k"
@@ -26,17 +26,11 @@ LEAST_DEVIATION = 0.01
 MOST_DRAFTED = 64
 
 
-def validate_curves(
-    table: str,
-    digest: str,
-    records: Sequence[TableRow],
-    progress: Callable[[int, int], None] | None = None,
-    seed: int = 0,
-) -> MeasuredTable:
+def validate_curves(records: TableRecords) -> MeasuredTable:
     """Every point of a table of curves beside its prediction; nothing is drawn."""
     rows, names = [], Names()
     series: dict[str, list[tuple[int, int, float]]] = {}
-    for place, record in enumerate(records):
+    for place, record in enumerate(records.rows):
         cells = record.cells
         row = MeasuredRow(
             names.of(record),
@@ -68,9 +62,8 @@ def validate_curves(
             means = [(k, total / count) for k, (count, total) in others.items() if count]
             rows[place] = _predicted(rows[place], drafted, means)
             done += 1
-            if progress is not None:
-                progress(done, len(records))
-    return MeasuredTable("curves", table, digest, tuple(rows))
+            records.tell(done)
+    return MeasuredTable("curves", records.table, records.digest, tuple(rows))
 
 
 def _predicted(row: MeasuredRow, drafted: int, others: Sequence[tuple[int, float]]) -> MeasuredRow:

@@ -23,6 +23,7 @@ from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError
 from rlsim.hardware.parameters import load_engine_parameters
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, IterationFit, ReleaseHost, version_order
+from rlsim.validation.halves import TableRecords
 from rlsim.validation.iteration_points import EngineSetup, Load, engine_setup, inputs_of, load_of
 from rlsim.validation.iterations import validate_iterations
 from rlsim.validation.measured import MeasuredRow, MeasuredTable
@@ -163,14 +164,15 @@ def fit_iterations(
     records = read_table(path, ("engine", "model", "gpu", "precision", "tpot_ms", "isl", "osl"))
     start = load_engine_parameters(START)
     digest = table_digest(records)
-    first = validate_iterations(path.name, digest, records, engines=start)
+    table = TableRecords(path.name, digest, records)
+    first = validate_iterations(table, start)
     points = _points(records, first, start, tell)
     problem = _Problem(points, start)
     tell(f"{len(points.measured_s)} rows, {len(problem.x0)} values")
     x = problem.solve(np.ones(len(points.measured_s), dtype=bool))
     held = problem.held_out()
     fitted = _parameters(problem, x, held, digest, path.name, name or "serving")
-    return IterationFitResult(fitted, validate_iterations(path.name, digest, records, engines=fitted))
+    return IterationFitResult(fitted, validate_iterations(table, fitted))
 
 
 def _points(

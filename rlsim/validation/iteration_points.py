@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pydantic import ValidationError
-
 from rlsim.costs.device import device_of
 from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.iteration import IterationCosts
@@ -17,10 +15,9 @@ from rlsim.costs.overheads import engine_host
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
 from rlsim.schema.engine_parameters import EngineParameters
-from rlsim.schema.messages import as_input_error
-from rlsim.schema.scenario import Scenario
+from rlsim.validation.halves import row_scenario
 from rlsim.validation.names import device_profile_name, model_card_name, release, weight_precision
-from rlsim.validation.rows import SkippedRow, number
+from rlsim.validation.rows import SkippedRow, number, whole_number
 
 ENGINES = ("vllm", "sglang", "trtllm")
 METHODS = {"mtp": "mtp", "eagle3": "eagle3", "eagle-3": "eagle3", "ngram": "ngram"}
@@ -110,8 +107,8 @@ def engine_setup(cells: Mapping[str, str], load: Load) -> EngineSetup:
     if engine not in ENGINES:
         raise SkippedRow(f"engine {engine[:40]!r} is not simulated")
     method, drafted = speculation_of(cells)
-    gpus = _whole(cells, "decode_gpus_per_engine")
-    if _whole(cells, "pp", 1) != 1:
+    gpus = whole_number(cells, "decode_gpus_per_engine")
+    if whole_number(cells, "pp", 1) != 1:
         raise SkippedRow("pipeline parallel serving is not compared")
     longest = load.prompt_tokens + load.response_tokens
     if max(load.batch, load.concurrency) > MOST_SEQUENCES or longest > MOST_CONTEXT_TOKENS:
@@ -153,8 +150,8 @@ def load_of(cells: Mapping[str, str]) -> Load:
     return Load(
         max(1.0, batch),
         max(1, round(requests or batch)),
-        _whole(cells, "isl"),
-        _whole(cells, "osl"),
+        whole_number(cells, "isl"),
+        whole_number(cells, "osl"),
         shortest,
         _acceptance_length(cells, drafted) if method != "none" else 1.0,
     )
@@ -171,7 +168,7 @@ def speculation_of(cells: Mapping[str, str]) -> tuple[str, int]:
         raise SkippedRow(f"spec_method {given[:40]!r} is not simulated")
     if not cells.get("spec_k", ""):
         raise SkippedRow("spec_k of a speculating engine is not given")
-    drafted = _whole(cells, "spec_k")
+    drafted = whole_number(cells, "spec_k")
     if drafted > MOST_DRAFTED:
         raise SkippedRow(f"spec_k above {MOST_DRAFTED}")
     return METHODS[given], drafted
@@ -193,10 +190,10 @@ def _attention_copies(cells: Mapping[str, str], gpus: int) -> int:
     """
     if cells.get("dp_attention", "").lower() not in ("1", "true"):
         return 1
-    tp = _whole(cells, "tp", 1)
+    tp = whole_number(cells, "tp", 1)
     inferred = gpus // tp if 1 < tp < gpus else gpus
     # Some sources write 1 copy where they mean one on every GPU: with a single one there would be no data parallelism.
-    stated = _whole(cells, "attn_dp", inferred) if cells.get("attn_dp", "") not in ("1", "1.0") else inferred
+    stated = whole_number(cells, "attn_dp", inferred) if cells.get("attn_dp", "") not in ("1", "1.0") else inferred
     if stated != inferred or gpus % stated:
         raise SkippedRow(f"attn_dp {stated} contradicts dp_attention with tp {tp} on {gpus} GPUs")
     return stated
@@ -224,13 +221,6 @@ def _expert_parallel(cells: Mapping[str, str], gpus: int, device: str) -> int:
     if gpus % ep:
         raise SkippedRow(f"ep {ep} does not divide the {gpus} GPUs of an engine")
     return ep
-
-
-def _whole(cells: Mapping[str, str], column: str, default: int | None = None) -> int:
-    value = number(cells, column, default)
-    if value != int(value) or value < 1:
-        raise SkippedRow(f"{column} must be a whole number of at least 1")
-    return int(value)
 
 
 def _rounded_up(value: float) -> int:
@@ -264,10 +254,7 @@ def prepared_engine(setup: EngineSetup, engines: EngineParameters) -> PreparedEn
 
 def inputs_of(setup: EngineSetup, engines: EngineParameters) -> EngineInputs:
     """What the engine's iterations depend on; raises as :func:`prepared_engine`."""
-    try:
-        scenario = Scenario.model_validate(_document(setup))
-    except ValidationError as error:
-        raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
+    scenario = row_scenario(_document(setup))
     device = device_of(scenario.hardware, setup.engine)
     capacity = engine_memory(scenario).kv_capacity_tokens
     host = engine_host(scenario.engine, engines)

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.engine_prices import EngineInputs, engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.iteration import IterationCosts
+from rlsim.costs.overheads import NO_HOST
 from rlsim.costs.prices import price_inputs
 from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.hardware.cards import load_card
@@ -153,8 +154,9 @@ def _point(
     k = int(gamma) if mode == "target_verify" else 0
     key = (cells["model"], k)
     if key not in tables:
-        engine = {"version": version, "host_iteration_s": 0.0, "host_sequence_s": 0.0}
-        tables[key] = _forward_only(engine_costs(cells["model"], hardware, *largest, engine, verification(k)))
+        inputs = engine_inputs_of(cells["model"], hardware, *largest, {"version": version}, verification(k))
+        host = replace(NO_HOST, overlap_s=inputs.host.overlap_s)
+        tables[key] = _forward_only(engine_prices(replace(inputs, host=host)))
     predicted_s = iteration_s(tables[key], int(batch), context)
     return SweepPoint(cells["model"], int(batch), context, k, measured_ms / 1e3, predicted_s)
 
@@ -175,15 +177,15 @@ def _forward_only(costs: IterationCosts) -> IterationTable:
     return replace(costs.table, step_s=np.maximum(costs.table.step_s - rejection.seconds, 0.0))
 
 
-def engine_costs(
+def engine_inputs_of(
     model: str,
     hardware: str,
     batch: int,
     context_tokens: float,
     engine: Mapping[str, object],
     speculation: Mapping[str, object],
-) -> IterationCosts:
-    """Iteration costs of one replica for up to ``batch`` sequences of up to ``context_tokens``.
+) -> EngineInputs:
+    """What iterations depend on, of one replica for up to ``batch`` sequences of up to ``context_tokens``.
 
     model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
     """
@@ -208,7 +210,7 @@ def engine_costs(
         },
         "speculation": dict(speculation),
     }
-    return engine_prices(price_inputs(Scenario.model_validate(document)).engine)
+    return price_inputs(Scenario.model_validate(document)).engine
 
 
 def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:

@@ -7,7 +7,7 @@ as a closed loop on the simulation's own replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.simulation.closed_loop import closed_loop
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.requests import Request
+from rlsim.validation.halves import TableRecords
 from rlsim.validation.iteration_points import (
     ASSUMED_ACCEPTANCE,
     SERVING_BUDGET_TOKENS,
@@ -34,7 +35,6 @@ from rlsim.validation.measured import MeasuredRow, MeasuredTable, Names, measure
 from rlsim.validation.rows import SkippedRow
 from rlsim.validation.scores import Score
 from rlsim.validation.speculation_pairs import speculation_pairs
-from rlsim.validation.table import TableRow
 
 LEAST_MEASURED = 64
 """Requests at least over which a closed loop is averaged."""
@@ -59,21 +59,14 @@ class _Latency:
     ttft_s: float | None = None
 
 
-def validate_iterations(
-    table: str,
-    digest: str,
-    records: Sequence[TableRow],
-    progress: Callable[[int, int], None] | None = None,
-    seed: int = 0,
-    engines: EngineParameters | None = None,
-) -> MeasuredTable:
-    """Every row of a table of measured iterations beside its prediction; seed: of the lengths in closed loops.
+def validate_iterations(records: TableRecords, engines: EngineParameters | None = None) -> MeasuredTable:
+    """Every row of a table of measured iterations beside its prediction; the seed is of the lengths in closed loops.
 
     engines: host and graph terms of the engines; default those of rlsim.
     """
     engines = engines or load_engine_parameters()
     rows, points, names = [], [], Names()
-    for place, record in enumerate(records):
+    for place, record in enumerate(records.rows):
         row = _described(names.of(record), record.cells)
         try:
             names.check(record)
@@ -82,23 +75,22 @@ def validate_iterations(
         except (SkippedRow, RlsimError) as reason:
             row = row.skip(reason)
         rows.append(row)
-    done = len(records) - len(points)
+    done = len(records.rows) - len(points)
     # In the order of their engines, so that each is prepared once; a table of 5,000 rows has some 1,000 of them.
     loops: dict[tuple[EngineSetup, Load, str], _Latency] = {}
     for point in sorted(points, key=lambda point: (str(point.setup), point.place)):
-        cells = records[point.place].cells
+        cells = records.rows[point.place].cells
         try:
             engine = prepared_engine(point.setup, engines)
-            rows[point.place] = _predicted(rows[point.place], cells, point, engine, loops, seed)
+            rows[point.place] = _predicted(rows[point.place], cells, point, engine, loops, records.seed)
         except (SkippedRow, RlsimError) as reason:
             rows[point.place] = rows[point.place].skip(reason)
         done += 1
-        if progress is not None:
-            progress(done, len(records))
-    pairs = speculation_pairs(rows, [record.cells for record in records])
+        records.tell(done)
+    pairs = speculation_pairs(rows, [record.cells for record in records.rows])
     ttft = Score.of_errors(_ttft_errors(rows))
     return MeasuredTable(
-        "iterations", table, digest, tuple(rows), _remarks(rows),
+        "iterations", records.table, records.digest, tuple(rows), _remarks(rows),
         {"speculation_pairs": pairs.as_dict(), "ttft": ttft.as_dict()}, (*pairs.text(), *_ttft_text(ttft)),
     )  # fmt: skip
 

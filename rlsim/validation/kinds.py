@@ -5,34 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from rlsim.datafiles import shown_path
 from rlsim.errors import InputError, shortened
 from rlsim.validation.curve_rows import validate_curves
+from rlsim.validation.halves import TableRecords
 from rlsim.validation.iterations import validate_iterations
 from rlsim.validation.kind import Kind
 from rlsim.validation.measured import MeasuredTable
 from rlsim.validation.phase_rows import validate_phases
 from rlsim.validation.rows import NEEDED
-from rlsim.validation.table import TableRow, read_columns, read_table, with_hint
+from rlsim.validation.table import read_columns, read_table, with_hint
 from rlsim.validation.training_rows import validate_training
 from rlsim.validation.transfer_rows import validate_transfers
 from rlsim.validation.validate import Progress, Validation, table_digest, validate
-
-
-class _Half(Protocol):
-    """Predicts every row of a table of one kind."""
-
-    def __call__(
-        self,
-        table: str,
-        digest: str,
-        records: Sequence[TableRow],
-        progress: Callable[[int, int], None] | None = None,
-        seed: int = 0,
-    ) -> MeasuredTable:
-        """Rows in the order of the table."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +53,7 @@ COLUMNS = {
     Kind.CURVES: _columns("id", "curve_kind", "series", "x_name", "x", "y_name", "y"),
 }  # fmt: skip
 """Columns of each kind, alternatives separated by |. The first kind whose columns are all there is the table's."""
-_HALVES: dict[Kind, _Half] = {
+_HALVES: dict[Kind, Callable[[TableRecords], MeasuredTable]] = {
     Kind.ITERATIONS: validate_iterations,
     Kind.TRAINING: validate_training,
     Kind.TRANSFERS: validate_transfers,
@@ -113,7 +99,7 @@ def validate_table(
     records = read_table(table, ())
     if not records:
         raise InputError(f"{shown_path(table)}: has a header but no rows")
-    return _HALVES[chosen](table.name, table_digest(records), records, progress, seed)
+    return _HALVES[chosen](TableRecords(table.name, table_digest(records), records, seed, progress))
 
 
 def _stated(kind: str) -> Kind:

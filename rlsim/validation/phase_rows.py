@@ -5,13 +5,14 @@ A row is read as a measured step (:mod:`rlsim.validation.rows`) as far as its co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rlsim.errors import RlsimError
 from rlsim.projection import project
 from rlsim.results import Interval, Variant
 from rlsim.schema.scenario import Scenario
+from rlsim.validation.halves import TableRecords
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, Names, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
 from rlsim.validation.rows import SkippedRow, number, scenario_of
@@ -31,22 +32,15 @@ _ENVIRONMENT = ("step", "generation", "exposed_generation")
 """Phases that wait for the environment of an agent."""
 
 
-def validate_phases(
-    table: str,
-    digest: str,
-    records: Sequence[TableRow],
-    progress: Callable[[int, int], None] | None = None,
-    seed: int = 0,
-) -> MeasuredTable:
+def validate_phases(records: TableRecords) -> MeasuredTable:
     """Every published phase of every row beside its prediction; a row without any is one record that says so."""
     rows: list[MeasuredRow] = []
     names = Names()
     cache: dict[str, Variant] = {}
-    for done, record in enumerate(records, start=1):
-        rows += _phases(record, names, cache, seed)
-        if progress is not None:
-            progress(done, len(records))
-    return MeasuredTable("phases", table, digest, tuple(rows))
+    for done, record in enumerate(records.rows, start=1):
+        rows += _phases(record, names, cache, records.seed)
+        records.tell(done)
+    return MeasuredTable("phases", records.table, records.digest, tuple(rows))
 
 
 def _phases(record: TableRow, names: Names, cache: dict[str, Variant], seed: int) -> list[MeasuredRow]:

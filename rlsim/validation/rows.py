@@ -100,7 +100,8 @@ def number(row: Row, column: str, default: float | None = None) -> float:
     return value
 
 
-def _whole(row: Row, column: str, default: int | None = None) -> int:
+def whole_number(row: Row, column: str, default: int | None = None) -> int:
+    """A number of things; SkippedRow where the cell holds none."""
     value = number(row, column, default)
     if value != int(value) or value < 1:
         raise SkippedRow(f"{column} must be a whole number of at least 1; got {row.get(column, '')[:40]}")
@@ -157,27 +158,27 @@ def _rack_aligned(row: Row) -> bool:
 
 
 def _cluster(row: Row, lag: int) -> dict[str, int | bool]:
-    total = _whole(row, "num_gpus")
+    total = whole_number(row, "num_gpus")
     aligned = _rack_aligned(row) or total <= int(load_profile(profile_name(row["gpu"])).nvlink_domain_gpus)
     if lag or not _flag(row, "colocated", True):
-        generation = _whole(row, "gen_gpus", max(1, total // 2))
+        generation = whole_number(row, "gen_gpus", max(1, total // 2))
         return {
             "num_gpus": total,
             "rack_aligned": aligned,
             "generation_gpus": generation,
-            "training_gpus": _whole(row, "train_gpus", max(1, total - generation)),
+            "training_gpus": whole_number(row, "train_gpus", max(1, total - generation)),
         }
     return {"num_gpus": total, "rack_aligned": aligned}
 
 
 def _workload(row: Row) -> dict[str, object]:
-    prompts, group = _whole(row, "prompts_per_step"), _whole(row, "generations_per_prompt")
-    trained = _whole(row, "rollout_batch", prompts * group)
+    prompts, group = whole_number(row, "prompts_per_step"), whole_number(row, "generations_per_prompt")
+    trained = whole_number(row, "rollout_batch", prompts * group)
     if max(prompts * group, trained) > MAX_SAMPLES:
         raise SkippedRow(f"{max(prompts * group, trained):,} samples in one step are more than {MAX_SAMPLES:,}")
     factor = max(1.0, prompts * group / trained)
-    cap, mean = _whole(row, "max_seq_len"), number(row, "avg_seq_len")
-    prompt = _whole(row, "prompt_tokens", min(PROMPT_TOKENS, max(1, cap // 4)))
+    cap, mean = whole_number(row, "max_seq_len"), number(row, "avg_seq_len")
+    prompt = whole_number(row, "prompt_tokens", min(PROMPT_TOKENS, max(1, cap // 4)))
     if mean >= cap - prompt:
         raise SkippedRow(f"avg_seq_len {mean:g} reaches max_seq_len {cap} less a prompt of {prompt} tokens")
     return {
@@ -192,16 +193,16 @@ def _workload(row: Row) -> dict[str, object]:
 
 def _engine(row: Row) -> dict[str, object]:
     own_engine = _flag(row, "async_engine", _lag(row["on_off_policy"]) > 0)
-    tensor = _whole(row, "gen_tp", 1)
+    tensor = whole_number(row, "gen_tp", 1)
     return {
         "version": engine_version(row),
         "tensor_parallel": tensor,
-        "pipeline_parallel": _whole(row, "gen_pp", 1),
-        "expert_parallel": _whole(row, "gen_ep", 1),
+        "pipeline_parallel": whole_number(row, "gen_pp", 1),
+        "expert_parallel": whole_number(row, "gen_ep", 1),
         "weight_precision": _precision(row, "gen_precision"),
-        "max_running_sequences": _whole(row, "inferred_max_num_seqs", 128 if own_engine else 1024),
+        "max_running_sequences": whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024),
         "max_batched_tokens": 2048 if own_engine else 16384,
-        "max_captured_tokens": min(512, 2 * _whole(row, "inferred_max_num_seqs", 128 if own_engine else 1024)),
+        "max_captured_tokens": min(512, 2 * whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024)),
         "gpu_memory_utilization": number(row, "gpu_memory_utilization", 0.6),
         "dispatch": "round_robin" if own_engine else "static",
     }
@@ -214,7 +215,7 @@ def _speculation(row: Row) -> dict[str, object]:
     name = {"deepseek_mtp": "mtp", "eagle3": "eagle3", "eagle-3": "eagle3", "mtp": "mtp", "ngram": "ngram"}.get(method)
     if name is None:
         raise SkippedRow(f"spec_decode_method {method!r} is not known")
-    k = _whole(row, "spec_k")
+    k = whole_number(row, "spec_k")
     default = MTP_ACCEPTANCE_LENGTH if name == "mtp" and k == 1 else None
     return {
         "method": name,
@@ -225,18 +226,18 @@ def _speculation(row: Row) -> dict[str, object]:
 
 
 def _trainer(row: Row) -> dict[str, object]:
-    cap = _whole(row, "max_seq_len")
+    cap = whole_number(row, "max_seq_len")
     return {
         "backend": _backend(row),
-        "tensor_parallel": _whole(row, "train_tp", 1),
-        "pipeline_parallel": _whole(row, "train_pp", 1),
-        "context_parallel": _whole(row, "train_cp", 1),
-        "expert_parallel": _whole(row, "train_ep", 1),
+        "tensor_parallel": whole_number(row, "train_tp", 1),
+        "pipeline_parallel": whole_number(row, "train_pp", 1),
+        "context_parallel": whole_number(row, "train_cp", 1),
+        "expert_parallel": whole_number(row, "train_ep", 1),
         "precision": _precision(row, "train_precision"),
-        "global_batch_samples": _whole(row, "train_gbs", 10**9) if row.get("train_gbs", "").strip() else None,
+        "global_batch_samples": whole_number(row, "train_gbs", 10**9) if row.get("train_gbs", "").strip() else None,
         "sequence_packing": _flag(row, "sequence_packing", True),
-        "micro_batch_tokens": _whole(row, "train_mb_tokens", cap),
-        "logprob_micro_batch_tokens": _whole(row, "logprob_mb_tokens", cap),
+        "micro_batch_tokens": whole_number(row, "train_mb_tokens", cap),
+        "logprob_micro_batch_tokens": whole_number(row, "logprob_mb_tokens", cap),
         "recompute": "full" if _flag(row, "activation_checkpointing", False) else "none",
         "optimizer_bytes_per_parameter": 8.0,
         "policy_logprobs": _flag(row, "prev_logprobs_recomputed", not _on_policy_ratio(row)),
@@ -258,8 +259,10 @@ def _on_policy_ratio(row: Row) -> bool:
     """Whether the recipes of the row's release skip the policy's log-prob pass: NeMo-RL v0.7, one update per batch."""
     if "v0.7" not in row.get("framework_version", "").lower():
         return False
-    batch = _whole(row, "rollout_batch", _whole(row, "prompts_per_step") * _whole(row, "generations_per_prompt"))
-    return _whole(row, "train_gbs", batch) == batch
+    batch = whole_number(
+        row, "rollout_batch", whole_number(row, "prompts_per_step") * whole_number(row, "generations_per_prompt")
+    )
+    return whole_number(row, "train_gbs", batch) == batch
 
 
 def _reference_logprobs(row: Row) -> bool:

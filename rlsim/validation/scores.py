@@ -9,8 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-P90_DEVIATIONS = 1.6448536269514722
-"""Standard deviations within which 90 % of the absolute values of a normal distribution lie."""
+from rlsim.statistics import P90_DEVIATIONS
 
 
 class Compared(Protocol):

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rlsim.costs.engine_prices import engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.results import Interval
-from rlsim.validation.iteration_sweeps import engine_costs, iteration_s
+from rlsim.validation.iteration_sweeps import engine_inputs_of, iteration_s
 from rlsim.validation.rows import profile_name
 from rlsim.validation.study import PublishedFigure, published_table
 from rlsim.validation.table import read_table
@@ -56,9 +57,9 @@ def _table(cell: Mapping[str, str], k: int, tables: dict[tuple[str, ...], Iterat
         }
         eagle = {"method": "eagle3", "draft_length": k, "acceptance_length": 1.0} if k else {}
         hardware = profile_name(cell["gpu"])
-        tables[key] = engine_costs(
-            cell["model"], hardware, int(cell["batch"]), MOST_CONTEXT_TOKENS, engine, eagle
-        ).table
+        batch = int(cell["batch"])
+        inputs = engine_inputs_of(cell["model"], hardware, batch, MOST_CONTEXT_TOKENS, engine, eagle)
+        tables[key] = engine_prices(inputs).table
     return tables[key]
 
 

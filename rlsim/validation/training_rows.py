@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from pydantic import ValidationError
 
-from rlsim.costs.borrowed import tables_error
-from rlsim.costs.device import device_of
-from rlsim.costs.overheads import overheads_of
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
-from rlsim.errors import RlsimError
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import load_engine_parameters, load_parameters
 from rlsim.hardware.profile import load_profile
-from rlsim.schema.messages import as_input_error
-from rlsim.schema.scenario import Scenario
-from rlsim.validation.measured import MeasuredRow, MeasuredTable, Names, measured_value
+from rlsim.validation.halves import TableRecords, compare_each, half_overheads, row_scenario
+from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
-from rlsim.validation.rows import SkippedRow, number
-from rlsim.validation.table import TableRow
+from rlsim.validation.rows import SkippedRow, number, whole_number
 
 MEASURED = ("step_time_s", "implied_step_time_s")
 """Columns with the time of a step, the one that was measured first."""
@@ -52,38 +44,28 @@ class TrainerSetup:
     optimizer: str
 
 
-def validate_training(
-    table: str,
-    digest: str,
-    records: Sequence[TableRow],
-    progress: Callable[[int, int], None] | None = None,
-    seed: int = 0,
-) -> MeasuredTable:
+def validate_training(records: TableRecords) -> MeasuredTable:
     """Every row of a table of measured training steps beside its prediction; nothing is drawn."""
-    rows, names = [], Names()
-    for done, record in enumerate(records, start=1):
-        cells = record.cells
-        about = ", ".join(cells.get(name, "") for name in ("model", "gpu", "framework") if cells.get(name))
-        measured = measured_value(cells, MEASURED)
-        details = {name: cells.get(name, "") for name in ("model", "gpu", "precision", "release")}
-        row = MeasuredRow(names.of(record), about, "s", measured, details=details)
-        try:
-            names.check(record)
-            if measured is None:
-                raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
-            setup = trainer_setup(cells)
-            seconds, deviation = _predicted(setup)
-            measured_itself = measured_value(cells, MEASURED[:1]) is not None
-            cut = "step time measured" if measured_itself else "step time from the throughput"
-            rows.append(replace(row, cuts=(cut,)).predict(seconds, deviation))
-        except (SkippedRow, RlsimError) as reason:
-            rows.append(row.skip(reason))
-        if progress is not None:
-            progress(done, len(records))
     remarks = (
         "recomputation that a row does not state is taken as none; heads for multi-token prediction are not trained",
     )
-    return MeasuredTable("training", table, digest, tuple(rows), remarks)
+    return MeasuredTable(
+        "training", records.table, records.digest, compare_each(records, _described, _compared), remarks
+    )
+
+
+def _described(name: str, cells: Mapping[str, str]) -> MeasuredRow:
+    about = ", ".join(cells.get(column, "") for column in ("model", "gpu", "framework") if cells.get(column))
+    details = {column: cells.get(column, "") for column in ("model", "gpu", "precision", "release")}
+    return MeasuredRow(name, about, "s", measured_value(cells, MEASURED), details=details)
+
+
+def _compared(row: MeasuredRow, cells: Mapping[str, str]) -> MeasuredRow:
+    if row.measured is None:
+        raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
+    measured_itself = measured_value(cells, MEASURED[:1]) is not None
+    cut = "step time measured" if measured_itself else "step time from the throughput"
+    return replace(row, cuts=(cut,)).predict(*_predicted(trainer_setup(cells)))
 
 
 def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:
@@ -95,7 +77,7 @@ def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:
         raise SkippedRow("layers of the model were left out")
     if cells.get("packed", "") in ("1", "true"):
         raise SkippedRow("lengths of packed sequences are not given")
-    samples, tokens = _whole(cells, "gbs"), _whole(cells, "seq_len")
+    samples, tokens = whole_number(cells, "gbs"), whole_number(cells, "seq_len")
     if samples > MOST_SAMPLES or tokens > MOST_TOKENS:
         raise SkippedRow(f"more than {MOST_SAMPLES:,} sequences or {MOST_TOKENS:,} tokens")
     framework = cells.get("framework", "").lower()
@@ -103,15 +85,15 @@ def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:
     return TrainerSetup(
         model=model_card_name(cells["model"]),
         device=device_profile_name(cells["gpu"]),
-        gpus=_whole(cells, "num_gpus"),
+        gpus=whole_number(cells, "num_gpus"),
         samples=samples,
         sequence_tokens=tokens,
-        micro_batch_samples=_whole(cells, "mbs", 1),
+        micro_batch_samples=whole_number(cells, "mbs", 1),
         backend="fsdp" if sharded else "megatron",
-        tensor_parallel=_whole(cells, "tp", 1),
-        pipeline_parallel=_whole(cells, "pp", 1),
-        context_parallel=_whole(cells, "cp", 1),
-        expert_parallel=_whole(cells, "ep", 1),
+        tensor_parallel=whole_number(cells, "tp", 1),
+        pipeline_parallel=whole_number(cells, "pp", 1),
+        context_parallel=whole_number(cells, "cp", 1),
+        expert_parallel=whole_number(cells, "ep", 1),
         precision=training_precision(cells["precision"]),
         recompute=_recompute(cells.get("recompute", "")),
         optimizer="muon" if cells.get("optimizer", "").lower() == "muon" else "adam",
@@ -136,24 +118,11 @@ def _recompute(text: str) -> str:
     return "full" if given.startswith(("full", "recompute", "offload")) else "none"
 
 
-def _whole(cells: Mapping[str, str], column: str, default: int | None = None) -> int:
-    value = number(cells, column, default)
-    if value != int(value) or not 1 <= value <= 1_000_000_000:
-        raise SkippedRow(f"{column} must be a whole number of at least 1")
-    return int(value)
-
-
 @lru_cache(maxsize=1024)
 def _predicted(setup: TrainerSetup) -> tuple[float, float]:
     """Seconds of the step, and the deviation of its logarithm."""
-    try:
-        scenario = Scenario.model_validate(_document(setup))
-    except ValidationError as error:
-        raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
-    device = device_of(scenario.hardware, scenario.engine.name)
-    overheads = overheads_of(
-        scenario, load_parameters(), load_engine_parameters(), tables_error(device.operators.sources)
-    )
+    scenario = row_scenario(_document(setup))
+    device, overheads = half_overheads(scenario)
     inputs = TrainerInputs(
         scenario.model, device, scenario.trainer, setup.gpus, overheads.training, setup.sequence_tokens,
         draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0, critic_update_swap_s=0.0,

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
-from pydantic import ValidationError
-
-from rlsim.costs.borrowed import tables_error
-from rlsim.costs.device import device_of
-from rlsim.costs.overheads import overheads_of
 from rlsim.costs.weight_transfer import WeightTransfer
-from rlsim.errors import RlsimError
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import load_engine_parameters, load_parameters
 from rlsim.hardware.profile import load_profile
-from rlsim.schema.messages import as_input_error
-from rlsim.schema.scenario import Scenario
-from rlsim.validation.measured import MeasuredRow, MeasuredTable, Names, measured_value
+from rlsim.validation.halves import TableRecords, compare_each, half_overheads, row_scenario
+from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
-from rlsim.validation.rows import SkippedRow, number
-from rlsim.validation.table import TableRow
+from rlsim.validation.rows import SkippedRow, whole_number
 
 MEASURED = ("refit_s", "time_s")
 _ALGORITHMS = (
@@ -32,32 +23,23 @@ _ALGORITHMS = (
 _SIZES = re.compile(r"\b(tp|pp|cp|ep)\s*(\d{1,4})\b", re.IGNORECASE)
 
 
-def validate_transfers(
-    table: str,
-    digest: str,
-    records: Sequence[TableRow],
-    progress: Callable[[int, int], None] | None = None,
-    seed: int = 0,
-) -> MeasuredTable:
+def validate_transfers(records: TableRecords) -> MeasuredTable:
     """Every row of a table of measured transfers beside its prediction; nothing is drawn."""
-    rows, names = [], Names()
-    for done, record in enumerate(records, start=1):
-        cells = record.cells
-        about = ", ".join(name for name in (cells.get("framework", ""), cells.get("method", "")) if name)
-        measured = measured_value(cells, MEASURED)
-        details = {name: cells.get(name, "") for name in ("model", "gpu", "train_gpus", "gen_gpus")}
-        row = MeasuredRow(names.of(record), about, "s", measured, details=details)
-        try:
-            names.check(record)
-            if measured is None:
-                raise SkippedRow("refit_s or time_s is not given")
-            transfer, deviation = _transfer(_document(cells))
-            rows.append(row.predict(transfer, deviation))
-        except (SkippedRow, RlsimError) as reason:
-            rows.append(row.skip(reason))
-        if progress is not None:
-            progress(done, len(records))
-    return MeasuredTable("transfers", table, digest, tuple(rows))
+    return MeasuredTable("transfers", records.table, records.digest, compare_each(records, _described, _compared))
+
+
+def _described(name: str, cells: Mapping[str, str]) -> MeasuredRow:
+    about = ", ".join(told for told in (cells.get("framework", ""), cells.get("method", "")) if told)
+    details = {column: cells.get(column, "") for column in ("model", "gpu", "train_gpus", "gen_gpus")}
+    return MeasuredRow(name, about, "s", measured_value(cells, MEASURED), details=details)
+
+
+def _compared(row: MeasuredRow, cells: Mapping[str, str]) -> MeasuredRow:
+    if row.measured is None:
+        raise SkippedRow("refit_s or time_s is not given")
+    scenario = row_scenario(_document(cells))
+    device, overheads = half_overheads(scenario)
+    return row.predict(WeightTransfer(scenario, device.fabric, overheads).transfer().seconds, overheads.step_error)
 
 
 def algorithm(method: str) -> str:
@@ -81,7 +63,7 @@ def _sizes(cells: Mapping[str, str], side: str) -> dict[str, int]:
     found = parallel_sizes(cells.get(f"{side}_parallelism", "") or cells.get(f"{side}_layout", ""))
     for name in ("tp", "pp", "cp", "ep"):
         if cells.get(f"{side}_{name}", ""):
-            found[name] = _whole(cells, f"{side}_{name}")
+            found[name] = whole_number(cells, f"{side}_{name}")
     return found
 
 
@@ -98,7 +80,7 @@ def _document(cells: Mapping[str, str]) -> dict[str, object]:
     training, engine = _sizes(cells, "train"), _sizes(cells, "gen")
     if kind == "reshard" and "tp" not in engine:
         raise SkippedRow("tensor parallel size of the engine is not given")
-    train_gpus, gen_gpus = (_whole(cells, name) for name in ("train_gpus", "gen_gpus"))
+    train_gpus, gen_gpus = (whole_number(cells, name) for name in ("train_gpus", "gen_gpus"))
     told = (cells.get(name, "") for name in ("train_parallelism", "train_layout", "framework", "backend"))
     sharded = "fsdp" in " ".join(told).lower()
     return {
@@ -127,23 +109,3 @@ def _document(cells: Mapping[str, str]) -> dict[str, object]:
         },
         "loop": {"mode": "async", "policy_lag": 1, "refit": kind},
     }
-
-
-def _transfer(document: Mapping[str, object]) -> tuple[float, float]:
-    """Seconds of the transfer, and the deviation of its logarithm. Whether the engine fits its GPUs is not asked."""
-    try:
-        scenario = Scenario.model_validate(document)
-    except ValidationError as error:
-        raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
-    device = device_of(scenario.hardware, scenario.engine.name)
-    overheads = overheads_of(
-        scenario, load_parameters(), load_engine_parameters(), tables_error(device.operators.sources)
-    )
-    return WeightTransfer(scenario, device.fabric, overheads).transfer().seconds, overheads.step_error
-
-
-def _whole(cells: Mapping[str, str], column: str) -> int:
-    value = number(cells, column)
-    if value != int(value) or not 1 <= value <= 1_000_000:
-        raise SkippedRow(f"{column} must be a whole number of at least 1")
-    return int(value)

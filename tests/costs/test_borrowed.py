@@ -204,7 +204,8 @@ def test_latent_attention_takes_the_kernel_where_the_block_was_not_measured(tmp_
     profile, card = load_profile("h200_sxm"), load_card("deepseek-v3")
     given = Operators(profile, OperatorTables(tmp_path, {}))
     batch, context = np.array([64.0]), np.array([8192.0])
-    projections, attention = LatentBlock(given, card, 8, "bf16", "bf16").decode(batch, batch, context)
+    block = LatentBlock(given, card, 8, "bf16", "bf16")
+    projections, attention = block.projections(batch), block.attention(batch, context)
     assert attention.seconds == pytest.approx(1e-5 + 1e-10 * 64 * 8192, rel=1e-3)
     assert attention.measured == 1.0
     assert projections.measured == 0.0
@@ -218,7 +219,8 @@ def test_what_a_latent_block_takes_at_two_tokens_of_context_is_its_projections(t
     profile, card = load_profile("h200_sxm"), load_card("deepseek-v3")
     given = Operators(profile, OperatorTables(tmp_path, {}))
     batch, context = np.array([64.0]), np.array([4.0])
-    projections, attention = LatentBlock(given, card, 8, "bf16", "bf16").decode(batch, batch, context)
+    block = LatentBlock(given, card, 8, "bf16", "bf16")
+    projections, attention = block.projections(batch), block.attention(batch, context)
     assert projections.seconds == pytest.approx(1e-5, rel=1e-3)
     assert attention.seconds == pytest.approx(1e-5, rel=1e-3)
 

@@ -170,7 +170,7 @@ def kernel(seconds: float) -> tuple[files.TableLayout, Rows]:
 def latent_s(own: OperatorTables, *siblings: OperatorTables) -> tuple[float, float, float]:
     """Seconds of projections and attention, and the measured share of the latter."""
     block = LatentBlock(Operators(H100, own, siblings=siblings), LATENT, 8, "bf16", "bf16")
-    projections, attention = block.decode(BATCH, BATCH, CONTEXT)
+    projections, attention = block.projections(BATCH), block.attention(BATCH, CONTEXT)
     return float(projections.seconds[0]), float(attention.seconds[0]), float(attention.measured[0])
 
 
@@ -210,7 +210,7 @@ def test_a_latent_block_that_nobody_measured_is_its_roofline(tmp_path: Path) -> 
     bare, none = latent_s(own), LatentBlock(Operators(H100, None), LATENT, 8, "bf16", "bf16")
     assert bare[2] == 0.0 and bare[1] > 0
     assert none.variants() == []
-    assert none.decode(BATCH, BATCH, CONTEXT)[1].measured[0] == 0.0
+    assert none.attention(BATCH, CONTEXT).measured[0] == 0.0
 
 
 # --- collectives ------------------------------------------------------------------------------------------------------

@@ -121,7 +121,8 @@ def test_less_of_any_rate_never_speeds_an_operator_up(
             ops.prefill_attention(card, 1, 1.0, rows),
             ops.experts(rows, 2048, moe_card.moe, precision, (1, 8), "balanced"),
             ops.experts(rows, 2048, moe_card.moe, precision, (2, 1), "power_law_1.2"),
-            *LatentBlock(ops, latent, 8, precision, "bf16").decode(rows, rows, np.array([3000.0])),
+            LatentBlock(ops, latent, 8, precision, "bf16").projections(rows),
+            LatentBlock(ops, latent, 8, precision, "bf16").attention(rows, np.array([3000.0])),
             ops.stream(rows * 1e6),
         ]
 
@@ -136,7 +137,8 @@ def test_latent_block_is_its_projections_plus_its_attention() -> None:
     batch, context = np.array([64.0]), np.array([8192.0])
     whole = tables.mla_decode_s(16, "bf16", "bf16", batch, context)
     assert whole is not None
-    parts, attention = LatentBlock(ops, card, 8, "bf16", "bf16").decode(batch, batch, context)
+    block = LatentBlock(ops, card, 8, "bf16", "bf16")
+    parts, attention = block.projections(batch), block.attention(batch, context)
     assert float((parts.seconds + attention.seconds)[0]) == pytest.approx(float(whole.seconds[0]))
     assert parts.measured[0] == 1
 

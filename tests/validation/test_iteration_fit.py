@@ -14,6 +14,7 @@ from rlsim.errors import InputError
 from rlsim.hardware.parameters import load_engine_parameters
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.validation import fit_iterations as fit
+from rlsim.validation.halves import TableRecords
 from rlsim.validation.iterations import validate_iterations
 from rlsim.validation.table import read_table
 
@@ -47,7 +48,7 @@ def truth() -> EngineParameters:
 def measured(folder: Path, rows: list[dict[str, str]]) -> Path:
     """A table whose times are those of the truth."""
     path = write(folder / "it.csv", rows)
-    found = validate_iterations("it.csv", "", read_table(path, NEEDED), engines=truth())
+    found = validate_iterations(TableRecords("it.csv", "", read_table(path, NEEDED)), truth())
     return write(folder / "it.csv", [{**r, "tpot_ms": str(p.predicted)} for r, p in zip(rows, found.rows, strict=True)])
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlsim.costs.engine_prices import engine_prices
 from rlsim.errors import InputError
-from rlsim.validation.iteration_sweeps import engine_costs, iteration_s, iteration_sweep, verification
+from rlsim.validation.iteration_sweeps import engine_inputs_of, iteration_s, iteration_sweep, verification
 
 HEAD = "model,batch,seq,gamma,mode,median_ms\n"
 PUBLISHED_MS = {
@@ -56,7 +57,10 @@ def test_published_decode_and_verification_steps_within_fifteen_per_cent_in_the_
 
 
 def test_wider_verification_and_more_sequences_never_cost_less() -> None:
-    tables = [engine_costs("qwen2.5-7b", "a100_sxm", 64, 2048, {}, verification(k)).table for k in (0, 3, 7, 15)]
+    tables = [
+        engine_prices(engine_inputs_of("qwen2.5-7b", "a100_sxm", 64, 2048, {}, verification(k))).table
+        for k in (0, 3, 7, 15)
+    ]
     seconds = np.array([[iteration_s(t, batch, 2048.0) for batch in (1, 8, 16, 32, 64)] for t in tables])
     assert np.all(np.diff(seconds, axis=1) >= 0)
     assert np.all(np.diff(seconds, axis=0) >= 0)
@@ -64,7 +68,7 @@ def test_wider_verification_and_more_sequences_never_cost_less() -> None:
 
 def test_a_decode_step_takes_at_least_the_reading_of_its_weights() -> None:
     """7.6e9 parameters less the embedding in BF16 over 2.039 TB/s: 6.9 ms."""
-    table = engine_costs("qwen2.5-7b", "a100_sxm", 1, 2048, {}, {}).table
+    table = engine_prices(engine_inputs_of("qwen2.5-7b", "a100_sxm", 1, 2048, {}, {})).table
     assert iteration_s(table, 1, 1.0) > 2 * (7.61e9 - 152_064 * 3584) / 2.039e12
 
 
