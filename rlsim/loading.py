@@ -22,10 +22,13 @@ from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, delivered_l
 from rlsim.hardware.parameters import (
     DEFAULT,
     DEFAULT_ENGINES,
-    engine_parameters_of,
+    DEFAULT_STACK,
+    DEFAULT_TRAINING,
+    fitted_of,
     load_engine_parameters,
     load_parameters,
-    parameters_of,
+    load_stack,
+    load_training_parameters,
 )
 from rlsim.hardware.profile import anchored_tables, load_profile
 from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
@@ -86,8 +89,10 @@ def scenario_digest(scenario: Scenario) -> str:
     from rlsim import __version__
 
     content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
-    content["simulation"]["parameters"] = parameters_of(scenario).model_dump(mode="json")
-    content["simulation"]["engine_parameters"] = engine_parameters_of(scenario).model_dump(mode="json")
+    fitted = fitted_of(scenario)
+    content["simulation"]["parameters"] = fitted.steps.model_dump(mode="json")
+    content["simulation"]["engine_parameters"] = fitted.engines.model_dump(mode="json")
+    content["simulation"]["training_parameters"] = fitted.training.model_dump(mode="json")
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
     for length in _traces(content):
         trace = length_file(length["path"])
@@ -167,10 +172,12 @@ def _same_branch(key: str, other: str) -> bool:
 
 
 def _name_parameters(document: dict[str, Any]) -> None:
-    """Put the name of the default parameters where none are given."""
+    """Put the names of the default stack and of the default parameters where none are given."""
+    if document.get("stack") is None:
+        document["stack"] = DEFAULT_STACK
     simulation = document.setdefault("simulation", {})
     if isinstance(simulation, dict):
-        defaults = {"parameters": DEFAULT, "engine_parameters": DEFAULT_ENGINES}
+        defaults = {"parameters": DEFAULT, "engine_parameters": DEFAULT_ENGINES, "training_parameters": DEFAULT_TRAINING}
         missing = {key: name for key, name in defaults.items() if simulation.get(key) is None}
         document["simulation"] = {**simulation, **missing}
 
@@ -270,6 +277,11 @@ _REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
     "simulation.engine_parameters": lambda reference, folder: load_engine_parameters(reference, folder).model_dump(
         mode="json"
     ),
+    "simulation.training_parameters": lambda reference, folder: load_training_parameters(reference, folder).model_dump(
+        mode="json"
+    ),
+    "stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
+    "trainer.stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
 }
 """Keys whose value may be a name or a path instead of a mapping."""
 

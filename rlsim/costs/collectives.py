@@ -117,6 +117,21 @@ class Collectives:
         across = np.maximum(local.seconds, per_gpu / self.network) + latency
         return modelled(np.where(size > 0, across, 0.0), "network")
 
+    def token_exchange(self, gpus: int, token_bytes: float, copies: int) -> OperatorTime:
+        """Tokens from one GPU to the GPUs of their experts (or back), a copy for each GPU, across domains one for each.
+
+        token_bytes: of the tokens of one GPU; copies: experts of a token, even over ``gpus``. The slower of NVLink and
+        network bounds a pipelined exchange over both.
+        """
+        if gpus <= 1:
+            return _free(np.zeros(()))
+        inside = self._inside(gpus, 1)
+        domains = math.ceil(gpus / inside)
+        near = token_bytes * _distinct(gpus, copies) * (gpus - 1) / gpus / self.nvlink
+        far = token_bytes * _distinct(domains, copies) * (domains - 1) / domains / self.network
+        latency = self.profile.nvlink_latency_s.value + (domains - 1) * self.profile.network_latency_s.value
+        return modelled(max(near if inside > 1 else 0.0, far) + latency, "network")
+
     def _nccl(self, op: str, gpus: int, size: FloatArray) -> TableTime | None:
         return None if self.tables is None else self.tables.collective_s(op, gpus, size)
 
@@ -193,6 +208,11 @@ class Collectives:
         """Copy between a GPU and its host, one direction."""
         rate = self.profile.host_link_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
         return modelled(copied_bytes / rate, "host link")
+
+
+def _distinct(places: int, copies: int) -> float:
+    """Expected places that ``copies`` even draws among ``places`` hit."""
+    return places * (1.0 - (1.0 - 1.0 / places) ** copies)
 
 
 def _free(size: FloatArray) -> OperatorTime:

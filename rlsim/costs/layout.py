@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlsim.costs import work
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.trainer import Trainer
 
@@ -16,7 +17,7 @@ class TrainLayout:
     """Parallel sizes and parameters of one rank (elements).
 
     data_parallel: replicas that see different micro-batches; dense_shards, expert_shards: ranks over which optimizer
-    state of the dense and of the expert parameters is spread.
+    state of the dense and of the expert parameters is spread. trained_share: trained parameters over all (LoRA: less).
     """
 
     data_parallel: int
@@ -24,6 +25,7 @@ class TrainLayout:
     expert_shards: int
     dense_parameters: float
     expert_parameters: float
+    trained_share: float = 1.0
 
     @property
     def parameters(self) -> float:
@@ -31,13 +33,31 @@ class TrainLayout:
         return self.dense_parameters + self.expert_parameters
 
     @property
+    def sharded_parameters(self) -> float:
+        """Parameters over the ranks that share them: what an FSDP rank holds."""
+        return self.dense_parameters / self.dense_shards + self.expert_parameters / self.expert_shards
+
+    @property
     def optimizer_parameters(self) -> float:
         """Parameters whose optimizer state one rank holds."""
-        return self.dense_parameters / self.dense_shards + self.expert_parameters / self.expert_shards
+        return self.trained_share * self.sharded_parameters
+
+    def groups(self, trainer: Trainer) -> tuple[tuple[float, float, int, int], ...]:
+        """Dense and expert parameters of a rank: all, trained, ranks that share them, and how far apart these are."""
+        return tuple(
+            (elements, self.trained_share * elements, shards, stride)
+            for elements, shards, stride in (
+                (self.dense_parameters, self.dense_shards, trainer.tensor_parallel),
+                (self.expert_parameters, self.expert_shards, trainer.expert_parallel),
+            )
+        )
 
 
 def train_layout(trainer: Trainer, card: ModelCard, gpus: int) -> TrainLayout:
-    """Megatron-Core: data parallelism takes what TP x CP x PP leaves. FSDP: everything is sharded over all GPUs."""
+    """Data parallelism takes what TP x CP x PP leaves; experts are spread over EP first, then over what is left.
+
+    FSDP shards the weights of a rank as well, Megatron-Core their optimizer state alone.
+    """
     counts = parameter_counts(card)
     tp, pp, cp, ep = (
         trainer.tensor_parallel,
@@ -48,15 +68,29 @@ def train_layout(trainer: Trainer, card: ModelCard, gpus: int) -> TrainLayout:
     experts = card.num_moe_layers * counts.expert * (card.moe.num_experts if card.moe else 0)
     dense = counts.total - experts
     data_parallel = gpus // (tp * pp * cp)
-    if trainer.backend == "fsdp":
-        return TrainLayout(data_parallel, gpus, gpus, dense / tp, experts / tp)
     return TrainLayout(
         data_parallel=data_parallel,
         dense_shards=data_parallel * cp,
         expert_shards=max(1, gpus // (pp * ep)),
         dense_parameters=dense / (tp * pp),
         expert_parameters=experts / (ep * pp),
+        trained_share=_trained_share(card, trainer.lora_rank, counts.total),
     )
+
+
+def _trained_share(card: ModelCard, lora_rank: int | None, parameters: int) -> float:
+    """Share of the parameters that is trained: all, or two thin matrices beside each one of a layer (LoRA)."""
+    if lora_rank is None:
+        return 1.0
+    attention = work.attention_matrices(card, 1)
+    dense = attention + work.ffn_matrices(card.hidden_size, card.intermediate_size, 1)
+    widths = card.num_dense_layers * sum(one.n + one.k for one in dense)
+    if card.moe is not None:
+        expert = work.ffn_matrices(card.hidden_size, card.moe.expert_intermediate_size, 1)
+        of_experts = card.moe.num_experts * sum(one.n + one.k for one in expert)
+        shared = sum(one.n + one.k for one in attention + work.shared_expert_matrices(card, 1))
+        widths += card.num_moe_layers * (of_experts + shared)
+    return min(1.0, lora_rank * widths / parameters)
 
 
 def weight_tensors(card: ModelCard) -> int:

@@ -116,7 +116,7 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
     trainer, card = scenario.trainer, scenario.model
     layout = train_layout(trainer, card, scenario.cluster.training)
     fsdp = trainer.backend == "fsdp"
-    held = layout.parameters / (scenario.cluster.training / trainer.tensor_parallel if fsdp else 1)
+    held = layout.sharded_parameters if fsdp else layout.parameters
     capacity = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
     if not trainer.sequence_packing:
         capacity = scenario.workload.max_sequence_tokens * trainer.micro_batch_samples
@@ -127,7 +127,8 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
     kept, working = (layers * inputs, full) if trainer.recompute == "full" else (layers * full, 0.0)
     logits = 2 * tokens * card.vocab_size / trainer.tensor_parallel * BYTES_PER_ELEMENT["fp32"]
     first_stage_is_fuller = (trainer.pipeline_parallel - 1) * kept > logits
-    weights, gradients = held * BYTES_PER_ELEMENT["bf16"], held * BYTES_PER_ELEMENT["fp32"]
+    weights = held * BYTES_PER_ELEMENT["bf16"]
+    gradients = layout.trained_share * held * BYTES_PER_ELEMENT["fp32"]
     optimizer = layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
     parts = MemoryParts(
         weights=weights,

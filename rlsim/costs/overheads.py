@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 
 from rlsim.costs.work import FloatArray
 from rlsim.schema.engine import Engine
+from rlsim.hardware.parameters import Fitted
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.stack import StackFeatures
+from rlsim.schema.training_parameters import TrainingParameters
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,38 @@ def engine_host(engine: Engine, fitted: EngineParameters) -> HostOverheads:
 
 @dataclass(frozen=True)
 class TrainingOverheads:
-    """Share of the operator tables' speed that training reaches, and least host time of a MoE layer's forward pass."""
+    """What a trainer makes of the times of tables and links; terms as TrainingParameters tells them.
 
+    dense_speed, moe_speed: of the stack's kernels in layers without and with experts over those of tuned pretraining.
+    grouped_efficiency, permute_passes: with what the release and a fused grouped MLP change. moe_host_layer_s: with
+    CUDA graphs and the host's processor. fsdp_speed has been worked into the speeds.
+    """
+
+    dense_speed: float
+    moe_speed: float
     dense_efficiency: float
-    moe_efficiency: float
+    grouped_efficiency: float
+    elementwise_passes: float
+    permute_passes: float
+    quantise_bytes: float
+    logits_passes: float
+    overlap_cost: float
+    context_attention: float
     moe_host_layer_s: float
+    step_fixed_s: float
+    features: StackFeatures
+
+    def speed(self, moe_layer: bool) -> float:
+        """Speed of the kernels of a layer over those of tuned pretraining."""
+        return self.moe_speed if moe_layer else self.dense_speed
+
+    def exposed_s(self, communication_s: float, hiding_s: float, overlapped: bool) -> float:
+        """What communication adds to a computation of ``hiding_s`` seconds: all of it, or what does not fit beside it
+        and what hiding costs."""
+        if not overlapped:
+            return communication_s
+        hidden = min(communication_s, hiding_s)
+        return communication_s - hidden + self.overlap_cost * hidden
 
 
 @dataclass(frozen=True)
@@ -71,20 +101,13 @@ class Overheads:
     """
 
     engine: HostOverheads
-    dense_efficiency: float
-    moe_efficiency: float
-    moe_host_layer_s: float
+    training: TrainingOverheads
     refit_tensor_s: float
     refit_fixed_s: float
     step_error: float
     speedup_error: float
     source: str
     tables_error: float = 0.0
-
-    @property
-    def training(self) -> TrainingOverheads:
-        """The trainer's share of them."""
-        return TrainingOverheads(self.dense_efficiency, self.moe_efficiency, self.moe_host_layer_s)
 
 
 def rollout_host(scenario: Scenario, fitted: GlobalParameters, engines: EngineParameters) -> HostOverheads:
@@ -93,7 +116,7 @@ def rollout_host(scenario: Scenario, fitted: GlobalParameters, engines: EnginePa
     Time per sequence is the framework's alone: it takes responses when they are complete, where a server hands every
     token of every sequence to a client.
     """
-    engine, profile = scenario.engine, scenario.hardware
+    engine, profile = scenario.released_engine, scenario.hardware
     nodes = -(-engine.gpus_per_replica // int(profile.gpus_per_node))
     in_process = engine.dispatch == "static" if engine.in_process is None else engine.in_process
     added_s, framework_sequence_s = fitted.host(
@@ -107,30 +130,67 @@ def rollout_host(scenario: Scenario, fitted: GlobalParameters, engines: EnginePa
     )
 
 
-def overheads_of(
-    scenario: Scenario, fitted: GlobalParameters, engines: EngineParameters, tables_error: float = 0.0
-) -> Overheads:
+def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) -> Overheads:
     """Overheads of ``scenario``: a stated key wins over the fitted value.
 
     tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.borrowed.tables_error`).
     """
-    trainer, loop = scenario.trainer, scenario.loop
-    framework = fitted.fsdp_efficiency if trainer.backend == "fsdp" else 1.0
+    loop, steps = scenario.loop, fitted.steps
     colocated = scenario.cluster.colocated
     return Overheads(
-        engine=rollout_host(scenario, fitted, engines),
-        dense_efficiency=_stated(trainer.device_efficiency, fitted.dense_efficiency * framework),
-        moe_efficiency=_stated(
-            trainer.moe_device_efficiency, _stated(trainer.device_efficiency, fitted.moe_efficiency * framework)
-        ),
-        moe_host_layer_s=_stated(trainer.moe_host_layer_s, fitted.moe_host_layer_s),
-        refit_tensor_s=_stated(loop.refit_tensor_s, fitted.colocated_tensor_s if colocated else fitted.split_tensor_s),
-        refit_fixed_s=_stated(loop.refit_fixed_s, fitted.colocated_fixed_s if colocated else fitted.split_fixed_s),
-        step_error=math.hypot(fitted.step_error, tables_error),
-        speedup_error=fitted.speedup_error,
-        source=fitted.name,
+        engine=rollout_host(scenario, steps, fitted.engines),
+        training=training_overheads(scenario, fitted),
+        refit_tensor_s=_stated(loop.refit_tensor_s, steps.colocated_tensor_s if colocated else steps.split_tensor_s),
+        refit_fixed_s=_stated(loop.refit_fixed_s, steps.colocated_fixed_s if colocated else steps.split_fixed_s),
+        step_error=math.hypot(steps.step_error, tables_error),
+        speedup_error=steps.speedup_error,
+        source=steps.name,
         tables_error=tables_error,
     )
+
+
+def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
+    """What the trainer's stack makes of the times of tables and links; a stated key wins over a fitted value.
+
+    A framework whose training steps were measured alone has its own speed and host time; RL trainers (packed sequences
+    of unequal lengths, offload between phases, no graphs) have those of the fit to RL steps.
+    """
+    trainer, terms, features = scenario.trainer, fitted.training, scenario.training_features
+    speeds, host_s, grouped = _stack_terms(scenario, fitted)
+    if features.fused_grouped_mlp and trainer.precision == "fp8":
+        grouped *= terms.fused_grouped_gain
+    efficiency = terms.dense_efficiency
+    for_all, of_experts = trainer.device_efficiency, trainer.moe_device_efficiency
+    of_experts = for_all if of_experts is None else of_experts
+    graphs = terms.graph_host_share if features.cuda_graphs else 1.0
+    factor = terms.host_factor(scenario.hardware.host_cpu)
+    return TrainingOverheads(
+        dense_speed=speeds[0] if for_all is None else for_all / efficiency,
+        moe_speed=speeds[1] if of_experts is None else of_experts / efficiency,
+        dense_efficiency=efficiency,
+        grouped_efficiency=terms.grouped_efficiency * grouped,
+        elementwise_passes=terms.elementwise_passes,
+        permute_passes=terms.permute_passes / grouped,
+        quantise_bytes=terms.quantise_bytes,
+        logits_passes=terms.logits_passes,
+        overlap_cost=terms.overlap_cost,
+        context_attention=terms.context_attention,
+        moe_host_layer_s=_stated(trainer.moe_host_layer_s, host_s * graphs * factor),
+        step_fixed_s=terms.step_fixed_s,
+        features=features,
+    )
+
+
+def _stack_terms(scenario: Scenario, fitted: Fitted) -> tuple[tuple[float, float], float, float]:
+    """Speeds of dense and of expert layers, host seconds of an expert layer on x86, and speed of expert products."""
+    stack, terms, steps = scenario.training_stack, fitted.training, fitted.steps
+    framework = None if stack is None else terms.framework(stack.framework)
+    if stack is None or framework is None:
+        sharded = steps.fsdp_efficiency if scenario.trainer.backend == "fsdp" else 1.0
+        return (steps.dense_efficiency * sharded, steps.moe_efficiency * sharded), steps.moe_host_layer_s, 1.0
+    release = framework.release(stack.release)
+    host_s = terms.moe_host_layer_s * framework.host_factor * (1.0 if release is None else release.host_factor)
+    return (framework.speed, framework.speed), host_s, 1.0 if release is None else release.grouped_speed
 
 
 def _stated(value: float | None, default: float) -> float:

@@ -13,7 +13,7 @@ from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.weight_transfer import WeightTransfer
-from rlsim.hardware.parameters import engine_parameters_of, parameters_of
+from rlsim.hardware.parameters import fitted_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
@@ -54,9 +54,9 @@ def price_inputs(scenario: Scenario, tables: OperatorTables | None = None) -> Pr
     Infeasible where the engine does not fit its GPU and InputError where tables are missing.
     """
     device = device_of(scenario.hardware, scenario.engine.name, tables)
-    device = replace(device, rack_aligned=scenario.cluster.rack_aligned)
+    device = replace(device, rack_aligned=scenario.rack_aligned)
     overheads = overheads_of(
-        scenario, parameters_of(scenario), engine_parameters_of(scenario), tables_error(device.operators.sources)
+        scenario, fitted_of(scenario), tables_error(device.operators.sources)
     )
     transfers = WeightTransfer(scenario, device.fabric, overheads)
     memory = engine_memory(scenario)

@@ -95,8 +95,7 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     training = TrainingCosts(
         inputs.model,
         inputs.trainer,
-        inputs.device.operators,
-        inputs.device.fabric,
+        inputs.device,
         inputs.overheads,
         inputs.gpus,
     )

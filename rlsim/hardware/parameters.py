@@ -1,7 +1,9 @@
-"""Fitted parameters by name or path: ``calibration/parameters/NAME.yaml`` and ``calibration/engines/NAME.yaml``."""
+"""Fitted parameters and stacks by name or path: ``calibration/{parameters,engines,training,stacks}/NAME.yaml``."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
@@ -9,11 +11,26 @@ from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.messages import read_record
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.stack import Stack
+from rlsim.schema.training_parameters import TrainingParameters
 
 DEFAULT = "nemo_rl"
 """Fit to the published steps of NeMo-RL."""
 DEFAULT_ENGINES = "serving"
 """Fit to measured iterations of serving engines."""
+DEFAULT_TRAINING = "pretraining"
+"""Fit to measured training steps of tuned recipes."""
+DEFAULT_STACK = "nemo_rl-0.7"
+"""Newest stack with measured RL steps."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Every fitted set that a scenario rests on: to RL steps, to engine iterations, to training steps."""
+
+    steps: GlobalParameters
+    engines: EngineParameters
+    training: TrainingParameters
 
 
 def load_parameters(name_or_path: str | None = None, base: Path | None = None) -> GlobalParameters:
@@ -27,6 +44,17 @@ def load_parameters(name_or_path: str | None = None, base: Path | None = None) -
 def load_engine_parameters(name_or_path: str | None = None, base: Path | None = None) -> EngineParameters:
     """Engine parameters, default the fit to measured iterations; arguments and errors as of :func:`load_parameters`."""
     return read_record(_found(name_or_path or DEFAULT_ENGINES, base, "engines", "engine parameters"), EngineParameters)
+
+
+def load_training_parameters(name_or_path: str | None = None, base: Path | None = None) -> TrainingParameters:
+    """Training parameters, default the fit to tuned recipes; arguments and errors as of :func:`load_parameters`."""
+    found = _found(name_or_path or DEFAULT_TRAINING, base, "training", "training parameters")
+    return read_record(found, TrainingParameters)
+
+
+def load_stack(name_or_path: str, base: Path | None = None) -> Stack:
+    """The software stack called ``name_or_path``, or from a file of that path; errors as of :func:`load_parameters`."""
+    return read_record(_found(name_or_path, base, "stacks", "stack"), Stack)
 
 
 def _found(name: str, base: Path | None, folder: str, what: str) -> Path:
@@ -43,3 +71,18 @@ def parameters_of(scenario: Scenario) -> GlobalParameters:
 def engine_parameters_of(scenario: Scenario) -> EngineParameters:
     """Engine parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
     return scenario.simulation.engine_parameters or load_engine_parameters()
+
+
+def training_parameters_of(scenario: Scenario) -> TrainingParameters:
+    """Training parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
+    return scenario.simulation.training_parameters or _default_training()
+
+
+@lru_cache(maxsize=1)
+def _default_training() -> TrainingParameters:
+    return load_training_parameters()
+
+
+def fitted_of(scenario: Scenario) -> Fitted:
+    """Every fitted set of ``scenario``."""
+    return Fitted(parameters_of(scenario), engine_parameters_of(scenario), training_parameters_of(scenario))

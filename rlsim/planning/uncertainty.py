@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import engine_parameters_of, parameters_of
+from rlsim.hardware.parameters import fitted_of
 from rlsim.planning.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
@@ -33,8 +33,8 @@ DEVICE_FACTOR = 1.15
 """Modelled kernels and links: spread of achieved efficiencies between shapes of the measured tables."""
 EFFICIENCY_FACTOR = 1.2
 """Training frameworks on one model and device differ by about this factor in published throughput."""
-OVERLAP_SPREAD = 0.5
-"""How much more communication than stated a framework may hide."""
+OVERLAP_SPREAD = 0.3
+"""What hidden communication costs differs so much between the kinds that the fit to training steps puts together."""
 LINK_FACTOR = 1.25
 """Achieved share of a link's rate between message sizes and libraries."""
 ACCEPTANCE_SPREAD = 0.10
@@ -82,14 +82,16 @@ def _factor(key: str, value: float, factor: float, reason: str) -> UncertainInpu
 
 def _efficiencies(scenario: Scenario) -> Mapping[str, float]:
     """Efficiencies of training in effect, by the key that states each."""
-    now = overheads_of(scenario, parameters_of(scenario), engine_parameters_of(scenario))
-    out = {"trainer.device_efficiency": now.dense_efficiency}
-    return out if scenario.model.moe is None else {**out, "trainer.moe_device_efficiency": now.moe_efficiency}
+    now = overheads_of(scenario, fitted_of(scenario)).training
+    out = {"trainer.device_efficiency": now.dense_speed * now.dense_efficiency}
+    if scenario.model.moe is None:
+        return out
+    return {**out, "trainer.moe_device_efficiency": now.moe_speed * now.dense_efficiency}
 
 
 def _host(scenario: Scenario) -> list[UncertainInput]:
     """Host times and efficiencies that no operator table holds, around the values in effect."""
-    now = overheads_of(scenario, parameters_of(scenario), engine_parameters_of(scenario))
+    now = overheads_of(scenario, fitted_of(scenario))
     moe = scenario.model.moe is not None
     out = [
         _factor("engine.host_iteration_s", now.engine.iteration_s, HOST_FACTOR, "host work per iteration"),
@@ -100,15 +102,13 @@ def _host(scenario: Scenario) -> list[UncertainInput]:
         _factor(EFFICIENCY, 1.0, EFFICIENCY_FACTOR, "share of the kernels' speed that the training framework reaches"),
     ]
     if moe:
-        out.append(_factor("trainer.moe_host_layer_s", now.moe_host_layer_s, HOST_FACTOR, "host floor of a MoE layer"))
+        out.append(_factor("trainer.moe_host_layer_s", now.training.moe_host_layer_s, HOST_FACTOR, "host floor of a MoE layer"))
     else:
         out.append(_factor("trainer.host_launch_s", scenario.trainer.host_launch_s, HOST_FACTOR, "launch in training"))
-    trainer = scenario.trainer
-    if trainer.tensor_parallel * trainer.context_parallel * trainer.expert_parallel > 1:
-        own = trainer.communication_overlap
-        high = min(1.0, own + OVERLAP_SPREAD)
-        reason = "overlap of training communication"
-        out.append(UncertainInput("trainer.communication_overlap", own, high, False, reason))
+    own = now.training.overlap_cost
+    low, high = max(0.0, own - OVERLAP_SPREAD), min(1.0, own + OVERLAP_SPREAD)
+    reason = "what communication beside computation costs it"
+    out.append(UncertainInput("simulation.training_parameters.overlap_cost", low, high, False, reason))
     return [item for item in out if item.high > item.low]
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
+from rlsim.schema.training_parameters import TrainingParameters
 
 
 class Cluster(Strict):
@@ -21,11 +22,12 @@ class Cluster(Strict):
     training_gpus: int | None = Field(
         default=None, ge=1, le=1_000_000, description="GPUs of the trainer in a split cluster."
     )
-    rack_aligned: bool = Field(
-        default=True,
-        description="GPUs of one group (a replica, its experts, a tensor-parallel group) are placed in one NVLink "
-        "domain where they fit. False: a group of several nodes may lie half in one domain and half in another, as in "
-        "jobs over racks without topology-aware placement; its collectives then cross the network.",
+    placement: Literal["aligned", "scattered"] | None = Field(
+        default=None,
+        description="aligned: GPUs of one group (a replica, its experts, a tensor-parallel group) are placed in one "
+        "NVLink domain where they fit. scattered: a group of several nodes may lie half in one domain and half in "
+        "another, as in jobs over racks without topology-aware placement; its collectives then cross the network. "
+        "Default: as the stack's launcher places jobs.",
     )
 
     @property
@@ -123,6 +125,11 @@ class Simulation(Strict):
         default=None,
         description="Host and graph terms of engines: a name of calibration/engines, a path, or inline; "
         "default the fit to measured iterations.",
+    )
+    training_parameters: TrainingParameters | None = Field(
+        default=None,
+        description="Terms of training steps: a name of calibration/training, a path, or inline; "
+        "default the fit to measured steps of tuned recipes.",
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
     replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")

@@ -10,6 +10,7 @@ from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
 from rlsim.schema.model import ModelCard
 from rlsim.schema.speculation import Speculation
+from rlsim.schema.stack import Stack, StackFeatures
 from rlsim.schema.trainer import Trainer
 from rlsim.schema.workload import Workload
 
@@ -38,6 +39,11 @@ class Scenario(Strict):
     question: str = Field(default="", max_length=2000, description="What it answers, in a sentence.")
     model: ModelCard = Field(description="Model card: a name, a path to a card or Hugging Face config.json, or inline.")
     hardware: HardwareProfile = Field(description="Hardware profile: a name, a path, or inline.")
+    stack: Stack | None = Field(
+        default=None,
+        description="Software generation: a name of calibration/stacks (nemo_rl-0.7), a path, or inline; default the "
+        "newest one with measured steps. Its trainer, engine release and placement count where nothing else is stated.",
+    )
     cluster: Cluster
     workload: Workload
     engine: Engine = Engine()
@@ -48,6 +54,43 @@ class Scenario(Strict):
     assumptions: tuple[Assumption, ...] = Field(
         default=(), description="What the scenario's author assumed, each with its reason; printed with the answer."
     )
+
+    @property
+    def rack(self) -> bool:
+        """Whether NVLink joins several nodes of the hardware."""
+        return self.hardware.nvlink_domain_gpus.value > self.hardware.gpus_per_node.value
+
+    @property
+    def training_stack(self) -> Stack | None:
+        """Software of the trainer."""
+        return self.trainer.stack or self.stack
+
+    @property
+    def engine_version(self) -> str | None:
+        """Release of the rollout engine: the stated one, else that of the stack; None for the newest measured one."""
+        if self.engine.version is not None or self.stack is None or self.stack.engine != self.engine.name:
+            return self.engine.version
+        return self.stack.engine_version
+
+    @property
+    def released_engine(self) -> Engine:
+        """The rollout engine with its release: the stated one, or that of the stack."""
+        return self.engine.model_copy(update={"version": self.engine_version})
+
+    @property
+    def rack_aligned(self) -> bool:
+        """Whether groups of GPUs lie within NVLink domains: as stated, else as the stack places them."""
+        stated = self.cluster.placement or ("aligned" if self.stack is None else self.stack.placement)
+        return stated == "aligned" or self.cluster.num_gpus <= self.hardware.nvlink_domain_gpus.value
+
+    @property
+    def training_features(self) -> StackFeatures:
+        """What the trainer does: as stated, else as its stack does on this hardware."""
+        stack = self.training_stack
+        features = StackFeatures() if stack is None else stack.trainer_features(self.rack)
+        names = StackFeatures.model_fields
+        stated = {name: getattr(self.trainer, name) for name in names if getattr(self.trainer, name) is not None}
+        return features.model_copy(update=stated)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:
@@ -137,6 +180,13 @@ def _trainer_and_model(s: Scenario) -> None:
             f"trainer.pipeline_parallel ({trainer.pipeline_parallel}) exceeds the "
             f"{model.num_layers} layers of {model.name}"
         )
+    if trainer.virtual_stages > 1 and trainer.pipeline_parallel * trainer.virtual_stages > model.num_layers + 2:
+        raise ValueError(
+            f"trainer.pipeline_parallel x virtual_stages ({trainer.pipeline_parallel * trainer.virtual_stages}) exceeds "
+            f"the {model.num_layers} layers of {model.name}, its embedding and its head"
+        )
+    if trainer.precision == "nvfp4" and s.hardware.nvfp4_flops is None:
+        raise ValueError(f"trainer.precision nvfp4 is not supported by {s.hardware.name}")
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
     if gpus % shard:
         raise ValueError(

@@ -11,7 +11,7 @@ from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.errors import RlsimError
-from rlsim.hardware.parameters import engine_parameters_of, parameters_of
+from rlsim.hardware.parameters import fitted_of
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.measured import MeasuredRow, Names
@@ -65,4 +65,4 @@ def half_overheads(scenario: Scenario) -> tuple[Device, Overheads]:
     """Device and overheads of ``scenario``, without asking whether its other half fits."""
     device = device_of(scenario.hardware, scenario.engine.name)
     error = tables_error(device.operators.sources)
-    return device, overheads_of(scenario, parameters_of(scenario), engine_parameters_of(scenario), error)
+    return device, overheads_of(scenario, fitted_of(scenario), error)

@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from rlsim.costs.device import Device, device_of
+from rlsim.costs.overheads import training_overheads
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.hardware.cards import load_card
+from rlsim.hardware.lookup import catalogue
+from rlsim.hardware.parameters import (
+    Fitted,
+    load_engine_parameters,
+    load_parameters,
+    load_stack,
+    load_training_parameters,
+)
 from rlsim.hardware.profile import load_profile
-from rlsim.validation.halves import TableRecords, compare_each, half_overheads, row_scenario
+from rlsim.schema.engine_parameters import version_order
+from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.stack import Stack
+from rlsim.schema.training_parameters import TrainingParameters
+from rlsim.validation.halves import TableRecords, compare_each, row_scenario
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
 from rlsim.validation.rows import SkippedRow, number, whole_number
 
 MEASURED = ("step_time_s", "implied_step_time_s")
 """Columns with the time of a step, the one that was measured first."""
-FULL_MODELS = ("pretrain", "sft", "rl")
-"""Kinds of training that update every parameter, by the beginning of their names."""
+KINDS = ("pretrain", "sft", "rl", "lora", "peft")
+"""Kinds of training, by the beginning of their names; what is added tells of adapters."""
 MOST_SAMPLES, MOST_TOKENS = 200_000, 1_048_576
 """Sequences of a batch and tokens of a sequence at most."""
 
 
+FRAMEWORKS = {
+    "megatron-bridge": "megatron_bridge",
+    "automodel": "automodel",
+    "torchtitan": "torchtitan",
+    "prime-rl": "prime_rl",
+    "megatron-lm": "megatron_lm",
+}
+"""Stacks of frameworks by a part of the name that a row gives."""
+_RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
+_LORA_RANK = re.compile(r"\br(\d+)\b")
+DEFAULT_LORA_RANK = 16
+"""Rank of adapters where a row tells none: that of the rows that do."""
+
+
 @dataclass(frozen=True)
 class TrainerSetup:
-    """A trainer as a row describes it; equal setups take equally long."""
+    """A trainer as a row describes it; equal setups take equally long.
+
+    layers: of a model that was cut to so many. cuda_graphs, moe_dispatcher: None where the row does not tell.
+    """
 
     model: str
     device: str
@@ -42,15 +75,30 @@ class TrainerSetup:
     precision: str
     recompute: str
     optimizer: str
+    virtual_stages: int = 1
+    lora_rank: int | None = None
+    layers: int | None = None
+    framework: str = "megatron_bridge"
+    release: str | None = None
+    cuda_graphs: bool | None = None
+    moe_dispatcher: str | None = None
 
 
-def validate_training(records: TableRecords) -> MeasuredTable:
-    """Every row of a table of measured training steps beside its prediction; nothing is drawn."""
+def validate_training(records: TableRecords, fitted: TrainingParameters | None = None) -> MeasuredTable:
+    """Every row of a table of measured training steps beside its prediction; nothing is drawn.
+
+    fitted: terms of training steps, by default the shipped ones.
+    """
+    sets = Fitted(load_parameters(), load_engine_parameters(), fitted or load_training_parameters())
+
+    def compared(row: MeasuredRow, cells: Mapping[str, str]) -> MeasuredRow:
+        return _compared(row, cells, sets)
+
     remarks = (
         "recomputation that a row does not state is taken as none; heads for multi-token prediction are not trained",
     )
     return MeasuredTable(
-        "training", records.table, records.digest, compare_each(records, _described, _compared), remarks
+        "training", records.table, records.digest, compare_each(records, _described, compared), remarks
     )
 
 
@@ -60,28 +108,29 @@ def _described(name: str, cells: Mapping[str, str]) -> MeasuredRow:
     return MeasuredRow(name, about, "s", measured_value(cells, MEASURED), details=details)
 
 
-def _compared(row: MeasuredRow, cells: Mapping[str, str]) -> MeasuredRow:
+def _compared(row: MeasuredRow, cells: Mapping[str, str], fitted: Fitted) -> MeasuredRow:
     if row.measured is None:
         raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
     measured_itself = measured_value(cells, MEASURED[:1]) is not None
     cut = "step time measured" if measured_itself else "step time from the throughput"
-    return replace(row, cuts=(cut,)).predict(*_predicted(trainer_setup(cells)))
+    return replace(row, cuts=(cut,)).predict(predicted_s(trainer_setup(cells), fitted), fitted.training.error)
 
 
 def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:
     """The trainer of a row. Raises SkippedRow where the row leaves something essential open or unsupported."""
     kind = cells.get("training_kind", "") or "pretrain"
-    if "lora" in kind or not kind.startswith(FULL_MODELS):
-        raise SkippedRow(f"training_kind {kind[:40]!r} is not simulated: not every parameter is trained")
-    if cells.get("layers_override", ""):
-        raise SkippedRow("layers of the model were left out")
-    if cells.get("packed", "") in ("1", "true"):
+    if not kind.startswith(KINDS):
+        raise SkippedRow(f"training_kind {kind[:40]!r} is not simulated")
+    if cells.get("packed", "") in ("1", "true") and not kind.startswith("sft"):
         raise SkippedRow("lengths of packed sequences are not given")
     samples, tokens = whole_number(cells, "gbs"), whole_number(cells, "seq_len")
     if samples > MOST_SAMPLES or tokens > MOST_TOKENS:
         raise SkippedRow(f"more than {MOST_SAMPLES:,} sequences or {MOST_TOKENS:,} tokens")
-    framework = cells.get("framework", "").lower()
-    sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in framework or "torchtitan" in framework
+    told = cells.get("framework", "").lower()
+    sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in told or "torchtitan" in told
+    rank = _LORA_RANK.search(kind)
+    adapters = "lora" in kind or "peft" in kind
+    release = _RELEASE.search(cells.get("release", ""))
     return TrainerSetup(
         model=model_card_name(cells["model"]),
         device=device_profile_name(cells["gpu"]),
@@ -97,16 +146,25 @@ def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:
         precision=training_precision(cells["precision"]),
         recompute=_recompute(cells.get("recompute", "")),
         optimizer="muon" if cells.get("optimizer", "").lower() == "muon" else "adam",
+        virtual_stages=whole_number(cells, "vp", 1),
+        lora_rank=(int(rank.group(1)) if rank else DEFAULT_LORA_RANK) if adapters else None,
+        layers=whole_number(cells, "layers_override") if cells.get("layers_override", "") else None,
+        framework=next((name for word, name in FRAMEWORKS.items() if word in told), "megatron_bridge"),
+        release=release.group() if release else None,
+        cuda_graphs=True if cells.get("cuda_graphs", "").startswith("transformer_engine") else None,
+        moe_dispatcher=cells.get("moe_dispatcher", "").lower() or None,
     )
 
 
 def training_precision(text: str) -> str:
-    """Precision of a trainer's products: BF16, or FP8 with whatever scaling; SkippedRow for others."""
+    """Precision of a trainer's products: BF16, NVFP4, or FP8 with whatever scaling; SkippedRow for others."""
     given = text.strip().lower()
     if given.startswith(("bf16", "bfloat16")):
         return "bf16"
     if given.startswith(("fp8", "mxfp8")):
         return "fp8"
+    if given.startswith("nvfp4"):
+        return "nvfp4"
     raise SkippedRow(f"training precision {given[:40]!r} is not simulated" if given else "precision is not given")
 
 
@@ -119,24 +177,53 @@ def _recompute(text: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _predicted(setup: TrainerSetup) -> tuple[float, float]:
-    """Seconds of the step, and the deviation of its logarithm."""
+def row_inputs(setup: TrainerSetup) -> tuple[Scenario, Device, TrainedBatch]:
+    """Scenario, device and batch of a row."""
     scenario = row_scenario(_document(setup))
-    device, overheads = half_overheads(scenario)
-    inputs = TrainerInputs(
-        scenario.model, device, scenario.trainer, setup.gpus, overheads.training, setup.sequence_tokens,
-        draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0, critic_update_swap_s=0.0,
-        driver_sample_s=0.0,
-    )  # fmt: skip
     batch = TrainedBatch.of(np.full(setup.samples, float(setup.sequence_tokens)), setup.samples)
-    return step_cost(inputs, batch).train.seconds, overheads.step_error
+    return scenario, device_of(scenario.hardware, scenario.engine.name), batch
+
+
+def predicted_s(setup: TrainerSetup, fitted: Fitted) -> float:
+    """Seconds of the step of a row under fitted values."""
+    scenario, device, batch = row_inputs(setup)
+    inputs = TrainerInputs(
+        scenario.model, device, scenario.trainer, setup.gpus, training_overheads(scenario, fitted),
+        setup.sequence_tokens, draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0,
+        critic_update_swap_s=0.0, driver_sample_s=0.0,
+    )  # fmt: skip
+    return step_cost(inputs, batch).train.seconds
+
+
+def _card(setup: TrainerSetup) -> ModelCard:
+    card = load_card(setup.model)
+    if setup.layers is None:
+        return card
+    moe = card.moe
+    if moe is not None and moe.first_dense_layers >= setup.layers:
+        raise SkippedRow(f"{setup.layers} layers hold none with experts")
+    return card.model_copy(update={"num_layers": setup.layers})
+
+
+def _stack(setup: TrainerSetup) -> Stack:
+    """The newest stack of the row's framework that is not newer than its release, with that release."""
+    known = [load_stack(name) for name in sorted(catalogue("calibration", "stacks"))]
+    own = sorted((one for one in known if one.framework == setup.framework), key=lambda one: version_order(one.release or ""))
+    if not own:
+        raise SkippedRow(f"no stack of {setup.framework} is known")
+    if setup.release is None:
+        return own[-1]
+    order = version_order(setup.release)
+    older = [one for one in own if version_order(one.release or "") <= order]
+    return (older or own)[-1 if older else 0].model_copy(update={"release": setup.release})
 
 
 def _document(setup: TrainerSetup) -> dict[str, object]:
     return {
         "name": "trainer",
-        "model": load_card(setup.model),
+        "model": _card(setup),
         "hardware": load_profile(setup.device),
+        "stack": _stack(setup),
         "cluster": {"num_gpus": setup.gpus},
         "workload": {
             "prompts_per_step": setup.samples,
@@ -149,11 +236,15 @@ def _document(setup: TrainerSetup) -> dict[str, object]:
             "backend": setup.backend,
             "tensor_parallel": setup.tensor_parallel,
             "pipeline_parallel": setup.pipeline_parallel,
+            "virtual_stages": setup.virtual_stages,
             "context_parallel": setup.context_parallel,
             "expert_parallel": setup.expert_parallel,
             "precision": setup.precision,
             "recompute": setup.recompute,
             "optimizer": setup.optimizer,
+            "lora_rank": setup.lora_rank,
+            "cuda_graphs": setup.cuda_graphs,
+            "moe_dispatcher": setup.moe_dispatcher,
             "sequence_packing": False,
             "micro_batch_samples": setup.micro_batch_samples,
             "policy_logprobs": False,

@@ -1,0 +1,191 @@
+"""One layer of the trainer in raw seconds: what tables and links say, before what a framework makes of it.
+
+Everything here depends on model, layout, device and micro-batch alone, so that it is found once and priced under many
+fitted values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from rlsim.costs import work
+from rlsim.costs.collectives import Collectives
+from rlsim.costs.device import Device
+from rlsim.costs.operators import Operators, OperatorTime, zero
+from rlsim.costs.packing import MicroBatches
+from rlsim.costs.work import Matrix
+from rlsim.schema.model import ModelCard, MoECard
+from rlsim.schema.stack import Dispatcher
+from rlsim.schema.trainer import Trainer
+from rlsim.units import BYTES_PER_ELEMENT
+
+LAYERS_KEPT = 16_384
+"""Layers kept per process: a search prices thousands of layouts on one batch."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Products of a pass forward, and of its backward pass: gradients of the inputs and of the weights."""
+
+    forward: OperatorTime
+    inputs: OperatorTime
+    weights: OperatorTime
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(self.forward + other.forward, self.inputs + other.inputs, self.weights + other.weights)
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """One layer on one rank for one micro-batch. Seconds of operators and links; elements and bytes of what is moved.
+
+    products: dense ones; experts: of every expert on the rank, one after the other; router_s: in BF16, forward.
+    quantised: input and output elements of products in low precision, as (forward, backward). elementwise_bytes: of
+    perfectly fused norms, residuals and activations. routed_bytes: one pass over the activations that go to experts.
+    tensor_s: a gather and a scatter of the activations over the tensor-parallel group; tensor_pairs: how many of them.
+    exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group.
+    """
+
+    products: Pass
+    experts: Pass
+    router_s: float
+    attention: OperatorTime
+    quantised: tuple[float, float]
+    elementwise_bytes: float
+    routed_bytes: float
+    tensor_s: float
+    tensor_pairs: float
+    exchange_s: float
+    ring_s: float
+    local_experts: float
+
+
+@lru_cache(maxsize=LAYERS_KEPT)
+def layer_work(
+    card: ModelCard,
+    trainer: Trainer,
+    device: Device,
+    batch: MicroBatches,
+    moe_layer: bool,
+    dispatcher: Dispatcher,
+) -> LayerWork:
+    """One layer of ``card`` under the layout of ``trainer``."""
+    return _LayerCounter(card, trainer, device.operators, device.fabric, batch).count(moe_layer, dispatcher)
+
+
+@dataclass(frozen=True)
+class _LayerCounter:
+    card: ModelCard
+    trainer: Trainer
+    operators: Operators
+    fabric: Collectives
+    batch: MicroBatches
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of one tensor-parallel group: its context-parallel share of the micro-batch."""
+        return self.batch.tokens / self.trainer.context_parallel
+
+    def count(self, moe_layer: bool, dispatcher: Dispatcher) -> LayerWork:
+        card, tp, tokens = self.card, self.trainer.tensor_parallel, self.tokens
+        moe = card.moe if moe_layer else None
+        matrices = work.attention_matrices(card, tp)
+        if moe is None:
+            matrices = matrices + work.ffn_matrices(card.hidden_size, card.intermediate_size, tp)
+        else:
+            matrices = matrices + work.shared_expert_matrices(card, tp)
+        inputs, outputs = (tokens * sum(getattr(one, side) for one in matrices) for side in ("k", "n"))
+        moved = float(work.elementwise_bytes(tokens / tp, card.hidden_size, 0.0 if moe else card.intermediate_size))
+        routed = 0.0
+        if moe is not None:
+            routed = tokens / tp * moe.top_k
+            width = moe.expert_intermediate_size
+            inputs, outputs = (
+                inputs + routed * (card.hidden_size + width),
+                outputs + routed * (2 * width + card.hidden_size),
+            )
+            moved += routed * 3 * width * BYTES_PER_ELEMENT["bf16"]
+        row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        return LayerWork(
+            products=self.passes(matrices, tokens, self.trainer.precision),
+            experts=self._experts(moe) if moe is not None else _no_pass(),
+            router_s=self._router_s(moe) if moe is not None else 0.0,
+            attention=self._attention(),
+            quantised=(inputs, outputs) if self.trainer.precision != "bf16" else (0.0, 0.0),
+            elementwise_bytes=moved,
+            routed_bytes=routed * row_bytes,
+            tensor_s=self._tensor_s(tokens * row_bytes),
+            tensor_pairs=2.0 if moe is None else 1.0,
+            exchange_s=self._exchange_s(moe, dispatcher) if moe is not None else 0.0,
+            ring_s=self._ring_s(),
+            local_experts=moe.num_experts / self.trainer.expert_parallel if moe is not None else 0.0,
+        )
+
+    def passes(self, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
+        """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
+        total = _no_pass()
+        rows = np.array([tokens])
+        for matrix in matrices:
+            transposed, gradient = Matrix("dx", matrix.k, matrix.n), Matrix("dw", matrix.k, max(1, round(tokens)))
+            total = total + Pass(
+                self.operators.gemm(rows, matrix, precision),
+                self.operators.gemm(rows, transposed, precision),
+                self.operators.gemm(np.array([float(matrix.n)]), gradient, precision),
+            )
+        return total
+
+    def _experts(self, moe: MoECard) -> Pass:
+        """Every expert of the rank on its even share of the tokens that reach the rank."""
+        trainer, hidden, width = self.trainer, self.card.hidden_size, moe.expert_intermediate_size
+        local = moe.num_experts / trainer.expert_parallel
+        share = self.tokens / trainer.tensor_parallel * moe.top_k / local
+        matrices = [Matrix("gate and up", 2 * width, hidden), Matrix("down", hidden, width)]
+        one = self.passes(matrices, max(1.0, share), trainer.precision)
+        return Pass(*(timed.repeated(local) for timed in (one.forward, one.inputs, one.weights)))
+
+    def _router_s(self, moe: MoECard) -> float:
+        rows = np.array([self.tokens / self.trainer.tensor_parallel])
+        return float(self.operators.gemm(rows, Matrix("router", moe.num_experts, self.card.hidden_size), "bf16").seconds[0])
+
+    def _attention(self) -> OperatorTime:
+        """Forward attention of packed sequences: the efficiency of equal prompts of the same mean squared length."""
+        trainer, batch = self.trainer, self.batch
+        length = batch.sum_squared / batch.tokens
+        once = self.operators.prefill_attention(
+            self.card, trainer.tensor_parallel, np.array([batch.tokens / length]), np.array([length])
+        )
+        return once.repeated(1.0 / trainer.context_parallel)
+
+    def _tensor_s(self, full_bytes: float) -> float:
+        tp = self.trainer.tensor_parallel
+        gather, scatter = (
+            self.fabric.collective(op, tp, full_bytes) for op in ("all_gather", "reduce_scatter")
+        )
+        return float(gather.seconds + scatter.seconds)
+
+    def _exchange_s(self, moe: MoECard, dispatcher: Dispatcher) -> float:
+        """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
+        trainer = self.trainer
+        own = self.tokens / trainer.tensor_parallel
+        row_bytes = self.card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        if dispatcher == "alltoall":
+            return 2.0 * float(
+                self.fabric.collective("alltoall", trainer.expert_parallel, own * moe.top_k * row_bytes).seconds
+            )
+        return 2.0 * float(self.fabric.token_exchange(trainer.expert_parallel, own * row_bytes, moe.top_k).seconds)
+
+    def _ring_s(self) -> float:
+        """Keys and values of the other context-parallel ranks."""
+        tp, cp, card = self.trainer.tensor_parallel, self.trainer.context_parallel, self.card
+        kv_row = 2.0 * card.num_kv_heads / min(tp, card.num_kv_heads) * card.head_dim * BYTES_PER_ELEMENT["bf16"]
+        return float(self.fabric.collective("all_gather", cp, self.tokens * cp * kv_row, stride=tp).seconds)
+
+
+def _no_pass() -> Pass:
+    none = zero(np.zeros(1))
+    return Pass(none, none, none)
+
+
