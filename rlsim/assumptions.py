@@ -12,6 +12,7 @@ from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
+from rlsim.training_assumptions import training_assumptions
 from rlsim.workload.length_files import ignored_ids
 
 TOLD_LAUNCH_SHARE = 0.05
@@ -23,18 +24,17 @@ TOLD_EAGER_SHARE = 0.02
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What the scenario's author assumed, then what the model assumes for it; each names the key that changes it."""
     scenario, found = run.scenario, run.prices.overheads
-    stated, pool = scenario.trainer.device_efficiency, "colocated" if scenario.cluster.colocated else "split"
+    pool = "colocated" if scenario.cluster.colocated else "split"
 
     def origin(name: str, given: float | None) -> str:
         return "stated" if given is not None else f"{parameters_of(scenario).origin(name)}: {found.source}"
 
     own = [
+        *training_assumptions(scenario, found.training),
         f"Host work per engine iteration: {found.engine.iteration_s * 1e3:.3g} ms + "
         f"{found.engine.sequence_s * 1e6:.3g} us per sequence (engine.host_iteration_s, "
         f"engine.host_sequence_s; {_host_source(scenario)}).",
-        f"Training kernels reach {percent(found.dense_efficiency)} (dense; {origin('dense_efficiency', stated)}) and "
-        f"{percent(found.moe_efficiency)} (MoE; {origin('moe_efficiency', stated)}) of the operator tables' speed; a "
-        f"weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
+        f"A weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
         f"({origin(f'{pool}_tensor_s', scenario.loop.refit_tensor_s)}).",
         f"Largest captured CUDA graph: {run.prices.engine.captured_tokens} tokens; larger iterations launch every "
         "kernel from the host, which no measurement of an engine backs (engine.max_captured_tokens).",
@@ -53,11 +53,6 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"Dynamic sampling: {percent(scenario.workload.usable_group_share)} of the prompt groups are usable, "
             "whatever their lengths (workload.usable_group_share); the rollouts of a step follow each other."
         )
-    if scenario.model.moe is not None:
-        own.append(
-            f"A MoE layer's forward pass in training takes at least {found.moe_host_layer_s * 1e3:.3g} ms of host time "
-            f"({origin('moe_host_layer_s', scenario.trainer.moe_host_layer_s)})."
-        )
     own += _drafting(scenario)
     own.append(
         f"90 % intervals hold the spread of the workload and the model's error on models left out of its fit "
@@ -72,7 +67,8 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
 
 def _host_source(scenario: Scenario) -> str:
     """Where the host time comes from: the scenario, or the fitted release that stands for the engine's."""
-    engine, engines, parameters = scenario.engine, engine_parameters_of(scenario), parameters_of(scenario)
+    engine, engines = scenario.released_engine, engine_parameters_of(scenario)
+    parameters = parameters_of(scenario)
     if engine.host_iteration_s is not None:
         return "stated"
     served = engines.family(engine.name).measured_release(engine.version)

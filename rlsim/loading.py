@@ -177,7 +177,11 @@ def _name_parameters(document: dict[str, Any]) -> None:
         document["stack"] = DEFAULT_STACK
     simulation = document.setdefault("simulation", {})
     if isinstance(simulation, dict):
-        defaults = {"parameters": DEFAULT, "engine_parameters": DEFAULT_ENGINES, "training_parameters": DEFAULT_TRAINING}
+        defaults = {
+            "parameters": DEFAULT,
+            "engine_parameters": DEFAULT_ENGINES,
+            "training_parameters": DEFAULT_TRAINING,
+        }
         missing = {key: name for key, name in defaults.items() if simulation.get(key) is None}
         document["simulation"] = {**simulation, **missing}
 

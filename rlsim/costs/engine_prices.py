@@ -49,7 +49,7 @@ def engine_inputs(
     return EngineInputs(
         scenario.model,
         device,
-        scenario.engine,
+        scenario.released_engine,
         _drafting(scenario.speculation),
         host,
         most_sequences(scenario),

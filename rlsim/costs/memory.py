@@ -43,7 +43,7 @@ def weight_bytes(card: ModelCard, precision: str) -> float:
 
 def engine_memory(scenario: Scenario) -> EngineMemory:
     """Memory of one rollout GPU. Raises Infeasible where the weights leave no room for one longest sequence."""
-    engine, card = scenario.engine, scenario.model
+    engine, card = scenario.released_engine, scenario.model
     memory = scenario.hardware.memory_bytes.value
     shards = engine.tensor_parallel * engine.pipeline_parallel
     copies = engine.attention_data_parallel - 1

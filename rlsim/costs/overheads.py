@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 from rlsim.costs.work import FloatArray
-from rlsim.schema.engine import Engine
 from rlsim.hardware.parameters import Fitted
+from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import StackFeatures
-from rlsim.schema.training_parameters import TrainingParameters
 
 
 @dataclass(frozen=True)

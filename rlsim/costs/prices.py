@@ -55,9 +55,7 @@ def price_inputs(scenario: Scenario, tables: OperatorTables | None = None) -> Pr
     """
     device = device_of(scenario.hardware, scenario.engine.name, tables)
     device = replace(device, rack_aligned=scenario.rack_aligned)
-    overheads = overheads_of(
-        scenario, fitted_of(scenario), tables_error(device.operators.sources)
-    )
+    overheads = overheads_of(scenario, fitted_of(scenario), tables_error(device.operators.sources))
     transfers = WeightTransfer(scenario, device.fabric, overheads)
     memory = engine_memory(scenario)
     prompt_tokens = expected_prompt_tokens(scenario.workload)

@@ -44,8 +44,8 @@ class TrainedBatch:
 class TrainerInputs:
     """Everything that the trainer's work on a given batch depends on; equal inputs have equal prices.
 
-    draft_training_share: FLOP of a drafter's own training over the policy's. The swaps move weights of the reference
-    or of the value model in and out around their passes.
+    logprob_passes: forward passes before the update. draft_training_share: FLOP of a drafter's own training over the
+    policy's. The swaps move weights of the reference or of the value model in and out around their passes.
     """
 
     model: ModelCard
@@ -54,6 +54,7 @@ class TrainerInputs:
     gpus: int
     overheads: TrainingOverheads
     max_sequence_tokens: int
+    logprob_passes: int
     draft_training_share: float
     reference_swap_s: float
     critic_pass_swap_s: float
@@ -72,6 +73,7 @@ def trainer_inputs(
         scenario.cluster.training,
         overheads,
         scenario.workload.max_sequence_tokens,
+        int(scenario.policy_logprobs) + int(scenario.trainer.reference_logprobs),
         _draft_training_share(scenario),
         transfers.reference_swap_s(),
         transfers.critic_swap_s(update=False),
@@ -109,10 +111,9 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
 def _logprob(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch) -> PhaseCost:
     """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
     trainer = inputs.trainer
-    passes = int(trainer.policy_logprobs) + int(trainer.reference_logprobs)
     capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
     once = training.forward(_packed(trainer, training.layout.data_parallel, batch, capacity, 1))
-    parts = list(once.repeated(passes).parts)
+    parts = list(once.repeated(inputs.logprob_passes).parts)
     if trainer.critic:
         parts += _critic("value pass", once, inputs.critic_pass_swap_s)
     if trainer.reference_logprobs:

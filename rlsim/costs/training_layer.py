@@ -132,7 +132,9 @@ class TrainingLayers:
     def _moved(self, name: str, moved_bytes: float, moe_layer: bool, kernels: float = 1.0) -> Part:
         if moved_bytes <= 0:
             return Part(name, 0.0, "memory")
-        return _at_efficiency(name, self.device.operators.stream([moved_bytes], kernels), self.overheads.speed(moe_layer))
+        return _at_efficiency(
+            name, self.device.operators.stream([moved_bytes], kernels), self.overheads.speed(moe_layer)
+        )
 
     def _communication_s(self, raw: LayerWork, device: tuple[Part, ...], ring: float) -> float:
         """What of the tensor, context and expert exchange of a pass is not hidden."""

@@ -148,7 +148,9 @@ class _LayerCounter:
 
     def _router_s(self, moe: MoECard) -> float:
         rows = np.array([self.tokens / self.trainer.tensor_parallel])
-        return float(self.operators.gemm(rows, Matrix("router", moe.num_experts, self.card.hidden_size), "bf16").seconds[0])
+        return float(
+            self.operators.gemm(rows, Matrix("router", moe.num_experts, self.card.hidden_size), "bf16").seconds[0]
+        )
 
     def _attention(self) -> OperatorTime:
         """Forward attention of packed sequences: the efficiency of equal prompts of the same mean squared length."""
@@ -161,9 +163,7 @@ class _LayerCounter:
 
     def _tensor_s(self, full_bytes: float) -> float:
         tp = self.trainer.tensor_parallel
-        gather, scatter = (
-            self.fabric.collective(op, tp, full_bytes) for op in ("all_gather", "reduce_scatter")
-        )
+        gather, scatter = (self.fabric.collective(op, tp, full_bytes) for op in ("all_gather", "reduce_scatter"))
         return float(gather.seconds + scatter.seconds)
 
     def _exchange_s(self, moe: MoECard, dispatcher: Dispatcher) -> float:
@@ -187,5 +187,3 @@ class _LayerCounter:
 def _no_pass() -> Pass:
     none = zero(np.zeros(1))
     return Pass(none, none, none)
-
-

@@ -102,7 +102,9 @@ def _host(scenario: Scenario) -> list[UncertainInput]:
         _factor(EFFICIENCY, 1.0, EFFICIENCY_FACTOR, "share of the kernels' speed that the training framework reaches"),
     ]
     if moe:
-        out.append(_factor("trainer.moe_host_layer_s", now.training.moe_host_layer_s, HOST_FACTOR, "host floor of a MoE layer"))
+        out.append(
+            _factor("trainer.moe_host_layer_s", now.training.moe_host_layer_s, HOST_FACTOR, "host floor of a MoE layer")
+        )
     else:
         out.append(_factor("trainer.host_launch_s", scenario.trainer.host_launch_s, HOST_FACTOR, "launch in training"))
     own = now.training.overlap_cost

@@ -60,12 +60,12 @@ class GlobalParameters(Strict):
     node_executor_s: NonNegativeFloat = Field(description="The same beyond executor_s over several nodes.")
     host_cpu_factors: dict[str, PositiveFloat] = Field(description="Host time relative to x86 by host processor.")
     dense_efficiency: PositiveFraction = Field(
-        description="Share of the operator tables' speed that dense layers reach in a training framework."
+        description="Speed of the kernels of dense layers in RL trainers over that of tuned pretraining."
     )
     moe_efficiency: PositiveFraction = Field(description="The same for layers with experts.")
     fsdp_efficiency: PositiveFraction = Field(description="The same of FSDP (DTensor) relative to Megatron-Core.")
     moe_host_layer_s: NonNegativeFloat = Field(
-        description="Least host time of one MoE layer's forward pass in training (many small expert kernels)."
+        description="Least host time of one MoE layer's forward pass in RL trainers, x86 host (many small kernels)."
     )
     colocated_tensor_s: NonNegativeFloat = Field(description="Host time per weight tensor of a colocated hand-over.")
     colocated_fixed_s: NonNegativeFloat = Field(

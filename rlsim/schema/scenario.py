@@ -84,6 +84,16 @@ class Scenario(Strict):
         return stated == "aligned" or self.cluster.num_gpus <= self.hardware.nvlink_domain_gpus.value
 
     @property
+    def policy_logprobs(self) -> bool:
+        """Whether the policy's log-probs are recomputed: as stated, else as the stack's recipes do."""
+        trainer, stack = self.trainer, self.training_stack
+        if trainer.policy_logprobs is not None:
+            return trainer.policy_logprobs
+        one_update = (trainer.global_batch_samples or self.workload.samples_per_step) >= self.workload.samples_per_step
+        on_policy = one_update and trainer.epochs == 1 and self.loop.mode == "sync"
+        return stack is None or stack.policy_logprobs or not on_policy
+
+    @property
     def training_features(self) -> StackFeatures:
         """What the trainer does: as stated, else as its stack does on this hardware."""
         stack = self.training_stack
@@ -182,8 +192,8 @@ def _trainer_and_model(s: Scenario) -> None:
         )
     if trainer.virtual_stages > 1 and trainer.pipeline_parallel * trainer.virtual_stages > model.num_layers + 2:
         raise ValueError(
-            f"trainer.pipeline_parallel x virtual_stages ({trainer.pipeline_parallel * trainer.virtual_stages}) exceeds "
-            f"the {model.num_layers} layers of {model.name}, its embedding and its head"
+            f"trainer.pipeline_parallel x virtual_stages ({trainer.pipeline_parallel * trainer.virtual_stages}) "
+            f"exceeds the {model.num_layers} layers of {model.name}, its embedding and its head"
         )
     if trainer.precision == "nvfp4" and s.hardware.nvfp4_flops is None:
         raise ValueError(f"trainer.precision nvfp4 is not supported by {s.hardware.name}")

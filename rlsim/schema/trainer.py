@@ -15,8 +15,8 @@ class Trainer(Strict):
 
     stack: Stack | None = Field(
         default=None,
-        description="Software of the trainer where it is not that of the scenario's stack: a name of calibration/stacks, "
-        "a path, or inline.",
+        description="Software of the trainer where it is not that of the scenario's stack: a name of "
+        "calibration/stacks, a path, or inline.",
     )
     backend: Literal["megatron", "fsdp"] = Field(default="megatron", description="Megatron-Core, or FSDP2 (DTensor).")
     tensor_parallel: int = Field(
@@ -71,7 +71,11 @@ class Trainer(Strict):
     optimizer_bytes_per_parameter: float = Field(
         default=12.0, gt=0, le=32, description="FP32 master weight and moments; 8 with a precision-aware optimizer."
     )
-    policy_logprobs: bool = Field(default=True, description="Recompute the policy's log-probs before training.")
+    policy_logprobs: bool | None = Field(
+        default=None,
+        description="Recompute the policy's log-probs before training; default: unless the stack's recipes do without "
+        "them where one update follows each rollout.",
+    )
     reference_logprobs: bool = Field(default=True, description="Log-probs of the reference policy (KL penalty).")
     offload: bool = Field(
         default=True,

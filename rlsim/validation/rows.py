@@ -12,9 +12,13 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from rlsim.hardware.cards import list_cards, load_card
+from rlsim.hardware.lookup import catalogue
+from rlsim.hardware.parameters import DEFAULT_STACK, load_stack
 from rlsim.hardware.profile import list_profiles, load_profile
+from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.stack import Stack
 
 PROMPT_TOKENS = 107
 """Prompt with template of OpenMathInstruct-2 on these recipes: tokens/s x time - mean generated, median of 41 rows."""
@@ -24,10 +28,6 @@ MTP_ACCEPTANCE_LENGTH = 1.82
 """DeepSeek-R1 MTP with k=1 (vLLM PR 12755), where a row publishes none."""
 MAX_SAMPLES = 200_000
 """Samples of one step that a row may ask for; the largest published one has 4,096."""
-RACK_ALIGNED_FROM = (0, 7)
-"""Release of NeMo-RL from which groups of GPUs are placed within NVLink domains."""
-VLLM_OF_RELEASE = {"v0.3": "0.10.0", "v0.4": "0.10.0", "v0.5": "0.11.2", "v0.6": "0.17.1", "v0.7": "0.20.0"}
-"""vLLM version pinned by each NeMo-RL release. Its main branch of mid 2026 counts as v0.7."""
 NEEDED = (
     "id", "model", "gpu", "num_gpus", "on_off_policy", "prompts_per_step", "generations_per_prompt",
     "max_seq_len", "avg_seq_len", "total_step_time_s",
@@ -51,6 +51,7 @@ def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
         "name": row["id"][:200],
         "model": load_card(card_name(row["model"])),
         "hardware": load_profile(profile_name(row["gpu"])),
+        "stack": stack_of(row),
         "cluster": _cluster(row, lag),
         "workload": _workload(row),
         "engine": _engine(row),
@@ -72,16 +73,6 @@ def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
         return Scenario.model_validate(document)
     except ValidationError as error:
         raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
-
-
-def engine_version(row: Row) -> str | None:
-    """Version of the rollout engine that the row's framework release pins, or None where that is not known."""
-    release = row.get("framework_version", "").lower()
-    if not release.startswith("nemo-rl"):
-        return None
-    if "main 2026" in release:
-        return VLLM_OF_RELEASE["v0.7"]
-    return next((version for tag, version in VLLM_OF_RELEASE.items() if tag in release), None)
 
 
 def number(row: Row, column: str, default: float | None = None) -> float:
@@ -151,24 +142,30 @@ def _precision(row: Row, column: str) -> str:
     raise SkippedRow(f"{column} must be bf16, fp8 or nvfp4; got {text[:40]!r}")
 
 
-def _rack_aligned(row: Row) -> bool:
-    """NeMo-RL places groups within racks from v0.7 on (pull request 2612: its recipes set segment_size)."""
-    release = re.search(r"v(\d+)\.(\d+)", row.get("framework_version", ""))
-    return release is None or (int(release.group(1)), int(release.group(2))) >= RACK_ALIGNED_FROM
+def stack_of(row: Row) -> Stack:
+    """The NeMo-RL stack of the row's release, the newest one that is not newer; without a release the default one.
+
+    Its main branch of mid 2026 counts as the newest release.
+    """
+    release = re.search(r"v(\d+\.\d+)", row.get("framework_version", ""))
+    if release is None:
+        return load_stack(DEFAULT_STACK)
+    known = [load_stack(name) for name in catalogue("calibration", "stacks") if name.startswith("nemo_rl-")]
+    known.sort(key=lambda one: version_order(one.release or ""))
+    older = [one for one in known if version_order(one.release or "") <= version_order(release.group(1))]
+    return older[-1] if older else known[0]
 
 
-def _cluster(row: Row, lag: int) -> dict[str, int | bool]:
+def _cluster(row: Row, lag: int) -> dict[str, int]:
     total = whole_number(row, "num_gpus")
-    aligned = _rack_aligned(row) or total <= int(load_profile(profile_name(row["gpu"])).nvlink_domain_gpus)
     if lag or not _flag(row, "colocated", True):
         generation = whole_number(row, "gen_gpus", max(1, total // 2))
         return {
             "num_gpus": total,
-            "rack_aligned": aligned,
             "generation_gpus": generation,
             "training_gpus": whole_number(row, "train_gpus", max(1, total - generation)),
         }
-    return {"num_gpus": total, "rack_aligned": aligned}
+    return {"num_gpus": total}
 
 
 def _workload(row: Row) -> dict[str, object]:
@@ -195,7 +192,6 @@ def _engine(row: Row) -> dict[str, object]:
     own_engine = _flag(row, "async_engine", _lag(row["on_off_policy"]) > 0)
     tensor = whole_number(row, "gen_tp", 1)
     return {
-        "version": engine_version(row),
         "tensor_parallel": tensor,
         "pipeline_parallel": whole_number(row, "gen_pp", 1),
         "expert_parallel": whole_number(row, "gen_ep", 1),

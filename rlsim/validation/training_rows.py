@@ -189,7 +189,7 @@ def predicted_s(setup: TrainerSetup, fitted: Fitted) -> float:
     scenario, device, batch = row_inputs(setup)
     inputs = TrainerInputs(
         scenario.model, device, scenario.trainer, setup.gpus, training_overheads(scenario, fitted),
-        setup.sequence_tokens, draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0,
+        setup.sequence_tokens, logprob_passes=0, draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0,
         critic_update_swap_s=0.0, driver_sample_s=0.0,
     )  # fmt: skip
     return step_cost(inputs, batch).train.seconds
@@ -208,7 +208,9 @@ def _card(setup: TrainerSetup) -> ModelCard:
 def _stack(setup: TrainerSetup) -> Stack:
     """The newest stack of the row's framework that is not newer than its release, with that release."""
     known = [load_stack(name) for name in sorted(catalogue("calibration", "stacks"))]
-    own = sorted((one for one in known if one.framework == setup.framework), key=lambda one: version_order(one.release or ""))
+    own = sorted(
+        (one for one in known if one.framework == setup.framework), key=lambda one: version_order(one.release or "")
+    )
     if not own:
         raise SkippedRow(f"no stack of {setup.framework} is known")
     if setup.release is None:

@@ -1,0 +1,61 @@
+"""What a projection assumes of the trainer: its stack, and the terms that no operator table holds."""
+
+from __future__ import annotations
+
+from rlsim.costs.overheads import TrainingOverheads
+from rlsim.hardware.parameters import parameters_of, training_parameters_of
+from rlsim.report.format import percent
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.stack import Stack
+
+
+def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[str, ...]:
+    """The stack, then speed and host time of training under it; each names the keys that change it."""
+    told = [] if scenario.stack is None else [_stack_told(scenario, scenario.stack)]
+    trainer, moe = scenario.trainer, scenario.model.moe is not None
+    dense, experts = found.dense_speed * found.dense_efficiency, found.moe_speed * found.dense_efficiency
+    told.append(
+        f"Training products reach {percent(dense)} of the operator tables' speed"
+        + (f", those of MoE layers {percent(experts)}" if moe else "")
+        + f" ({_origin(scenario, 'dense_efficiency', trainer.device_efficiency)}; trainer.device_efficiency); hidden "
+        f"communication costs {percent(found.overlap_cost)} of its time ({_terms(scenario)})."
+    )
+    if moe:
+        told.append(
+            f"A MoE layer's forward pass in training takes at least {found.moe_host_layer_s * 1e3:.3g} ms of host time "
+            f"({_origin(scenario, 'moe_host_layer_s', trainer.moe_host_layer_s)}; trainer.moe_host_layer_s)."
+        )
+    return tuple(told)
+
+
+def _stack_told(scenario: Scenario, stack: Stack) -> str:
+    trainer = scenario.training_stack or stack
+    features = scenario.training_features
+    beside = "" if trainer == stack else f", trainer {trainer.name}"
+    engine = f"{scenario.engine.name} {scenario.engine_version or 'newest measured release'}"
+    graphs = "with" if features.cuda_graphs else "without"
+    placement = "aligned with" if scenario.rack_aligned else "scattered over"
+    return (
+        f"Software: {stack.name}{beside} (stack), {engine}; training {graphs} CUDA graphs"
+        + (f", {features.moe_dispatcher} dispatch" if scenario.model.moe is not None else "")
+        + (f"; groups of GPUs {placement} NVLink domains (cluster.placement)." if scenario.rack else ".")
+    )
+
+
+def _framework_measured(scenario: Scenario) -> bool:
+    stack = scenario.training_stack
+    return stack is not None and training_parameters_of(scenario).framework(stack.framework) is not None
+
+
+def _terms(scenario: Scenario) -> str:
+    terms = training_parameters_of(scenario)
+    return f"fitted to {terms.fit.rows} training steps: {terms.name}" if terms.fit.rows else f"assumed: {terms.name}"
+
+
+def _origin(scenario: Scenario, name: str, stated: float | None) -> str:
+    """Where a value comes from: stated, fitted to training steps of the framework, or to RL steps."""
+    if stated is not None:
+        return "stated"
+    if _framework_measured(scenario):
+        return _terms(scenario)
+    return f"{parameters_of(scenario).origin(name)}: {parameters_of(scenario).name}"
