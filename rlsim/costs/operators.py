@@ -8,7 +8,7 @@ sampling, rejection, host) is None unless tables of ``rlsim calibrate`` hold it 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -290,14 +290,16 @@ class Operators:
     ) -> OperatorTime:
         """Causal attention of ``batch`` prompts of equal length, forward, without projections: the mean layer's time.
 
-        A windowed layer takes what as many tokens take in prompts of as many pairs (:func:`work.windowed_prompts`).
+        A windowed layer takes what as many tokens take in prompts of as many pairs (:func:`work.windowed_prompts`),
+        and never longer than one without a window.
         """
         b, p = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
-        times = []
+        whole, times = self._causal_attention(card, tensor_parallel, b, p), []
         for layers, window in card.attention_kinds:
             count, length = work.windowed_prompts(b, p, window)
-            timed = self._causal_attention(card, tensor_parallel, count, length)
-            times.append((layers, replace(timed, measured=np.where(length == p, timed.measured, 0.0))))
+            timed = self._causal_attention(card, tensor_parallel, count, length) if window else whole
+            seconds, known = np.minimum(timed.seconds, whole.seconds), np.where(length == p, timed.measured, 0.0)
+            times.append((layers, OperatorTime(seconds, known, timed.bound)))
         return mean_layer(times)
 
     def _causal_attention(
