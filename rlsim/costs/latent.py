@@ -23,6 +23,9 @@ BASE_CONTEXT = 2.0
 """Smallest context of the measured module: what it takes there counts as its projections."""
 REFERENCE_BATCH, REFERENCE_CONTEXT = np.array([1.0, 16.0, 128.0]), np.array([1024.0, 8192.0])
 """Where the measured variants of one layout are compared."""
+MEASURED_SHAPE = (7168, 1536, 512, 64, 128, 128)
+"""Hidden size, query rank, KV rank, rotary, other and value width of a head of the blocks that were measured as modules
+(DeepSeek-V3; Kimi-K2 with fewer heads). A block of another shape has other projections, so its kernel alone serves."""
 
 Variant = tuple[OperatorTables | None, bool]
 """Tables, and whether they hold the block as a module (else as a kernel)."""
@@ -42,6 +45,15 @@ class LatentBlock:
     def heads(self) -> int:
         """Query heads of one GPU."""
         return self.card.num_heads // self.tensor_parallel
+
+    @property
+    def _as_measured(self) -> bool:
+        """Whether modules were measured for this shape."""
+        mla = self.card.mla
+        if mla is None:
+            return False
+        latents = (mla.q_lora_rank, mla.kv_lora_rank, mla.qk_rope_head_dim, mla.qk_nope_head_dim, mla.v_head_dim)
+        return (self.card.hidden_size, *latents) == MEASURED_SHAPE
 
     def projections(self, tokens: FloatArray) -> OperatorTime:
         """Projections of ``tokens`` tokens of one layer at decode."""
@@ -115,6 +127,8 @@ class LatentBlock:
         )
 
     def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
+        if not self._as_measured:
+            return None
         return tables.mla_decode_s(self.heads, self.precision, self.kv_precision, batch, context)
 
     def prefill(self, tokens: FloatArray, prompt_tokens: float) -> OperatorTime | None:
@@ -126,7 +140,7 @@ class LatentBlock:
         operators, card, mla = self.operators, self.card, self.card.mla
         length = np.minimum(tokens, prompt_tokens)
         batch = np.maximum(tokens / prompt_tokens, 1.0)
-        if operators.tables is None:
+        if operators.tables is None or not self._as_measured:
             return None
         layout = (self.heads, self.precision, self.kv_precision)
         look = operators.tables.mla_prefill_s(*layout, batch, length)

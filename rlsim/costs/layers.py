@@ -10,7 +10,7 @@ from rlsim.costs import work
 from rlsim.costs.capture import largest_captured_tokens
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.latent import LatentBlock
-from rlsim.costs.operators import Operators, OperatorTime, beside, modelled, zero
+from rlsim.costs.operators import Operators, OperatorTime, beside, mean_layer, modelled, zero
 from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.schema.engine import Engine
@@ -185,11 +185,21 @@ class EngineLayers:
         """Attention of ``queries`` positions per sequence over cached context, all layers; broadcasts its arguments.
 
         Several queries take the time measured for so many, never less than one takes. Without a measurement the cache
-        is read once whatever their number; where that many queries need longer to compute, they do.
+        is read once whatever their number; where that many queries need longer to compute, they do. Windowed layers
+        see no more than their window.
         """
         own, cached = np.broadcast_arrays(
             np.ceil(sequences / self.engine.attention_data_parallel), np.maximum(context, 1.0)
         )
+        kinds = self.card.attention_kinds
+        seen = [cached if window is None else np.minimum(cached, float(window)) for _, window in kinds]
+        times = [self._cached_layer(own, tokens, queries) for tokens in seen]
+        return mean_layer([(layers, timed) for (layers, _), timed in zip(kinds, times, strict=True)]).repeated(
+            self.card.num_layers
+        )
+
+    def _cached_layer(self, own: FloatArray, cached: FloatArray, queries: int) -> OperatorTime:
+        """Attention of one layer over ``cached`` tokens of each of ``own`` sequences."""
         card, tp, kv = self.card, self.attention_tp, self.engine.kv_precision
         if card.mla is not None:
             once = self._latent().attention(own, cached)
@@ -198,11 +208,9 @@ class EngineLayers:
             once = self.operators.decode_attention(card, tp, kv, own, cached)
             several = self.operators.verify_attention(card, tp, kv, own, cached, queries) if queries > 1 else None
             if several is not None:
-                return OperatorTime(
-                    np.maximum(several.seconds, once.seconds), several.measured, several.bound
-                ).repeated(card.num_layers)
+                return OperatorTime(np.maximum(several.seconds, once.seconds), several.measured, several.bound)
             flops = work.decode_attention(own, cached, card.num_heads // tp, 1, card.head_dim, 1.0).flops
-        return self._at_least_computed(once, flops, queries).repeated(card.num_layers)
+        return self._at_least_computed(once, flops, queries)
 
     def _at_least_computed(self, once: OperatorTime, flops: FloatArray, queries: int) -> OperatorTime:
         """``queries`` queries on a cache that one query reads in ``once``; never more than that many single passes."""

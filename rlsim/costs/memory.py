@@ -24,6 +24,10 @@ over TP (Korthikanti et al., arXiv 2205.05198, equation 4 without the attention 
 ENGINE_ACTIVATION_ROWS = 8
 """Rows of hidden size that an engine holds per batched token in the largest layer. Assumption."""
 
+MEAN_CACHED_SHARE = 0.5
+"""Of the longest sequence, what a running one holds in its cache: the mean of one that grows to it. Counts only where
+windowed layers keep less of a longer sequence. Assumption."""
+
 
 @dataclass(frozen=True)
 class EngineMemory:
@@ -90,11 +94,15 @@ _REMEDIES = {
 
 
 def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
-    """KV bytes that one cached token takes on each GPU of its replica (target and draft)."""
+    """KV bytes that one cached token takes on each GPU of its replica (target and draft).
+
+    Windowed layers drop what has left their window (vLLM's hybrid cache), which counts for a sequence of mean length.
+    """
     engine, card = scenario.engine, scenario.model
     tp = engine.tensor_parallel // engine.attention_data_parallel
     sharing = 1 if card.mla is not None else min(tp, card.num_kv_heads)
-    total = kv_bytes_per_token(card, engine.kv_precision) / (sharing * engine.pipeline_parallel)
+    context = scenario.workload.max_sequence_tokens * MEAN_CACHED_SHARE
+    total = kv_bytes_per_token(card, engine.kv_precision, context) / (sharing * engine.pipeline_parallel)
     draft = draft_card(scenario.speculation, card)
     if draft is not None:
         shared = 1 if draft.kind == "mtp" and card.mla is not None else min(tp, draft.num_kv_heads)

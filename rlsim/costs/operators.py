@@ -7,7 +7,7 @@ sampling, rejection, host) is None unless tables of ``rlsim calibrate`` hold it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.costs import work
-from rlsim.costs.borrowed import TableSource
+from rlsim.costs.borrowed import TableSource, nearest_layouts
 from rlsim.costs.interface import Bound
 from rlsim.costs.work import FloatArray, Matrix, Work
 from rlsim.hardware.interpolation import TableTime
@@ -288,17 +288,31 @@ class Operators:
     def prefill_attention(
         self, card: ModelCard, tensor_parallel: int, batch: ArrayLike, prompt_tokens: ArrayLike
     ) -> OperatorTime:
-        """Causal attention of ``batch`` prompts of equal length, forward, without projections."""
+        """Causal attention of ``batch`` prompts of equal length, forward, without projections: the mean layer's time.
+
+        A windowed layer takes what as many tokens take in prompts of as many pairs (:func:`work.windowed_prompts`),
+        and never longer than one without a window.
+        """
         b, p = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
+        whole, times = self._causal_attention(card, tensor_parallel, b, p), []
+        for layers, window in card.attention_kinds:
+            count, length = work.windowed_prompts(b, p, window)
+            timed = self._causal_attention(card, tensor_parallel, count, length) if window else whole
+            seconds, known = np.minimum(timed.seconds, whole.seconds), np.where(length == p, timed.measured, 0.0)
+            times.append((layers, OperatorTime(seconds, known, timed.bound)))
+        return mean_layer(times)
+
+    def _causal_attention(
+        self, card: ModelCard, tensor_parallel: int, batch: FloatArray, prompt_tokens: FloatArray
+    ) -> OperatorTime:
+        """Causal attention of one layer without a window."""
+        amount = work.prefill_attention(batch, prompt_tokens, card, tensor_parallel)
         heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
-        head_dim = card.head_dim if card.mla is None else (card.head_dim + card.mla.v_head_dim) // 2
-        flops = work.causal_attention_flops(b * p * p, heads, head_dim)
-        amount = Work(flops, b * p * (2 * heads + 2 * kv_heads) * head_dim * BYTES_PER_ELEMENT["bf16"])
         look = None
         if self.tables is not None and card.mla is None:
-            look = self.tables.prefill_attention_s(heads, kv_heads, head_dim, "bf16", b, p)
+            look = self.tables.prefill_attention_s(heads, kv_heads, card.head_dim, "bf16", batch, prompt_tokens)
         elif self.tables is not None:
-            look = self.tables.mla_prefill_kernel_s(heads, "bf16", b, p)
+            look = self.tables.mla_prefill_kernel_s(heads, "bf16", batch, prompt_tokens)
         return self.timed(look, amount, "bf16", "prefill_attention")
 
     def experts(
@@ -316,7 +330,7 @@ class Operators:
             return self.timed(look, amount, precision, "moe")
         # What a roofline misses (launches, tiles that are not full, routing skew) is much the same for layouts of like
         # work, so how far a neighbour is from its roofline says more of this one than the bare roofline does.
-        for near_precision, near in _neighbours(precision, layout, moe.num_experts):
+        for near_precision, near in nearest_layouts(precision, layout, moe.num_experts):
             look = self._moe_lookup(tokens, hidden, moe, near_precision, near, balance)
             if look is not None:
                 near_work = work.grouped_experts(tokens, hidden, moe, *near, BYTES_PER_ELEMENT[_rate(near_precision)])
@@ -358,6 +372,18 @@ def beside(one: OperatorTime, other: OperatorTime) -> OperatorTime:
     )
 
 
+def mean_layer(times: Sequence[tuple[int, OperatorTime]]) -> OperatorTime:
+    """Mean over layers of several kinds, from (layers, time of one) of each; the bound is that of the longest kind."""
+    (_, first), *others = times
+    total = sum(layers for layers, _ in times)
+    # Written as the first kind and what others differ by, so that equal kinds leave it exactly as it is.
+    seconds = first.seconds + sum((n / total * (t.seconds - first.seconds) for n, t in others), np.zeros(()))
+    weights = [n / total * t.seconds / np.maximum(seconds, 1e-300) for n, t in others]
+    differ = (w * (t.measured - first.measured) for w, (_, t) in zip(weights, others, strict=True))
+    longest = max(times, key=lambda kind: kind[0] * float(np.sum(kind[1].seconds)))[1]
+    return OperatorTime(seconds, first.measured + sum(differ, np.zeros(())), longest.bound)
+
+
 def zero(like: ArrayLike) -> OperatorTime:
     """No time, shaped like ``like``."""
     shape = np.shape(np.asarray(like))
@@ -371,18 +397,3 @@ def _rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:
 
 def _rate(precision: str) -> str:
     return "fp8" if precision == "fp8_block" else precision
-
-
-def _neighbours(precision: str, layout: tuple[int, int], experts: int) -> list[tuple[str, tuple[int, int]]]:
-    """Measured layouts to borrow an efficiency from, nearest first: same precision, then others."""
-    tp, ep = layout
-    ladder = [(t, e) for t in _halvings(tp) for e in _halvings(ep) if e <= experts]
-    ladder.sort(key=lambda te: abs(np.log2(te[0] / tp)) + abs(np.log2(te[1] / ep)))
-    others = [p for p in ("fp8", "fp8_block", "bf16", "nvfp4") if p != precision]
-    return [(p, te) for p in (precision, *others) for te in ladder]
-
-
-def _halvings(value: int) -> list[int]:
-    """The value, then the power of two from there and those below it: tables hold powers of two."""
-    above = 1 << max(0, value - 1).bit_length()
-    return list(dict.fromkeys([value, *(above >> step for step in range(above.bit_length()))]))

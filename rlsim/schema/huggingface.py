@@ -20,7 +20,12 @@ _NESTED = ("text_config", "llm_config", "language_config")
 _NUM_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
 _MTP = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
+_BIASED_OUTPUT = ("llama", "gpt_oss")
+"""Families whose ``attention_bias`` covers the output projection as well (their modelling code in transformers)."""
 _GATED_ACTIVATIONS = ("silu", "swish")
+
+_FULL, _WINDOWED = "full_attention", "sliding_attention"
+"""Kinds of layers in ``layer_types`` that a card describes."""
 
 _UNSUPPORTED = {
     "linear_attn_config": "linear attention",
@@ -69,16 +74,13 @@ def _reject_unsupported(config: Config, where: str) -> None:
     for key, what in _UNSUPPORTED.items():
         if config.get(key):
             raise _refuse(where, key, config[key], what)
-    for key, full in (("layer_types", "full_attention"), ("attn_type_list", 1)):
+    for key, known in (("layer_types", (_FULL, _WINDOWED)), ("attn_type_list", (1,))):
         kinds = config.get(key) or []
-        other = next((kind for kind in kinds if kind != full), None)
+        other = next((kind for kind in kinds if kind not in known), None)
         if other is not None:
             raise _refuse(where, key, kinds, f"a layer of kind {other!r}")
     if int(config.get("interleave_moe_layer_step") or 1) != 1:
         raise _refuse(where, "interleave_moe_layer_step", config["interleave_moe_layer_step"], "alternating MoE layers")
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", True) and window < config.get("max_position_embeddings", 0):
-        raise _refuse(where, "sliding_window", window, "sliding-window attention")
     activation = _first(config, ("hidden_act", "mlp_hidden_act", "hidden_activation", "activation_function"))
     if activation not in _GATED_ACTIVATIONS:
         raise _refuse(where, "hidden_act", activation, "an FFN that is not gated by SiLU")
@@ -122,7 +124,31 @@ def _moe(config: Config, where: str) -> dict[str, Any] | None:
         "num_shared_experts": shared,
         "shared_expert_intermediate_size": (shared_width or width) if shared else 0,
         "first_dense_layers": _first_dense_layers(config, where),
+        "expert_bias": config.get("model_type") == "gpt_oss",
     }
+
+
+def _window(config: Config, where: str) -> tuple[int | None, int]:
+    """(Tokens of the sliding window, layers that have it); (None, 0) where every layer attends to everything.
+
+    Without ``layer_types`` a window holds in every layer, or where ``use_sliding_window`` is given in those from
+    ``max_window_layers`` on (Qwen2). One at least as long as ``max_position_embeddings`` is none.
+    """
+    layers, kinds = _required(config, "num_hidden_layers", where), config.get("layer_types")
+    if kinds:
+        if len(kinds) != layers:
+            raise InputError(f"{where}: layer_types has {len(kinds)} entries, num_hidden_layers is {layers}")
+        windowed = sum(kind == _WINDOWED for kind in kinds)
+    elif not config.get("sliding_window") or not config.get("use_sliding_window", True):
+        windowed = 0
+    elif "use_sliding_window" in config:
+        windowed = max(0, layers - int(config.get("max_window_layers") or 0))
+    else:
+        windowed = layers
+    if not windowed or config.get("use_sliding_window") is False:
+        return None, 0
+    window = _required(config, "sliding_window", where)
+    return (window, windowed) if window < config.get("max_position_embeddings", 0) else (None, 0)
 
 
 def _mla(config: Config) -> dict[str, Any] | None:
@@ -162,6 +188,8 @@ def _card_values(config: Config, tied: bool, path: Path, where: str) -> dict[str
         else _required(config, "qk_nope_head_dim", where) + _required(config, "qk_rope_head_dim", where)
     )
     family = str(config.get("model_type") or "")
+    biased = bool(config.get("attention_bias", family.startswith("qwen2")))
+    window, windowed = _window(config, where)
     return {
         "name": _name(path),
         "hidden_size": _required(config, "hidden_size", where),
@@ -173,7 +201,11 @@ def _card_values(config: Config, tied: bool, path: Path, where: str) -> dict[str
         "vocab_size": _required(config, "vocab_size", where),
         "tied_embeddings": tied,
         "qk_norm": bool(config.get("use_qk_norm", family.startswith("qwen3"))),
-        "attention_bias": bool(config.get("attention_bias", family.startswith("qwen2"))),
+        "attention_bias": biased,
+        "attention_output_bias": biased and family in _BIASED_OUTPUT,
+        "attention_sinks": family == "gpt_oss",
+        "sliding_window_tokens": window,
+        "sliding_window_layers": windowed,
         "moe": _moe(config, where),
         "mla": mla,
         "mtp_layers": _first(config, _MTP) or 0,
@@ -185,9 +217,10 @@ def _card_values(config: Config, tied: bool, path: Path, where: str) -> dict[str
 def card_from_huggingface(path: Path) -> ModelCard:
     """Model card from a Hugging Face ``config.json``, or from a folder that holds one.
 
-    Reads dense (Llama, Mistral, Qwen2/2.5/3), MoE (Mixtral, Qwen-MoE, GLM-4.5) and MLA models (DeepSeek-V2/V3,
-    Kimi-K2), also nested under ``text_config``. Raises InputError naming the key for whatever would make counts
-    wrong: linear or sparse attention, state-space layers, sliding windows, layers of unequal shape, ungated FFNs.
+    Reads dense (Llama, Mistral, Qwen2/2.5/3), MoE (Mixtral, Qwen-MoE, GLM-4.5, gpt-oss) and MLA models (DeepSeek-V2/V3,
+    Kimi-K2), with sliding windows in some or all layers, also nested under ``text_config``. Raises InputError naming
+    the key for whatever would make counts wrong: linear or sparse attention, state-space layers, layers of unequal
+    shape, ungated FFNs.
     """
     if path.is_dir():
         path = path / "config.json"

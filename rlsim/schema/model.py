@@ -25,6 +25,7 @@ class MoECard(Strict):
         NonNegativeInt, Field(description="Inner width of one shared expert; 0 without shared experts.")
     ] = 0
     first_dense_layers: Annotated[NonNegativeInt, Field(description="Leading layers with a dense FFN.")] = 0
+    expert_bias: Annotated[bool, Field(description="Whether router and routed experts carry biases (gpt-oss).")] = False
 
     @model_validator(mode="after")
     def _top_k_within_experts(self) -> Self:
@@ -53,7 +54,7 @@ class MLACard(Strict):
 
 
 class ModelCard(Strict):
-    """Architecture of a decoder-only transformer with full attention: dense or MoE, GQA or MLA."""
+    """Architecture of a decoder-only transformer, dense or MoE, GQA or MLA, full attention or some layers windowed."""
 
     name: Annotated[Name, Field(description="Name of the model.")]
     hidden_size: Annotated[PositiveInt, Field(description="Width of the residual stream.")]
@@ -71,6 +72,16 @@ class ModelCard(Strict):
         bool, Field(description="Whether that norm runs over all heads of a layer together (MiniMax-M2).")
     ] = False
     attention_bias: Annotated[bool, Field(description="Whether the Q, K and V projections carry a bias.")] = False
+    attention_output_bias: Annotated[bool, Field(description="Whether the output projection carries a bias.")] = False
+    attention_sinks: Annotated[
+        bool, Field(description="Whether each head learns a logit that no token takes (gpt-oss).")
+    ] = False
+    sliding_window_tokens: Annotated[
+        PositiveInt | None, Field(description="Latest tokens that a windowed layer attends to; null without any.")
+    ] = None
+    sliding_window_layers: Annotated[
+        NonNegativeInt, Field(description="Layers with that window; the others attend to everything before.")
+    ] = 0
     moe: Annotated[MoECard | None, Field(description="Experts; null for a dense model.")] = None
     mla: Annotated[MLACard | None, Field(description="Latent attention; null for grouped-query attention.")] = None
     mtp_layers: Annotated[NonNegativeInt, Field(description="Multi-token-prediction layers of the checkpoint.")] = 0
@@ -103,6 +114,26 @@ class ModelCard(Strict):
                 f"must equal num_heads {self.num_heads}, got {self.head_dim} and {self.num_kv_heads}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _window_and_its_layers_agree(self) -> Self:
+        if (self.sliding_window_tokens is not None) != (self.sliding_window_layers > 0):
+            raise ValueError(
+                "sliding_window_tokens and sliding_window_layers must be given together, got "
+                f"{self.sliding_window_tokens} and {self.sliding_window_layers}"
+            )
+        if self.sliding_window_layers > self.num_layers:
+            raise ValueError(f"sliding_window_layers {self.sliding_window_layers} exceeds num_layers {self.num_layers}")
+        if self.sliding_window_layers and self.mla is not None:
+            raise ValueError("sliding_window_layers under mla: windows over latent attention are not modelled")
+        return self
+
+    @property
+    def attention_kinds(self) -> tuple[tuple[int, int | None], ...]:
+        """Layers by kind of attention: (layers, tokens of their window or None), kinds without layers left out."""
+        kinds = ((self.num_layers - self.sliding_window_layers, None),
+                 (self.sliding_window_layers, self.sliding_window_tokens))  # fmt: skip
+        return tuple(kind for kind in kinds if kind[0])
 
     @property
     def num_dense_layers(self) -> int:
@@ -150,12 +181,14 @@ def _latent_attention_parameters(card: ModelCard, mla: MLACard) -> int:
 
 
 def attention_parameters(card: ModelCard) -> int:
-    """Parameters of one attention block: projections, biases of Q, K and V, and the norms inside the block."""
+    """Parameters of one attention block: projections, their biases, sinks, and the norms inside the block."""
     if card.mla is not None:
         return _latent_attention_parameters(card, card.mla)
     query_width = card.num_heads * card.head_dim
     qkv_width = query_width + 2 * card.num_kv_heads * card.head_dim
     bias = qkv_width if card.attention_bias else 0
+    bias += card.hidden_size if card.attention_output_bias else 0
+    bias += card.num_heads if card.attention_sinks else 0
     norms = 2 * card.head_dim if card.qk_norm else 0
     return card.hidden_size * (qkv_width + query_width) + bias + norms
 
@@ -173,6 +206,9 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
         moe = card.moe
         router = hidden * moe.num_experts
         expert = MLP_MATRICES * hidden * moe.expert_intermediate_size
+        if moe.expert_bias:
+            router += moe.num_experts
+            expert += 2 * moe.expert_intermediate_size + hidden
         shared = MLP_MATRICES * hidden * moe.shared_expert_intermediate_size * moe.num_shared_experts
         active_experts = router + shared + moe.top_k * expert
         all_experts = router + shared + moe.num_experts * expert
@@ -196,14 +232,19 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
     )
 
 
-def kv_bytes_per_token(card: ModelCard, kv_precision: Precision) -> float:
+def kv_bytes_per_token(card: ModelCard, kv_precision: Precision, context_tokens: float | None = None) -> float:
     """Bytes of KV cache that one token occupies in all layers of the model, before any sharding.
 
     MLA stores the compressed vector and the shared rotary key, [layers x (kv_lora_rank + rope)]; otherwise keys and
-    values of every KV head, [layers x 2 x kv_heads x head_dim].
+    values of every KV head, [layers x 2 x kv_heads x head_dim]. context_tokens: mean over a sequence of so many, of
+    which windowed layers keep the last window alone; None: of a token that lies within every window.
     """
     if card.mla is not None:
         values = card.mla.kv_lora_rank + card.mla.qk_rope_head_dim
     else:
         values = 2 * card.num_kv_heads * card.head_dim
-    return card.num_layers * values * BYTES_PER_ELEMENT[kv_precision]
+    layers: float = card.num_layers
+    if card.sliding_window_tokens is not None and context_tokens is not None:
+        kept = min(1.0, card.sliding_window_tokens / context_tokens)
+        layers = card.num_layers - card.sliding_window_layers * (1.0 - kept)
+    return layers * values * BYTES_PER_ELEMENT[kv_precision]

@@ -11,22 +11,27 @@ from rlsim.validation.rows import SkippedRow
 SAME_LAYERS = {
     "deepseek-r1": "deepseek-v3",
     "deepseek-v3.1": "deepseek-v3",
+    "deepseekv2": "deepseek-v2",
     "deepseekv3": "deepseek-v3",
-    "deepseek v3": "deepseek-v3",
-    "deepseek v3 671b": "deepseek-v3",
+    "deepseek-v3-671b": "deepseek-v3",
+    "intellect-3": "glm-4.5-air",
     "kimi-k2": "kimi-k2.5",
-    "kimi k2": "kimi-k2.5",
-    "llama3 8b": "llama-3.1-8b",
     "llama3-8b": "llama-3.1-8b",
     "llama3-70b": "llama-3.1-70b",
+    "llama3-405b": "llama-3.1-405b",
+    "llama3.1-8b": "llama-3.1-8b",
+    "llama3.1-70b": "llama-3.1-70b",
+    "llama3.1-405b": "llama-3.1-405b",
     "llama-3.3-70b": "llama-3.1-70b",
     "qwen2.5-math-7b": "qwen2.5-7b",
-    "qwen3 moe 30b": "qwen3-30b-a3b",
+    "qwen3-moe-30b": "qwen3-30b-a3b",
     "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
 }
 """Models whose layers are those of a card under another name, and frameworks' own spellings."""
 _VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq|gptq|2507|0528)(?=-|$)")
 """Endings that change weights or their precision and no dimension."""
+_NODES = re.compile(r"\s+\d+-nodes?$")
+"""What some tables append to the name of a model: the size of the run."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
 _CONTAINER_BELOW = (0, 9)
 """TensorRT-LLM's releases of 2025 and later are 0.15 and newer; what tables call 0.5 to 0.8 is a Dynamo container."""
@@ -34,10 +39,10 @@ _CONTAINER_BELOW = (0, 9)
 
 def model_card_name(name: str) -> str:
     """Model card of a model as a table calls it; SkippedRow where there is none."""
-    base = re.sub(r"\s*\(.*\)$", "", name.strip()).split("/")[-1].lower()
+    base = _NODES.sub("", re.sub(r"\s*\(.*\)$", "", name.strip()).split("/")[-1].lower())
     known = {card.lower(): card for card in list_cards()}
     for wanted in (base, _VARIANTS.sub("", base)):
-        for spelled in (wanted, wanted.replace("_", "-")):
+        for spelled in (wanted, re.sub(r"[\s_]+", "-", wanted)):
             card = SAME_LAYERS.get(spelled, spelled)
             if card in known:
                 return known[card]
@@ -59,6 +64,8 @@ def device_profile_name(gpu: str) -> str:
 
 BLOCK_SCALED = ("deepseek-v3", "kimi-k2.5", "minimax-m2.5", "qwen3-235b-a22b")
 """Models whose FP8 checkpoints hold a scale for each block of 128 x 128 (their config.json); others one a tensor."""
+MXFP4 = ("gpt-oss-120b", "gpt-oss-20b")
+"""Models whose four-bit checkpoints are MXFP4 in the experts and BF16 elsewhere (their config.json)."""
 
 
 def weight_precision(text: str, card: str) -> str:
@@ -70,6 +77,8 @@ def weight_precision(text: str, card: str) -> str:
         return "bf16"
     if given.startswith(("fp8", "w8a8", "mxfp8", "float8")):
         return "fp8_block" if card in BLOCK_SCALED else "fp8"
+    if card in MXFP4 and given.startswith(("fp4", "mxfp4", "w4")):
+        raise SkippedRow(f"precision {given[:40]!r} of {card} is MXFP4, which is not simulated")
     if given.startswith(("fp4", "nvfp4")):
         return "nvfp4"
     raise SkippedRow(f"precision {given[:40]!r} is not simulated")

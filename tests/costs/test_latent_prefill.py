@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rlsim.costs import work
 from rlsim.costs.latent import LatentBlock
 from rlsim.costs.operators import Operators
 from rlsim.hardware.cards import load_card
@@ -38,3 +39,17 @@ def test_parts_of_a_prompt_compute_their_attention_to_what_came_before() -> None
 
 def test_without_a_measured_block_its_parts_are_priced() -> None:
     assert LatentBlock(Operators(PROFILE, None), CARD, 8, "bf16", "bf16").prefill(np.array([64.0]), 64.0) is None
+
+
+@pytest.mark.parametrize("name", ["moonlight-16b-a3b", "deepseek-v2"])
+def test_a_block_of_other_projections_is_no_measured_module(name: str) -> None:
+    """Modules were measured with DeepSeek-V3's projections; of the others the kernel alone stands for itself."""
+    card = load_card(name)
+    block = LatentBlock(Operators(PROFILE, TABLES), card, card.num_heads // 16, "bf16", "bf16")
+    like_v3 = LatentBlock(Operators(PROFILE, TABLES), CARD, 8, "bf16", "bf16")
+    assert block.heads == like_v3.heads == 16
+    assert (TABLES, True) in like_v3.variants() and (TABLES, True) not in block.variants()
+    assert block.prefill(np.array([2048.0]), 2048.0) is None
+    tokens = np.array([64.0])
+    products = block.operators.gemms(tokens, work.attention_matrices(card, card.num_heads // 16), "bf16")
+    assert block.projections(tokens).seconds == pytest.approx(products.seconds)

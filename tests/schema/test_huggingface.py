@@ -93,6 +93,21 @@ GLM_45_AIR = LLAMA | {
     "use_qk_norm": False,
     "vocab_size": 151552,
 }
+GPT_OSS_20B = LLAMA | {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 24,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "quantization_config": {"quant_method": "mxfp4"},
+    "sliding_window": 128,
+    "vocab_size": 201088,
+}
 
 
 def _write(folder: Path, config: Any, name: str = "config.json") -> Path:
@@ -148,15 +163,62 @@ def test_qwen3_has_a_query_and_key_norm(tmp_path: Path) -> None:
     assert not card_from_huggingface(_write(tmp_path, LLAMA)).qk_norm
 
 
+def test_gpt_oss_is_the_shipped_card(tmp_path: Path) -> None:
+    folder = tmp_path / "gpt-oss-20b"
+    folder.mkdir()
+    card = card_from_huggingface(_write(folder, GPT_OSS_20B))
+    assert card.model_dump(exclude={"source"}) == load_card("gpt-oss-20b").model_dump(exclude={"source"})
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "kinds"),
+    [
+        (LLAMA, {"model_type": "mistral", "sliding_window": 4096}, ((32, 4096),)),  # Mistral-7B-v0.1: every layer
+        (LLAMA, {"sliding_window": 131072}, ((32, None),)),
+        (LLAMA, {"sliding_window": None, "layer_types": ["full_attention"] * 32}, ((32, None),)),
+        (QWEN25_7B, {}, ((28, None),)),
+        (QWEN25_7B, {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 21}, ((28, None),)),
+        (
+            QWEN25_7B,
+            {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 21},
+            ((21, None), (7, 4096)),
+        ),
+        (QWEN25_7B, {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 28}, ((28, None),)),
+        (LLAMA, {"layer_types": ["full_attention", *["sliding_attention"] * 31], "sliding_window": 1024},
+         ((1, None), (31, 1024))),
+    ],
+)  # fmt: skip
+def test_sliding_windows_are_read(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], kinds: tuple[tuple[int, int | None], ...]
+) -> None:
+    assert card_from_huggingface(_write(tmp_path, base | changes)).attention_kinds == kinds
+
+
+def test_biases_of_the_output_projection_go_by_family(tmp_path: Path) -> None:
+    """One value for each of 4096 outputs of 32 layers in Llama; GLM-4.5 and Qwen2 have none there."""
+    without, biased = (
+        parameter_counts(card_from_huggingface(_write(tmp_path, LLAMA | {"attention_bias": bias}))).total
+        for bias in (False, True)
+    )
+    assert biased - without == 32 * ((32 + 2 * 8) * 128 + 4096)
+    for config in (GLM_45_AIR, QWEN25_7B):
+        card = card_from_huggingface(_write(tmp_path, config))
+        assert card.attention_bias and not card.attention_output_bias
+
+
 @pytest.mark.parametrize(
     ("base", "changes", "key"),
     [
         (LLAMA, {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
-        (LLAMA, {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        (LLAMA, {"layer_types": ["full_attention", "full_attention"]}, "layer_types"),
+        (LLAMA, {"layer_types": ["sliding_attention"] * 32}, "sliding_window"),
+        (LLAMA, {"sliding_window": "4096"}, "sliding_window"),
+        (GPT_OSS_20B, {"sliding_window": 0}, "sliding_window"),
+        (GPT_OSS_20B, {"layer_types": ["chunked_attention"] * 24}, "chunked_attention"),
+        (KIMI_K2, {"sliding_window": 4096}, "sliding_window_layers"),
         (LLAMA, {"hybrid_override_pattern": "M*M-"}, "hybrid_override_pattern"),
         (LLAMA, {"ssm_state_size": 128}, "ssm_state_size"),
         (LLAMA, {"linear_num_key_heads": 16}, "linear_num_key_heads"),
-        (LLAMA, {"sliding_window": 4096}, "sliding_window"),
         (LLAMA, {"hidden_act": "gelu_new"}, "hidden_act"),
         (LLAMA, {"num_attention_heads": 31}, "head_dim"),
         (LLAMA, {"num_hidden_layers": None}, "num_hidden_layers"),

@@ -19,21 +19,45 @@ from rlsim.schema.drafter import (
 from rlsim.schema.model import ModelCard, kv_bytes_per_token, parameter_counts
 
 # Totals and active parameters in 1e9 as the model cards on Hugging Face state them; DeepSeek-V3 from
-# arXiv 2412.19437 section 4.2. Llama-3.1: safetensors totals of the repositories.
+# arXiv 2412.19437 section 4.2, gpt-oss from arXiv 2508.10925 table 1, Moonlight from arXiv 2502.16982.
+# Llama-3.1: safetensors totals of the repositories.
 PUBLISHED = {
-    "qwen3-8b": (8.2, 8.2),
-    "qwen3-32b": (32.8, 32.8),
-    "qwen3-30b-a3b": (30.5, 3.3),
-    "qwen3-235b-a22b": (235.0, 22.0),
-    "llama-3.1-8b": (8.03, 8.03),
-    "llama-3.1-70b": (70.6, 70.6),
+    "deepseek-v2": (236.0, 21.0),
     "deepseek-v3": (671.0, 37.0),
-    "qwen2.5-7b": (7.6, 7.6),
-    "minimax-m2.5": (230.0, 10.0),
+    "glm-4.5-air": (106.0, 12.0),
+    "gpt-oss-120b": (116.83, 5.13),
+    "gpt-oss-20b": (20.91, 3.61),
     "kimi-k2.5": (1000.0, 32.0),
+    "llama-3.1-405b": (405.85, 405.85),
+    "llama-3.1-70b": (70.6, 70.6),
+    "llama-3.1-8b": (8.03, 8.03),
+    "minimax-m2.5": (230.0, 10.0),
+    "moonlight-16b-a3b": (15.29, 2.24),
+    "qwen2.5-32b": (32.5, 32.5),
+    "qwen2.5-72b": (72.7, 72.7),
+    "qwen2.5-7b": (7.6, 7.6),
+    "qwen3-0.6b": (0.6, 0.6),
+    "qwen3-235b-a22b": (235.0, 22.0),
+    "qwen3-30b-a3b": (30.5, 3.3),
+    "qwen3-32b": (32.8, 32.8),
+    "qwen3-4b": (4.0, 4.0),
+    "qwen3-8b": (8.2, 8.2),
 }
+TABLES_LEFT_OUT = {"glm-4.5-air": (0, 2), "gpt-oss-120b": (0, 1), "gpt-oss-20b": (0, 1), "moonlight-16b-a3b": (2, 2)}
+"""How many of embedding and LM head a publisher leaves out of (total, active)."""
 ROUNDED = {"minimax-m2.5": (0.01, 0.11), "kimi-k2.5": (0.03, 0.03)}
 """Shares within which a card that states one or two digits can be met: 10B is 9.5B to 10.5B without the embedding."""
+EXACT = {
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-405b": 405_853_388_800,
+    "gpt-oss-120b": 116_829_156_672,
+    "gpt-oss-20b": 20_914_757_184,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-4b": 4_022_468_096,
+    "deepseek-v2": 235_741_434_880,
+}
+"""Values in the safetensors files of the repositories, in BF16 (gpt-oss: before its experts were quantised)."""
 
 
 def _values(**changes: Any) -> dict[str, Any]:
@@ -49,13 +73,14 @@ def test_counts_match_the_published_ones(name: str) -> None:
     total, active = PUBLISHED[name]
     of_total, of_active = ROUNDED.get(name, (0.01, 0.03))
     counts = parameter_counts(load_card(name))
-    assert counts.total == pytest.approx(total * 1e9, rel=of_total)
-    assert counts.active == pytest.approx(active * 1e9, rel=of_active)
+    out_of_total, out_of_active = TABLES_LEFT_OUT.get(name, (0, 0))
+    assert counts.total - out_of_total * counts.embedding == pytest.approx(total * 1e9, rel=of_total)
+    assert counts.active - out_of_active * counts.embedding == pytest.approx(active * 1e9, rel=of_active)
 
 
-def test_llama_count_is_exact() -> None:
-    """8,030,261,248 values in the safetensors files of meta-llama/Llama-3.1-8B."""
-    assert parameter_counts(load_card("llama-3.1-8b")).total == 8_030_261_248
+@pytest.mark.parametrize("name", EXACT)
+def test_counts_are_those_of_the_files(name: str) -> None:
+    assert parameter_counts(load_card(name)).total == EXACT[name]
 
 
 def test_parts_add_up_to_the_total() -> None:
@@ -94,9 +119,29 @@ def test_kv_bytes_per_token() -> None:
     assert kv_bytes_per_token(load_card("deepseek-v3"), "bf16") == 70_272
 
 
+def test_kv_bytes_of_windowed_layers() -> None:
+    """Half of the 36 layers of gpt-oss-120b keep 128 tokens; two KV rows of 8 heads of 64 in BF16."""
+    card, row = load_card("gpt-oss-120b"), 2 * 8 * 64 * 2
+    assert kv_bytes_per_token(card, "bf16") == 36 * row
+    assert kv_bytes_per_token(card, "bf16", context_tokens=100) == 36 * row
+    assert kv_bytes_per_token(card, "bf16", context_tokens=1024) == (18 + 18 / 8) * row
+    assert kv_bytes_per_token(load_card("qwen3-8b"), "bf16", 1e6) == kv_bytes_per_token(load_card("qwen3-8b"), "bf16")
+
+
+def test_kinds_of_attention() -> None:
+    assert load_card("gpt-oss-120b").attention_kinds == ((18, None), (18, 128))
+    assert load_card("qwen3-8b").attention_kinds == ((36, None),)
+    every = ModelCard.model_validate(_values(sliding_window_tokens=512, sliding_window_layers=48))
+    assert every.attention_kinds == ((48, 512),)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"sliding_window_tokens": 128}, "given together, got 128 and 0"),
+        ({"sliding_window_layers": 3}, "given together, got None and 3"),
+        ({"sliding_window_tokens": 128, "sliding_window_layers": 49}, "49 exceeds num_layers 48"),
+        ({"sliding_window_tokens": 0, "sliding_window_layers": 1}, "greater than 0"),
         ({"num_kv_heads": 5}, "does not divide num_heads"),
         ({"num_layers": 0}, "greater than 0"),
         ({"hidden_size": "2048"}, "valid integer"),
@@ -123,6 +168,12 @@ def test_moe_card_refuses(changes: dict[str, Any], message: str) -> None:
     assert moe is not None
     with pytest.raises(ValidationError, match=message):
         ModelCard.model_validate(_values(moe={**moe.model_dump(), **changes}))
+
+
+def test_mla_card_refuses_a_window() -> None:
+    windowed = {"sliding_window_tokens": 128, "sliding_window_layers": 5}
+    with pytest.raises(ValidationError, match="windows over latent attention"):
+        ModelCard.model_validate({**load_card("deepseek-v3").model_dump(), **windowed})
 
 
 def test_mla_card_refuses_another_head_dim() -> None:
