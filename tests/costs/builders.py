@@ -16,7 +16,7 @@ from rlsim.costs.interface import IterationTable, PhaseCost, StepCost
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
-from rlsim.costs.overheads import HostOverheads, Overheads
+from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads
 from rlsim.costs.prices import PriceInputs, price_inputs
 from rlsim.costs.reference import table_device
 from rlsim.costs.trainer_prices import TrainedBatch, step_cost
@@ -27,6 +27,7 @@ from rlsim.hardware.table_files import TableLayout
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.stack import StackFeatures
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,24 @@ WORKLOAD: dict[str, Any] = {
     "max_sequence_tokens": 4096,
 }
 
+PLAIN_TRAINING = TrainingOverheads(
+    dense_speed=1.0,
+    moe_speed=1.0,
+    dense_efficiency=1.0,
+    grouped_efficiency=1.0,
+    elementwise_passes=1.0,
+    permute_passes=6.0,
+    quantise_bytes=4.0,
+    logits_passes=6.0,
+    overlap_cost=0.5,
+    context_attention=1.0,
+    moe_host_layer_s=0.0055,
+    step_fixed_s=0.0,
+    features=StackFeatures(),
+)
 PLAIN = Overheads(
     engine=HostOverheads(iteration_s=0.0015, sequence_s=1.5e-5),
-    dense_efficiency=1.0,
-    moe_efficiency=1.0,
-    moe_host_layer_s=0.0055,
+    training=PLAIN_TRAINING,
     refit_tensor_s=2e-4,
     refit_fixed_s=0.5,
     step_error=0.0,

@@ -5,8 +5,6 @@ The figures are written out: a coefficient that is imported from the code would 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import builders
 import numpy as np
 import pytest
@@ -19,8 +17,6 @@ from rlsim.costs.interface import Part
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
 from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training import TrainingCosts
-from rlsim.costs.training_layer import LayerTime, TrainingLayers
 from rlsim.hardware.cards import load_card
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
@@ -42,12 +38,6 @@ def scenario(model: str = "qwen3-8b", hardware: HardwareProfile = BARE, **sectio
     return builders.scenario(model, hardware, **sections)
 
 
-def training(given: Scenario, efficiency: float = 1.0) -> TrainingCosts:
-    own = replace(builders.PLAIN, dense_efficiency=efficiency, moe_efficiency=efficiency, moe_host_layer_s=0.0)
-    device = Operators(given.hardware, None), Collectives(given.hardware, None)
-    return TrainingCosts(given.model, given.trainer, *device, own.training, given.cluster.training)
-
-
 def layers(given: Scenario) -> EngineLayers:
     return EngineLayers(given.model, given.engine, Operators(given.hardware, None), Collectives(given.hardware, None))
 
@@ -58,169 +48,6 @@ def seconds(parts: tuple[Part, ...], name: str) -> float:
 
 def total(parts: tuple[Part, ...]) -> float:
     return sum(part.seconds for part in parts)
-
-
-# --- one layer of the trainer -----------------------------------------------------------------------------------------
-
-
-def layer_time(**seconds: float) -> LayerTime:
-    """A layer with round times; what is not named takes none."""
-    device = {name: Part(name, seconds.get(name, 0.0), "compute", "modelled", 1.0) for name in DEVICE}
-    return LayerTime(
-        **device,
-        communication_s=seconds.get("out", 0.0),
-        communication_backward_s=seconds.get("back", 0.0),
-        floor_s=seconds.get("floor", 0.0),
-    )
-
-
-DEVICE = ("products", "attention", "elementwise")
-
-
-def test_backward_takes_two_products_two_and_a_half_attentions_and_twice_the_traffic() -> None:
-    assert total(layer_time(products=1.0, attention=1.0).backward()) == 2.0 + 2.5
-    assert total(layer_time(products=1.0).backward()) == 2.0
-    assert total(layer_time(attention=1.0).backward()) == 2.5
-    assert total(layer_time(elementwise=1.0).backward()) == 2.0
-    assert total(layer_time(out=1.0, back=3.0).forward()) == 1.0
-    assert total(layer_time(out=1.0, back=3.0).backward()) == 3.0
-
-
-def test_a_host_floor_holds_once_forward_and_twice_backward() -> None:
-    layer = layer_time(products=1.0, attention=1.0, floor=4.0)
-    assert seconds(layer.forward(), "host floor") == 2.0
-    assert seconds(layer.backward(), "host floor") == 8.0 - 4.5
-    assert seconds(layer_time(products=5.0, floor=4.0).forward(), "host floor") == 0.0
-
-
-def test_recomputation_repeats_nothing_the_attention_or_the_layer() -> None:
-    layer = layer_time(products=1.0, attention=3.0, elementwise=0.5)
-    assert [total(layer.recomputed(kind)) for kind in ("none", "selective", "full")] == [0.0, 3.0, 4.5]
-
-
-def test_only_the_forward_pass_rests_on_measurements() -> None:
-    layer = layer_time(products=1.0, attention=1.0)
-    assert sum(part.seconds * part.measured for part in layer.forward()) == 2.0
-    assert sum(part.seconds * part.measured for part in layer.backward()) == 0.0
-
-
-def test_an_efficiency_stretches_a_time_and_leaves_its_measured_seconds() -> None:
-    given = builders.scenario()
-    shared = given.model, given.trainer, builders.operators(given.hardware), builders.fabric(given.hardware)
-    full, half = (
-        TrainingLayers(*shared, replace(builders.PLAIN, dense_efficiency=e).training).layer(ONE, False).products
-        for e in (1.0, 0.5)
-    )
-    assert full.measured > 0.9
-    assert half.seconds == exactly(2 * full.seconds)
-    assert half.seconds * half.measured == exactly(full.seconds * full.measured)
-
-
-def test_ring_traffic_goes_round_once_forward_and_twice_backward() -> None:
-    """Keys and values of one other rank: 2 x 8 heads x 128 x 2 bytes a token, hidden by nothing at one short sequence
-    each, where the attention takes the least time of a kernel."""
-    given = scenario(trainer={"context_parallel": 2, "recompute": "full"})
-    short = MicroBatches(1, 65_536.0, 65_536.0, 65_536.0, 1)
-    layer = training(given).layers.layer(short, False)
-    wire = given.hardware.nvlink_latency_s.value + 0.5 * 65_536 * 2 * 8 * 128 * 2 / (450e9 * 0.75)
-    attention = layer.attention.seconds
-    assert layer.communication_s == exactly(wire - attention)
-    assert layer.communication_backward_s == exactly(2 * wire - 2.5 * attention)
-
-
-def test_elementwise_traffic_of_a_dense_layer_and_permutation_of_a_moe_layer() -> None:
-    """Dense: 8 rows of hidden and 3 of width a token; experts: 8 rows of hidden and 6 of each of 8 routed copies."""
-    dense = training(scenario()).layers.layer(ONE, False).elementwise.seconds
-    assert dense == exactly(8192 * (8 * 4096 + 3 * 12_288) * 2 / BANDWIDTH)
-    given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8})
-    experts = training(given).layers.layer(ONE, True).elementwise.seconds
-    assert experts == exactly(8192 * (8 * 2048 * 2 + 6 * 8 * 2048 * 2) / BANDWIDTH)
-
-
-def test_a_dense_layer_launches_seventeen_kernels_and_a_fifth_more() -> None:
-    given = scenario(trainer={"host_launch_s": 1e-3})
-    assert training(given).layers.layer(ONE, False).floor_s == exactly(17 * 1.2 * 1e-3)
-
-
-@pytest.mark.parametrize(("expert_parallel", "factor"), [(8, 1.0), (4, 2.0), (2, 4.0)])
-def test_the_floor_of_a_moe_layer_grows_beyond_sixteen_experts_on_a_rank(expert_parallel: int, factor: float) -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": expert_parallel, "tensor_parallel": 1})
-    own = replace(builders.PLAIN, moe_host_layer_s=0.005).training
-    device = Operators(BARE, None), Collectives(BARE, None)
-    assert TrainingLayers(given.model, given.trainer, *device, own).layer(ONE, True).floor_s == exactly(0.005 * factor)
-
-
-def test_tensor_parallel_layers_gather_and_scatter_twice_and_experts_exchange_twice() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
-    found, fabric = training(given).layers, Collectives(BARE, None)
-    row = 8192 * 2048 * 2
-    pair = float(fabric.collective("all_gather", 2, row).seconds + fabric.collective("reduce_scatter", 2, row).seconds)
-    exchange = float(fabric.collective("alltoall", 8, row * 8 / 2).seconds)
-    assert found.layer(ONE, False).communication_s == exactly(2 * pair)
-    assert found.layer(ONE, True).communication_s == exactly(pair + 2 * exchange)
-
-
-def test_each_rank_routes_its_share_of_the_tokens_to_all_ranks_with_experts() -> None:
-    """TP2 EP8: a rank routes half of its group's tokens, and the eight ranks of its experts four times as many."""
-    given, operators = (
-        scenario("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8}),
-        Operators(BARE, None),
-    )
-    tokens, moe = np.array([8192.0]), given.model.moe
-    assert moe is not None
-    dense = operators.gemms(tokens, work.attention_matrices(given.model, 2), "bf16")
-    router = operators.gemm(tokens / 2, work.Matrix("router", 128, 2048), "bf16")
-    routed = operators.experts(4 * tokens, 2048, moe, "bf16", (1, 8), "balanced")
-    found = training(given).layers.layer(ONE, True).products.seconds
-    assert found == exactly(float((dense + router + routed).seconds[0]))
-
-
-# --- passes of the trainer --------------------------------------------------------------------------------------------
-
-
-def test_head_and_loss_run_once_forward_and_twice_backward() -> None:
-    costs = training(scenario(trainer={"recompute": "none"}))
-    forward, step = costs.forward(ONE).parts, costs.step(ONE).parts
-    for name in ("LM head", "loss"):
-        assert seconds(step, name) - seconds(forward, name) == exactly(2 * seconds(forward, name))
-    assert seconds(forward, "loss") == exactly(8192 * VOCABULARY * 4 * 6 / BANDWIDTH)
-    assert seconds(forward, "LM head") == exactly(2 * 8192 * VOCABULARY * 4096 / MATRIX_RATE)
-
-
-def test_the_bubble_is_one_stage_less_than_the_pipeline_for_each_optimizer_step() -> None:
-    given = scenario(trainer={"pipeline_parallel": 4, "recompute": "full"})
-    batch = replace(ONE, count=5, steps=3)
-    parts = training(given).forward(batch).parts
-    stage = sum(seconds(parts, name) for name in (*DEVICE, "communication", "host floor")) / 15
-    assert seconds(parts, "pipeline bubble") == exactly(3 * 3 * stage)
-
-
-def test_adam_moves_its_state_twice_and_muon_multiplies_five_times_besides() -> None:
-    adam, muon = (training(scenario(trainer={"optimizer": kind})) for kind in ("adam", "muon"))
-    elements = adam.layout.optimizer_parameters
-    assert adam.optimizer_s() == exactly(elements * (2 * 12 + 4 + 2) / BANDWIDTH)
-    assert muon.optimizer_s() - adam.optimizer_s() == exactly(5 * 6 * 4096 * elements / MATRIX_RATE)
-
-
-def test_gradients_are_scattered_in_four_bytes_and_weights_gathered_in_two() -> None:
-    costs, fabric = training(scenario()), Collectives(BARE, None)
-    elements = costs.layout.dense_parameters
-    wire = fabric.collective("reduce_scatter", 8, 4 * elements).seconds
-    wire = wire + fabric.collective("all_gather", 8, 2 * elements).seconds
-    assert costs._gradient_exposed_s(0.0) == exactly(float(wire))
-    hidden = float(fabric.collective("reduce_scatter", 8, 4 * elements).seconds) / 2
-    gather = float(fabric.collective("all_gather", 8, 2 * elements).seconds)
-    assert costs._gradient_exposed_s(hidden) == exactly(max(0.0, gather - hidden))
-
-
-def test_fsdp_gathers_once_forward_and_twice_backward_and_scatters_four_bytes() -> None:
-    costs, fabric = training(scenario(trainer={"backend": "fsdp", "recompute": "full"})), Collectives(BARE, None)
-    size = costs.layout.parameters * 2
-    gather = float(fabric.collective("all_gather", 8, size).seconds)
-    scatter = float(fabric.collective("reduce_scatter", 8, 2 * size).seconds)
-    assert costs._fsdp_exposed_s(0.0, backward=False) == exactly(gather)
-    assert costs._fsdp_exposed_s(0.0, backward=True) == exactly(2 * gather + scatter)
-    assert costs._fsdp_exposed_s(gather, backward=False) == 0.0
 
 
 # --- the engine -------------------------------------------------------------------------------------------------------

@@ -9,20 +9,21 @@ import builders
 import numpy as np
 import pytest
 
+from rlsim.costs.device import device_of
 from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.training import TrainingCosts
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 
+LAYER = ("products", "experts", "attention", "elementwise", "communication", "host floor")
 BATCH = MicroBatches(count=8, tokens=4096.0, sum_squared=4 * 1024.0**2, real_tokens=4000.0, steps=1)
 
 
-def _training(given: Scenario) -> TrainingCosts:
-    shared = builders.operators(given.hardware), builders.fabric(given.hardware)
+def _training(given: Scenario, **terms: Any) -> TrainingCosts:
     floor = given.trainer.moe_host_layer_s
-    overheads = builders.PLAIN if floor is None else replace(builders.PLAIN, moe_host_layer_s=floor)
-    return TrainingCosts(given.model, given.trainer, *shared, overheads.training, given.cluster.training)
+    own = replace(builders.PLAIN_TRAINING, **(terms if floor is None else {"moe_host_layer_s": floor, **terms}))
+    return TrainingCosts(given.model, given.trainer, device_of(given.hardware, "vllm"), own, given.cluster.training)
 
 
 def _part(cost: PhaseCost, name: str) -> float:
@@ -30,7 +31,9 @@ def _part(cost: PhaseCost, name: str) -> float:
 
 
 def _layers(cost: PhaseCost) -> float:
-    return sum(_part(cost, name) for name in ("products", "attention", "elementwise", "communication", "host floor"))
+    return sum(
+        _part(cost, name) for name in ("products", "experts", "attention", "elementwise", "communication", "host floor")
+    )
 
 
 def _seconds(parts: tuple[Part, ...]) -> float:
@@ -80,9 +83,7 @@ def test_tensor_parallel_training_pays_for_its_exchange() -> None:
     )
     assert one.communication_s == 0
     assert four.communication_s > 0
-    assert four.products.seconds == pytest.approx(one.products.seconds / 4, rel=0.2)
-    hidden = _training(builders.scenario(trainer={"tensor_parallel": 4, "communication_overlap": 1.0}))
-    assert hidden.layers.layer(BATCH, False).communication_s == 0
+    assert four.device[0].seconds == pytest.approx(one.device[0].seconds / 4, rel=0.2)
 
 
 def test_expert_exchange_is_mirrored_backward() -> None:
@@ -107,20 +108,22 @@ def test_context_parallel_ring_hides_under_attention_of_long_sequences() -> None
     training = _training(builders.scenario(hardware="gb200_nvl72", trainer={"context_parallel": 2}))
     long = MicroBatches(1, 131_072.0, 131_072.0**2, 131_072.0, 1)
     short = MicroBatches(1, 4096.0, 16 * 256.0**2, 4096.0, 1)
-    assert training.layers.layer(long, False).communication_s == 0
+    hidden = training.layers.layer(long, False)
+    assert hidden.communication_s < 0.01 * sum(part.seconds for part in hidden.device)
     assert training.layers.layer(short, False).communication_s > 0
 
 
 def test_optimizer_streams_its_state_and_muon_adds_computation() -> None:
     """Adam: 12 bytes read and written, a gradient read and a weight written per parameter of the rank's shard."""
-    training = _training(builders.scenario())
-    shard = parameter_counts(training.card).total / 8
-    assert training.optimizer_s() == pytest.approx(shard * (24 + 4 + 2) / (3.35e12 * 0.8029), rel=1e-3)
-    assert _training(builders.scenario(trainer={"optimizer": "muon"})).optimizer_s() > training.optimizer_s()
+    update = _training(builders.scenario()).update
+    shard = parameter_counts(update.card).total / 8
+    assert update.optimizer_s() == pytest.approx(shard * (24 + 4 + 2) / (3.35e12 * 0.8029), rel=1e-3)
+    muon = _training(builders.scenario(trainer={"optimizer": "muon"})).update
+    assert muon.optimizer_s() > update.optimizer_s()
 
 
 def test_gradients_of_a_tiny_batch_are_exposed_and_of_a_large_one_hidden() -> None:
-    training = _training(builders.scenario(cluster={"num_gpus": 64}))
+    training = _training(builders.scenario(cluster={"num_gpus": 64}), overlap_cost=0.0)
     tiny = MicroBatches(1, 64.0, 64.0**2, 64.0, 1)
     large = MicroBatches(1, 65_536.0, 16 * 4096.0**2, 65_536.0, 1)
     assert _part(training.step(tiny), "gradient exchange") > 0.1
@@ -130,10 +133,9 @@ def test_gradients_of_a_tiny_batch_are_exposed_and_of_a_large_one_hidden() -> No
 def test_expert_gradients_cross_the_domain_where_their_ranks_do() -> None:
     """EP8 fills an H100 node: the expert replicas of 16 GPUs sit on two nodes, 8 GPUs apart."""
     shape = {"cluster": {"num_gpus": 16}, "trainer": {"expert_parallel": 8}}
-    training = _training(builders.scenario("qwen3-30b-a3b", **shape))
-    exposed = training._gradient_exposed_s(0.0)
-    wire = training.layout.expert_parameters * (4 + 2) / 2 / (50e9 * 0.75)
-    assert exposed > wire
+    update = _training(builders.scenario("qwen3-30b-a3b", **shape)).update
+    wire = update.layout.expert_parameters * (4 + 2) / 2 / (50e9 * 0.75)
+    assert update.exchange_s(0.0, 0.0) > wire
 
 
 def test_fsdp_exposes_its_gathering_where_computation_is_short() -> None:
