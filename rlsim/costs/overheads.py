@@ -156,9 +156,10 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
     """
     trainer, terms, features = scenario.trainer, fitted.training, scenario.training_features
     speeds, host_s, grouped = _stack_terms(scenario, fitted)
-    if features.fused_grouped_mlp and trainer.precision == "fp8":
+    if features.fused_grouped_mlp and trainer.precision == "fp8" and _blackwell(scenario):
         grouped *= terms.fused_grouped_gain
-    efficiency = terms.dense_efficiency
+    gain = terms.nvfp4_gain if trainer.precision == "nvfp4" else 1.0
+    efficiency = terms.dense_efficiency * gain
     for_all, of_experts = trainer.device_efficiency, trainer.moe_device_efficiency
     of_experts = for_all if of_experts is None else of_experts
     graphs = terms.graph_host_share if features.cuda_graphs else 1.0
@@ -167,7 +168,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
         dense_speed=speeds[0] if for_all is None else for_all / efficiency,
         moe_speed=speeds[1] if of_experts is None else of_experts / efficiency,
         dense_efficiency=efficiency,
-        grouped_efficiency=terms.grouped_efficiency * grouped,
+        grouped_efficiency=terms.grouped_efficiency * gain * grouped,
         elementwise_passes=terms.elementwise_passes,
         permute_passes=terms.permute_passes / grouped,
         quantise_bytes=terms.quantise_bytes,
@@ -189,7 +190,13 @@ def _stack_terms(scenario: Scenario, fitted: Fitted) -> tuple[tuple[float, float
         return (steps.dense_efficiency * sharded, steps.moe_efficiency * sharded), steps.moe_host_layer_s, 1.0
     release = framework.release(stack.release)
     host_s = terms.moe_host_layer_s * framework.host_factor * (1.0 if release is None else release.host_factor)
-    return (framework.speed, framework.speed), host_s, 1.0 if release is None else release.grouped_speed
+    speed = framework.speed * (framework.blackwell_speed if _blackwell(scenario) else 1.0)
+    return (speed, speed), host_s, 1.0 if release is None else release.grouped_speed
+
+
+def _blackwell(scenario: Scenario) -> bool:
+    """Whether the GPUs have the tensor cores of Blackwell: MXFP8 and NVFP4."""
+    return scenario.hardware.nvfp4_flops is not None
 
 
 def _stated(value: float | None, default: float) -> float:

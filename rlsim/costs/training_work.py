@@ -22,6 +22,10 @@ from rlsim.schema.stack import Dispatcher
 from rlsim.schema.trainer import Trainer
 from rlsim.units import BYTES_PER_ELEMENT
 
+BIASED_WIDTHS, BIASED_ROWS = 12, 2
+"""What experts with biases move more than a fused gated activation, in inner widths and rows of hidden size: both
+biases, the clamps and the shifted, scaled gate of gpt-oss are kernels of their own (counted in Megatron-Core's bias and
+activation path: read and write of each)."""
 LAYERS_KEPT = 16_384
 """Layers kept per process: a search prices thousands of layouts on one batch."""
 
@@ -108,6 +112,8 @@ class _LayerCounter:
                 outputs + routed * (2 * width + card.hidden_size),
             )
             moved += routed * 3 * width * BYTES_PER_ELEMENT["bf16"]
+            if moe.expert_bias:
+                moved += routed * (BIASED_WIDTHS * width + BIASED_ROWS * card.hidden_size) * BYTES_PER_ELEMENT["bf16"]
         row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
         return LayerWork(
             products=self.passes(matrices, tokens, self.trainer.precision),

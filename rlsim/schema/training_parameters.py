@@ -25,6 +25,9 @@ class TrainingFramework(Strict):
     framework: str = Field(min_length=1, description="Framework, as stacks name it.")
     rows: int = Field(ge=0, description="Measured steps behind the values.")
     speed: PositiveFloat = Field(description="Speed of its kernels over that of all frameworks.")
+    blackwell_speed: PositiveFloat = Field(
+        default=1.0, description="The same on Blackwell over that on Hopper: whether its kernels were made for it."
+    )
     host_factor: PositiveFloat = Field(description="Host time of its layers over that of all frameworks.")
     releases: tuple[TrainingRelease, ...] = Field(default=(), description="Measured releases, oldest first.")
 
@@ -67,6 +70,10 @@ class TrainingParameters(Strict):
     )
     fused_grouped_gain: PositiveFloat = Field(
         description="Speed of a fused grouped MLP in MXFP8 (Megatron-Core of NeMo 26.06) over products one by one."
+    )
+    nvfp4_gain: PositiveFloat = Field(
+        description="Speed of training's products in NVFP4 over the operator tables', relative to other precisions: "
+        "those tables were collected on engines' kernels for small batches."
     )
     elementwise_passes: PositiveFloat = Field(
         description="Memory traffic of norms, residuals and activations over that of perfectly fused kernels."

@@ -33,6 +33,7 @@ TERMS = {
     "dense_efficiency": 0.1,
     "grouped_efficiency": 0.3,
     "fused_grouped_gain": 0.3,
+    "nvfp4_gain": 0.2,
     "elementwise_passes": 0.3,
     "permute_passes": 0.4,
     "quantise_bytes": 0.3,
@@ -46,7 +47,7 @@ TERMS = {
 """Terms of all frameworks, and how far the logarithm of each may lie from its start (standard deviation)."""
 AT_MOST_ONE = ("grouped_efficiency", "overlap_cost", "graph_host_share")
 """Shares."""
-FRAMEWORK_SPREAD = {"speed": 0.25, "host_factor": 0.5}
+FRAMEWORK_SPREAD = {"speed": 0.25, "blackwell_speed": 0.4, "host_factor": 0.5}
 RELEASE_SPREAD = {"grouped_speed": 0.2, "host_factor": 0.3}
 """Standard deviations of the logarithms of what frameworks and releases differ by."""
 BASE = "megatron_bridge"
@@ -161,7 +162,7 @@ class _Problem:
 
         inside = np.minimum(self.x0, self.highest - 0.01)
         bounds = (np.full_like(inside, -np.inf), self.highest)
-        return np.asarray(least_squares(loss, inside, jac=jacobian, bounds=bounds, xtol=1e-4, ftol=1e-4, max_nfev=25).x)
+        return np.asarray(least_squares(loss, inside, jac=jacobian, bounds=bounds, xtol=1e-3, ftol=1e-3, max_nfev=15).x)
 
     def held_out(self, x: FloatArray, groups: Sequence[str]) -> FloatArray:
         """Residuals of every row with values fitted without its group, residuals taken as linear around ``x``."""

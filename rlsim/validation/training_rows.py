@@ -127,12 +127,15 @@ def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:
     if samples > MOST_SAMPLES or tokens > MOST_TOKENS:
         raise SkippedRow(f"more than {MOST_SAMPLES:,} sequences or {MOST_TOKENS:,} tokens")
     told = cells.get("framework", "").lower()
+    model = model_card_name(cells["model"])
+    if load_card(model).moe is not None and not cells.get("ep", "") and whole_number(cells, "num_gpus") > 1:
+        raise SkippedRow("expert parallel size of a mixture of experts is not given")
     sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in told or "torchtitan" in told
     rank = _LORA_RANK.search(kind)
     adapters = "lora" in kind or "peft" in kind
     release = _RELEASE.search(cells.get("release", ""))
     return TrainerSetup(
-        model=model_card_name(cells["model"]),
+        model=model,
         device=device_profile_name(cells["gpu"]),
         gpus=whole_number(cells, "num_gpus"),
         samples=samples,
