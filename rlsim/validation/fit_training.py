@@ -164,9 +164,8 @@ class _Problem:
         bounds = (np.full_like(inside, -np.inf), self.highest)
         return np.asarray(least_squares(loss, inside, jac=jacobian, bounds=bounds, xtol=1e-3, ftol=1e-3, max_nfev=15).x)
 
-    def held_out(self, x: FloatArray, groups: Sequence[str]) -> FloatArray:
-        """Residuals of every row with values fitted without its group, residuals taken as linear around ``x``."""
-        base, slope = self.residuals(x), self.slopes(x)
+    def held_out(self, x: FloatArray, base: FloatArray, slope: FloatArray, groups: Sequence[str]) -> FloatArray:
+        """Residuals of every row with values fitted without its group, taken as linear around ``x``."""
         names, out = np.array(groups), np.zeros_like(base)
         for name in dict.fromkeys(groups):
             used, moved = names != name, np.zeros_like(x)
@@ -207,7 +206,8 @@ def fit_training(
     problem = _Problem(setups, np.array(measured), start)
     tell(f"{len(setups)} rows, {len(problem.values)} values")
     x = problem.solve(tell)
-    held = {name: problem.held_out(x, [_group(setup, name) for setup in setups]) for name in GROUPINGS}
+    base, slope = problem.residuals(x), problem.slopes(x)
+    held = {name: problem.held_out(x, base, slope, [_group(setup, name) for setup in setups]) for name in GROUPINGS}
     digest = table_digest(records)
     fitted = _recorded(problem, x, held, path.name, digest, name or "pretraining")
     return TrainingFitResult(fitted, validate_training(TableRecords(path.name, digest, records), fitted))
