@@ -22,10 +22,13 @@ from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, delivered_l
 from rlsim.hardware.parameters import (
     DEFAULT,
     DEFAULT_ENGINES,
+    DEFAULT_TRANSFERS,
     engine_parameters_of,
     load_engine_parameters,
     load_parameters,
+    load_transfer_parameters,
     parameters_of,
+    transfer_parameters_of,
 )
 from rlsim.hardware.profile import anchored_tables, load_profile
 from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
@@ -88,6 +91,7 @@ def scenario_digest(scenario: Scenario) -> str:
     content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
     content["simulation"]["parameters"] = parameters_of(scenario).model_dump(mode="json")
     content["simulation"]["engine_parameters"] = engine_parameters_of(scenario).model_dump(mode="json")
+    content["simulation"]["transfer_parameters"] = transfer_parameters_of(scenario).model_dump(mode="json")
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
     for length in _traces(content):
         trace = length_file(length["path"])
@@ -170,7 +174,11 @@ def _name_parameters(document: dict[str, Any]) -> None:
     """Put the name of the default parameters where none are given."""
     simulation = document.setdefault("simulation", {})
     if isinstance(simulation, dict):
-        defaults = {"parameters": DEFAULT, "engine_parameters": DEFAULT_ENGINES}
+        defaults = {
+            "parameters": DEFAULT,
+            "engine_parameters": DEFAULT_ENGINES,
+            "transfer_parameters": DEFAULT_TRANSFERS,
+        }
         missing = {key: name for key, name in defaults.items() if simulation.get(key) is None}
         document["simulation"] = {**simulation, **missing}
 
@@ -268,6 +276,9 @@ _REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
     "speculation.draft": _load_draft,
     "simulation.parameters": lambda reference, folder: load_parameters(reference, folder).model_dump(mode="json"),
     "simulation.engine_parameters": lambda reference, folder: load_engine_parameters(reference, folder).model_dump(
+        mode="json"
+    ),
+    "simulation.transfer_parameters": lambda reference, folder: load_transfer_parameters(reference, folder).model_dump(
         mode="json"
     ),
 }

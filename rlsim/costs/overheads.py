@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from rlsim.costs.refit_methods import TransferTerms
 from rlsim.costs.work import FloatArray
+from rlsim.hardware.parameters import transfer_parameters_of
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
@@ -64,7 +66,7 @@ class TrainingOverheads:
 class Overheads:
     """Host and framework costs; see GlobalParameters for the meaning of each. source: name of the fitted set.
 
-    engine: host and graph terms of the rollout engine.
+    engine: host and graph terms of the rollout engine. refit: weight transfers.
 
     step_error: standard deviation of a time as a share of it, of the fit and of the measured tables together;
     tables_error: the part of the tables.
@@ -74,8 +76,7 @@ class Overheads:
     dense_efficiency: float
     moe_efficiency: float
     moe_host_layer_s: float
-    refit_tensor_s: float
-    refit_fixed_s: float
+    refit: TransferTerms
     step_error: float
     speedup_error: float
     source: str
@@ -116,7 +117,6 @@ def overheads_of(
     """
     trainer, loop = scenario.trainer, scenario.loop
     framework = fitted.fsdp_efficiency if trainer.backend == "fsdp" else 1.0
-    colocated = scenario.cluster.colocated
     return Overheads(
         engine=rollout_host(scenario, fitted, engines),
         dense_efficiency=_stated(trainer.device_efficiency, fitted.dense_efficiency * framework),
@@ -124,8 +124,9 @@ def overheads_of(
             trainer.moe_device_efficiency, _stated(trainer.device_efficiency, fitted.moe_efficiency * framework)
         ),
         moe_host_layer_s=_stated(trainer.moe_host_layer_s, fitted.moe_host_layer_s),
-        refit_tensor_s=_stated(loop.refit_tensor_s, fitted.colocated_tensor_s if colocated else fitted.split_tensor_s),
-        refit_fixed_s=_stated(loop.refit_fixed_s, fitted.colocated_fixed_s if colocated else fitted.split_fixed_s),
+        refit=TransferTerms.of(
+            transfer_parameters_of(scenario), loop.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s
+        ),
         step_error=math.hypot(fitted.step_error, tables_error),
         speedup_error=fitted.speedup_error,
         source=fitted.name,

@@ -1,4 +1,4 @@
-"""Fitted parameters by name or path: ``calibration/parameters/NAME.yaml`` and ``calibration/engines/NAME.yaml``."""
+"""Fitted parameters by name or path: ``calibration/parameters/NAME.yaml``, ``engines/NAME.yaml``, ``transfers/NAME.yaml``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.messages import read_record
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.transfer_parameters import TransferParameters
 
 DEFAULT = "nemo_rl"
 """Fit to the published steps of NeMo-RL."""
 DEFAULT_ENGINES = "serving"
 """Fit to measured iterations of serving engines."""
+DEFAULT_TRANSFERS = "measured"
+"""Fit to measured weight transfers."""
 
 
 def load_parameters(name_or_path: str | None = None, base: Path | None = None) -> GlobalParameters:
@@ -27,6 +30,12 @@ def load_parameters(name_or_path: str | None = None, base: Path | None = None) -
 def load_engine_parameters(name_or_path: str | None = None, base: Path | None = None) -> EngineParameters:
     """Engine parameters, default the fit to measured iterations; arguments and errors as of :func:`load_parameters`."""
     return read_record(_found(name_or_path or DEFAULT_ENGINES, base, "engines", "engine parameters"), EngineParameters)
+
+
+def load_transfer_parameters(name_or_path: str | None = None, base: Path | None = None) -> TransferParameters:
+    """Transfer parameters, default the fit to measured ones; arguments and errors as of :func:`load_parameters`."""
+    found = _found(name_or_path or DEFAULT_TRANSFERS, base, "transfers", "transfer parameters")
+    return read_record(found, TransferParameters)
 
 
 def _found(name: str, base: Path | None, folder: str, what: str) -> Path:
@@ -43,3 +52,8 @@ def parameters_of(scenario: Scenario) -> GlobalParameters:
 def engine_parameters_of(scenario: Scenario) -> EngineParameters:
     """Engine parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
     return scenario.simulation.engine_parameters or load_engine_parameters()
+
+
+def transfer_parameters_of(scenario: Scenario) -> TransferParameters:
+    """Transfer parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
+    return scenario.simulation.transfer_parameters or load_transfer_parameters()
