@@ -190,24 +190,27 @@ class _Rates:
         return min(self.nvlink, ports * self.port)
 
 
-def gather_s(gathered_bytes: float, gpus: int, links: Links, nvlink: float, port: float) -> float:
-    """Seconds until each of ``gpus`` GPUs holds all bytes, of which each held an equal part; rates achieved, in bytes/s.
+def gather_s(gathered_bytes: float, gpus: int, links: Links, nvlink: float, port: float, ports: int) -> float:
+    """Seconds until each of ``gpus`` GPUs holds all bytes, of which each held an equal part.
 
-    A ring: over NVLink in a domain; between domains over the ports of all members of a domain.
+    A ring: over NVLink in a domain; between domains over at most ``ports`` ports of each. nvlink, port: achieved rates
+    in bytes/s.
     """
     if gpus <= 1:
         return 0.0
     inside = min(gpus, links.domain_gpus)
     local = gathered_bytes * (gpus - 1) / gpus / nvlink
     domains = math.ceil(gpus / inside)
-    return max(local, gathered_bytes * (domains - 1) / domains / (inside * port))
+    return max(local, gathered_bytes * (domains - 1) / domains / (min(inside, ports) * port))
 
 
 def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
     """Gathers, sends and copies of the method."""
     sender = job.sender
     whole = job.full_bytes * (MASTER_RATIO if sender.fsdp else 1.0)
-    gather = gather_s(whole, sender.copy_gpus, job.links, rates.nvlink, rates.port)
+    # FSDP gathers one tensor after the other, each too small for more than one port of a node.
+    ports = 1 if sender.fsdp else job.links.domain_gpus
+    gather = gather_s(whole, sender.copy_gpus, job.links, rates.nvlink, rates.port, ports)
     if sender.in_host_memory or not job.receiver.loads:
         gather = 0.0
     before = gather if sender.full_state else 0.0

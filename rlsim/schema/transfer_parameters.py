@@ -34,7 +34,10 @@ class TransferFit(Strict):
     command: str = Field(description="Command that makes this file anew.")
     rows: int = Field(ge=0, description="Measured transfers used, each once.")
     values: int = Field(ge=0, description="Numbers fitted, of all frameworks together and of each.")
-    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of the tables.")
+    determined: NonNegativeFloat = Field(
+        description="Of these, how many the rows determine: the trace of the hat matrix, the rest is the priors'."
+    )
+    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of each table.")
     median_error: NonNegativeFloat = Field(description="Median absolute error on the rows used.")
     p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
     held_out_median_error: NonNegativeFloat = Field(

@@ -67,6 +67,7 @@ ESTIMATED_EXPERT_SHARE = 0.95
 """Share of routed experts in the parameters of such a model: 0.95 to 0.97 in Qwen3 and DeepSeek-V3."""
 LAYER_WIDTH = 128
 """Hidden units per layer of a dense model that is not known: 110 to 130 from 7B to 72B, so that P = 12 layers width^2."""
+_SIZE_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b\b")
 _SPARSE_NAME = re.compile(r"-a\d+(\.\d+)?b\b|\bmoe\b", re.IGNORECASE)
 
 LINKS = {
@@ -93,13 +94,15 @@ def weights_of(cells: Mapping[str, str]) -> Weights:
 
 def _weights_without_card(cells: Mapping[str, str]) -> Weights:
     name = re.sub(r"-(instruct|base|chat|thinking|2507)\b", "", cells["model"].split("/")[-1].lower())
-    held = number(cells, "weight_gb", 2 * number(cells, "params_total_b", 0.0)) * GB
+    named = _SIZE_NAME.search(name)
+    parameters = number(cells, "params_total_b", float(named.group(1)) if named else 0.0) * GB
+    held = number(cells, "weight_gb", 2 * parameters / GB) * GB
     if held <= 0:
         raise SkippedRow(f"no model card for {cells['model'][:60]!r}, and weight_gb is not given")
     shape = SHAPES.get(name)
     estimated = shape is None
     if shape is None:
-        parameters = number(cells, "params_total_b", held / 2 / GB) * GB
+        parameters = parameters or held / 2
         if _SPARSE_NAME.search(name):
             shape = ESTIMATED_SPARSE[parameters > SPARSE_ABOVE]
         else:

@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
+from rlsim.costs.offload import HostCopies
 from rlsim.costs.refit_methods import Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
+from rlsim.costs.weight_transfer import OPTIMIZER_TENSORS
 from rlsim.hardware.parameters import load_transfer_parameters
 from rlsim.schema.transfer_parameters import OTHER, TransferParameters
 from rlsim.validation.halves import TableRecords, compare_each
@@ -38,6 +40,11 @@ FRAMEWORKS = (
 CHANGED_SHARE_DENSE, CHANGED_SHARE_SPARSE = 0.02, 0.00035
 """Values that a step changes: 1 to 3 % in dense models, 0.02 to 0.05 % in Qwen3-235B (verl delta_weight_sync.md)."""
 MASTER_BYTES_RATIO = 2.0
+"""Bytes of FP32 weights over those in BF16."""
+OPTIMIZER_BYTES = 8.0
+"""Optimizer state of a parameter in NeMo-RL's recipes (precision-aware)."""
+OPTIMIZER_TIMED = ("nemo_rl",)
+"""Frameworks whose refit timer holds the offload of the optimizer (NeMo-RL: offload_before_refit)."""
 _SIZES = re.compile(r"\b(tp|pp|cp|ep|dp)\s*(\d{1,4})\b", re.IGNORECASE)
 _SHARDS = re.compile(r"\bhsdp\s*\d+\s*x\s*(\d{1,4})\b", re.IGNORECASE)
 
@@ -62,7 +69,7 @@ def comparison(fitted: TransferParameters) -> Callable[[MeasuredRow, Mapping[str
                 f"faster than the links: {job.received_bytes / 1e9:.3g} GB to a GPU take {copy_at_once:.2g} s over NVLink"
             )
         terms = TransferTerms.of(fitted, framework_of(cells))
-        seconds = sum(part.seconds for part in transfer_parts(job, terms))
+        seconds = transfer_s(cells, job, terms)
         return row.predict(
             seconds,
             terms.error,
@@ -73,6 +80,34 @@ def comparison(fitted: TransferParameters) -> Callable[[MeasuredRow, Mapping[str
         )
 
     return predict
+
+
+def transfer_s(cells: Mapping[str, str], job: TransferJob, terms: TransferTerms) -> float:
+    """Seconds of what a row timed: the transfer, on shared GPUs with the offload around it unless it says otherwise."""
+    seconds = sum(part.seconds for part in transfer_parts(job, terms))
+    if job.method == "cuda_ipc" and cells.get("timed", "") != "transfer":
+        seconds += _around_s(cells, job, terms)
+    return seconds
+
+
+def _around_s(cells: Mapping[str, str], job: TransferJob, terms: TransferTerms) -> float:
+    """Policy weights to the host, engine weights from it and the calls around; NeMo-RL's timer holds the optimizer too.
+
+    The layout says what a GPU holds; precision-aware optimizers keep 8 bytes a parameter (NeMo-RL's recipes).
+    """
+    training, engine = _sizes(cells, "train"), _sizes(cells, "gen")
+    copies = HostCopies(terms.values, job.links, pinned=False)
+    dense = training.get("tp", 1) * training.get("pp", 1)
+    experts = training.get("ep", 1) * training.get("pp", 1)
+    held = job.full_bytes * ((1 - job.expert_share) / dense + job.expert_share / max(dense, experts))
+    tensors = job.stacked_tensors / training.get("pp", 1) + (job.tensors - job.stacked_tensors) / max(dense, experts)
+    if job.sender.fsdp:
+        held, tensors = job.full_bytes * MASTER_BYTES_RATIO / job.sender.gpus, job.stacked_tensors
+    seconds = copies.out_s(held, tensors) + terms.values.sleep_wake_s
+    if framework_of(cells) in OPTIMIZER_TIMED:
+        state = OPTIMIZER_BYTES / 2 * job.full_bytes / job.sender.gpus
+        seconds += copies.out_s(state, OPTIMIZER_TENSORS * tensors * held / job.sender.gpus / max(held, 1.0))
+    return seconds + HostCopies(terms.values, job.links, pinned=True).in_s(job.wire_bytes / engine.get("tp", 1), 0)
 
 
 def _described(name: str, cells: Mapping[str, str]) -> MeasuredRow:
@@ -126,10 +161,12 @@ def transfer_job(cells: Mapping[str, str]) -> tuple[TransferJob, Weights]:
     engine = _sizes(cells, "gen")
     train_gpus, gen_gpus = _pools(cells, method)
     replica = engine.get("tp", 8 if gen_gpus % 8 == 0 else gen_gpus) * engine.get("pp", 1)
+    dtype = cells.get("weight_dtype", "").lower()
+    narrowed, prequantised = " to " in dtype and "fp8" in dtype, "prequantised" in told
     job = TransferJob(
         method,
         weights.bytes,
-        weights.bytes,
+        weights.bytes / 2 if narrowed and prequantised else weights.bytes,
         weights.tensors,
         weights.stacked_tensors,
         _sender(cells, told, train_gpus, weights),
@@ -138,9 +175,8 @@ def transfer_job(cells: Mapping[str, str]) -> tuple[TransferJob, Weights]:
         weights.expert_share,
         CHANGED_SHARE_SPARSE if weights.expert_share else CHANGED_SHARE_DENSE,
         full_experts="full expert" in told or "shard_expert_weights=false" in told,
-        quantised="fp8" in cells.get("weight_dtype", "").split("to")[-1] and "to" in cells.get("weight_dtype", "")
-        and "prequantised" not in told,
-    )  # fmt: skip
+        quantised=narrowed and not prequantised,
+    )
     return job, weights
 
 
