@@ -40,13 +40,15 @@ class Links:
 class Sender:
     """The trainer's side of a transfer.
 
-    copy_gpus: GPUs over which one copy of the weights is sharded. full_state: the whole state is gathered before
+    copy_gpus: GPUs over which one copy of the weights is sharded. expert_parallel, pipeline_parallel: how. full_state: the whole state is gathered before
     anything is sent (FSDP1). onload_bytes: per GPU, that lie in host memory and come to the GPU for the transfer.
     in_host_memory: the weights lie in host memory already, split over the engine's GPUs.
     """
 
     gpus: int
     copy_gpus: int = 1
+    expert_parallel: int = 1
+    pipeline_parallel: int = 1
     fsdp: bool = False
     full_state: bool = False
     onload_bytes: float = 0.0
@@ -90,6 +92,13 @@ class TransferJob:
         """Whether NVLink joins all GPUs that take part."""
         senders = 0 if self.sender.in_host_memory or self.method == "cuda_ipc" else self.sender.gpus
         return senders + self.receiver.gpus <= self.links.domain_gpus
+
+    @property
+    def sent_tensors(self) -> float:
+        """Weight tensors of one training rank."""
+        sender = self.sender
+        experts = (self.tensors - self.stacked_tensors) / sender.expert_parallel
+        return (self.stacked_tensors + experts) / sender.pipeline_parallel
 
     @property
     def received_bytes(self) -> float:
@@ -145,6 +154,7 @@ def transfer_parts(job: TransferJob, terms: TransferTerms, stated_bytes_per_s: f
         *wire,
         Part("handling of weight tensors", job.tensors * tensor_s(job, terms), "host"),
         Part("quantisation of weight tensors", _quantised_s(job, terms), "host"),
+        Part("connections of shards", _connected_s(job, terms), "host"),
         Part("refit synchronisation", terms.fixed_s, "host"),
     ]
 
@@ -208,8 +218,9 @@ def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
     """Gathers, sends and copies of the method."""
     sender = job.sender
     whole = job.full_bytes * (MASTER_RATIO if sender.fsdp else 1.0)
-    # FSDP gathers one tensor after the other, each too small for more than one port of a node.
-    ports = 1 if sender.fsdp else job.links.domain_gpus
+    # FSDP gathers one tensor after the other, each too small for more than one port of a node; the groups of its expert
+    # ranks gather side by side.
+    ports = sender.expert_parallel if sender.fsdp else job.links.domain_gpus
     gather = gather_s(whole, sender.copy_gpus, job.links, rates.nvlink, rates.port, ports)
     if sender.in_host_memory or not job.receiver.loads:
         gather = 0.0
@@ -288,7 +299,7 @@ def tensor_s(job: TransferJob, terms: TransferTerms) -> float:
     per_method = {
         "cuda_ipc": export + load + v.ipc_tensor_s,
         "nccl_per_tensor": export + load + v.collective_tensor_s,
-        "nccl_reshard": v.shard_tensor_s * stacked,
+        "nccl_reshard": v.shard_tensor_s * job.sent_tensors / job.tensors,
         "rdma": v.rdma_tensor_s + sharded_load,
         "delta_sharded": v.delta_tensor_s + (gathered if sender.full_state else 0.0),
     }
@@ -297,3 +308,10 @@ def tensor_s(job: TransferJob, terms: TransferTerms) -> float:
 
 def _quantised_s(job: TransferJob, terms: TransferTerms) -> float:
     return job.tensors * terms.values.quantise_tensor_s * terms.host(job.links) if job.quantised else 0.0
+
+
+def _connected_s(job: TransferJob, terms: TransferTerms) -> float:
+    """Resharding: an engine GPU receives from every rank that holds a part of the copy."""
+    if job.method != "nccl_reshard":
+        return 0.0
+    return job.sender.copy_gpus * terms.values.shard_peer_s * terms.host(job.links)

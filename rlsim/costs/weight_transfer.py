@@ -76,6 +76,8 @@ def job_of(scenario: Scenario) -> TransferJob:
         Sender(
             cluster.training,
             cluster.training if fsdp else min(cluster.training, copy),
+            trainer.expert_parallel,
+            trainer.pipeline_parallel,
             fsdp,
             loop.refit_full_state,
             master if loop.refit_onload and not cluster.colocated else 0.0,

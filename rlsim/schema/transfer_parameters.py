@@ -67,7 +67,10 @@ class TransferValues(Strict):
     fsdp_node_s: NonNegativeFloat = Field(description="The same for every further node that its shards lie on.")
     rdma_tensor_s: NonNegativeFloat = Field(description="Trainer's host time to register and describe one tensor.")
     shard_tensor_s: NonNegativeFloat = Field(
-        description="Time per resharded tensor, all experts of a layer as one: plan and launch of its sends."
+        description="Time per tensor of a training rank that is resharded: plan and launch of its sends, x86."
+    )
+    shard_peer_s: NonNegativeFloat = Field(
+        description="Time per training rank that an engine GPU receives a reshard from: connection and barrier, x86."
     )
     quantise_tensor_s: NonNegativeFloat = Field(description="Time to quantise one tensor on arrival, x86.")
     delta_tensor_s: NonNegativeFloat = Field(description="Time to compare and apply one tensor of a delta, x86.")

@@ -37,6 +37,8 @@ FRAMEWORKS = (
     ("skyrl", "skyrl"),
 )
 """Framework of the fitted parameters by words of a table's, first match first."""
+LAYOUT_COLUMNS = ("train_parallelism", "train_layout", "framework", "backend")
+"""Columns that may name the trainer's backend."""
 CHANGED_SHARE_DENSE, CHANGED_SHARE_SPARSE = 0.02, 0.00035
 """Values that a step changes: 1 to 3 % in dense models, 0.02 to 0.05 % in Qwen3-235B (verl delta_weight_sync.md)."""
 MASTER_BYTES_RATIO = 2.0
@@ -124,7 +126,14 @@ def _described(name: str, cells: Mapping[str, str]) -> MeasuredRow:
 def framework_of(cells: Mapping[str, str]) -> str:
     """The row's framework as the fitted parameters call it; other for one that they do not know."""
     given = cells.get("framework", "").lower()
+    if "verl" in given and _names_megatron(cells):
+        return "verl_megatron"
     return next((name for word, name in FRAMEWORKS if word in given), OTHER)
+
+
+def _names_megatron(cells: Mapping[str, str]) -> bool:
+    told = " ".join(cells.get(name, "") for name in LAYOUT_COLUMNS).lower()
+    return "megatron" in told or "mbridge" in told
 
 
 def method_of(cells: Mapping[str, str]) -> Method:
@@ -204,10 +213,8 @@ def _layout_gpus(sizes: Mapping[str, int]) -> int:
 
 def _sender(cells: Mapping[str, str], told: str, gpus: int, weights: Weights) -> Sender:
     """The trainer's side. verl trains with FSDP where a row does not name Megatron."""
-    layout = " ".join(cells.get(name, "") for name in ("train_parallelism", "train_layout", "framework", "backend"))
-    words, sizes = layout.lower(), _sizes(cells, "train")
-    megatron = "megatron" in words or "mbridge" in words
-    fsdp = not megatron and ("fsdp" in words or framework_of(cells).startswith("verl"))
+    words, sizes = " ".join(cells.get(name, "") for name in LAYOUT_COLUMNS).lower(), _sizes(cells, "train")
+    fsdp = not _names_megatron(cells) and ("fsdp" in words or framework_of(cells).startswith("verl"))
     shards = _SHARDS.search(words)
     dense = sizes.get("tp", 1) * sizes.get("pp", 1)
     copy = max(dense, sizes.get("ep", 1) * sizes.get("pp", 1))
@@ -217,6 +224,8 @@ def _sender(cells: Mapping[str, str], told: str, gpus: int, weights: Weights) ->
     return Sender(
         gpus,
         min(gpus, copy),
+        sizes.get("ep", 1),
+        sizes.get("pp", 1),
         fsdp,
         full_state="fsdp1" in words,
         onload_bytes=MASTER_BYTES_RATIO * weights.bytes / gpus if offloaded else 0.0,
