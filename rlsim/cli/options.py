@@ -180,6 +180,14 @@ IterationTableOption = Annotated[
         "--from-iterations", metavar="TABLE.csv", help="Fit host and graph terms of engines to measured iterations."
     ),
 ]
+TransferTableOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--from-transfers",
+        metavar="TABLE.csv",
+        help="Fit weight transfers by framework to measured ones; once for each table.",
+    ),
+]
 CalibrationOption = Annotated[
     Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps...) to write.")
 ]

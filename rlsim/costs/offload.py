@@ -2,7 +2,8 @@
 
 A copy out to new pageable memory waits for the host to fault its pages in, tensor by tensor (NVIDIA-NeMo/RL issue 3976:
 4.94 GB in 510 copies took 2.75 s, the same host 16 GB/s for one large pageable copy and 55 GB/s pinned); one to or from
-pinned memory runs at the rate of the link (Megatron-LM pull request 6491: 170 to 182 GB/s with all GPUs of a GB300 node).
+pinned memory runs at the rate of the link (Megatron-LM pull request 6491: 170 to 182 GB/s with all GPUs of a GB300
+node).
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ class Links:
 class Sender:
     """The trainer's side of a transfer.
 
-    copy_gpus: GPUs over which one copy of the weights is sharded. expert_parallel, pipeline_parallel: how. full_state: the whole state is gathered before
-    anything is sent (FSDP1). onload_bytes: per GPU, that lie in host memory and come to the GPU for the transfer.
-    in_host_memory: the weights lie in host memory already, split over the engine's GPUs.
+    copy_gpus: GPUs over which one copy of the weights is sharded; expert_parallel, pipeline_parallel: how. full_state:
+    the whole state is gathered before anything is sent (FSDP1). onload_bytes: per GPU, that lie in host memory and come
+    to the GPU for the transfer. in_host_memory: the weights lie in host memory already, split over the engine's GPUs.
     """
 
     gpus: int

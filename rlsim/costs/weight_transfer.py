@@ -1,8 +1,8 @@
 """Moving weights: what a step's transfer and the offload around it take, for one scenario.
 
 The transfer itself is :mod:`rlsim.costs.refit_methods`, copies between GPU and host :mod:`rlsim.costs.offload`. Order
-and content of a colocated refit are those of NeMo-RL v0.7: offload the optimizer, wake the engine, hand the weights over,
-offload them; onload both for the next log-prob and training passes.
+and content of a colocated refit are those of NeMo-RL v0.7: offload the optimizer, wake the engine, hand the weights
+over, offload them; onload both for the next log-prob and training passes.
 """
 
 from __future__ import annotations

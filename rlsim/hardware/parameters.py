@@ -1,4 +1,4 @@
-"""Fitted parameters by name or path: ``calibration/parameters/NAME.yaml``, ``engines/NAME.yaml``, ``transfers/NAME.yaml``."""
+"""Fitted parameters by name or path: NAME.yaml in ``parameters``, ``engines`` or ``transfers`` of ``calibration/``."""
 
 from __future__ import annotations
 

@@ -133,7 +133,10 @@ class Loop(Strict):
         default=None, ge=0, le=10, description="Host time per weight tensor of a refit; default: fitted."
     )
     refit_fixed_s: float | None = Field(
-        default=None, ge=0, le=10_000, description="Fixed time of a refit (pause, handshakes, barriers); default: fitted."
+        default=None,
+        ge=0,
+        le=10_000,
+        description="Fixed time of a refit (pause, handshakes, barriers); default: fitted.",
     )
     refit_bandwidth_bytes_per_s: float | None = Field(
         default=None,

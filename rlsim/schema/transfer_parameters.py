@@ -17,8 +17,8 @@ class TransferFamily(Strict):
 
     framework: str = Field(min_length=1, max_length=60, description="Framework.")
     rails: Literal["node", "one"] = Field(
-        description="GPUs of the sending node in the group that a broadcast runs in: all of them, each with its network "
-        "port (node), or the sender alone (one)."
+        description="GPUs of the sending node in the group that a broadcast runs in: all of them, each with its "
+        "network port (node), or the sender alone (one)."
     )
     source: str = Field(min_length=1, description="Where the rails and the measured rows come from.")
     rows: int = Field(ge=0, description="Measured transfers behind the values.")

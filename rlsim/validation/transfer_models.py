@@ -33,18 +33,19 @@ class Weights:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Layers and experts of a published config.json; dense: layers without experts."""
+    """Layers and experts of a published config.json; dense: layers without experts; matrices: of one expert."""
 
     layers: int
     experts: int = 0
     shared: int = 0
     dense: int = 0
+    matrices: int = TENSORS_PER_EXPERT
 
     def tensors(self, experts: int) -> float:
         """Weight tensors with ``experts`` routed experts in each layer that has any."""
         if not self.experts:
             return self.layers * (TENSORS_PER_ATTENTION + TENSORS_PER_FFN) + 3
-        sparse = TENSORS_PER_ATTENTION + 1 + TENSORS_PER_EXPERT * (experts + self.shared)
+        sparse = TENSORS_PER_ATTENTION + 1 + self.matrices * (experts + self.shared)
         return self.dense * (TENSORS_PER_ATTENTION + TENSORS_PER_FFN) + (self.layers - self.dense) * sparse + 3
 
 
@@ -55,10 +56,11 @@ SHAPES = {
     "qwen3-4b": _Shape(36),
     "qwen3.5-9b": _Shape(32),
     "qwen3.5-397b-a17b": _Shape(60, 512, 1),
-    "nemotron nano v3 30b-a3b": _Shape(52, 128, 1, 29),
-    "nemotron nano 3": _Shape(52, 128, 1, 29),
+    "nemotron nano v3 30b-a3b": _Shape(52, 128, 1, 29, 2),
+    "nemotron nano 3": _Shape(52, 128, 1, 29, 2),
 }
-"""Shapes by the configurations that their publishers give. Nemotron Nano: 23 of 52 layers have experts, of two matrices."""
+"""Shapes by the configurations that their publishers give. Nemotron Nano: 23 of 52 layers have experts, of two matrices
+each."""
 ESTIMATED_SPARSE = (_Shape(48, 128), _Shape(61, 256, 1, 3))
 """Shape taken for a mixture of experts that is not known, below and above 200e9 parameters: those of Qwen3-30B-A3B and
 DeepSeek-V3."""
@@ -66,17 +68,18 @@ SPARSE_ABOVE = 200e9
 ESTIMATED_EXPERT_SHARE = 0.95
 """Share of routed experts in the parameters of such a model: 0.95 to 0.97 in Qwen3 and DeepSeek-V3."""
 LAYER_WIDTH = 128
-"""Hidden units per layer of a dense model that is not known: 110 to 130 from 7B to 72B, so that P = 12 layers width^2."""
+"""Hidden units per layer of a dense model that is not known: 80 to 130 from 7B to 72B; parameters are 12 x layers x
+hidden units squared."""
 _SIZE_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b\b")
 _SPARSE_NAME = re.compile(r"-a\d+(\.\d+)?b\b|\bmoe\b", re.IGNORECASE)
 
 LINKS = {
-    "h800": ("h100_sxm", {"nvlink_bytes_per_s": 200e9}),
-    "h20": ("h100_sxm", {}),
-    "a800": ("a100_sxm", {"nvlink_bytes_per_s": 200e9}),
+    "h800": ("h100_sxm", 200e9),
+    "h20": ("h100_sxm", 450e9),
+    "a800": ("a100_sxm", 200e9),
 }
-"""Links of GPUs without a profile as those of another with what differs: H800 has half of the NVLink of H100 and eight
-400 Gb/s ports a node (arXiv 2505.09343, section 4), H20 all of it (900 GB/s in both directions), A800 400 of 600 GB/s."""
+"""GPUs without a profile: another whose other links they have, and their own NVLink rate in bytes/s and direction. H800:
+400 GB/s in both directions and eight 400 Gb/s ports a node (arXiv 2505.09343, section 4); H20: 900 GB/s; A800: 400."""
 
 
 def weights_of(cells: Mapping[str, str]) -> Weights:
@@ -112,8 +115,8 @@ def _weights_without_card(cells: Mapping[str, str]) -> Weights:
 
 
 def links_of_row(gpu: str) -> Links:
-    """Links of a GPU as a table calls it: of its profile, else of :data:`LINKS`; SkippedRow for one that has neither."""
+    """Links of a GPU as a table calls it: of its profile, else of :data:`LINKS`; SkippedRow where it has neither."""
     name = gpu.split("/")[0].strip() or ASSUMED_GPU
-    base, changed = LINKS.get(name.lower().split(" ")[0], ("", {}))
-    profile = load_profile(base or device_profile_name(name))
-    return replace(links_of(profile), **changed)
+    base, nvlink = LINKS.get(name.lower().split(" ")[0], ("", 0.0))
+    links = links_of(load_profile(base or device_profile_name(name)))
+    return replace(links, nvlink_bytes_per_s=nvlink) if nvlink else links

@@ -29,6 +29,8 @@ METHODS: tuple[tuple[tuple[str, ...], Method], ...] = (
     (("broadcast", "nccl", "collective"), "nccl_broadcast"),
 )
 """Method of a transfer by words of its row, first match first."""
+FULL_EXPERTS = ("full expert", "all experts", "shard_expert_weights=false")
+"""Words of a transfer that hands every GPU all experts."""
 FRAMEWORKS = (
     ("nemo", "nemo_rl"),
     ("checkpoint-engine", "checkpoint_engine"),
@@ -68,7 +70,7 @@ def comparison(fitted: TransferParameters) -> Callable[[MeasuredRow, Mapping[str
         copy_at_once = job.received_bytes / job.links.nvlink_bytes_per_s
         if row.measured < copy_at_once:
             raise SkippedRow(
-                f"faster than the links: {job.received_bytes / 1e9:.3g} GB to a GPU take {copy_at_once:.2g} s over NVLink"
+                f"faster than the links: {job.received_bytes / 1e9:.3g} GB to a GPU take {copy_at_once:.2g} s of NVLink"
             )
         terms = TransferTerms.of(fitted, framework_of(cells))
         seconds = transfer_s(cells, job, terms)
@@ -183,7 +185,7 @@ def transfer_job(cells: Mapping[str, str]) -> tuple[TransferJob, Weights]:
         links,
         weights.expert_share,
         CHANGED_SHARE_SPARSE if weights.expert_share else CHANGED_SHARE_DENSE,
-        full_experts="full expert" in told or "shard_expert_weights=false" in told,
+        full_experts=any(words in told for words in FULL_EXPERTS),
         quantised=narrowed and not prequantised,
     )
     return job, weights
