@@ -78,8 +78,8 @@ LINKS = {
     "h20": ("h100_sxm", 450e9),
     "a800": ("a100_sxm", 200e9),
 }
-"""GPUs without a profile: another whose other links they have, and their own NVLink rate in bytes/s and direction. H800:
-400 GB/s in both directions and eight 400 Gb/s ports a node (arXiv 2505.09343, section 4); H20: 900 GB/s; A800: 400."""
+"""GPUs without a profile: another whose further links they have, and their own NVLink rate in bytes/s and direction.
+H800: 400 GB/s in both directions and eight 400 Gb/s ports a node (arXiv 2505.09343, section 4); H20: 900; A800: 400."""
 
 
 def weights_of(cells: Mapping[str, str]) -> Weights:
