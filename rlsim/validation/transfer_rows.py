@@ -239,4 +239,4 @@ def same_measurement(cells: Mapping[str, str]) -> tuple[object, ...]:
     """What two rows of one measurement have in common, whatever table they stand in."""
     seconds = measured_value(cells, MEASURED) or 0.0
     model = cells.get("model", "").lower().split("/")[-1]
-    return framework_of(cells), method_of(cells), model, cells.get("train_gpus", ""), f"{math.log(seconds or 1):.2f}"
+    return framework_of(cells), method_of(cells), model, cells.get("timed", ""), f"{math.log(seconds or 1):.2f}"
