@@ -171,7 +171,7 @@ MergeOption = Annotated[
 StepTableOption = Annotated[
     Path | None,
     typer.Option(
-        "--from-steps", metavar="TABLE.csv", help="Fit host, training and refit parameters to measured steps."
+        "--from-steps", metavar="TABLE.csv", help="Fit host and training parameters to measured steps."
     ),
 ]
 IterationTableOption = Annotated[

@@ -28,13 +28,17 @@ class HostCopies:
 
     def out_s(self, copied_bytes: float, copies: float) -> float:
         """GPU to host, in ``copies`` tensors."""
-        values = self.values
-        pageable = values.pageable_out_grace_bytes_per_s if self.links.grace else values.pageable_out_bytes_per_s
-        return self._seconds(copied_bytes, copies, pageable)
+        return self._seconds(copied_bytes, copies, self._pageable_out)
 
     def in_s(self, copied_bytes: float, copies: float) -> float:
         """Host to GPU, in ``copies`` tensors."""
-        return self._seconds(copied_bytes, copies, self.values.pageable_in_bytes_per_s)
+        # Its pages are there already: never slower than the copy out, which must fault them in.
+        return self._seconds(copied_bytes, copies, max(self.values.pageable_in_bytes_per_s, self._pageable_out))
+
+    @property
+    def _pageable_out(self) -> float:
+        values = self.values
+        return values.pageable_out_grace_bytes_per_s if self.links.grace else values.pageable_out_bytes_per_s
 
     def _seconds(self, copied_bytes: float, copies: float, pageable: float) -> float:
         if self.pinned:

@@ -100,7 +100,7 @@ def unknown_key(dotted: str, model: type[BaseModel]) -> str:
 
 
 def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
-    """The valid dotted key of ``model`` closest to ``dotted``: a neighbour, one that goes on longer, then that elsewhere.
+    """The valid dotted key of ``model`` closest to ``dotted``: a neighbour, a longer one, then that elsewhere.
 
     ``dotted`` itself, valid in another branch of a union, is never the answer.
     """
