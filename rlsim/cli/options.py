@@ -170,9 +170,7 @@ MergeOption = Annotated[
 ]
 StepTableOption = Annotated[
     Path | None,
-    typer.Option(
-        "--from-steps", metavar="TABLE.csv", help="Fit host and training parameters to measured steps."
-    ),
+    typer.Option("--from-steps", metavar="TABLE.csv", help="Fit host and training parameters to measured steps."),
 ]
 IterationTableOption = Annotated[
     Path | None,

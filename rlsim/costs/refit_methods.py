@@ -166,8 +166,15 @@ class _Rates:
     job: TransferJob
     terms: TransferTerms
 
-    def _share(self, share: float) -> float:
-        return min(1.0, share * self.terms.family.link_factor)
+    def _share(self, share: float, factor: float = 1.0) -> float:
+        return min(1.0, share * self.terms.family.link_factor * factor)
+
+    @property
+    def gathering(self) -> tuple[float, float]:
+        """NVLink and one network port in a gather."""
+        links, values, factor = self.job.links, self.terms.values, self.terms.family.gather_factor
+        nvlink = links.nvlink_bytes_per_s * self._share(values.nvlink_share, factor)
+        return nvlink, links.network_bytes_per_s * self._share(values.network_share, factor)
 
     @property
     def nvlink(self) -> float:
@@ -221,7 +228,7 @@ def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
     # FSDP gathers one tensor after the other, each too small for more than one port of a node; the groups of its expert
     # ranks gather side by side.
     ports = sender.expert_parallel if sender.fsdp else job.links.domain_gpus
-    gather = gather_s(whole, sender.copy_gpus, job.links, rates.nvlink, rates.port, ports)
+    gather = gather_s(whole, sender.copy_gpus, job.links, *rates.gathering, ports)
     if sender.in_host_memory or not job.receiver.loads:
         gather = 0.0
     before = gather if sender.full_state else 0.0

@@ -23,6 +23,9 @@ class TransferFamily(Strict):
     source: str = Field(min_length=1, description="Where the rails and the measured rows come from.")
     rows: int = Field(ge=0, description="Measured transfers behind the values.")
     link_factor: PositiveFloat = Field(description="Achieved share of the links relative to all frameworks.")
+    gather_factor: PositiveFloat = Field(
+        description="Share of the links that gathers of sharded tensors reach, relative to that of sends."
+    )
     host_factor: PositiveFloat = Field(description="Host time per weight tensor relative to all frameworks.")
     fixed_s: NonNegativeFloat = Field(description="Fixed time of a transfer: pause, handshakes, barriers.")
     median_error: NonNegativeFloat = Field(description="Median absolute error on its rows, as a share.")
@@ -132,6 +135,7 @@ class TransferParameters(Strict):
             source="no measurement",
             rows=0,
             link_factor=1.0,
+            gather_factor=1.0,
             host_factor=1.0,
             fixed_s=self.values.fixed_s,
             median_error=self.fit.held_out_median_error,

@@ -38,7 +38,7 @@ from rlsim.validation.validate import table_digest
 START = "start"
 SPREAD = 0.8
 """Standard deviation of the logarithm of a value around the start: somewhat more than a factor of two either way."""
-FAMILY_SPREAD = {"link_factor": 0.7, "host_factor": 0.5, "fixed_s": 0.7}
+FAMILY_SPREAD = {"link_factor": 0.7, "gather_factor": 0.7, "host_factor": 0.5, "fixed_s": 0.7}
 """The same of a framework around the values over all of them; fixed_s around the fixed time over all."""
 PRIOR_WEIGHT = 0.15
 """Error of a row (share of its time) against which a prior of one deviation counts as much as one row."""
@@ -103,8 +103,15 @@ class _Problem:
         values = self.start.values.model_copy(update=numbers)
         deviations = np.exp(x[len(self.names) :]).reshape(len(self.families), -1).tolist()
         families = tuple(
-            family.model_copy(update={"link_factor": link, "host_factor": host, "fixed_s": fixed * values.fixed_s})
-            for family, (link, host, fixed) in zip(self.start.families, deviations, strict=True)
+            family.model_copy(
+                update={
+                    "link_factor": link,
+                    "gather_factor": gather,
+                    "host_factor": host,
+                    "fixed_s": fixed * values.fixed_s,
+                }
+            )
+            for family, (link, gather, host, fixed) in zip(self.start.families, deviations, strict=True)
         )
         return self.start.model_copy(update={"values": values, "families": families})
 
