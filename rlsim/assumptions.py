@@ -37,8 +37,8 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         f"{found.engine.sequence_s * 1e6:.3g} us per sequence (engine.host_iteration_s, "
         f"engine.host_sequence_s; {_host_source(scenario)}).",
         f"Weights travel by {job.method} as {found.refit.family.framework} does it, "
-        f"{tensor_s(job, found.refit) * 1e3:.2g} ms of the host per weight tensor "
-        f"({_refit_source(scenario, found.refit)}; loop.refit_method, loop.refit_framework).",
+        f"{tensor_s(job, found.refit) * 1e3:.2g} ms per weight tensor ({_refit_source(scenario, found.refit)}; "
+        "loop.refit_method).",
         f"Largest captured CUDA graph: {run.prices.engine.captured_tokens} tokens; larger iterations launch every "
         "kernel from the host, which no measurement of an engine backs (engine.max_captured_tokens).",
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
@@ -72,7 +72,7 @@ def _refit_source(scenario: Scenario, terms: TransferTerms) -> str:
     """Where the host time per tensor comes from: the scenario, or the framework's measured transfers."""
     if scenario.loop.refit_tensor_s is not None:
         return "stated"
-    return f"fitted: {terms.source}, {terms.family.rows} transfers of it"
+    return f"fitted: {terms.source}"
 
 
 def _host_source(scenario: Scenario) -> str:
