@@ -95,6 +95,7 @@ class Overheads:
     """Host and framework costs; see GlobalParameters for the meaning of each. source: name of the fitted set.
 
     engine: host and graph terms of the rollout engine. refit: weight transfers.
+    handover_tensor_s: see GlobalParameters.colocated_tensor_s.
 
     step_error: standard deviation of a time as a share of it, of the fit and of the measured tables together;
     tables_error: the part of the tables.
@@ -103,6 +104,7 @@ class Overheads:
     engine: HostOverheads
     training: TrainingOverheads
     refit: TransferTerms
+    handover_tensor_s: float
     step_error: float
     speedup_error: float
     source: str
@@ -139,11 +141,18 @@ def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) 
         engine=rollout_host(scenario, steps, fitted.engines),
         training=training_overheads(scenario, fitted),
         refit=TransferTerms.of(fitted.transfers, loop.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s),
+        handover_tensor_s=_handover_tensor_s(scenario, steps),
         step_error=math.hypot(steps.step_error, tables_error),
         speedup_error=steps.speedup_error,
         source=steps.name,
         tables_error=tables_error,
     )
+
+
+def _handover_tensor_s(scenario: Scenario, steps: GlobalParameters) -> float:
+    """What the releases with measured steps add; nothing where the user states the time of a tensor."""
+    mine = scenario.cluster.colocated and scenario.loop.refit_method in ("auto", "cuda_ipc")
+    return steps.colocated_tensor_s if mine and scenario.loop.refit_tensor_s is None else 0.0
 
 
 def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
@@ -161,7 +170,6 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
     for_all, of_experts = trainer.device_efficiency, trainer.moe_device_efficiency
     of_experts = for_all if of_experts is None else of_experts
     graphs = terms.graph_host_share if features.cuda_graphs else 1.0
-    factor = terms.host_factor(scenario.hardware.host_cpu)
     return TrainingOverheads(
         dense_speed=speeds[0] if for_all is None else for_all / efficiency,
         moe_speed=speeds[1] if of_experts is None else of_experts / efficiency,
@@ -173,14 +181,14 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
         logits_passes=terms.logits_passes,
         overlap_cost=terms.overlap_cost,
         context_attention=terms.context_attention,
-        moe_host_layer_s=_stated(trainer.moe_host_layer_s, host_s * graphs * factor),
+        moe_host_layer_s=_stated(trainer.moe_host_layer_s, host_s * graphs),
         step_fixed_s=terms.step_fixed_s,
         features=features,
     )
 
 
 def _stack_terms(scenario: Scenario, fitted: Fitted) -> tuple[tuple[float, float], float, float]:
-    """Speeds of dense and of expert layers, host seconds of an expert layer on x86, and speed of expert products."""
+    """Speeds of dense and of expert layers, host seconds of an expert layer, and speed of expert products."""
     stack, terms, steps = scenario.training_stack, fitted.training, fitted.steps
     framework = None if stack is None else terms.framework(stack.framework)
     if stack is None or framework is None:
@@ -188,6 +196,7 @@ def _stack_terms(scenario: Scenario, fitted: Fitted) -> tuple[tuple[float, float
         return (steps.dense_efficiency * sharded, steps.moe_efficiency * sharded), steps.moe_host_layer_s, 1.0
     release = framework.release(stack.release)
     host_s = terms.moe_host_layer_s * framework.host_factor * (1.0 if release is None else release.host_factor)
+    host_s *= terms.host_factor(scenario.hardware.host_cpu)
     speed = framework.speed * (framework.blackwell_speed if _blackwell(scenario) else 1.0)
     return (speed, speed), host_s, 1.0 if release is None else release.grouped_speed
 

@@ -116,8 +116,9 @@ class WeightTransfer:
 
         A stated loop.refit_bandwidth_bytes_per_s replaces what the links allow.
         """
-        stated = self.scenario.loop.refit_bandwidth_bytes_per_s
-        return PhaseCost.of(transfer_parts(job_of(self.scenario), self.overheads.refit, stated))
+        stated, job = self.scenario.loop.refit_bandwidth_bytes_per_s, job_of(self.scenario)
+        added = Part("hand-over of older releases", job.tensors * self.overheads.handover_tensor_s, "host")
+        return PhaseCost.of((*transfer_parts(job, self.overheads.refit, stated), added))
 
     def prepare(self) -> PhaseCost:
         """Everything around generation on shared GPUs: offload, hand-over, onload; else the transfer."""

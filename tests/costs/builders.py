@@ -102,6 +102,7 @@ PLAIN = Overheads(
     engine=HostOverheads(iteration_s=0.0015, sequence_s=1.5e-5),
     training=PLAIN_TRAINING,
     refit=TransferTerms.of(load_transfer_parameters("start"), "nemo_rl", tensor_s=2e-4, fixed_s=0.5),
+    handover_tensor_s=0.0,
     step_error=0.0,
     speedup_error=0.0,
     source="tests",

@@ -51,6 +51,7 @@ def content(**changes: Any) -> dict[str, Any]:
         "moe_efficiency": 0.4,
         "fsdp_efficiency": 0.8,
         "moe_host_layer_s": 5e-3,
+        "colocated_tensor_s": 1e-4,
         "step_error": 0.1,
         "speedup_error": 0.05,
         **changes,
