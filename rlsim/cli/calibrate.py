@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,25 +26,28 @@ def calibrate(
     merge_over: o.MergeOption = None,
     steps: o.StepTableOption = None,
     iterations: o.IterationTableOption = None,
+    training: o.TrainingTableOption = None,
     transfers: o.TransferTableOption = None,
     name: o.ResultNameOption = None,
     out: o.CalibrationOption = None,
 ) -> None:
     """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations,
-    --from-transfers.
+    --from-training, --from-transfers.
 
     --device measures this machine (operators, host, engine steps) and checks the cost model against engine steps
     that no table holds; --cases writes what another machine is to measure. --from aiconfigurator imports measured
     tables (extra 'aic'). --from-steps fits the few global parameters that no operator table holds to RL steps that
     you measured; name the result in simulation.parameters. --from-iterations fits host and graph terms of engines to
-    measured iterations; name the result in simulation.engine_parameters. --from-transfers (once for each table) fits
-    weight transfers by framework; name the result in simulation.transfer_parameters.
+    measured iterations; name the result in simulation.engine_parameters. --from-training fits the terms
+    of training steps by framework and release; name the result in simulation.training_parameters. --from-transfers
+    (once for each table) fits weight transfers by framework; name the result in simulation.transfer_parameters.
     """
     ways = [origin is not None, device is not None or cases is not None, measurements is not None]
-    if sum([*ways, steps is not None, iterations is not None, bool(transfers)]) != 1:
+    ways += [steps is not None, iterations is not None, training is not None, bool(transfers)]
+    if sum(ways) != 1:
         raise InputError(
             "calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations, "
-            "--from-transfers"
+            "--from-training, --from-transfers"
         )
     if cases is not None:
         print_answer(_write_cases(device or "cuda", quick, cases))
@@ -56,6 +61,8 @@ def calibrate(
         print_answer(_fit_steps(steps, name, out))
     elif iterations is not None:
         print_answer(_fit_iterations(iterations, name, out))
+    elif training is not None:
+        print_answer(_fit_training(training, name, out))
     elif transfers:
         print_answer(_fit_transfers(transfers, name, out))
 
@@ -94,46 +101,47 @@ def _fit_measurements(measurements: Path, name: str | None, merge_over: str | No
 
 
 def _fit_steps(table: Path, name: str | None, out: Path | None) -> str:
-    import sys
-
     from rlsim.validation.fit_steps import fit_steps, to_yaml
 
-    tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
-    found = fit_steps(table, name=name, tell=tell)
-    if out is None:
-        return f"{found.text(terminal_style())}\n\n{to_yaml(found.parameters)}"
-    with staged_folder(out.parent) as folder:
-        (folder / out.name).write_text(to_yaml(found.parameters), encoding="utf-8")
-    return f"{found.text(terminal_style())}\n\nwritten: {out}; use it with --set simulation.parameters={out}"
+    found = fit_steps(table, name=name, tell=_teller())
+    return _written(found.text(terminal_style()), to_yaml(found.parameters), "parameters", out)
 
 
 def _fit_iterations(table: Path, name: str | None, out: Path | None) -> str:
-    import sys
-
     from rlsim.validation.fit_iterations import fit_iterations
     from rlsim.validation.measured_text import render_measured
 
-    tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
-    found = fit_iterations(table, name=name, tell=tell)
-    told = render_measured(found.table, terminal_style())
-    if out is None:
-        return f"{told}\n\n{found.to_yaml()}"
-    with staged_folder(out.parent) as folder:
-        (folder / out.name).write_text(found.to_yaml(), encoding="utf-8")
-    return f"{told}\n\nwritten: {out}; use it with --set simulation.engine_parameters={out}"
+    found = fit_iterations(table, name=name, tell=_teller())
+    return _written(render_measured(found.table, terminal_style()), found.to_yaml(), "engine_parameters", out)
+
+
+def _fit_training(table: Path, name: str | None, out: Path | None) -> str:
+    from rlsim.validation.fit_training import fit_training
+    from rlsim.validation.measured_text import render_measured
+
+    found = fit_training(table, name=name, tell=_teller())
+    told = f"{render_measured(found.table, terminal_style())}\n\n{found.held_out_text()}"
+    return _written(told, found.to_yaml(), "training_parameters", out)
 
 
 def _fit_transfers(tables: list[Path], name: str | None, out: Path | None) -> str:
-    import sys
-
     from rlsim.validation.fit_transfers import fit_transfers
     from rlsim.validation.measured_text import render_measured
 
-    tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
-    found = fit_transfers(tables, name=name, tell=tell)
+    found = fit_transfers(tables, name=name, tell=_teller())
     told = "\n\n".join([*(render_measured(table, terminal_style()) for table in found.tables), found.held_out_text()])
+    return _written(told, found.to_yaml(), "transfer_parameters", out)
+
+
+def _teller() -> Callable[[str], object]:
+    """Says how far a fit is, on terminals."""
+    return (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
+
+
+def _written(told: str, fitted: str, key: str, out: Path | None) -> str:
+    """What a fit says, with its set below or written to ``out``."""
     if out is None:
-        return f"{told}\n\n{found.to_yaml()}"
+        return f"{told}\n\n{fitted}"
     with staged_folder(out.parent) as folder:
-        (folder / out.name).write_text(found.to_yaml(), encoding="utf-8")
-    return f"{told}\n\nwritten: {out}; use it with --set simulation.transfer_parameters={out}"
+        (folder / out.name).write_text(fitted, encoding="utf-8")
+    return f"{told}\n\nwritten: {out}; use it with --set simulation.{key}={out}"

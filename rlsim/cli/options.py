@@ -178,6 +178,12 @@ IterationTableOption = Annotated[
         "--from-iterations", metavar="TABLE.csv", help="Fit host and graph terms of engines to measured iterations."
     ),
 ]
+TrainingTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-training", metavar="TABLE.csv", help="Fit terms of training steps by framework to measured ones."
+    ),
+]
 TransferTableOption = Annotated[
     list[Path] | None,
     typer.Option(

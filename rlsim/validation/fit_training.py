@@ -18,6 +18,7 @@ from scipy.optimize import least_squares
 from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError, RlsimError
 from rlsim.hardware.parameters import Fitted, load_training_parameters, shipped
+from rlsim.report.format import percent
 from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.training_parameters import TrainingFit, TrainingFramework, TrainingParameters, TrainingRelease
 from rlsim.validation.halves import TableRecords
@@ -69,6 +70,11 @@ class TrainingFitResult:
 
     parameters: TrainingParameters
     table: MeasuredTable
+
+    def held_out_text(self) -> str:
+        """Median errors on groups left out of the fit, for a terminal."""
+        held = self.parameters.fit.held_out_median_error
+        return "\n".join(f"left out by {name}: median {percent(error, 1)}" for name, error in held.items())
 
     def to_yaml(self) -> str:
         """The file that ``simulation.training_parameters`` can name."""
