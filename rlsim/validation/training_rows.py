@@ -113,7 +113,9 @@ def _compared(row: MeasuredRow, cells: Mapping[str, str], fitted: Fitted) -> Mea
         raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
     measured_itself = measured_value(cells, MEASURED[:1]) is not None
     cut = "step time measured" if measured_itself else "step time from the throughput"
-    return replace(row, cuts=(cut, *training_cuts(cells))).predict(predicted_s(trainer_setup(cells), fitted), fitted.training.error)
+    return replace(row, cuts=(cut, *training_cuts(cells))).predict(
+        predicted_s(trainer_setup(cells), fitted), fitted.training.error
+    )
 
 
 def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:
