@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rlsim.costs.refit_methods import TransferTerms, tensor_s
+from rlsim.costs.weight_transfer import job_of
 from rlsim.datafiles import shown_path
 from rlsim.hardware.parameters import engine_parameters_of, parameters_of
 from rlsim.report.format import percent
@@ -24,7 +26,7 @@ TOLD_EAGER_SHARE = 0.02
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What the scenario's author assumed, then what the model assumes for it; each names the key that changes it."""
     scenario, found = run.scenario, run.prices.overheads
-    pool = "colocated" if scenario.cluster.colocated else "split"
+    job = job_of(scenario)
 
     def origin(name: str, given: float | None) -> str:
         return "stated" if given is not None else f"{parameters_of(scenario).origin(name)}: {found.source}"
@@ -34,8 +36,9 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         f"Host work per engine iteration: {found.engine.iteration_s * 1e3:.3g} ms + "
         f"{found.engine.sequence_s * 1e6:.3g} us per sequence (engine.host_iteration_s, "
         f"engine.host_sequence_s; {_host_source(scenario)}).",
-        f"A weight tensor takes {found.refit_tensor_s * 1e3:.2g} ms of a refit "
-        f"({origin(f'{pool}_tensor_s', scenario.loop.refit_tensor_s)}).",
+        f"Weights travel by {job.method} as {found.refit.family.framework} does it, "
+        f"{tensor_s(job, found.refit) * 1e3:.2g} ms per weight tensor ({_refit_source(scenario, found.refit)}; "
+        "loop.refit_method).",
         f"Largest captured CUDA graph: {run.prices.engine.captured_tokens} tokens; larger iterations launch every "
         "kernel from the host, which no measurement of an engine backs (engine.max_captured_tokens).",
         f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
@@ -63,6 +66,13 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"{percent(found.tables_error)} of a time among these is the self-check error of the measured tables."
         )
     return (*(assumption.text for assumption in scenario.assumptions), *own)
+
+
+def _refit_source(scenario: Scenario, terms: TransferTerms) -> str:
+    """Where the host time per tensor comes from: the scenario, or the framework's measured transfers."""
+    if scenario.loop.refit_tensor_s is not None:
+        return "stated"
+    return f"fitted: {terms.source}"
 
 
 def _host_source(scenario: Scenario) -> str:

@@ -24,11 +24,13 @@ from rlsim.hardware.parameters import (
     DEFAULT_ENGINES,
     DEFAULT_STACK,
     DEFAULT_TRAINING,
+    DEFAULT_TRANSFERS,
     fitted_of,
     load_engine_parameters,
     load_parameters,
     load_stack,
     load_training_parameters,
+    load_transfer_parameters,
 )
 from rlsim.hardware.profile import anchored_tables, load_profile
 from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
@@ -93,6 +95,7 @@ def scenario_digest(scenario: Scenario) -> str:
     content["simulation"]["parameters"] = fitted.steps.model_dump(mode="json")
     content["simulation"]["engine_parameters"] = fitted.engines.model_dump(mode="json")
     content["simulation"]["training_parameters"] = fitted.training.model_dump(mode="json")
+    content["simulation"]["transfer_parameters"] = fitted.transfers.model_dump(mode="json")
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
     for length in _traces(content):
         trace = length_file(length["path"])
@@ -181,6 +184,7 @@ def _name_parameters(document: dict[str, Any]) -> None:
             "parameters": DEFAULT,
             "engine_parameters": DEFAULT_ENGINES,
             "training_parameters": DEFAULT_TRAINING,
+            "transfer_parameters": DEFAULT_TRANSFERS,
         }
         missing = {key: name for key, name in defaults.items() if simulation.get(key) is None}
         document["simulation"] = {**simulation, **missing}
@@ -286,6 +290,9 @@ _REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
     ),
     "stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
     "trainer.stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
+    "simulation.transfer_parameters": lambda reference, folder: load_transfer_parameters(reference, folder).model_dump(
+        mode="json"
+    ),
 }
 """Keys whose value may be a name or a path instead of a mapping."""
 

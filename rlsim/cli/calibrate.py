@@ -24,21 +24,25 @@ def calibrate(
     merge_over: o.MergeOption = None,
     steps: o.StepTableOption = None,
     iterations: o.IterationTableOption = None,
+    transfers: o.TransferTableOption = None,
     name: o.ResultNameOption = None,
     out: o.CalibrationOption = None,
 ) -> None:
-    """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations.
+    """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations,
+    --from-transfers.
 
     --device measures this machine (operators, host, engine steps) and checks the cost model against engine steps
     that no table holds; --cases writes what another machine is to measure. --from aiconfigurator imports measured
     tables (extra 'aic'). --from-steps fits the few global parameters that no operator table holds to RL steps that
     you measured; name the result in simulation.parameters. --from-iterations fits host and graph terms of engines to
-    measured iterations; name the result in simulation.engine_parameters.
+    measured iterations; name the result in simulation.engine_parameters. --from-transfers (once for each table) fits
+    weight transfers by framework; name the result in simulation.transfer_parameters.
     """
     ways = [origin is not None, device is not None or cases is not None, measurements is not None]
-    if sum([*ways, steps is not None, iterations is not None]) != 1:
+    if sum([*ways, steps is not None, iterations is not None, bool(transfers)]) != 1:
         raise InputError(
-            "calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations"
+            "calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations, "
+            "--from-transfers"
         )
     if cases is not None:
         print_answer(_write_cases(device or "cuda", quick, cases))
@@ -52,6 +56,8 @@ def calibrate(
         print_answer(_fit_steps(steps, name, out))
     elif iterations is not None:
         print_answer(_fit_iterations(iterations, name, out))
+    elif transfers:
+        print_answer(_fit_transfers(transfers, name, out))
 
 
 def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str:
@@ -115,3 +121,19 @@ def _fit_iterations(table: Path, name: str | None, out: Path | None) -> str:
     with staged_folder(out.parent) as folder:
         (folder / out.name).write_text(found.to_yaml(), encoding="utf-8")
     return f"{told}\n\nwritten: {out}; use it with --set simulation.engine_parameters={out}"
+
+
+def _fit_transfers(tables: list[Path], name: str | None, out: Path | None) -> str:
+    import sys
+
+    from rlsim.validation.fit_transfers import fit_transfers
+    from rlsim.validation.measured_text import render_measured
+
+    tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
+    found = fit_transfers(tables, name=name, tell=tell)
+    told = "\n\n".join([*(render_measured(table, terminal_style()) for table in found.tables), found.held_out_text()])
+    if out is None:
+        return f"{told}\n\n{found.to_yaml()}"
+    with staged_folder(out.parent) as folder:
+        (folder / out.name).write_text(found.to_yaml(), encoding="utf-8")
+    return f"{told}\n\nwritten: {out}; use it with --set simulation.transfer_parameters={out}"

@@ -182,14 +182,20 @@ MergeOption = Annotated[
 ]
 StepTableOption = Annotated[
     Path | None,
-    typer.Option(
-        "--from-steps", metavar="TABLE.csv", help="Fit host, training and refit parameters to measured steps."
-    ),
+    typer.Option("--from-steps", metavar="TABLE.csv", help="Fit host and training parameters to measured steps."),
 ]
 IterationTableOption = Annotated[
     Path | None,
     typer.Option(
         "--from-iterations", metavar="TABLE.csv", help="Fit host and graph terms of engines to measured iterations."
+    ),
+]
+TransferTableOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--from-transfers",
+        metavar="TABLE.csv",
+        help="Fit weight transfers by framework to measured ones; once for each table.",
     ),
 ]
 CalibrationOption = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from rlsim.costs.refit_methods import TransferTerms
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.parameters import Fitted
 from rlsim.schema.engine import Engine
@@ -93,7 +94,7 @@ class TrainingOverheads:
 class Overheads:
     """Host and framework costs; see GlobalParameters for the meaning of each. source: name of the fitted set.
 
-    engine: host and graph terms of the rollout engine.
+    engine: host and graph terms of the rollout engine. refit: weight transfers.
 
     step_error: standard deviation of a time as a share of it, of the fit and of the measured tables together;
     tables_error: the part of the tables.
@@ -101,8 +102,7 @@ class Overheads:
 
     engine: HostOverheads
     training: TrainingOverheads
-    refit_tensor_s: float
-    refit_fixed_s: float
+    refit: TransferTerms
     step_error: float
     speedup_error: float
     source: str
@@ -135,12 +135,10 @@ def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) 
     tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.borrowed.tables_error`).
     """
     loop, steps = scenario.loop, fitted.steps
-    colocated = scenario.cluster.colocated
     return Overheads(
         engine=rollout_host(scenario, steps, fitted.engines),
         training=training_overheads(scenario, fitted),
-        refit_tensor_s=_stated(loop.refit_tensor_s, steps.colocated_tensor_s if colocated else steps.split_tensor_s),
-        refit_fixed_s=_stated(loop.refit_fixed_s, steps.colocated_fixed_s if colocated else steps.split_fixed_s),
+        refit=TransferTerms.of(fitted.transfers, loop.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s),
         step_error=math.hypot(steps.step_error, tables_error),
         speedup_error=steps.speedup_error,
         source=steps.name,

@@ -1,21 +1,95 @@
-"""Moving weights: hand-over to a colocated engine, broadcast or resharding between pools, copies to the host and back.
+"""Moving weights: what a step's transfer and the offload around it take, for one scenario.
 
-Roots: reading of NeMo-RL v0.7 (export gathers every full tensor to every GPU; engine sleep level 1 copies weights to
-the host), published refit times (NeMo-RL checkpoint-engine guide: DeepSeek-V3 broadcast 14.2 s, NIXL 9.3 s; verl: 30B
-4.4 s).
+The transfer itself is :mod:`rlsim.costs.refit_methods`, copies between GPU and host :mod:`rlsim.costs.offload`. Order
+and content of a colocated refit are those of NeMo-RL v0.7: offload the optimizer, wake the engine, hand the weights
+over, offload them; onload both for the next log-prob and training passes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part, PhaseCost
-from rlsim.costs.layout import train_layout, weight_tensors
+from rlsim.costs.layout import TrainLayout, train_layout, weight_tensors
 from rlsim.costs.memory import critic_swapped, weight_bytes
+from rlsim.costs.offload import HostCopies
 from rlsim.costs.overheads import Overheads
+from rlsim.costs.refit_methods import Links, Method, Receiver, Sender, TransferJob, transfer_parts
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
+
+OPTIMIZER_TENSORS = 3
+"""Master weight and two moments of each parameter (Adam)."""
+
+
+def links_of(profile: HardwareProfile) -> Links:
+    """Line rates of a hardware profile."""
+    return Links(
+        profile.nvlink_bandwidth_bytes_per_s.value,
+        int(profile.nvlink_domain_gpus),
+        int(profile.gpus_per_node),
+        profile.network_bandwidth_bytes_per_s.value,
+        profile.host_link_bandwidth_bytes_per_s.value,
+        grace="grace" in profile.host_cpu.lower(),
+    )
+
+
+def expert_share(card: ModelCard) -> float:
+    """Share of a model's parameters in routed experts."""
+    if card.moe is None:
+        return 0.0
+    counts = parameter_counts(card)
+    return card.num_moe_layers * card.moe.num_experts * counts.expert / counts.total
+
+
+def stacked_tensors(card: ModelCard) -> float:
+    """Weight tensors with all experts of a layer as one of each kind."""
+    if card.moe is None:
+        return float(weight_tensors(card))
+    one = card.model_copy(update={"moe": card.moe.model_copy(update={"num_experts": 1, "top_k": 1})})
+    return float(weight_tensors(one))
+
+
+def job_of(scenario: Scenario) -> TransferJob:
+    """The transfer that ``scenario`` makes after each step."""
+    loop, cluster, trainer, card = scenario.loop, scenario.cluster, scenario.trainer, scenario.model
+    method: Method
+    if loop.refit_method == "auto":
+        method = "cuda_ipc" if cluster.colocated else "nccl_broadcast"
+    else:
+        method = loop.refit_method
+    full, held = weight_bytes(card, "bf16"), weight_bytes(card, scenario.engine.weight_precision)
+    fsdp = trainer.backend == "fsdp"
+    dense = trainer.tensor_parallel * trainer.pipeline_parallel
+    copy = max(dense, trainer.expert_parallel * trainer.pipeline_parallel)
+    master = parameter_counts(card).total * BYTES_PER_ELEMENT["fp32"] / cluster.training
+    return TransferJob(
+        method,
+        full,
+        held if loop.refit_precision == "engine" else full,
+        float(weight_tensors(card)),
+        stacked_tensors(card),
+        Sender(
+            cluster.training,
+            cluster.training if fsdp else min(cluster.training, copy),
+            trainer.expert_parallel,
+            trainer.pipeline_parallel,
+            fsdp,
+            loop.refit_full_state,
+            master if loop.refit_onload and not cluster.colocated else 0.0,
+        ),
+        Receiver(cluster.generation, scenario.engine.gpus_per_replica),
+        links_of(scenario.hardware),
+        expert_share(card),
+        loop.refit_changed_share,
+        loop.refit_full_experts,
+        loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16",
+        loop.refit_disk_bytes_per_s,
+    )
 
 
 @dataclass(frozen=True)
@@ -26,62 +100,27 @@ class WeightTransfer:
     fabric: Collectives
     overheads: Overheads
 
-    def _copy(self, name: str, copied_bytes: float) -> Part:
-        return Part(name, float(self.fabric.host_copy(copied_bytes).seconds), "host link", "modelled")
+    @cached_property
+    def _layout(self) -> TrainLayout:
+        return train_layout(self.scenario.trainer, self.scenario.model, self.scenario.cluster.training)
+
+    @cached_property
+    def _links(self) -> Links:
+        return links_of(self.fabric.profile)
+
+    def _copies(self, pinned: bool) -> HostCopies:
+        return HostCopies(self.overheads.refit.values, self._links, pinned)
 
     def transfer(self) -> PhaseCost:
-        """The weight transfer itself (refit_s).
+        """The weight transfer itself (refit_s) in seconds.
 
-        Resharding: an engine GPU loads a slice of every tensor, or under expert parallelism whole ones of its experts.
         A stated loop.refit_bandwidth_bytes_per_s replaces what the links allow.
         """
-        scenario = self.scenario
-        full = weight_bytes(scenario.model, "bf16")
-        kind = scenario.loop.refit
-        if kind == "auto":
-            kind = "colocated" if scenario.cluster.colocated else "broadcast"
-        wire = {"colocated": self._gather_s, "broadcast": self._broadcast_s, "reshard": self._reshard_s}[kind]
-        stated = scenario.loop.refit_bandwidth_bytes_per_s
-        share = 1.0 / scenario.engine.expert_parallel if kind == "reshard" else 1.0
-        parts = (
-            Part("weights on the wire", full / stated, "network", "assumed")
-            if stated
-            else Part("weights on the wire", wire(full), "network"),
-            Part(
-                "handling of weight tensors",
-                weight_tensors(scenario.model) * self.overheads.refit_tensor_s * share,
-                "host",
-                "modelled",
-            ),
-            Part("refit synchronisation", self.overheads.refit_fixed_s, "host", "modelled"),
-        )
-        return PhaseCost.of(parts)
-
-    def _gather_s(self, full: float) -> float:
-        """Every GPU gathers every full tensor from the ranks of its model copy."""
-        trainer = self.scenario.trainer
-        gpus = self.scenario.cluster.training
-        dense = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
-        copy = min(gpus, max(dense, trainer.expert_parallel * trainer.pipeline_parallel))
-        return float(
-            self.fabric.collective("all_gather", copy if trainer.backend == "megatron" else gpus, full).seconds
-        )
-
-    def _broadcast_s(self, full: float) -> float:
-        """Pipelined broadcast over all rails of the source node, slowest link first."""
-        nodes_rate = self.fabric.network * int(self.fabric.profile.gpus_per_node)
-        inside = self.scenario.cluster.num_gpus <= self.fabric.domain
-        return full / (self.fabric.nvlink if inside else min(nodes_rate, self.fabric.nvlink))
-
-    def _reshard_s(self, full: float) -> float:
-        """Every engine GPU receives just its shard, all in parallel."""
-        engine = self.scenario.engine
-        shard = full / engine.gpus_per_replica
-        inside = self.scenario.cluster.num_gpus <= self.fabric.domain
-        return shard / (self.fabric.nvlink if inside else self.fabric.network)
+        stated = self.scenario.loop.refit_bandwidth_bytes_per_s
+        return PhaseCost.of(transfer_parts(job_of(self.scenario), self.overheads.refit, stated))
 
     def prepare(self) -> PhaseCost:
-        """Everything around generation on shared GPUs: copies out, hand-over, copies back; else the transfer."""
+        """Everything around generation on shared GPUs: offload, hand-over, onload; else the transfer."""
         scenario = self.scenario
         transfer = self.transfer()
         if not scenario.cluster.colocated:
@@ -96,30 +135,51 @@ class WeightTransfer:
         scenario = self.scenario
         if not scenario.cluster.colocated or not scenario.trainer.offload:
             return PhaseCost.of(())
-        return PhaseCost.of([self._engine_sleep("engine sleep between rollouts")])
+        return PhaseCost.of([self._host("engine sleep between rollouts", 2 * self._engine_copy_s())])
 
-    def _engine_sleep(self, name: str) -> Part:
+    def _host(self, name: str, seconds: float) -> Part:
+        return Part(name, seconds, "host link")
+
+    def _engine_copy_s(self) -> float:
+        """One way between GPU and host of an engine GPU's weights; vLLM's sleep keeps them in pinned memory."""
         engine = self.scenario.engine
         held = weight_bytes(self.scenario.model, engine.weight_precision) / engine.gpus_per_replica
-        return self._copy(name, 2 * held)
+        return self._copies(pinned=True).out_s(held, 0)
 
     def _offload_parts(self) -> tuple[Part, ...]:
         """Optimizer state and policy weights out and in; engine weights to the host for its sleep and back."""
         weights, optimizer = self._trainer_bytes()
+        held, sharded = self._trainer_copies()
+        copies = self._copies(self.scenario.loop.offload_memory == "pinned")
+        engine = self._engine_copy_s()
         return (
-            self._copy("optimizer to host and back", 2 * optimizer),
-            self._copy("policy weights to host and back", 2 * weights),
-            self._engine_sleep("engine weights to host and back"),
+            self._host("optimizer offload", copies.out_s(optimizer, sharded)),
+            self._host("policy weights offload", copies.out_s(weights, held)),
+            self._host("policy weights onload", copies.in_s(weights, held)),
+            self._host("optimizer onload", copies.in_s(optimizer, sharded)),
+            self._host("engine sleep", engine),
+            self._host("engine wake", engine),
+            Part("sleep and wake calls", self.overheads.refit.values.sleep_wake_s, "host"),
         )
 
     def _trainer_bytes(self) -> tuple[float, float]:
         """BF16 weights and optimizer state of one training GPU."""
-        trainer, cluster = self.scenario.trainer, self.scenario.cluster
-        layout = train_layout(trainer, self.scenario.model, cluster.training)
+        trainer, cluster, layout = self.scenario.trainer, self.scenario.cluster, self._layout
         held = layout.parameters
         if trainer.backend == "fsdp":
             held = held * trainer.tensor_parallel / cluster.training
         return held * BYTES_PER_ELEMENT["bf16"], layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
+
+    def _trainer_copies(self) -> tuple[float, float]:
+        """Tensors of the weights, and of the optimizer state, that one training GPU holds."""
+        trainer, card, layout = self.scenario.trainer, self.scenario.model, self._layout
+        stacked = stacked_tensors(card)
+        if trainer.backend == "fsdp":
+            return stacked, OPTIMIZER_TENSORS * stacked
+        experts = (weight_tensors(card) - stacked) / trainer.expert_parallel
+        held = (stacked + experts) / trainer.pipeline_parallel
+        dense = stacked / layout.dense_shards + experts / layout.expert_shards
+        return held, OPTIMIZER_TENSORS * dense / trainer.pipeline_parallel
 
     def reference_swap_s(self) -> float:
         """Policy weights out and reference weights in, and back, around the reference pass."""

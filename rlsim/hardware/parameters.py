@@ -1,4 +1,4 @@
-"""Fitted parameters and stacks by name or path: ``calibration/{parameters,engines,training,stacks}/NAME.yaml``."""
+"""Fitted parameters and stacks: NAME.yaml in ``{parameters,engines,training,transfers,stacks}`` of calibration/."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import Stack
 from rlsim.schema.training_parameters import TrainingParameters
+from rlsim.schema.transfer_parameters import TransferParameters
 
 DEFAULT = "nemo_rl"
 """Fit to the published steps of NeMo-RL."""
@@ -22,15 +23,24 @@ DEFAULT_TRAINING = "pretraining"
 """Fit to measured training steps of tuned recipes."""
 DEFAULT_STACK = "nemo_rl-0.7"
 """Newest stack with measured RL steps."""
+DEFAULT_TRANSFERS = "measured"
+"""Fit to measured weight transfers."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Every fitted set that a scenario rests on: to RL steps, to engine iterations, to training steps."""
+    """Every fitted set that a scenario rests on: to RL steps, engine iterations, training steps, transfers."""
 
     steps: GlobalParameters
     engines: EngineParameters
     training: TrainingParameters
+    transfers: TransferParameters
+
+
+def shipped(training: TrainingParameters | None = None) -> Fitted:
+    """The default of every set, but for ``training`` where it is given."""
+    trained = training or load_training_parameters()
+    return Fitted(load_parameters(), load_engine_parameters(), trained, load_transfer_parameters())
 
 
 def load_parameters(name_or_path: str | None = None, base: Path | None = None) -> GlobalParameters:
@@ -55,6 +65,12 @@ def load_training_parameters(name_or_path: str | None = None, base: Path | None 
 def load_stack(name_or_path: str, base: Path | None = None) -> Stack:
     """The software stack called ``name_or_path``, or from a file of that path; errors as of :func:`load_parameters`."""
     return read_record(_found(name_or_path, base, "stacks", "stack"), Stack)
+
+
+def load_transfer_parameters(name_or_path: str | None = None, base: Path | None = None) -> TransferParameters:
+    """Transfer parameters, default the fit to measured ones; arguments and errors as of :func:`load_parameters`."""
+    found = _found(name_or_path or DEFAULT_TRANSFERS, base, "transfers", "transfer parameters")
+    return read_record(found, TransferParameters)
 
 
 def _found(name: str, base: Path | None, folder: str, what: str) -> Path:
@@ -85,4 +101,14 @@ def _default_training() -> TrainingParameters:
 
 def fitted_of(scenario: Scenario) -> Fitted:
     """Every fitted set of ``scenario``."""
-    return Fitted(parameters_of(scenario), engine_parameters_of(scenario), training_parameters_of(scenario))
+    return Fitted(
+        parameters_of(scenario),
+        engine_parameters_of(scenario),
+        training_parameters_of(scenario),
+        transfer_parameters_of(scenario),
+    )
+
+
+def transfer_parameters_of(scenario: Scenario) -> TransferParameters:
+    """Transfer parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
+    return scenario.simulation.transfer_parameters or load_transfer_parameters()

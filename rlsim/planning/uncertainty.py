@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.overheads import overheads_of
+from rlsim.costs.refit_methods import tensor_s
+from rlsim.costs.weight_transfer import job_of
 from rlsim.errors import InputError
 from rlsim.hardware.parameters import fitted_of
 from rlsim.planning.variation import Overrides, check_key
@@ -92,13 +94,13 @@ def _efficiencies(scenario: Scenario) -> Mapping[str, float]:
 def _host(scenario: Scenario) -> list[UncertainInput]:
     """Host times and efficiencies that no operator table holds, around the values in effect."""
     now = overheads_of(scenario, fitted_of(scenario))
-    moe = scenario.model.moe is not None
+    moe, per_tensor_s = scenario.model.moe is not None, tensor_s(job_of(scenario), now.refit)
     out = [
         _factor("engine.host_iteration_s", now.engine.iteration_s, HOST_FACTOR, "host work per iteration"),
         _factor("engine.host_sequence_s", now.engine.sequence_s, HOST_FACTOR, "host work per sequence"),
         _factor("loop.driver_sample_s", scenario.loop.driver_sample_s, HOST_FACTOR, "driver work per sample"),
-        _factor("loop.refit_tensor_s", now.refit_tensor_s, HOST_FACTOR, "host time per weight tensor of a refit"),
-        _factor("loop.refit_fixed_s", now.refit_fixed_s, HOST_FACTOR, "fixed time of a refit"),
+        _factor("loop.refit_tensor_s", per_tensor_s, HOST_FACTOR, "host time per weight tensor of a refit"),
+        _factor("loop.refit_fixed_s", now.refit.fixed_s, HOST_FACTOR, "fixed time of a refit"),
         _factor(EFFICIENCY, 1.0, EFFICIENCY_FACTOR, "share of the kernels' speed that the training framework reaches"),
     ]
     if moe:

@@ -112,9 +112,9 @@ def extended_rates(speculation: Speculation, draft_length: int) -> list[float]:
 def _lagging(scenario: Scenario, lag: int) -> Overrides:
     if lag == 0:
         shared = {"cluster.generation_gpus": None, "cluster.training_gpus": None}
-        refit = {} if scenario.loop.refit == "auto" else {"loop.refit": "auto"}
+        refit = {} if scenario.loop.refit_method == "auto" else {"loop.refit_method": "auto"}
         return {"loop.mode": "sync", "loop.policy_lag": 0, **shared, **refit}
-    refit = {"loop.refit": "auto"} if scenario.loop.refit == "colocated" else {}
+    refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
     return {
         "loop.mode": "async",
         "loop.policy_lag": lag,

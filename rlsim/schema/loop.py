@@ -10,6 +10,7 @@ from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.training_parameters import TrainingParameters
+from rlsim.schema.transfer_parameters import TransferParameters
 
 
 class Cluster(Strict):
@@ -83,14 +84,61 @@ class Loop(Strict):
     recompute_kv: bool = Field(
         default=False, description="Running requests prefill their context again after an update."
     )
-    refit: Literal["auto", "colocated", "broadcast", "reshard"] = Field(
-        default="auto", description="Weight transfer; auto: colocated hand-over, or broadcast between split pools."
+    refit_method: Literal[
+        "auto", "cuda_ipc", "nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "checkpoint_engine",
+        "checkpoint_engine_p2p", "rdma", "delta_sharded", "disk",
+    ] = Field(
+        default="auto",
+        description="Weight transfer. auto: cuda_ipc on shared GPUs, nccl_broadcast between pools. cuda_ipc: every GPU "
+        "gathers every tensor and hands it to the engine beside it. nccl_broadcast: packed buckets from one rank; "
+        "nccl_per_tensor: a collective for each tensor. nccl_reshard: every engine GPU receives its shard. "
+        "checkpoint_engine: broadcast from host memory, with _p2p fetched over RDMA first. rdma: GPU to GPU (NIXL), "
+        "experts sharded. delta_sharded: changed values alone. disk: through shared storage.",
+    )  # fmt: skip
+    refit_framework: str = Field(
+        default="nemo_rl",
+        min_length=1,
+        max_length=60,
+        description="Framework whose measured transfers count: a name of simulation.transfer_parameters, or 'other'.",
+    )
+    refit_precision: Literal["bf16", "engine"] = Field(
+        default="bf16",
+        description="Weights on the wire: bf16, which the engine quantises tensor by tensor, or as the engine holds "
+        "them, quantised by the trainer in large batches (taken as free).",
+    )
+    refit_full_experts: bool = Field(
+        default=False, description="rdma: every engine GPU receives all experts, not those that it holds."
+    )
+    refit_full_state: bool = Field(
+        default=False, description="The trainer gathers its whole state before it sends anything, as FSDP1 does."
+    )
+    refit_onload: bool = Field(
+        default=False,
+        description="Split pools: the trainer's FP32 weights lie in host memory and come back for the transfer.",
+    )
+    refit_changed_share: float = Field(
+        default=0.02,
+        ge=0,
+        le=1,
+        description="delta_sharded: values that a step changes. 0.01 to 0.03 in dense models, 0.0002 to 0.0005 at 235B "
+        "(verl docs/advance/delta_weight_sync.md).",
+    )
+    refit_disk_bytes_per_s: float = Field(
+        default=5e9, gt=0, le=1e13, description="disk: rate of shared storage per node. Assumption."
+    )
+    offload_memory: Literal["pageable", "pinned"] = Field(
+        default="pageable",
+        description="Host memory that a colocated trainer offloads to; NeMo-RL up to its main branch of 2026-08: "
+        "pageable.",
     )
     refit_tensor_s: float | None = Field(
         default=None, ge=0, le=10, description="Host time per weight tensor of a refit; default: fitted."
     )
     refit_fixed_s: float | None = Field(
-        default=None, ge=0, le=10_000, description="Fixed time of a refit (sleep, wake, handshakes); default: fitted."
+        default=None,
+        ge=0,
+        le=10_000,
+        description="Fixed time of a refit (pause, handshakes, barriers); default: fitted.",
     )
     refit_bandwidth_bytes_per_s: float | None = Field(
         default=None,
@@ -130,6 +178,11 @@ class Simulation(Strict):
         default=None,
         description="Terms of training steps: a name of calibration/training, a path, or inline; "
         "default the fit to measured steps of tuned recipes.",
+    )
+    transfer_parameters: TransferParameters | None = Field(
+        default=None,
+        description="Weight transfers by framework: a name of calibration/transfers, a path, or inline; "
+        "default the fit to measured transfers.",
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
     replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")

@@ -100,7 +100,7 @@ def unknown_key(dotted: str, model: type[BaseModel]) -> str:
 
 
 def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
-    """The valid dotted key of ``model`` closest to ``dotted``: a neighbour first, then the same name elsewhere.
+    """The valid dotted key of ``model`` closest to ``dotted``: a neighbour, a longer one, then that elsewhere.
 
     ``dotted`` itself, valid in another branch of a union, is never the answer.
     """
@@ -110,6 +110,9 @@ def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
     close = difflib.get_close_matches(leaf, siblings, n=1)
     if close:
         return siblings[close[0]]
+    longer = [name for name in siblings if name.startswith(f"{leaf}_")]
+    if leaf and longer:
+        return siblings[min(longer, key=len)]
     leaves: dict[str, str] = {}
     for key in keys:
         leaves.setdefault(key.rpartition(".")[2], key)

@@ -42,7 +42,7 @@ class FitRecord(Strict):
 
 
 class GlobalParameters(Strict):
-    """Global parameters of host, trainer and weight movement."""
+    """Global parameters of host and trainer."""
 
     name: str = Field(min_length=1, description="Name of the set.")
     description: str = Field(description="What it was fitted to.")
@@ -67,12 +67,6 @@ class GlobalParameters(Strict):
     moe_host_layer_s: NonNegativeFloat = Field(
         description="Least host time of one MoE layer's forward pass in RL trainers, x86 host (many small kernels)."
     )
-    colocated_tensor_s: NonNegativeFloat = Field(description="Host time per weight tensor of a colocated hand-over.")
-    colocated_fixed_s: NonNegativeFloat = Field(
-        description="Fixed time of a colocated hand-over: sleep, wake, clean-up."
-    )
-    split_tensor_s: NonNegativeFloat = Field(description="Host time per weight tensor of a transfer between pools.")
-    split_fixed_s: NonNegativeFloat = Field(description="Fixed time of a transfer between pools.")
     step_error: Fraction01 = Field(
         description="Standard deviation of ln(predicted / measured) of steps of models left out of the fit."
     )

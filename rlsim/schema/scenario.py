@@ -12,10 +12,14 @@ from rlsim.schema.model import ModelCard
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.stack import Stack, StackFeatures
 from rlsim.schema.trainer import Trainer
+from rlsim.schema.transfer_parameters import OTHER
 from rlsim.schema.workload import Workload
 
 MAX_SIMULATED_STEPS = 800
 """Steps of all replications together; their intervals are far narrower by then than the model's error."""
+
+SPLIT_METHODS = ("nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "rdma", "delta_sharded")
+"""Weight transfers from the trainer's GPUs to others."""
 
 
 class Assumption(Strict):
@@ -130,14 +134,24 @@ def _loop_and_cluster(s: Scenario) -> None:
             "workload.usable_group_share below 1 repeats rollouts within a step, which loop.mode async does not do; "
             "give workload.generated_batch_factor instead"
         )
-    if s.loop.refit == "colocated" and not s.cluster.colocated:
-        raise ValueError("loop.refit colocated needs generation and training on the same GPUs")
-    if s.loop.refit in ("broadcast", "reshard") and s.cluster.colocated:
-        raise ValueError(f"loop.refit {s.loop.refit} needs a split cluster (cluster.generation_gpus)")
+    _refit(s)
     if s.cluster.generation % s.engine.gpus_per_replica:
         raise ValueError(
             f"engine.tensor_parallel x pipeline_parallel ({s.engine.gpus_per_replica}) must divide the "
             f"{s.cluster.generation} generation GPUs (cluster.num_gpus or cluster.generation_gpus)"
+        )
+
+
+def _refit(s: Scenario) -> None:
+    method, fitted = s.loop.refit_method, s.simulation.transfer_parameters
+    if method == "cuda_ipc" and not s.cluster.colocated:
+        raise ValueError("loop.refit_method cuda_ipc needs generation and training on the same GPUs")
+    if method in SPLIT_METHODS and s.cluster.colocated:
+        raise ValueError(f"loop.refit_method {method} needs a split cluster (cluster.generation_gpus)")
+    if fitted is not None and s.loop.refit_framework not in (*fitted.names, OTHER):
+        raise ValueError(
+            f"simulation.transfer_parameters {fitted.name} holds no loop.refit_framework "
+            f"{s.loop.refit_framework[:40]!r}, only {', '.join(fitted.names)} and {OTHER}"
         )
 
 

@@ -60,9 +60,6 @@ PARAMETERS = (
     Parameter("moe_efficiency", 0.15, 0.3, 1.0),
     Parameter("fsdp_efficiency", 0.15, 0.3, 1.0),
     Parameter("moe_host_layer_s", 1e-3, 5e-4, 0.02),
-    Parameter("colocated_tensor_s", 5e-4, 5e-5, 3e-3),
-    Parameter("colocated_fixed_s", 2.0, 0.0, 20.0),
-    Parameter("split_tensor_s", 2e-4, 2e-5, 2e-3),
 )
 """What is fitted. The others of GlobalParameters stay at their stated values."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 
 from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError, RlsimError
-from rlsim.hardware.parameters import Fitted, load_engine_parameters, load_parameters, load_training_parameters
+from rlsim.hardware.parameters import Fitted, load_training_parameters, shipped
 from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.training_parameters import TrainingFit, TrainingFramework, TrainingParameters, TrainingRelease
 from rlsim.validation.halves import TableRecords
@@ -93,7 +93,7 @@ class _Value:
 class _Problem:
     def __init__(self, setups: Sequence[TrainerSetup], measured_s: FloatArray, start: TrainingParameters) -> None:
         self.setups, self.measured_s, self.start = setups, measured_s, start
-        self.steps, self.engines = load_parameters(), load_engine_parameters()
+        self.shipped = shipped(start)
         frameworks = Counter(setup.framework for setup in setups)
         self.frameworks = {name: rows for name, rows in frameworks.items() if rows >= FEWEST_ROWS}
         releases = Counter((s.framework, _series(s.release)) for s in setups if s.release)
@@ -134,7 +134,7 @@ class _Problem:
 
     def residuals(self, x: FloatArray, rows: Sequence[int] | None = None) -> FloatArray:
         """ln(predicted / measured) of ``rows``, by default of all."""
-        fitted = Fitted(self.steps, self.engines, self.parameters(x))
+        fitted = replace(self.shipped, training=self.parameters(x))
         chosen = range(len(self.setups)) if rows is None else rows
         return np.array([np.log(predicted_s(self.setups[i], fitted) / self.measured_s[i]) for i in chosen])
 
@@ -164,9 +164,8 @@ class _Problem:
         bounds = (np.full_like(inside, -np.inf), self.highest)
         return np.asarray(least_squares(loss, inside, jac=jacobian, bounds=bounds, xtol=1e-3, ftol=1e-3, max_nfev=15).x)
 
-    def held_out(self, x: FloatArray, groups: Sequence[str]) -> FloatArray:
-        """Residuals of every row with values fitted without its group, residuals taken as linear around ``x``."""
-        base, slope = self.residuals(x), self.slopes(x)
+    def held_out(self, x: FloatArray, base: FloatArray, slope: FloatArray, groups: Sequence[str]) -> FloatArray:
+        """Residuals of every row with values fitted without its group, taken as linear around ``x``."""
         names, out = np.array(groups), np.zeros_like(base)
         for name in dict.fromkeys(groups):
             used, moved = names != name, np.zeros_like(x)
@@ -201,19 +200,20 @@ def fit_training(
     """
     records = read_table(path, ("framework", "model", "gpu", "num_gpus", "precision", "gbs", "seq_len"))
     start = load_training_parameters(START)
-    setups, measured = _usable(records)
+    setups, measured = _usable(records, shipped(start))
     if len(setups) < FEWEST_ROWS:
         raise InputError(f"{path.name}: only {len(setups)} rows can be priced; a fit needs at least {FEWEST_ROWS}")
     problem = _Problem(setups, np.array(measured), start)
     tell(f"{len(setups)} rows, {len(problem.values)} values")
     x = problem.solve(tell)
-    held = {name: problem.held_out(x, [_group(setup, name) for setup in setups]) for name in GROUPINGS}
+    base, slope = problem.residuals(x), problem.slopes(x)
+    held = {name: problem.held_out(x, base, slope, [_group(setup, name) for setup in setups]) for name in GROUPINGS}
     digest = table_digest(records)
     fitted = _recorded(problem, x, held, path.name, digest, name or "pretraining")
     return TrainingFitResult(fitted, validate_training(TableRecords(path.name, digest, records), fitted))
 
 
-def _usable(records: Sequence[TableRow]) -> tuple[list[TrainerSetup], list[float]]:
+def _usable(records: Sequence[TableRow], start: Fitted) -> tuple[list[TrainerSetup], list[float]]:
     setups, measured = [], []
     for record in records:
         value = measured_value(record.cells, MEASURED)
@@ -221,7 +221,7 @@ def _usable(records: Sequence[TableRow]) -> tuple[list[TrainerSetup], list[float
             continue
         try:
             setup = trainer_setup(record.cells)
-            predicted_s(setup, Fitted(load_parameters(), load_engine_parameters(), load_training_parameters(START)))
+            predicted_s(setup, start)
         except (SkippedRow, RlsimError):
             continue
         setups.append(setup)

@@ -45,7 +45,7 @@ COLUMNS = {
     Kind.TRAINING: _columns(
         "id", "model", "gpu", "num_gpus", "precision", "gbs", "seq_len", "step_time_s|implied_step_time_s"
     ),
-    Kind.TRANSFERS: _columns("id", "model", "gpu", "method", "train_gpus", "gen_gpus", "refit_s|time_s"),
+    Kind.TRANSFERS: _columns("id", "model", "gpu", "method", "train_gpus|gen_gpus|num_gpus", "refit_s|time_s"),
     Kind.PHASES: _columns(
         "id", "model", "gpu", "num_gpus", "prompts_per_step", "samples_per_prompt|generations_per_prompt",
         "total_step_s|train_step_time_s|total_step_time_s", "train_s|policy_training_time_s",

@@ -16,10 +16,8 @@ from rlsim.hardware.cards import load_card
 from rlsim.hardware.lookup import catalogue
 from rlsim.hardware.parameters import (
     Fitted,
-    load_engine_parameters,
-    load_parameters,
     load_stack,
-    load_training_parameters,
+    shipped,
 )
 from rlsim.hardware.profile import load_profile
 from rlsim.schema.engine_parameters import version_order
@@ -90,7 +88,7 @@ def validate_training(records: TableRecords, fitted: TrainingParameters | None =
 
     fitted: terms of training steps, by default the shipped ones.
     """
-    sets = Fitted(load_parameters(), load_engine_parameters(), fitted or load_training_parameters())
+    sets = shipped(fitted)
 
     def compared(row: MeasuredRow, cells: Mapping[str, str]) -> MeasuredRow:
         return _compared(row, cells, sets)

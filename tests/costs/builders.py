@@ -19,9 +19,11 @@ from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads
 from rlsim.costs.prices import PriceInputs, price_inputs
 from rlsim.costs.reference import table_device
+from rlsim.costs.refit_methods import TransferTerms
 from rlsim.costs.trainer_prices import TrainedBatch, step_cost
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
+from rlsim.hardware.parameters import load_transfer_parameters
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.table_files import TableLayout
 from rlsim.hardware.tables import OperatorTables
@@ -99,8 +101,7 @@ PLAIN_TRAINING = TrainingOverheads(
 PLAIN = Overheads(
     engine=HostOverheads(iteration_s=0.0015, sequence_s=1.5e-5),
     training=PLAIN_TRAINING,
-    refit_tensor_s=2e-4,
-    refit_fixed_s=0.5,
+    refit=TransferTerms.of(load_transfer_parameters("start"), "nemo_rl", tensor_s=2e-4, fixed_s=0.5),
     step_error=0.0,
     speedup_error=0.0,
     source="tests",

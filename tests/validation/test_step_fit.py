@@ -22,7 +22,7 @@ ROW = {
 CHOSEN = (
     Parameter("sequence_s", 2e-5, 0.0, 2e-3),
     Parameter("dense_efficiency", 0.15, 0.3, 1.0),
-    Parameter("colocated_fixed_s", 2.0, 0.0, 20.0),
+    Parameter("in_process_iteration_s", 2e-3, 0.0, 0.02),
 )
 
 
@@ -46,7 +46,7 @@ def _problem(truth: GlobalParameters, start: GlobalParameters) -> StepFitProblem
 
 def test_known_parameters_are_found_again() -> None:
     start = load_parameters("start")
-    wanted = np.array([8e-5, 0.5, 7.0])
+    wanted = np.array([8e-5, 0.5, 7e-3])
     problem = _problem(with_values(start, CHOSEN, wanted), start)
     x, residuals, _ = problem.fit(rounds=4)
     assert float(np.max(np.abs(residuals))) < 0.06  # the prior keeps a little of the start
@@ -55,7 +55,7 @@ def test_known_parameters_are_found_again() -> None:
 
 def test_left_out_rows_are_predicted_by_the_others() -> None:
     start = load_parameters("start")
-    problem = _problem(with_values(start, CHOSEN, np.array([6e-5, 0.55, 6.0])), start)
+    problem = _problem(with_values(start, CHOSEN, np.array([6e-5, 0.55, 6e-3])), start)
     x, base, slope = problem.fit(rounds=3)
     held = problem.held_out(x, base, slope, ["a", "a", "b", "b"])
     assert held.shape == (4,)
@@ -64,7 +64,7 @@ def test_left_out_rows_are_predicted_by_the_others() -> None:
 
 def test_a_fit_stays_within_its_bounds() -> None:
     start = load_parameters("start")
-    problem = _problem(with_values(start, CHOSEN, np.array([6e-5, 0.55, 6.0])), start)
+    problem = _problem(with_values(start, CHOSEN, np.array([6e-5, 0.55, 6e-3])), start)
     base = np.full(len(problem.observations), 3.0)
     slope = np.ones((len(problem.observations), len(CHOSEN)))
     found = problem.solve_linear(problem.x0, base, slope, np.ones(len(base), dtype=np.bool_))
@@ -113,7 +113,7 @@ def _write(path: Path, rows: list[dict[str, str]]) -> Path:
 
 def test_own_steps_bring_the_error_down_and_give_a_file(tmp_path: Path) -> None:
     start = load_parameters("start")
-    truth = with_values(start, CHOSEN, np.array([1e-4, 0.45, 9.0]))
+    truth = with_values(start, CHOSEN, np.array([1e-4, 0.45, 9e-3]))
     rows = [
         {**row, "total_step_time_s": f"{simulate((scenario_of(row, replications=1), truth)).step_s:.3f}"}
         for row in _rows()

@@ -11,9 +11,8 @@ from rlsim.validation.curve_rows import fitted_process
 from rlsim.validation.kinds import validate_table
 from rlsim.validation.measured import MeasuredTable
 from rlsim.validation.phase_rows import step_cells
-from rlsim.validation.rows import SkippedRow, scenario_of
+from rlsim.validation.rows import scenario_of
 from rlsim.validation.training_rows import trainer_setup, training_precision
-from rlsim.validation.transfer_rows import algorithm, parallel_sizes
 from rlsim.workload.acceptance import two_parameter_rates
 
 TRAINING = {
@@ -21,11 +20,6 @@ TRAINING = {
     "gpu": "H100", "num_gpus": "8", "precision": "BF16", "gbs": "128", "mbs": "1", "seq_len": "4096", "tp": "1",
     "pp": "1", "cp": "2", "ep": "1", "fsdp": "0", "recompute": "", "optimizer": "", "packed": "0", "step_time_s": "9",
     "implied_step_time_s": "10", "flag": "",
-}  # fmt: skip
-TRANSFER = {
-    "id": "a", "framework": "NeMo-RL", "model": "Qwen3-30B-A3B", "gpu": "H100", "method": "NCCL-Reshard",
-    "train_parallelism": "EP8 PP2", "gen_parallelism": "TP8 DP2", "train_gpus": "16", "gen_gpus": "16",
-    "placement": "disaggregated", "time_s": "4",
 }  # fmt: skip
 PHASES = {
     "id": "a", "model": "Qwen/Qwen3-30B-A3B", "gpu": "H100", "num_gpus": "16", "train_gpus": "8", "rollout_gpus": "8",
@@ -86,50 +80,6 @@ def test_trainers_by_framework_and_precision() -> None:
     assert trainer_setup({**TRAINING, "fsdp": "8"}).backend == "fsdp"
     assert trainer_setup({**TRAINING, "framework": "torchtitan", "fsdp": ""}).backend == "fsdp"
     assert [training_precision(t) for t in ("BF16", "FP8-CS", "fp8_mx", "MXFP8", "FP8 block")] == ["bf16", *["fp8"] * 4]
-
-
-def test_transfers_by_their_method() -> None:
-    found = {"NCCL broadcast": "broadcast", "nccl full broadcast": "broadcast", "NCCL-Reshard": "reshard"}
-    assert {method: algorithm(method) for method in found} == found
-    assert algorithm("NIXL GPU RDMA (8 rails; sharded experts)") == "reshard"
-    for method in (
-        "delta_sharded",
-        "per-tensor NCCL broadcast",
-        "checkpoint-engine",
-        "mooncake",
-        "NIXL, full experts",
-        "",
-    ):
-        with pytest.raises(SkippedRow):
-            algorithm(method)
-    assert parallel_sizes("Megatron TP1/PP16/EP16") == {"tp": 1, "pp": 16, "ep": 16}
-    assert parallel_sizes("TP8 DP2, 1+1 nodes") == {"tp": 8}
-
-
-def test_transfers_beside_the_cost_model(tmp_path: Path) -> None:
-    sliced = {**TRANSFER, "id": "b", "gen_parallelism": "TP4 DP4"}
-    found = validated(tmp_path, TRANSFER, sliced, {**TRANSFER, "id": "c", "gen_parallelism": ""})
-    first, second, third = found.rows
-    assert first.predicted is not None
-    assert second.predicted is not None
-    # A larger slice for each engine GPU takes longer.
-    assert second.predicted > first.predicted
-    assert third.skipped == "tensor parallel size of the engine is not given"
-    assert found.rows[0].group == "NeMo-RL, NCCL-Reshard"
-    columns = {
-        **TRANSFER,
-        "gen_parallelism": "",
-        "train_parallelism": "",
-        "gen_tp": "8",
-        "train_ep": "8",
-        "train_pp": "2",
-    }
-    assert validated(tmp_path, columns).rows[0].predicted == first.predicted
-
-
-@pytest.mark.parametrize("placement", ["colocated sync", "receive only", "colocated (host memory to GPU)"])
-def test_transfers_of_another_kind_are_skipped(placement: str, tmp_path: Path) -> None:
-    assert "not modelled" in str(validated(tmp_path, {**TRANSFER, "placement": placement}).rows[0].skipped)
 
 
 def test_every_known_phase_is_a_record(tmp_path: Path) -> None:

@@ -1,0 +1,324 @@
+"""Seconds of one weight transfer, by method: closed forms of bytes, tensors, layout and links.
+
+Roots: NeMo-RL (packed broadcast over all ranks of both pools, resharding, CUDA IPC, NIXL), verl (bucketed broadcast
+from one rank, sharded deltas, checkpoint engines), SkyRL (a collective for each tensor), checkpoint-engine (broadcast
+from host memory). A transfer of a framework without a row takes the values over all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlsim.costs.interface import Part
+from rlsim.schema.transfer_parameters import TransferFamily, TransferParameters, TransferValues
+
+Method = Literal[
+    "cuda_ipc", "nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "checkpoint_engine", "checkpoint_engine_p2p",
+    "rdma", "delta_sharded", "disk",
+]  # fmt: skip
+MASTER_RATIO = 2.0
+"""Bytes of FSDP's FP32 weights, which a gather moves, over those in BF16 (verl and SkyRL cast after the gather)."""
+DELTA_BYTES_RATIO = 3.0
+"""Bytes of a changed BF16 value with its 4-byte place over those of the value."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Line rates per GPU and direction, and how many GPUs share what."""
+
+    nvlink_bytes_per_s: float
+    domain_gpus: int
+    node_gpus: int
+    network_bytes_per_s: float
+    host_bytes_per_s: float
+    grace: bool = False
+
+
+@dataclass(frozen=True)
+class Sender:
+    """The trainer's side of a transfer.
+
+    copy_gpus: GPUs over which one copy of the weights is sharded; expert_parallel, pipeline_parallel: how. full_state:
+    the whole state is gathered before anything is sent (FSDP1). onload_bytes: per GPU, that lie in host memory and come
+    to the GPU for the transfer. in_host_memory: the weights lie in host memory already, split over the engine's GPUs.
+    """
+
+    gpus: int
+    copy_gpus: int = 1
+    expert_parallel: int = 1
+    pipeline_parallel: int = 1
+    fsdp: bool = False
+    full_state: bool = False
+    onload_bytes: float = 0.0
+    in_host_memory: bool = False
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """The engine's side. loads False: the weights are received and not loaded, and nothing is exported."""
+
+    gpus: int
+    replica_gpus: int = 1
+    loads: bool = True
+
+
+@dataclass(frozen=True)
+class TransferJob:
+    """What is moved, from where to where.
+
+    full_bytes: one copy of the weights in BF16; wire_bytes: as they travel. expert_share: of the bytes, those of routed
+    experts. stacked_tensors: weight tensors with all experts of a layer as one. changed_share: of the values, those
+    that a delta holds. full_experts: every GPU receives all experts. quantised: the engine quantises on arrival.
+    """
+
+    method: Method
+    full_bytes: float
+    wire_bytes: float
+    tensors: float
+    stacked_tensors: float
+    sender: Sender
+    receiver: Receiver
+    links: Links
+    expert_share: float = 0.0
+    changed_share: float = 0.02
+    full_experts: bool = False
+    quantised: bool = False
+    disk_bytes_per_s: float = 5e9
+
+    @property
+    def in_one_domain(self) -> bool:
+        """Whether NVLink joins all GPUs that take part."""
+        senders = 0 if self.sender.in_host_memory or self.method == "cuda_ipc" else self.sender.gpus
+        return senders + self.receiver.gpus <= self.links.domain_gpus
+
+    @property
+    def sent_tensors(self) -> float:
+        """Weight tensors of one training rank."""
+        sender = self.sender
+        experts = (self.tensors - self.stacked_tensors) / sender.expert_parallel
+        return (self.stacked_tensors + experts) / sender.pipeline_parallel
+
+    @property
+    def received_bytes(self) -> float:
+        """Bytes that one GPU of the engine receives."""
+        if self.method == "nccl_reshard":
+            return self.wire_bytes / self.receiver.replica_gpus
+        if self.method == "rdma" and not self.full_experts:
+            share = self.expert_share
+            return self.wire_bytes * (1 - share + share / self.receiver.replica_gpus)
+        if self.method == "delta_sharded":
+            return self.wire_bytes * self.changed_share * DELTA_BYTES_RATIO
+        return self.wire_bytes
+
+
+@dataclass(frozen=True)
+class TransferTerms:
+    """Fitted values for one framework. tensor_s: stated host time per tensor; error: of the logarithm."""
+
+    values: TransferValues
+    family: TransferFamily
+    fixed_s: float
+    tensor_s: float | None = None
+    error: float = 0.0
+    source: str = field(default="", compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        fitted: TransferParameters,
+        framework: str,
+        tensor_s: float | None = None,
+        fixed_s: float | None = None,
+    ) -> TransferTerms:
+        """Values for ``framework``; a stated time wins over a fitted one."""
+        family = fitted.family(framework)
+        fixed = family.fixed_s if fixed_s is None else fixed_s
+        return cls(fitted.values, family, fixed, tensor_s, fitted.error_of(framework), fitted.name)
+
+    def host(self, links: Links) -> float:
+        """Host times of this framework on this host relative to the values."""
+        return self.family.host_factor * (self.values.grace_factor if links.grace else 1.0)
+
+
+def transfer_parts(job: TransferJob, terms: TransferTerms, stated_bytes_per_s: float | None = None) -> list[Part]:
+    """Parts of a transfer in seconds, one after the other; a stated rate replaces what the links allow."""
+    rates = _Rates(job, terms)
+    if stated_bytes_per_s:
+        wire = [Part("weights on the wire", job.wire_bytes / stated_bytes_per_s, "network", "assumed")]
+    else:
+        wire = _wire(job, rates)
+    return [
+        *_onload(job, rates),
+        *wire,
+        Part("handling of weight tensors", job.tensors * tensor_s(job, terms), "host"),
+        Part("quantisation of weight tensors", _quantised_s(job, terms), "host"),
+        Part("connections of shards", _connected_s(job, terms), "host"),
+        Part("refit synchronisation", terms.fixed_s, "host"),
+    ]
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """Achieved rates of one job in bytes/s."""
+
+    job: TransferJob
+    terms: TransferTerms
+
+    def _share(self, share: float, factor: float = 1.0) -> float:
+        return min(1.0, share * self.terms.family.link_factor * factor)
+
+    @property
+    def gathering(self) -> tuple[float, float]:
+        """NVLink and one network port in a gather."""
+        links, values, factor = self.job.links, self.terms.values, self.terms.family.gather_factor
+        nvlink = links.nvlink_bytes_per_s * self._share(values.nvlink_share, factor)
+        return nvlink, links.network_bytes_per_s * self._share(values.network_share, factor)
+
+    @property
+    def nvlink(self) -> float:
+        return self.job.links.nvlink_bytes_per_s * self._share(self.terms.values.nvlink_share)
+
+    @property
+    def port(self) -> float:
+        """One GPU's network port in a collective."""
+        return self.job.links.network_bytes_per_s * self._share(self.terms.values.network_share)
+
+    @property
+    def shard(self) -> float:
+        """One GPU receiving for itself: over NVLink where it joins everyone."""
+        links, share = self.job.links, self._share(self.terms.values.shard_share)
+        return share * (links.nvlink_bytes_per_s if self.job.in_one_domain else links.network_bytes_per_s)
+
+    @property
+    def host(self) -> float:
+        """Pinned host memory to one GPU."""
+        return self.job.links.host_bytes_per_s * self.terms.values.host_link_share
+
+    @property
+    def broadcast(self) -> float:
+        """One sender to everyone, pipelined: NVLink inside a domain, the sending node's ports beyond it."""
+        if self.job.in_one_domain:
+            return self.nvlink
+        job = self.job
+        beside = job.receiver.gpus if job.sender.in_host_memory else job.sender.gpus
+        ports = min(job.links.node_gpus, beside) if self.terms.family.rails == "node" else 1
+        return min(self.nvlink, ports * self.port)
+
+
+def gather_s(gathered_bytes: float, gpus: int, links: Links, nvlink: float, port: float, ports: int) -> float:
+    """Seconds until each of ``gpus`` GPUs holds all bytes, of which each held an equal part.
+
+    A ring: over NVLink in a domain; between domains over at most ``ports`` ports of each. nvlink, port: achieved rates
+    in bytes/s.
+    """
+    if gpus <= 1:
+        return 0.0
+    inside = min(gpus, links.domain_gpus)
+    local = gathered_bytes * (gpus - 1) / gpus / nvlink
+    domains = math.ceil(gpus / inside)
+    return max(local, gathered_bytes * (domains - 1) / domains / (min(inside, ports) * port))
+
+
+def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
+    """Gathers, sends and copies of the method."""
+    sender = job.sender
+    whole = job.full_bytes * (MASTER_RATIO if sender.fsdp else 1.0)
+    # FSDP gathers one tensor after the other, each too small for more than one port of a node; the groups of its expert
+    # ranks gather side by side.
+    ports = sender.expert_parallel if sender.fsdp else job.links.domain_gpus
+    gather = gather_s(whole, sender.copy_gpus, job.links, *rates.gathering, ports)
+    if sender.in_host_memory or not job.receiver.loads:
+        gather = 0.0
+    before = gather if sender.full_state else 0.0
+    gathered, sent = {
+        "cuda_ipc": lambda: (before + gather, 0.0),
+        "nccl_per_tensor": lambda: (before + gather, job.wire_bytes / rates.broadcast),
+        "nccl_broadcast": lambda: _packed(job, before, gather, job.wire_bytes / rates.broadcast),
+        "nccl_reshard": lambda: (before, _resharded_s(job, rates)),
+        "checkpoint_engine": lambda: (before + gather, _from_host_s(job, rates)),
+        "checkpoint_engine_p2p": lambda: (before + gather, _from_host_s(job, rates) + _fetched_s(job, rates)),
+        "rdma": lambda: (before, job.received_bytes / rates.shard),
+        "delta_sharded": lambda: (before, _delta_s(job, rates)),
+        "disk": lambda: (before + gather, _disk_s(job)),
+    }[job.method]()
+    copied = job.full_bytes / sender.gpus / rates.host if job.method.startswith("checkpoint") else 0.0
+    return [
+        Part("gathering of full tensors", gathered, "network"),
+        Part("weights to host memory", 0.0 if sender.in_host_memory else copied, "host link"),
+        Part("weights on the wire", sent, "network"),
+    ]
+
+
+def _packed(job: TransferJob, before: float, gather: float, send: float) -> tuple[float, float]:
+    """Gather and send of a packed broadcast: with two buffers the shorter runs under the longer, but FSDP gathers one
+    tensor after the other before a bucket is full."""
+    return (before + gather, send) if job.sender.fsdp else (before, max(gather, send))
+
+
+def _resharded_s(job: TransferJob, rates: _Rates) -> float:
+    """All GPUs at once, bounded by the busier side: what one receives, or what one sends to all replicas."""
+    replicas = job.receiver.gpus / job.receiver.replica_gpus
+    return max(job.received_bytes, job.wire_bytes * replicas / job.sender.gpus) / rates.shard
+
+
+def _from_host_s(job: TransferJob, rates: _Rates) -> float:
+    """Buckets of host memory to their GPU, each broadcast to all: the slower of two stages that overlap."""
+    return max(job.wire_bytes / job.receiver.gpus / rates.host, job.wire_bytes / rates.broadcast)
+
+
+def _fetched_s(job: TransferJob, rates: _Rates) -> float:
+    """One copy from other nodes' host memory over the ports of the nodes that fetch it."""
+    network = job.links.network_bytes_per_s * min(1.0, rates.terms.values.shard_share * rates.terms.family.link_factor)
+    return job.wire_bytes / (min(job.links.node_gpus, job.receiver.gpus) * network)
+
+
+def _delta_s(job: TransferJob, rates: _Rates) -> float:
+    """Changed values with their places: found and packed, sent, unpacked."""
+    return job.received_bytes * (1 / rates.terms.values.delta_bytes_per_s + 1 / rates.broadcast)
+
+
+def _disk_s(job: TransferJob) -> float:
+    """One copy written by the trainer's nodes together, then read by each engine node."""
+    nodes = math.ceil(job.sender.gpus / job.links.node_gpus)
+    return job.wire_bytes * (1 / nodes + 1) / job.disk_bytes_per_s
+
+
+def _onload(job: TransferJob, rates: _Rates) -> list[Part]:
+    seconds = job.sender.onload_bytes / rates.terms.values.pageable_out_bytes_per_s
+    return [Part("trainer weights from host memory", seconds, "host link")]
+
+
+def tensor_s(job: TransferJob, terms: TransferTerms) -> float:
+    """Seconds per weight tensor of the method's work on the host, stated or fitted."""
+    if terms.tensor_s is not None:
+        return terms.tensor_s
+    v, sender = terms.values, job.sender
+    export = v.export_tensor_s if not sender.in_host_memory else 0.0
+    load = v.load_tensor_s if job.receiver.loads else 0.0
+    nodes = math.ceil(sender.copy_gpus / job.links.node_gpus)
+    gathered = v.fsdp_tensor_s + (nodes - 1) * v.fsdp_node_s
+    if sender.fsdp and job.receiver.loads and not sender.in_host_memory:
+        export += gathered
+    stacked = job.stacked_tensors / job.tensors
+    sharded_load = load * (1 if job.full_experts else stacked)
+    per_method = {
+        "cuda_ipc": export + load + v.ipc_tensor_s,
+        "nccl_per_tensor": export + load + v.collective_tensor_s,
+        "nccl_reshard": v.shard_tensor_s * job.sent_tensors / job.tensors,
+        "rdma": v.rdma_tensor_s + sharded_load,
+        "delta_sharded": v.delta_tensor_s + (gathered if sender.full_state else 0.0),
+    }
+    return per_method.get(job.method, export + load) * terms.host(job.links)
+
+
+def _quantised_s(job: TransferJob, terms: TransferTerms) -> float:
+    return job.tensors * terms.values.quantise_tensor_s * terms.host(job.links) if job.quantised else 0.0
+
+
+def _connected_s(job: TransferJob, terms: TransferTerms) -> float:
+    """Resharding: an engine GPU receives from every rank that holds a part of the copy."""
+    if job.method != "nccl_reshard":
+        return 0.0
+    return job.sender.copy_gpus * terms.values.shard_peer_s * terms.host(job.links)
