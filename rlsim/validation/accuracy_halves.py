@@ -7,9 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlsim.errors import shortened
-from rlsim.hardware.parameters import DEFAULT_TRAINING, load_training_parameters
+from rlsim.hardware.parameters import (
+    DEFAULT_TRAINING,
+    DEFAULT_TRANSFERS,
+    load_training_parameters,
+    load_transfer_parameters,
+)
 from rlsim.report.format import number, percent
 from rlsim.schema.training_parameters import TrainingFit
+from rlsim.schema.transfer_parameters import TransferFit
 from rlsim.validation.kind import Kind
 from rlsim.validation.markdown import SCORE_HEAD, code, left_out, plain, score_cells, signed, table
 from rlsim.validation.measured import MeasuredRow, MeasuredTable
@@ -121,11 +127,11 @@ def _measurement(row: MeasuredRow) -> tuple[object, ...]:
 
 def _section(kind: Kind, found: MeasuredTable | None, explained: Mapping[str, str]) -> str:
     about = _SECTIONS[kind]
-    fit = _training_fit(load_training_parameters().fit, found) if kind is Kind.TRAINING else ""
+    fit = _fit(kind, found)
     if found is None:
         without = (
-            f"No table of {kind} was given when this document was written (`--{kind} TABLE.csv`), so these errors are "
-            "left out here."
+            f"No table of {kind} was given when this document was written (`--{kind} TABLE.csv`), so it tells no errors "
+            "of these."
         )
         return "\n\n".join(part for part in (f"## {about.title}", without, fit) if part)
     parts = [f"## {about.title}", _compared(kind, found), about.how]
@@ -156,20 +162,31 @@ def _scores(scores: Mapping[str, Score]) -> list[list[str]]:
     return [[name, *score_cells(scores[name])] for name in sorted(scores)]
 
 
-def _training_fit(fit: TrainingFit, found: MeasuredTable | None) -> str:
-    """What the terms of training were fitted to, and how well they do on what was left out of the fit."""
-    file = f"### The fit of training\n\n`calibration/training/{DEFAULT_TRAINING}.yaml`: "
+def _fit(kind: Kind, found: MeasuredTable | None) -> str:
+    """What the terms of a kind were fitted to, and how well they do on what was left out of the fit."""
+    if kind is Kind.TRAINING:
+        fit, file = load_training_parameters().fit, f"calibration/training/{DEFAULT_TRAINING}.yaml"
+        held = {f"one {name}": error for name, error in fit.held_out_median_error.items()}
+        return _told_fit("### The fit of training", file, fit, held, found)
+    if kind is Kind.TRANSFERS:
+        moved, file = load_transfer_parameters().fit, f"calibration/transfers/{DEFAULT_TRANSFERS}.yaml"
+        held = {"one framework": moved.held_out_median_error}
+        return _told_fit("### The fit of transfers", file, moved, held, found)
+    return ""
+
+
+def _told_fit(
+    title: str, file: str, fit: TrainingFit | TransferFit, held_out: Mapping[str, float], found: MeasuredTable | None
+) -> str:
     if not fit.rows:
-        return file + "starting values, before any fit."
-    same = "" if found is None or found.digest == fit.data_digest else ", a table other than the one above"
+        return f"{title}\n\n`{file}`: starting values, before any fit."
+    same = found is None or set(found.digest.split(", ")) == set(fit.data_digest.split())
     told = (
-        f"{file}{fit.rows:,} rows (digest {fit.data_digest}{same}), by {code(fit.command)}: median error "
-        f"{percent(fit.median_error, 1)}, p90 {percent(fit.p90_error, 1)}."
+        f"`{file}`: {fit.rows:,} rows (digest {fit.data_digest}{'' if same else ', tables other than those above'}), by "
+        f"{code(fit.command)}: median error {percent(fit.median_error, 1)}, p90 {percent(fit.p90_error, 1)}."
     )
-    rows = [[f"one {group}", percent(error, 1)] for group, error in fit.held_out_median_error.items()]
-    return "\n\n".join(
-        part for part in (told, table(("left out of the fit", "median error on its rows"), rows)) if part
-    )
+    rows = [[name, percent(error, 1)] for name, error in held_out.items()]
+    return "\n\n".join([title, told, table(("left out of the fit", "median error on its rows"), rows)]).strip()
 
 
 def _worst(about: _Section, found: MeasuredTable, explained: Mapping[str, str]) -> str:
@@ -181,9 +198,9 @@ def _worst(about: _Section, found: MeasuredTable, explained: Mapping[str, str]) 
             f"{number(row.measured or 0.0)} {row.unit}",
             f"{number(row.predicted or 0.0)} {row.unit}",
             signed(100 * (row.error or 0.0)),
-            explained.get(row.id, ""),
+            explained.get(row.id, "not known"),
         ]
         for row in worst
     ]
-    told = table(("row", "group", "measured", "predicted", "error", "why, where known"), rows)
+    told = table(("row", "group", "measured", "predicted", "error", "why"), rows)
     return f"### {about.title}: largest errors\n\n{told}" if told else ""

@@ -44,7 +44,7 @@ def by_release(found: MeasuredTable, path: Path) -> None:
     passes through.
     """
     rows = [row for row in found.scored if row.details.get("family") in FAMILIES]
-    releases = _releases(rows)
+    releases = releases_of(rows)
     marks = _marks([str(row.details["gpu"]).replace(" NVL72", "") for row in rows])
     columns = sum(len(names) + 0.6 for names in releases.values())
     width, height = max(8.0, 1.0 + 0.95 * columns), 7.2
@@ -111,7 +111,7 @@ def _run(row: MeasuredRow) -> tuple[str, str]:
     return str(row.details.get("framework") or "framework not told"), str(row.details.get("series") or "not told")
 
 
-def _releases(rows: Sequence[MeasuredRow]) -> dict[str, list[str]]:
+def releases_of(rows: Sequence[MeasuredRow]) -> dict[str, list[str]]:
     """Releases of each framework, oldest first; the framework with the most releases first."""
     runs = sorted({_run(row) for row in rows})
     found = {framework: [name for own, name in runs if own == framework] for framework, _ in runs}
