@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlsim.costs import work
+from rlsim.costs.device import device_of
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.memory import engine_memory, kv_bytes_per_gpu_token
 from rlsim.costs.operators import OperatorTime, mean_layer, modelled
@@ -117,9 +118,9 @@ def test_windowed_layers_shorten_the_attention_of_training() -> None:
     seconds = {}
     for window, count in ((None, 0), (128, 12), (128, 24)):
         given = _scenario(_card(window, count))
-        shared = builders.operators(given.hardware), builders.fabric(given.hardware)
-        layers = TrainingLayers(given.model, given.trainer, *shared, builders.PLAIN.training)
-        seconds[count] = layers.layer(batch, moe_layer=True).attention.seconds
+        layers = TrainingLayers(given.model, given.trainer, device_of(given.hardware, "vllm"), builders.PLAIN_TRAINING)
+        device = layers.layer(batch, moe_layer=True).device
+        seconds[count] = next(part.seconds for part in device if part.name == "attention")
     assert seconds[12] == pytest.approx((seconds[0] + seconds[24]) / 2)
     assert seconds[24] < 0.3 * seconds[0]
 

@@ -15,7 +15,7 @@ from rlsim.costs.overheads import overheads_of
 from rlsim.costs.weight_transfer import WeightTransfer, job_of
 from rlsim.errors import InputError
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import load_engine_parameters, load_parameters
+from rlsim.hardware.parameters import fitted_of
 from rlsim.loading import load_scenario
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -175,7 +175,7 @@ VERL_30B: dict[str, Any] = {
 )
 def test_published_transfers(model: str, shape: dict[str, Any], loop: dict[str, Any], measured_s: float) -> None:
     given = builders.scenario(model, loop=loop, **shape)
-    fitted = overheads_of(given, load_parameters(None), load_engine_parameters())
+    fitted = overheads_of(given, fitted_of(given))
     found = WeightTransfer(given, builders.fabric(given.hardware), fitted).transfer().seconds
     assert found == pytest.approx(measured_s, rel=0.25)
 

@@ -125,9 +125,9 @@ def test_speculation_adds_its_own_host_time() -> None:
 
 def test_a_rollout_engine_adds_the_frameworks_iteration_and_takes_its_time_per_sequence() -> None:
     fitted = load_parameters()
-    for version, served_s in ((None, 0.003), ("0.11.0", 0.004)):
+    for version, served_s in ((None, 0.004), ("0.11.0", 0.004)):
         given = load_scenario("quickstart", [] if version is None else [f"engine.version={version}"])
-        added = fitted.host("vllm", version, 1, 1, True, given.hardware.host_cpu)
+        added = fitted.host("vllm", given.engine_version, 1, 1, True, given.hardware.host_cpu)
         found = rollout_host(given, fitted, ENGINES)
         assert (found.iteration_s, found.sequence_s) == pytest.approx((served_s + added[0], added[1]))
 
@@ -219,7 +219,7 @@ def test_an_empty_set_is_the_default(key: str) -> None:
     [
         (["engine.version=0.11.0"], "fitted: round, of vllm 0.11.0; what the RL framework adds is nemo_rl's of vllm"),
         (["engine.version=0.20.0"], "fitted: round, of vllm 0.11.0 for 0.20.0, the nearest one measured; what"),
-        ([], "fitted: round, of vllm over its releases; what"),
+        ([], "fitted: round, of vllm 0.11.0 for 0.20.0, the nearest one measured; what"),
         (["engine.name=trtllm", "engine.version=1.0.0"], "fitted: round, of trtllm over its releases; what"),
         (["engine.host_iteration_s=0.002"], "iteration: 2 ms + "),
         (["engine.host_iteration_s=0.002"], "engine.host_sequence_s; stated)"),

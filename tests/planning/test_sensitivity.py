@@ -7,7 +7,7 @@ import pytest
 
 from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import engine_parameters_of, parameters_of
+from rlsim.hardware.parameters import fitted_of
 from rlsim.loading import load_scenario, vary
 from rlsim.planning import sensitivity
 from rlsim.planning.sensitivity import fitted_polynomial
@@ -71,14 +71,14 @@ def test_draws_stay_within_their_ranges_and_give_valid_scenarios(tiny: Scenario)
 def test_the_centre_of_the_efficiencies_is_the_scenario_as_it_is() -> None:
     """Experts and dense layers reach different shares of the kernels' speed; one factor moves both."""
     scenario = load_scenario("qwen235b_512")
-    now = overheads_of(scenario, parameters_of(scenario), engine_parameters_of(scenario))
-    assert now.moe_efficiency != now.dense_efficiency
+    now = overheads_of(scenario, fitted_of(scenario)).training
+    assert now.moe_speed != now.dense_speed
     inputs = [item for item in uncertain_inputs(scenario) if item.key == EFFICIENCY]
     for quantile, factor in ((0.5, 1.0), (0.0, 1 / 1.2), (1.0, 1.2)):
         drawn = varied(scenario, drawn_overrides(scenario, inputs, np.array([quantile])))
-        found = overheads_of(drawn, parameters_of(drawn), engine_parameters_of(drawn))
-        assert found.dense_efficiency == pytest.approx(now.dense_efficiency * factor)
-        assert found.moe_efficiency == pytest.approx(now.moe_efficiency * factor)
+        found = overheads_of(drawn, fitted_of(drawn)).training
+        assert found.dense_speed == pytest.approx(now.dense_speed * factor)
+        assert found.moe_speed == pytest.approx(now.moe_speed * factor)
     given = uncertain_inputs(scenario, ["trainer.device_efficiency=0.5:0.6"])
     assert EFFICIENCY not in {item.key for item in given}
 
