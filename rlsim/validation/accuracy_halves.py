@@ -130,8 +130,8 @@ def _section(kind: Kind, found: MeasuredTable | None, explained: Mapping[str, st
     fit = _fit(kind, found)
     if found is None:
         without = (
-            f"No table of {kind} was given when this document was written (`--{kind} TABLE.csv`), so it tells no errors "
-            "of these."
+            f"No table of {kind} was given when this document was written (`--{kind} TABLE.csv`), so it tells no "
+            "errors of these."
         )
         return "\n\n".join(part for part in (f"## {about.title}", without, fit) if part)
     parts = [f"## {about.title}", _compared(kind, found), about.how]
@@ -182,8 +182,8 @@ def _told_fit(
         return f"{title}\n\n`{file}`: starting values, before any fit."
     same = found is None or set(found.digest.split(", ")) == set(fit.data_digest.split())
     told = (
-        f"`{file}`: {fit.rows:,} rows (digest {fit.data_digest}{'' if same else ', tables other than those above'}), by "
-        f"{code(fit.command)}: median error {percent(fit.median_error, 1)}, p90 {percent(fit.p90_error, 1)}."
+        f"`{file}`: {fit.rows:,} rows (digest {fit.data_digest}{'' if same else ', tables other than those above'}), "
+        f"by {code(fit.command)}: median error {percent(fit.median_error, 1)}, p90 {percent(fit.p90_error, 1)}."
     )
     rows = [[name, percent(error, 1)] for name, error in held_out.items()]
     return "\n\n".join([title, told, table(("left out of the fit", "median error on its rows"), rows)]).strip()

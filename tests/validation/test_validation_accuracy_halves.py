@@ -12,17 +12,20 @@ from measured_tables import row, write
 from test_validation_halves import PHASES, TRAINING
 
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_training_parameters
+from rlsim.hardware.parameters import load_training_parameters, load_transfer_parameters
+from rlsim.results import Interval
 from rlsim.validation.accuracy import accuracy_document
 from rlsim.validation.accuracy_halves import HALVES, WORST_ROWS, halves_sections, joined, write_half_pictures
 from rlsim.validation.kind import Kind
 from rlsim.validation.kinds import validate_table
 from rlsim.validation.measured import MeasuredRow, MeasuredTable
 from rlsim.validation.published import Published, run_published
+from rlsim.validation.study import PublishedFigure
 from rlsim.validation.validate import Validation
 
 Run = Callable[..., tuple[int, str, str]]
 PICTURES = {"training_by_release.png", "transfers_by_method.png", "phases.png"}
+CELLS = (PublishedFigure("group", "label", "x", 2.0, Interval(1.5, 1.0, 2.5)),)
 STEPS = Validation("t.csv", "0", ())
 TRANSFER = {
     "id": "a", "framework": "NeMo-RL", "model": "Qwen3-30B-A3B", "gpu": "H100", "method": "NCCL-Reshard",
@@ -88,9 +91,21 @@ def test_the_fit_of_training_is_told_with_the_groups_left_out_of_it(
     for found in ({}, {Kind.TRAINING: training}):
         text = section(halves_sections(found, {}), "Training steps")
         assert all(words in text for words in ("1,234 rows", "| one model | 9.1 % |", "| one release | 12.3 % |"))
-        assert ("a table other than the one above" in text) == bool(found)
+        assert ("tables other than those above" in text) == bool(found)
     monkeypatch.setattr(where, lambda: load_training_parameters("start"))
-    assert "before any fit" in halves_sections({}, {})
+    assert "before any fit" in section(halves_sections({}, {}), "Training steps")
+
+
+def test_the_fit_of_transfers_knows_its_tables_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = load_transfer_parameters()
+    fit = shipped.fit.model_copy(update={"data_digest": "aa bb", "held_out_median_error": 0.321})
+    where = "rlsim.validation.accuracy_halves.load_transfer_parameters"
+    monkeypatch.setattr(where, lambda: shipped.model_copy(update={"fit": fit}))
+    for digest, other in (("bb, aa", False), ("aa", True)):
+        found = MeasuredTable("transfers", "t.csv, s.csv", digest, ())
+        text = section(halves_sections({Kind.TRANSFERS: found}, {}), "Weight transfers by method")
+        assert ("tables other than those above" in text) == other
+        assert "| one framework | 32.1 % |" in text
 
 
 def test_without_tables_each_section_says_so_and_how_to_get_it() -> None:
@@ -183,7 +198,7 @@ def test_a_table_given_twice_is_refused(tmp_path: Path) -> None:
 def test_published_tables_and_given_ones_stand_in_one_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, nothing in (
         ("validate", STEPS),
-        ("study", ()),
+        ("study", CELLS),
         ("measured_speculation", ()),
         ("published_refits", ((), ())),
     ):
