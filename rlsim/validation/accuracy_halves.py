@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from rlsim.schema.training_parameters import TrainingFit
 from rlsim.schema.transfer_parameters import TransferFit
 from rlsim.validation.kind import Kind
 from rlsim.validation.markdown import SCORE_HEAD, code, left_out, plain, score_cells, signed, table
-from rlsim.validation.measured import MeasuredRow, MeasuredTable
+from rlsim.validation.measured import FLAGGED, MeasuredRow, MeasuredTable
 from rlsim.validation.scores import Score
 
 WORST_ROWS = 12
@@ -51,7 +52,8 @@ _SECTIONS = {
     ),
     Kind.TRANSFERS: _Section(
         "Weight transfers by method",
-        "The time from the trainer's last update to weights that the engine can use, as its source timed it.",
+        "The time from the trainer's last update to weights that the engine can use, as its source timed it. "
+        "A measurement of which several rows tell counts once.",
         "By framework and method",
         "transfers_by_method.png",
         "Predicted over measured by framework and method; the bar is the median, the shade reaches from 0.75 to 1.25, "
@@ -96,33 +98,40 @@ def draw_half(found: MeasuredTable, path: Path) -> None:
 
 
 def joined(tables: Sequence[MeasuredTable]) -> MeasuredTable:
-    """Several tables of one kind as one, in order; a transfer that two of them give is scored once.
-
-    Ids of the second and further tables may repeat those of an earlier one.
-    """
-    if len(tables) == 1:
-        return tables[0]
-    rows: list[MeasuredRow] = []
-    for one in tables:
-        earlier = {_measurement(row): row.id for row in rows}
-        for row in one.rows:
-            known = earlier.get(_measurement(row)) if one.kind == Kind.TRANSFERS and row.predicted is not None else None
-            repeated = replace(row, predicted=None, low=None, high=None, cuts=())
-            rows.append(row if known is None else repeated.skip(f"the same measurement as {known} of another table"))
+    """Several tables of one kind as one, in order; a transfer that several rows tell of is scored once."""
+    rows = [row for one in tables for row in one.rows]
     return MeasuredTable(
         tables[0].kind,
         ", ".join(one.table for one in tables),
         ", ".join(one.digest for one in tables),
-        tuple(rows),
+        tuple(_each_once(rows) if tables[0].kind == Kind.TRANSFERS else rows),
         tuple(dict.fromkeys(remark for one in tables for remark in one.remarks)),
         notes=tuple(dict.fromkeys(note for one in tables for note in one.notes)),
     )
 
 
+def _each_once(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Rows of which those are skipped whose measurement an earlier row tells, or any row objects to by its flag."""
+    objected = {_measurement(row) for row in rows if (row.skipped or "").startswith(FLAGGED)}
+    known: set[tuple[object, ...]] = set()
+    out = []
+    for row in rows:
+        key = _measurement(row)
+        left = replace(row, predicted=None, low=None, high=None, cuts=())
+        if row.predicted is None:
+            out.append(row)
+        elif key in objected:
+            out.append(left.skip("the flag of another row of the same measurement"))
+        else:
+            out.append(left.skip("the same measurement as an earlier row") if key in known else row)
+        known.add(key)
+    return out
+
+
 def _measurement(row: MeasuredRow) -> tuple[object, ...]:
-    """What two tables that tell of the same measurement agree in."""
+    """What two rows of one measurement agree in: framework and method, model, and seconds within about 1 %."""
     model = str(row.details.get("model", "")).split("/")[-1].lower()
-    return model, row.details.get("train_gpus"), row.details.get("gen_gpus"), row.measured
+    return row.group, model, f"{math.log(row.measured or 1.0):.2f}"
 
 
 def _section(kind: Kind, found: MeasuredTable | None, explained: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def by_release(found: MeasuredTable, path: Path) -> None:
     """
     rows = [row for row in found.scored if row.details.get("family") in FAMILIES]
     releases = releases_of(rows)
-    marks = _marks([str(row.details["gpu"]).replace(" NVL72", "") for row in rows])
+    marks = _marks([_told(row, "gpu") for row in rows])
     columns = sum(len(names) + 0.6 for names in releases.values())
     width, height = max(8.0, 1.0 + 0.95 * columns), 7.2
     with picture_style():
@@ -80,7 +81,7 @@ def by_group(found: MeasuredTable, path: Path, title: str, told: str) -> None:
     """
     groups = list(found.groups)[:MOST_GROUPS]
     rows = [row for row in found.scored if row.group in groups]
-    marks = _marks([str(row.details.get(told) or "not told") for row in rows])
+    marks = _marks([_told(row, told) for row in rows])
     keys = 0.26 * math.ceil((len(marks) + 1) / 3)
     height = 2.2 + keys + 0.40 * max(2, len(groups))
     with picture_style():
@@ -90,8 +91,7 @@ def by_group(found: MeasuredTable, path: Path, title: str, told: str) -> None:
             axes = figure.add_axes((0.36, (0.75 + keys) / height, 0.61, 1 - (1.75 + keys) / height))
             for place, group in enumerate(reversed(groups)):
                 members = [row for row in rows if row.group == group]
-                names = [str(row.details.get(told) or "not told") for row in members]
-                _points(axes, members, names, marks, place, along_y=False)
+                _points(axes, members, [_told(row, told) for row in members], marks, place, along_y=False)
             axes.axvspan(1 - WIDE_BAND, 1 + WIDE_BAND, color=BACKGROUND, alpha=0.8, linewidth=0, zorder=0)
             axes.axvline(1.0, color=GREY, linewidth=1.0, zorder=1)
             axes.set(xscale="log", xlim=(LEAST_RATIO, MOST_RATIO), ylim=(-0.6, len(groups) - 0.4))
@@ -111,8 +111,16 @@ def _run(row: MeasuredRow) -> tuple[str, str]:
     return str(row.details.get("framework") or "framework not told"), str(row.details.get("series") or "not told")
 
 
+def _told(row: MeasuredRow, name: str) -> str:
+    """What a row tells under ``name``; devices without case, remarks in brackets and the name of their rack."""
+    given = str(row.details.get(name) or "")
+    if name == "gpu":
+        given = re.sub(r"\s*\(.*\)$", "", given).upper().removesuffix(" NVL72")
+    return given or "not told"
+
+
 def releases_of(rows: Sequence[MeasuredRow]) -> dict[str, list[str]]:
-    """Releases of each framework, oldest first; the framework with the most releases first."""
+    """Releases of the rows of each framework, oldest first; the framework with the most releases first."""
     runs = sorted({_run(row) for row in rows})
     found = {framework: [name for own, name in runs if own == framework] for framework, _ in runs}
     ordered = {framework: sorted(names, key=version_order) for framework, names in found.items()}
@@ -130,7 +138,7 @@ def _marks(names: Sequence[str]) -> Marks:
 def _columns(axes: Axes, rows: Sequence[MeasuredRow], names: Sequence[str], marks: Marks) -> None:
     for place, name in enumerate(names):
         members = [row for row in rows if _run(row)[1] == name]
-        _points(axes, members, [str(r.details["gpu"]).replace(" NVL72", "") for r in members], marks, place)
+        _points(axes, members, [_told(row, "gpu") for row in members], marks, place)
         if members:
             score = Score.of(members)
             axes.annotate(

@@ -124,20 +124,21 @@ def test_the_worst_rows_are_the_largest_errors_and_no_more_than_that_many() -> N
 
 
 def test_tables_of_one_kind_are_scored_together_and_a_measurement_once() -> None:
-    where = {"train_gpus": "8", "gen_gpus": "8"}
-    first = MeasuredTable("transfers", "a.csv", "1", (group("x", 4.0, 5.0, **where), group("y", 4.0, None)), ("r",))
-    again = group("z", 4.0, 5.0, **{**where, "model": "org/M"})
-    other = group("w", 6.0, 5.0, **where)
-    second = MeasuredTable("transfers", "b.csv", "2", (again, other), ("r", "s"))
+    first = MeasuredTable("transfers", "a.csv", "1", (group("x", 4.0, 5.0), group("f", 9.0, None)), ("r",))
+    again = (group("z", 4.01, 5.0, model="org/M"), group("g", 9.0, 8.0), group("w", 6.0, 5.0), group("v", 4.0, 3.0, model="n"))
+    second = MeasuredTable("transfers", "b.csv", "2", again, ("r", "s"))
     both = joined([first, second])
     assert (both.table, both.digest, both.remarks) == ("a.csv, b.csv", "1, 2", ("r", "s"))
-    assert [one.id for one in both.scored] == ["x", "w"]
-    assert both.rows[2].skipped == "the same measurement as x of another table"
-    assert both.rows[2].low is None
+    assert [one.id for one in both.scored] == ["x", "w", "v"]
+    assert {one.id: one.skipped for one in both.rows if one.skipped} == {
+        "f": "flag doubtful",
+        "z": "the same measurement as an earlier row",
+        "g": "the flag of another row of the same measurement",
+    }
+    assert both.rows[2].covered is None
     # Two runs may have a phase of the same length; they are two measurements.
-    phases = [replace(one, kind="phases") for one in (first, second)]
-    assert [one.id for one in joined(phases).scored] == ["x", "z", "w"]
-    assert joined([first]) is first
+    phases = joined([replace(one, kind="phases") for one in (first, second)])
+    assert [one.id for one in phases.scored] == ["x", "z", "g", "w", "v"]
 
 
 def test_pictures_are_drawn_for_what_was_scored(tmp_path: Path, training: MeasuredTable) -> None:
