@@ -50,10 +50,6 @@ class _Shape:
 
 
 SHAPES = {
-    "glm-4.5-air": _Shape(46, 128, 1, 1),
-    "qwen2.5-32b": _Shape(64),
-    "qwen2.5-72b": _Shape(80),
-    "qwen3-4b": _Shape(36),
     "qwen3.5-9b": _Shape(32),
     "qwen3.5-397b-a17b": _Shape(60, 512, 1),
     "nemotron nano v3 30b-a3b": _Shape(52, 128, 1, 29, 2),

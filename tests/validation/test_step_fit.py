@@ -50,7 +50,7 @@ def test_known_parameters_are_found_again() -> None:
     problem = _problem(with_values(start, CHOSEN, wanted), start)
     x, residuals, _ = problem.fit(rounds=4)
     assert float(np.max(np.abs(residuals))) < 0.06  # the prior keeps a little of the start
-    assert x[1:] == pytest.approx(wanted[1:], rel=0.05)
+    assert x[1:] == pytest.approx(wanted[1:], rel=0.06)
 
 
 def test_left_out_rows_are_predicted_by_the_others() -> None:

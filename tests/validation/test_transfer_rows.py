@@ -118,11 +118,11 @@ def test_a_smaller_slice_for_each_engine_gpu_is_faster(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_model_without_a_card() -> None:
-    dense = weights_of({"model": "Qwen2.5-72B"})
-    assert (dense.bytes, dense.tensors, dense.estimated) == (144e9, 80 * 11 + 3, False)
-    stated = weights_of({"model": "GLM-4.5-Air", "weight_gb": "212", "params_total_b": "106"})
-    assert (stated.bytes, stated.estimated) == (212e9, False)
-    assert stated.tensors == 11 + 45 * (9 + 3 * 129) + 3
+    dense = weights_of({"model": "Qwen3.5-9B"})
+    assert (dense.bytes, dense.tensors, dense.estimated) == (18e9, 32 * 11 + 3, False)
+    stated = weights_of({"model": "Nemotron Nano 3", "weight_gb": "63.2", "params_total_b": "31.6"})
+    assert (stated.bytes, stated.estimated) == (63.2e9, False)
+    assert stated.tensors == 29 * 11 + 23 * (9 + 2 * 129) + 3
     unknown = weights_of({"model": "Snowball 67B-A2B MoE", "weight_gb": "134", "params_total_b": "67"})
     assert (unknown.bytes, unknown.tensors, unknown.estimated) == (134e9, 48 * (9 + 3 * 128) + 3, True)
     plain = weights_of({"model": "Somebody-7B"})

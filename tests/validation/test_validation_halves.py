@@ -53,13 +53,29 @@ def test_training_follows_batch_precision_and_recomputation(tmp_path: Path) -> N
     assert spread == pytest.approx(0.5 * plain, rel=0.1)
 
 
+def test_cut_models_and_adapters_take_less(tmp_path: Path) -> None:
+    """Four of 32 layers keep the LM head; frozen weights spare one of three products."""
+    changes = [{}, {"layers_override": "4"}, {"training_kind": "lora"}, {"pp": "4"}, {"pp": "4", "vp": "4"}]
+    found = validated(tmp_path, *({**TRAINING, "id": str(i), **change} for i, change in enumerate(changes)))
+    plain, cut, thin, staged, interleaved = (float(row.predicted or 0) for row in found.rows)
+    assert 4 / 32 * plain < cut < 0.4 * plain
+    assert 0.6 * plain < thin < 0.8 * plain
+    assert interleaved < staged
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"training_kind": "lora"}, "not every parameter is trained"),
-        ({"layers_override": "8 layers"}, "layers of the model were left out"),
+        ({"training_kind": "checkpoint_resume"}, "training_kind 'checkpoint_resume' is not simulated"),
+        ({"layers_override": "8 layers"}, "layers_override is not a number"),
+        (
+            {"model": "DeepSeekV3", "ep": "8", "num_gpus": "64", "layers_override": "3"},
+            "3 layers hold none with experts",
+        ),
+        ({"model": "Qwen3_30B_a3B", "ep": ""}, "expert parallel size of a mixture of experts is not given"),
         ({"packed": "1"}, "lengths of packed sequences"),
-        ({"precision": "NVFP4"}, "training precision 'nvfp4' is not simulated"),
+        ({"precision": "NVFP4"}, "trainer.precision nvfp4 is not supported by h100_sxm"),
+        ({"precision": "int8"}, "training precision 'int8' is not simulated"),
         ({"precision": ""}, "precision is not given"),
         ({"gbs": ""}, "gbs is not given"),
         ({"seq_len": "0.5"}, "seq_len must be a whole number"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from measured_tables import row
 
-from rlsim.validation.rows import PROMPT_TOKENS, SkippedRow, engine_version, scenario_of
+from rlsim.validation.rows import PROMPT_TOKENS, SkippedRow, scenario_of
 
 
 def test_the_needed_columns_make_a_scenario() -> None:
@@ -64,22 +64,24 @@ def test_number_of_log_prob_passes(changes: dict[str, str], policy: bool, refere
 
 
 @pytest.mark.parametrize(
-    ("release", "version"),
+    ("release", "stack", "version", "aligned"),
     [
-        ("NeMo-RL v0.3.0", "0.10.0"),
-        ("NeMo-RL v0.4.0", "0.10.0"),
-        ("NeMo-RL v0.5.0", "0.11.2"),
-        ("NeMo-RL v0.6.0", "0.17.1"),
-        ("NeMo-RL v0.7.0", "0.20.0"),
-        ("NeMo-RL main 2026-06 (pre v0.7.0)", "0.20.0"),
-        ("verl v0.5", None),
-        ("", None),
+        ("NeMo-RL v0.3.0", "nemo_rl-0.4", "0.10.0", False),
+        ("NeMo-RL v0.4.0", "nemo_rl-0.4", "0.10.0", False),
+        ("NeMo-RL v0.5.0", "nemo_rl-0.5", "0.11.2", False),
+        ("NeMo-RL v0.6.0", "nemo_rl-0.6", "0.17.1", False),
+        ("NeMo-RL v0.7.0", "nemo_rl-0.7", "0.20.0", True),
+        ("NeMo-RL v0.9.1", "nemo_rl-0.7", "0.20.0", True),
+        ("NeMo-RL main 2026-08", "nemo_rl-0.7", "0.20.0", True),
+        ("", "nemo_rl-0.7", "0.20.0", True),
     ],
 )
-def test_engine_release_of_a_framework_release(release: str, version: str | None) -> None:
-    """NeMo-RL's lock files: vLLM 0.10.0, 0.11.2, 0.17.1, 0.20.0."""
-    assert engine_version({"framework_version": release}) == version
-    assert scenario_of(row(framework_version=release)).engine.version == version
+def test_the_release_of_the_framework_names_the_stack(release: str, stack: str, version: str, aligned: bool) -> None:
+    """Engine and placement come with it; jobs within one NVLink domain are aligned anyhow."""
+    found = scenario_of(row(framework_version=release, gpu="gb200", num_gpus="144"))
+    assert found.stack is not None
+    assert (found.stack.name, found.engine_version, found.rack_aligned) == (stack, version, aligned)
+    assert scenario_of(row(framework_version=release, gpu="gb200", num_gpus="72")).rack_aligned
 
 
 @pytest.mark.parametrize(
