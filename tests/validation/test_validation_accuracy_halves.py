@@ -125,7 +125,12 @@ def test_the_worst_rows_are_the_largest_errors_and_no_more_than_that_many() -> N
 
 def test_tables_of_one_kind_are_scored_together_and_a_measurement_once() -> None:
     first = MeasuredTable("transfers", "a.csv", "1", (group("x", 4.0, 5.0), group("f", 9.0, None)), ("r",))
-    again = (group("z", 4.01, 5.0, model="org/M"), group("g", 9.0, 8.0), group("w", 6.0, 5.0), group("v", 4.0, 3.0, model="n"))
+    again = (
+        group("z", 4.01, 5.0, model="org/M"),
+        group("g", 9.0, 8.0),
+        group("w", 6.0, 5.0),
+        group("v", 4.0, 3.0, model="n"),
+    )
     second = MeasuredTable("transfers", "b.csv", "2", again, ("r", "s"))
     both = joined([first, second])
     assert (both.table, both.digest, both.remarks) == ("a.csv, b.csv", "1, 2", ("r", "s"))
