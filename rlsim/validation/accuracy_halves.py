@@ -129,9 +129,9 @@ def _each_once(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 
 
 def _measurement(row: MeasuredRow) -> tuple[object, ...]:
-    """What two rows of one measurement agree in: framework and method, model, and seconds within about 1 %."""
+    """What rows of one measurement agree in: framework and method, model, engine GPUs, seconds within about 1 %."""
     model = str(row.details.get("model", "")).split("/")[-1].lower()
-    return row.group, model, f"{math.log(row.measured or 1.0):.2f}"
+    return row.group, model, row.details.get("gen_gpus"), f"{math.log(row.measured or 1.0):.2f}"
 
 
 def _section(kind: Kind, found: MeasuredTable | None, explained: Mapping[str, str]) -> str:

@@ -130,11 +130,12 @@ def test_tables_of_one_kind_are_scored_together_and_a_measurement_once() -> None
         group("g", 9.0, 8.0),
         group("w", 6.0, 5.0),
         group("v", 4.0, 3.0, model="n"),
+        group("u", 4.0, 3.0, gen_gpus="256"),
     )
     second = MeasuredTable("transfers", "b.csv", "2", again, ("r", "s"))
     both = joined([first, second])
     assert (both.table, both.digest, both.remarks) == ("a.csv, b.csv", "1, 2", ("r", "s"))
-    assert [one.id for one in both.scored] == ["x", "w", "v"]
+    assert [one.id for one in both.scored] == ["x", "w", "v", "u"]
     assert {one.id: one.skipped for one in both.rows if one.skipped} == {
         "f": "flag doubtful",
         "z": "the same measurement as an earlier row",
@@ -143,7 +144,7 @@ def test_tables_of_one_kind_are_scored_together_and_a_measurement_once() -> None
     assert both.rows[2].covered is None
     # Two runs may have a phase of the same length; they are two measurements.
     phases = joined([replace(one, kind="phases") for one in (first, second)])
-    assert [one.id for one in phases.scored] == ["x", "z", "g", "w", "v"]
+    assert [one.id for one in phases.scored] == ["x", "z", "g", "w", "v", "u"]
 
 
 def test_pictures_are_drawn_for_what_was_scored(tmp_path: Path, training: MeasuredTable) -> None:
