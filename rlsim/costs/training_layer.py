@@ -98,16 +98,20 @@ class TrainingLayers:
         )
 
     def _backward(self, raw: LayerWork, moe_layer: bool) -> tuple[Part, ...]:
-        """Frozen weights (LoRA) need the gradients of their inputs alone."""
+        """Frozen weights (LoRA) need the gradients of their inputs alone.
+
+        Tables hold products in the forward orientation: the shapes are theirs, but nothing counts as measured.
+        """
         products, experts, router_s = raw.products.inputs, raw.experts.inputs, raw.router_s
         if self.trainer.lora_rank is None:
             products, experts, router_s = products + raw.products.weights, experts + raw.experts.weights, 2 * router_s
-        return (
+        parts = (
             *self._computed(raw, products, experts, router_s, moe_layer),
             self._attention(raw, ATTENTION_BACKWARD, moe_layer),
             self._moved("quantisation", raw.quantised[1] * self.overheads.quantise_bytes, moe_layer),
             self._elementwise(raw, ELEMENTWISE_BACKWARD, moe_layer),
         )
+        return tuple(replace(part, measured=0.0) for part in parts)
 
     def _computed(
         self, raw: LayerWork, products: OperatorTime, experts: OperatorTime, router_s: float, moe_layer: bool
@@ -121,8 +125,7 @@ class TrainingLayers:
 
     def _attention(self, raw: LayerWork, factor: float, moe_layer: bool) -> Part:
         joined = self.overheads.context_attention if self.trainer.context_parallel > 1 else 1.0
-        part = _at_efficiency("attention", raw.attention.repeated(factor * joined), self.overheads.speed(moe_layer))
-        return part if factor == joined == 1.0 else replace(part, measured=0.0)
+        return _at_efficiency("attention", raw.attention.repeated(factor * joined), self.overheads.speed(moe_layer))
 
     def _elementwise(self, raw: LayerWork, factor: float, moe_layer: bool) -> Part:
         own = self.overheads

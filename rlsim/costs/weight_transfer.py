@@ -164,10 +164,8 @@ class WeightTransfer:
 
     def _trainer_bytes(self) -> tuple[float, float]:
         """BF16 weights and optimizer state of one training GPU."""
-        trainer, cluster, layout = self.scenario.trainer, self.scenario.cluster, self._layout
-        held = layout.parameters
-        if trainer.backend == "fsdp":
-            held = held * trainer.tensor_parallel / cluster.training
+        trainer, layout = self.scenario.trainer, self._layout
+        held = layout.sharded_parameters if trainer.backend == "fsdp" else layout.parameters
         return held * BYTES_PER_ELEMENT["bf16"], layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
 
     def _trainer_copies(self) -> tuple[float, float]:

@@ -65,7 +65,12 @@ class GlobalParameters(Strict):
     moe_efficiency: PositiveFraction = Field(description="The same for layers with experts.")
     fsdp_efficiency: PositiveFraction = Field(description="The same of FSDP (DTensor) relative to Megatron-Core.")
     moe_host_layer_s: NonNegativeFloat = Field(
-        description="Least host time of one MoE layer's forward pass in RL trainers, x86 host (many small kernels)."
+        description="Least host time of one MoE layer's forward pass in RL trainers (many small kernels), whatever the "
+        "host: steps on x86 and on Grace tell no difference."
+    )
+    colocated_tensor_s: NonNegativeFloat = Field(
+        description="Host time per weight tensor that a colocated hand-over of the releases with measured steps takes "
+        "beyond the measured transfers, which are of later code."
     )
     step_error: Fraction01 = Field(
         description="Standard deviation of ln(predicted / measured) of steps of models left out of the fit."

@@ -60,6 +60,7 @@ PARAMETERS = (
     Parameter("moe_efficiency", 0.15, 0.3, 1.0),
     Parameter("fsdp_efficiency", 0.15, 0.3, 1.0),
     Parameter("moe_host_layer_s", 1e-3, 5e-4, 0.02),
+    Parameter("colocated_tensor_s", 3e-4, 0.0, 3e-3),
 )
 """What is fitted. The others of GlobalParameters stay at their stated values."""
 

@@ -91,6 +91,14 @@ def test_backward_takes_both_gradients_two_and_a_half_attentions_and_twice_the_t
     assert seconds(backward, "elementwise") == exactly(2 * seconds(forward, "elementwise"))
 
 
+def test_only_the_forward_pass_rests_on_measurements() -> None:
+    given = builders.scenario()
+    device = device_of(given.hardware, "vllm")
+    layer = TrainingLayers(given.model, given.trainer, device, builders.PLAIN_TRAINING).layer(ONE, False)
+    assert sum(part.seconds * part.measured for part in layer.forward()) > 0
+    assert sum(part.seconds * part.measured for part in layer.backward()) == 0
+
+
 def test_frozen_weights_need_the_gradients_of_their_inputs_alone() -> None:
     """LoRA of rank 16: one product backward, and two thin matrices beside each one of a layer."""
     whole, thin = (training(scenario(trainer={"lora_rank": rank})) for rank in (None, 16))
