@@ -123,6 +123,18 @@ IterationsOption = Annotated[
     Path | None,
     typer.Option("--iterations", metavar="TABLE.csv", help="--published: also compare a table of engine iterations."),
 ]
+TrainingTablesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--training", metavar="TABLE.csv", help="--published: also training steps. Repeatable."),
+]
+TransferTablesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--transfers", metavar="TABLE.csv", help="--published: also weight transfers. Repeatable."),
+]
+PhaseTablesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--phases", metavar="TABLE.csv", help="--published: also phases of RL steps. Repeatable."),
+]
 FilesOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV and pictures into this folder.")
 ]

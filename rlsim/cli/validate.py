@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from rlsim.progress import ProgressLine
 
 if TYPE_CHECKING:
     from rlsim.validation.measured import MeasuredTable
+    from rlsim.validation.published import Published
     from rlsim.validation.validate import Validation
 
 
@@ -22,6 +24,9 @@ def validate(
     published: o.PublishedOption = False,
     sweep: o.SweepFilesOption = None,
     iterations: o.IterationsOption = None,
+    training: o.TrainingTablesOption = None,
+    transfers: o.TransferTablesOption = None,
+    phases: o.PhaseTablesOption = None,
     as_json: o.JsonOption = False,
     out: o.FilesOption = None,
     write_accuracy: o.AccuracyOption = None,
@@ -39,14 +44,18 @@ def validate(
     """
     if sum([table is not None, published, bool(sweep) and not published]) != 1:
         raise InputError("validate needs one of: TABLE.csv, --published, --sweep FILE (see rlsim validate --help)")
-    if not published and any(option is not None for option in (iterations, write_accuracy, date)):
-        raise InputError("--iterations, --write-accuracy and --date belong to --published")
+    halves = {"training": training or [], "transfers": transfers or [], "phases": phases or []}
+    if not published and (any(halves.values()) or any(one is not None for one in (iterations, write_accuracy, date))):
+        options = "--iterations, --training, --transfers, --phases, --write-accuracy and --date"
+        raise InputError(f"{options} belong to --published")
     if kind is not None and table is None:
         raise InputError("--kind belongs to TABLE.csv")
     if table is not None:
         print_answer(_table(table, kind, as_json, out, seed, replications))
     elif published:
-        print_answer(_published(as_json, out, write_accuracy, seed, replications, date, sweep or [], iterations))
+        print_answer(
+            _published(as_json, out, write_accuracy, seed, replications, date, sweep or [], iterations, halves)
+        )
     else:
         print_answer(_sweeps(sweep or [], as_json))
 
@@ -80,26 +89,43 @@ def _published(
     date: str | None,
     sweeps: list[Path],
     iterations: Path | None,
+    halves: Mapping[str, list[Path]],
 ) -> str:
     from rlsim.validation.accuracy import accuracy_document, checked_date, today
-    from rlsim.validation.accuracy_iterations import write_picture
+    from rlsim.validation.kind import Kind
     from rlsim.validation.published import run_published
 
     day = checked_date(date) if date is not None else today()
     with ProgressLine("rows and cells") as progress:
-        answer = run_published(seed, replications, progress.reach, sweeps, iterations)
+        answer = run_published(
+            seed,
+            replications,
+            progress.reach,
+            sweeps,
+            iterations,
+            {Kind(kind): paths for kind, paths in halves.items()},
+        )
     document = accuracy_document(answer, day)
     if out is not None:
         with staged_folder(out) as folder:
             write_files(answer.steps, folder)
             (folder / "published.json").write_text(answer.to_json(), encoding="utf-8")
             (folder / "ACCURACY.md").write_text(document, encoding="utf-8")
-            write_picture(answer.iterations, folder)
+            _write_pictures(answer, folder)
     if accuracy is not None:
         with staged_folder(accuracy.parent) as folder:
             (folder / accuracy.name).write_text(document, encoding="utf-8")
-            write_picture(answer.iterations, folder)
+            _write_pictures(answer, folder)
     return answer.to_json() if as_json else answer.text(terminal_style())
+
+
+def _write_pictures(answer: Published, folder: Path) -> None:
+    """Write the pictures that the accuracy document names beside it."""
+    from rlsim.validation.accuracy_halves import write_half_pictures
+    from rlsim.validation.accuracy_iterations import write_picture
+
+    write_picture(answer.iterations, folder)
+    write_half_pictures(answer.halves, folder)
 
 
 def _sweeps(files: list[Path], as_json: bool) -> str:
@@ -125,7 +151,13 @@ def write_files(result: Validation, folder: Path) -> list[Path]:
 
 
 def write_measured(result: MeasuredTable, folder: Path) -> list[Path]:
-    """Write validation.json, rows.csv, scatter.png and, of iterations, by_batch.png into the existing ``folder``."""
+    """Write validation.json, rows.csv, scatter.png and the picture of the table's kind into the existing ``folder``.
+
+    That is by_batch.png of iterations, by_release.png of training steps, by_group.png of transfers and phases; none
+    where no row was simulated.
+    """
+    from rlsim.validation.accuracy_halves import HALVES, draw_half
+    from rlsim.validation.kind import Kind
     from rlsim.validation.measured_plots import by_batch, measured_scatter
 
     (folder / "validation.json").write_text(result.to_json(), encoding="utf-8")
@@ -135,4 +167,7 @@ def write_measured(result: MeasuredTable, folder: Path) -> list[Path]:
     if result.kind == "iterations" and result.scored:
         by_batch(result, folder / "by_batch.png")
         written.append("by_batch.png")
+    elif result.kind in HALVES and result.scored:
+        written.append("by_release.png" if result.kind == Kind.TRAINING else "by_group.png")
+        draw_half(result, folder / written[-1])
     return [folder / name for name in written]

@@ -12,6 +12,7 @@ from rlsim.datafiles import data_folder
 from rlsim.errors import InputError, shortened
 from rlsim.loading_yaml import read_yaml
 from rlsim.report.format import percent
+from rlsim.validation.accuracy_halves import halves_sections
 from rlsim.validation.accuracy_iterations import iterations_section
 from rlsim.validation.iteration_sweeps import IterationSweep
 from rlsim.validation.markdown import per_cent, section, signed
@@ -47,7 +48,8 @@ def accuracy_document(answer: Published, date: str) -> str:
         _compared("Speculative decoding at fixed batch", answer.speculation),
         _compared("Weight transfers", answer.refits),
     ]
-    parts += [iterations_section(answer.iterations), _sweeps(answer.sweeps)]
+    parts += [iterations_section(answer.iterations), halves_sections(answer.halves, explanations())]
+    parts.append(_sweeps(answer.sweeps))
     return "\n".join(part.strip() + "\n" for part in parts if part.strip())
 
 

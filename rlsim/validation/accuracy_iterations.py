@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from rlsim.hardware.parameters import DEFAULT_ENGINES, load_engine_parameters
 from rlsim.loading_yaml import read_yaml
 from rlsim.report.format import percent
 from rlsim.schema.engine_parameters import IterationFit
-from rlsim.validation.markdown import code, per_cent, plain, signed, table
+from rlsim.validation.markdown import SCORE_HEAD, code, left_out, plain, score_cells, table
 from rlsim.validation.measured import MeasuredRow, MeasuredTable
 from rlsim.validation.scores import Score
 from rlsim.validation.study import published_table
@@ -20,9 +19,6 @@ PICTURE = "iterations_by_batch.png"
 """Stands beside the document."""
 WORST_GROUPS, LEAST_ROWS = 8, 20
 """Groups told as the worst, and rows that a group needs to be among them."""
-MOST_REASONS = 20
-"""Reasons of skipped rows that are listed."""
-_HEAD = ("rows", "median error", "p90", "bias", "inside the 90 % interval")
 _SIZES = ("up to 8", "9 to 63", "from 64 on")
 _HOW = """A decode step alone (`decode_step_ms_est`, and the time per output token of decode workers that never prefill)
 is one iteration of the running batch at its mean context. Aggregate serving is a closed loop at constant concurrency on
@@ -45,17 +41,18 @@ def iterations_section(found: MeasuredTable | None) -> str:
     parts = ["## Engine iterations", _compared(found), _HOW]
     if found.scored:
         parts += [
-            table(("what", *_HEAD), [["all rows", *_cells(found.score)], *_sets(found.cuts)]),
+            table(("what", *SCORE_HEAD), [["all rows", *score_cells(found.score)], *_sets(found.cuts)]),
             "### By engine and device",
             "Rows without speculation.",
-            table(("engine and device", *_HEAD), [[name, *_cells(s)] for name, s in _pairs(found.scored).items()]),
+            table(("engine and device", *SCORE_HEAD), [[n, *score_cells(s)] for n, s in _pairs(found.scored).items()]),
             f"![Predicted over measured iteration by running batch]({PICTURE})",
             "Predicted over measured by running batch, one panel for each engine and device; colour tells the model, "
             "an open mark speculates, the shaded band reaches from 0.8 to 1.25.",
         ]
     if found.notes:
         parts.append("\n".join(f"- {plain(note)}" for note in found.notes))
-    parts += ["### What was assumed", _assumed(found), fit, _worst(found), _left_out(found)]
+    parts += ["### What was assumed", _assumed(found), fit, _worst(found)]
+    parts.append(left_out("### Iterations not simulated", found.rows))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -81,13 +78,6 @@ def _compared(found: MeasuredTable) -> str:
     )
 
 
-def _cells(score: Score) -> list[str]:
-    errors = (score.median_abs_error, score.p90_abs_error)
-    shares = [per_cent(None if e is None else 100 * e) for e in errors]
-    bias = signed(None if score.bias is None else 100 * score.bias)
-    return [f"{score.n:,}", *shares, bias, "-" if score.coverage is None else percent(score.coverage)]
-
-
 def _sets(cuts: Mapping[str, Score]) -> list[list[str]]:
     """Sets of rows with batches in the order of their size."""
 
@@ -95,7 +85,7 @@ def _sets(cuts: Mapping[str, Score]) -> list[list[str]]:
         size = next((i for i, text in enumerate(_SIZES) if name.endswith(text)), -1)
         return not name.startswith("plain"), name.removesuffix(_SIZES[size]) if size >= 0 else name, size
 
-    return [[name, *_cells(cuts[name])] for name in sorted(cuts, key=place)]
+    return [[name, *score_cells(cuts[name])] for name in sorted(cuts, key=place)]
 
 
 def _pairs(rows: Sequence[MeasuredRow]) -> dict[str, Score]:
@@ -128,16 +118,6 @@ def _worst(found: MeasuredTable) -> str:
     known = group_explanations()
     large = [(name, score) for name, score in found.groups.items() if score.n >= LEAST_ROWS]
     large.sort(key=lambda item: -(item[1].median_abs_error or 0.0))
-    rows = [[name, *_cells(score), known.get(name, "not known")] for name, score in large[:WORST_GROUPS]]
+    rows = [[name, *score_cells(score), known.get(name, "not known")] for name, score in large[:WORST_GROUPS]]
     title = f"### Worst groups of at least {LEAST_ROWS} rows"
-    return f"{title}\n\n{table(('group', *_HEAD, 'why'), rows) or 'No group has as many.'}"
-
-
-def _left_out(found: MeasuredTable) -> str:
-    reasons = Counter(row.skipped for row in found.rows if row.skipped)
-    rows = [[reason, f"{count:,}"] for reason, count in reasons.most_common(MOST_REASONS)]
-    if not rows:
-        return ""
-    others = len(reasons) - len(rows)
-    more = f"\n\nAnd {others} further reasons." if others else ""
-    return f"### Iterations not simulated\n\n{table(('reason', 'rows'), rows)}{more}"
+    return f"{title}\n\n{table(('group', *SCORE_HEAD, 'why'), rows) or 'No group has as many.'}"

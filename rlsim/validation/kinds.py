@@ -48,7 +48,7 @@ COLUMNS = {
     Kind.TRANSFERS: _columns("id", "model", "gpu", "method", "train_gpus|gen_gpus|num_gpus", "refit_s|time_s"),
     Kind.PHASES: _columns(
         "id", "model", "gpu", "num_gpus", "prompts_per_step", "samples_per_prompt|generations_per_prompt",
-        "total_step_s|train_step_time_s", "train_s|policy_training_time_s",
+        "total_step_s|train_step_time_s|total_step_time_s", "train_s|policy_training_time_s",
     ),
     Kind.CURVES: _columns("id", "curve_kind", "series", "x_name", "x", "y_name", "y"),
 }  # fmt: skip

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from rlsim.errors import shortened
+from rlsim.report.format import percent
+from rlsim.validation.measured import MeasuredRow
+from rlsim.validation.scores import Score
+
+SCORE_HEAD = ("rows", "median error", "p90", "bias", "inside the 90 % interval")
+"""Columns of :func:`score_cells`."""
+MOST_REASONS = 20
+"""Reasons of skipped rows that are listed."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -38,6 +47,25 @@ def per_cent(value: float | None) -> str:
 def signed(value: float | None) -> str:
     """An error in per cent, with its sign."""
     return "-" if value is None else f"{value:+.1f} %"
+
+
+def score_cells(score: Score) -> list[str]:
+    """A score as cells: rows, absolute errors, bias and coverage."""
+    errors = (score.median_abs_error, score.p90_abs_error)
+    shares = [per_cent(None if e is None else 100 * e) for e in errors]
+    bias = signed(None if score.bias is None else 100 * score.bias)
+    return [f"{score.n:,}", *shares, bias, "-" if score.coverage is None else percent(score.coverage)]
+
+
+def left_out(title: str, rows: Sequence[MeasuredRow]) -> str:
+    """A titled table of reasons why rows were skipped and how many, nothing where none was."""
+    reasons = Counter(row.skipped for row in rows if row.skipped)
+    shown = [[reason, f"{count:,}"] for reason, count in reasons.most_common(MOST_REASONS)]
+    if not shown:
+        return ""
+    others = len(reasons) - len(shown)
+    more = f"\n\nAnd {others} further reasons." if others else ""
+    return f"{title}\n\n{table(('reason', 'rows'), shown)}{more}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Detail = str | float | int | bool | None
 INFORMATION_FLAGS = ("parallelism_corrected",)
 """Flags of published tables that inform and object to nothing; a row with any other flag is skipped."""
+FLAGGED = "flag "
+"""Beginning of the reason of a row that was skipped because of its flag."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class Names:
         self._lines[name] = record.line
         flag = record.cells.get("flag", "")
         if flag and flag not in INFORMATION_FLAGS:
-            raise SkippedRow(f"flag {flag[:100]}")
+            raise SkippedRow(f"{FLAGGED}{flag[:100]}")
 
 
 def measured_value(cells: Mapping[str, str], columns: Sequence[str]) -> float | None:

@@ -33,7 +33,7 @@ def measured_scatter(found: MeasuredTable, path: Path) -> None:
     with picture_style():
         figure = Figure(figsize=(10.2, 7.0), dpi=DPI, facecolor="white")
         axes = figure.add_axes((0.075, 0.085, 0.55, 0.80))
-        heading(figure, f"Measured and predicted {found.kind}", _subtitle(found))
+        heading(figure, f"Measured and predicted {found.kind}", table_score(found))
         if rows:
             _points(axes, rows, list(found.groups))
         else:
@@ -84,7 +84,7 @@ def by_batch(found: MeasuredTable, path: Path) -> None:
     width, height = max(7.5, 3.1 * columns), 2.55 * lines + 1.35 + 0.24 * keys
     with picture_style():
         figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
-        heading(figure, "Predicted over measured iteration, by running batch", _subtitle(found))
+        heading(figure, "Predicted over measured iteration, by running batch", table_score(found))
         grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
         figure.subplots_adjust(
             left=0.6 / width, right=1 - 0.15 / width, top=1 - 1.1 / height, bottom=(0.75 + 0.24 * keys) / height,
@@ -139,7 +139,8 @@ def _model_key(figure: Figure, models: Sequence[str]) -> None:
     figure.text(0.12 / width, 0.5, "predicted over measured", rotation=90, va="center", fontsize=9.5)
 
 
-def _subtitle(found: MeasuredTable) -> str:
+def table_score(found: MeasuredTable) -> str:
+    """The line below a title: table, rows, bias, errors as shares of the measured values, coverage."""
     score = found.score
     if not score.n:
         return shortened(found.table, 80)

@@ -9,7 +9,7 @@ from rlsim.errors import shortened
 from rlsim.report.format import number, percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import Cell, table
-from rlsim.validation.measured import MeasuredRow, MeasuredTable
+from rlsim.validation.measured import FLAGGED, MeasuredRow, MeasuredTable
 from rlsim.validation.scores import Score
 
 WORST_ROWS = 12
@@ -36,8 +36,10 @@ def render_measured(found: MeasuredTable, style: Style = DEFAULT_STYLE) -> str:
     if found.scored:
         parts.append(_worst(found.scored, style))
     reasons = Counter(row.skipped for row in found.rows if row.skipped)
-    if reasons:
-        parts.append(_reasons(reasons, style))
+    flags = Counter({reason: count for reason, count in reasons.items() if reason.startswith(FLAGGED)})
+    for name, counted in (("Skipped", reasons - flags), ("Objected to by their flag, not scored", flags)):
+        if counted:
+            parts.append(_reasons(name, counted, style))
     parts += [style.wrapped(remark, "Note: ") for remark in found.remarks]
     return "\n\n".join([*("\n".join(lines) for lines in parts), _summary(found, style)])
 
@@ -90,10 +92,10 @@ def _name(name: str) -> str:
     return whole if len(whole) <= _NAME_CHARACTERS else f"{whole[: half - 2]}..{whole[-half:]}"
 
 
-def _reasons(reasons: Counter[str], style: Style) -> list[str]:
+def _reasons(title: str, reasons: Counter[str], style: Style) -> list[str]:
     shown = reasons.most_common(MOST_REASONS)
     body = [(shortened(reason, 160), str(count)) for reason, count in shown]
-    lines = [style.bold("Skipped"), *table(("", "rows"), body, style)]
+    lines = [style.bold(title), *table(("", "rows"), body, style)]
     if len(reasons) > len(shown):
         lines.append(f"  and {len(reasons) - len(shown)} further reasons; --out and --json hold all")
     return lines

@@ -32,6 +32,8 @@ _VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq
 """Endings that change weights or their precision and no dimension."""
 _NODES = re.compile(r"\s+\d+-nodes?$")
 """What some tables append to the name of a model: the size of the run."""
+_HYBRID = re.compile(r"(?:nvidia-)?nemotron-(?:3|v3|h)\b|qwen3\.5|qwen3-next|kimi-linear")
+"""Models that mix attention with linear attention or state-space layers (their config.json)."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
 _CONTAINER_BELOW = (0, 9)
 """TensorRT-LLM's releases of 2025 and later are 0.15 and newer; what tables call 0.5 to 0.8 is a Dynamo container."""
@@ -46,7 +48,9 @@ def model_card_name(name: str) -> str:
             card = SAME_LAYERS.get(spelled, spelled)
             if card in known:
                 return known[card]
-    raise SkippedRow(f"no model card for {name[:60]!r}")
+    why = ": it mixes attention with layers that keep a state, which are not simulated"
+    hybrid = _HYBRID.match(re.sub(r"[\s_]+", "-", base))
+    raise SkippedRow(f"no model card for {name[:60]!r}{why if hybrid else ''}")
 
 
 def device_profile_name(gpu: str) -> str:

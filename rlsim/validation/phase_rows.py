@@ -5,31 +5,36 @@ A row is read as a measured step (:mod:`rlsim.validation.rows`) as far as its co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rlsim.errors import RlsimError
+from rlsim.errors import RlsimError, shortened
 from rlsim.projection import project
 from rlsim.results import Interval, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.halves import TableRecords
-from rlsim.validation.measured import MeasuredRow, MeasuredTable, Names, measured_value
+from rlsim.validation.measured import Detail, MeasuredRow, MeasuredTable, Names, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
-from rlsim.validation.rows import SkippedRow, number, scenario_of
+from rlsim.validation.rows import NEEDED, SkippedRow, number, scenario_of
 from rlsim.validation.table import TableRow
 from rlsim.validation.transfer_rows import parallel_sizes
 
 PHASES = {
-    "step": ("total_step_s", "train_step_time_s"),
+    "step": ("total_step_s", "train_step_time_s", "total_step_time_s"),
     "generation": ("generation_s",),
     "exposed_generation": ("exposed_generation_s", "exposed_generation_time_s"),
-    "logprob": ("logprob_total_s",),
+    "logprob": ("logprob_total_s", "logprob_s"),
     "train": ("train_s", "policy_training_time_s"),
-    "refit": ("weight_sync_s", "weight_sync_time_s"),
+    "refit": ("weight_sync_s", "weight_sync_time_s", "refit_s"),
 }
 """Phases that are compared, with the columns that may hold their seconds."""
 _ENVIRONMENT = ("step", "generation", "exposed_generation")
 """Phases that wait for the environment of an agent."""
+_STACKS = ("nemo", "verl")
+"""Words of the frameworks whose stacks are known."""
+_WITHOUT_REFERENCE = ("dapo",)
+"""Algorithms without a reference policy (arXiv 2503.14476)."""
 
 
 def validate_phases(records: TableRecords) -> MeasuredTable:
@@ -40,26 +45,38 @@ def validate_phases(records: TableRecords) -> MeasuredTable:
     for done, record in enumerate(records.rows, start=1):
         rows += _phases(record, names, cache, records.seed)
         records.tell(done)
-    return MeasuredTable("phases", records.table, records.digest, tuple(rows))
+    return MeasuredTable("phases", records.table, records.digest, tuple(rows), _remarks(rows))
 
 
 def _phases(record: TableRow, names: Names, cache: dict[str, Variant], seed: int) -> list[MeasuredRow]:
     cells, name = record.cells, names.of(record)
-    known = {phase: value for phase, columns in PHASES.items() if (value := measured_value(cells, columns))}
-    parts = [measured_value(cells, [column]) for column in ("old_logprob_s", "ref_logprob_s")]
-    if "logprob" not in known and any(parts):
-        known["logprob"] = sum(part or 0.0 for part in parts)
-    about = {column: cells.get(column, "") for column in ("model", "gpu", "num_gpus")}
+    known = known_phases(cells)
+    about: dict[str, Detail] = {column: cells.get(column, "") for column in ("model", "gpu", "num_gpus")}
+    about["framework"] = cells.get("framework", "") or cells.get("framework_version", "")
     rows = [MeasuredRow(f"{name}:{phase}", phase, "s", value, details=about) for phase, value in known.items()]
     try:
         names.check(record)
-        if not rows:
-            raise SkippedRow("no phase is given")
-        scenario = scenario_of(step_cells(cells), seed)
+        if not known.keys() - {"step"}:
+            raise SkippedRow("no phase is given besides the whole step" if known else "no phase is given")
+        scenario = _scenario(cells, seed)
         found = _simulated(scenario, cache)
     except (SkippedRow, RlsimError) as reason:
         return [row.skip(reason) for row in rows] or [MeasuredRow(name, "no phase", "s", details=about).skip(reason)]
     return [_predicted(row, cells, scenario, found) for row in rows]
+
+
+def known_phases(cells: Mapping[str, str]) -> dict[str, float]:
+    """Measured seconds of each phase of PHASES that a row gives; log-probs may be given for each policy apart."""
+    known = {phase: value for phase, columns in PHASES.items() if (value := measured_value(cells, columns))}
+    parts = [measured_value(cells, [column]) for column in ("old_logprob_s", "ref_logprob_s")]
+    if "logprob" not in known and any(parts):
+        known["logprob"] = sum(part or 0.0 for part in parts)
+    return known
+
+
+def _scenario(cells: Mapping[str, str], seed: int) -> Scenario:
+    """A row with the columns of a table of measured steps is read as one of these."""
+    return scenario_of(cells if all(column in cells for column in NEEDED) else step_cells(cells), seed)
 
 
 def _simulated(scenario: Scenario, cache: dict[str, Variant]) -> Variant:
@@ -71,29 +88,79 @@ def _simulated(scenario: Scenario, cache: dict[str, Variant]) -> Variant:
 
 
 def _predicted(row: MeasuredRow, cells: Mapping[str, str], scenario: Scenario, found: Variant) -> MeasuredRow:
+    stack = "" if scenario.stack is None else scenario.stack.name
     if row.group in _ENVIRONMENT and measured_value(cells, ["max_agent_turns"]):
         return row.skip("waits for the environment of an agent, whose times are not given")
     phase = "prepare_s" if row.group == "refit" and scenario.loop.mode == "sync" else f"{row.group}_s"
     time: Interval = found.step_s if row.group == "step" else dict(found.phases.items())[phase]
     if time.mean <= 0:
         return row.skip("the simulated step has no such phase")
-    return replace(row, predicted=time.mean, low=time.low, high=time.high)
+    cuts = () if row.group == "step" else ("phases, without the whole step", f"{row.group}, {stack}")
+    details = {**row.details, "stack": stack}
+    return replace(row, predicted=time.mean, low=time.low, high=time.high, details=details, cuts=cuts)
+
+
+def _remarks(rows: Sequence[MeasuredRow]) -> tuple[str, ...]:
+    """Which frameworks were taken as others, and what a refit is."""
+    scored = [row for row in rows if row.predicted is not None]
+    out = []
+    if any(row.group == "refit" for row in scored):
+        out.append(
+            "refit of a synchronous step is all between the last update and the first token, of an asynchronous one "
+            "the pause of its engines"
+        )
+    told = dict.fromkeys((str(row.details["framework"]), str(row.details["stack"])) for row in scored)
+    for framework, stack in told:
+        if framework and not any(word in framework.lower() for word in _STACKS):
+            out.append(f"no stack of {shortened(framework, 60)} is known: its rows take {stack}")
+    return tuple(out)
+
+
+def _named(cells: Mapping[str, str]) -> tuple[str, str]:
+    """Model card and device profile of a row; SkippedRow tells all that keeps it from being simulated."""
+    found, reasons = [], []
+    for name, column in ((model_card_name, "model"), (device_profile_name, "gpu")):
+        try:
+            found.append(name(cells[column]))
+        except SkippedRow as reason:
+            reasons.append(str(reason))
+    cap, mean = _longest(cells), _mean(cells)
+    if not cap or not mean:
+        reasons.append("the mean or the longest response is not given")
+    if reasons:
+        raise SkippedRow("; ".join(reasons))
+    return found[0], found[1]
+
+
+def _longest(cells: Mapping[str, str]) -> float:
+    """Most tokens of a sequence, prompt included; 0 where not told."""
+    response = number(cells, "max_response_len", 0.0)
+    return number(cells, "max_seq_len", 0.0) or (number(cells, "max_prompt_len", 0.0) + response if response else 0.0)
+
+
+def _mean(cells: Mapping[str, str]) -> str:
+    return cells.get("mean_response_len", "") or cells.get("mean_tokens_per_valid_seq", "")
+
+
+def _reference(cells: Mapping[str, str]) -> str:
+    """Whether the reference policy's log-probs are computed, as far as a row tells it."""
+    if measured_value(cells, ["ref_logprob_s"]):
+        return "true"
+    return "false" if cells.get("algorithm", "").lower() in _WITHOUT_REFERENCE else ""
 
 
 def step_cells(cells: Mapping[str, str]) -> dict[str, str]:
     """The row in the columns of a table of measured steps. Raises SkippedRow where it leaves too much open."""
-    model, device = model_card_name(cells["model"]), device_profile_name(cells["gpu"])
-    prompt = number(cells, "max_prompt_len", 0.0)
-    cap = number(cells, "max_seq_len", 0.0) or prompt + number(cells, "max_response_len", 0.0)
-    mean = cells.get("mean_response_len", "") or cells.get("mean_tokens_per_valid_seq", "")
-    if not cap or not mean:
-        raise SkippedRow("the mean or the longest response is not given")
+    model, device = _named(cells)
+    cap, mean = _longest(cells), _mean(cells)
     placement = cells.get("placement", "").lower()
     lag = cells.get("async_max_age_steps", "") or ("1" if "async" in placement else "")
     engine, trainer = (parallel_sizes(cells.get(name, "")) for name in ("gen_parallelism", "train_parallelism"))
     sharded = "fsdp" in cells.get("train_backend", "").lower()
     out = {
         "id": cells["id"],
+        "framework": cells.get("framework", ""),
+        "framework_version": re.sub(r"^(?=\d)", "v", cells.get("framework_version", "")),
         "model": model,
         "gpu": device,
         "num_gpus": cells["num_gpus"],
@@ -112,6 +179,7 @@ def step_cells(cells: Mapping[str, str]) -> dict[str, str]:
         "spec_decode_method": cells.get("spec_method", ""),
         "spec_k": cells.get("spec_k", ""),
         "acceptance_length": cells.get("acceptance_length", ""),
+        "reference_logprobs": _reference(cells),
     }
     for size in ("tp", "pp", "ep"):
         out[f"gen_{size}"] = cells.get(f"gen_{size}", "") or str(engine.get(size, 1))

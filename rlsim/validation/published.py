@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlsim.datafiles import shown_path
+from rlsim.errors import InputError
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
+from rlsim.validation.accuracy_halves import HALVES, joined
 from rlsim.validation.iteration_sweeps import IterationSweep, iteration_sweep
 from rlsim.validation.kind import Kind
 from rlsim.validation.kinds import validate_table
@@ -30,7 +33,7 @@ class Published:
     """Everything published beside our predictions.
 
     digest: first 16 hex digits of the SHA-256 of the published tables. refits_left_out: (id, reason). sweeps,
-    iterations: of tables that are not part of rlsim, where they were given.
+    iterations, halves (training, transfers, phases): of tables that are not part of rlsim, where they were given.
     """
 
     digest: str
@@ -41,6 +44,7 @@ class Published:
     refits_left_out: tuple[tuple[str, str], ...]
     sweeps: tuple[IterationSweep, ...]
     iterations: MeasuredTable | None = None
+    halves: Mapping[Kind, MeasuredTable] = field(default_factory=dict)
 
     def compared(self) -> tuple[PublishedFigure, ...]:
         """All figures beside the steps."""
@@ -54,6 +58,7 @@ class Published:
             "compared": [cell.as_dict() for cell in self.compared()],
             "sweeps": [sweep.as_dict() for sweep in self.sweeps],
             "iterations": None if self.iterations is None else self.iterations.as_dict(),
+            **{str(kind): self.halves[kind].as_dict() if kind in self.halves else None for kind in HALVES},
             "refits_left_out": dict(self.refits_left_out),
         }
         return json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -63,6 +68,7 @@ class Published:
         parts = [render(self.steps, style), group_table(self.compared(), style)]
         if self.iterations is not None:
             parts.append(render_measured(self.iterations, style))
+        parts += [render_measured(found, style) for found in self.halves.values()]
         return "\n\n".join([*parts, *(sweep.text(style) for sweep in self.sweeps)])
 
 
@@ -88,14 +94,17 @@ def run_published(
     progress: Callable[[int, int], None] | None = None,
     sweeps: Sequence[Path] = (),
     iterations: Path | None = None,
+    halves: Mapping[Kind, Sequence[Path]] | None = None,
 ) -> Published:
     """Predict every published table that comes with rlsim, the sweeps at ``sweeps`` and the table at ``iterations``.
 
-    Raises InputError where one of these is no such table.
+    halves: tables of training steps, transfers and phases by kind; those of one kind are scored together. Raises
+    InputError where one of these is no such table.
     """
     # First what a user gave: a mistake in it shows before the published tables take their minutes.
     swept = tuple(iteration_sweep(path) for path in sweeps)
-    served = None if iterations is None else _iterations(iterations, progress, seed)
+    served = None if iterations is None else _measured(Kind.ITERATIONS, iterations, progress, seed)
+    given = {kind: _joined(kind, (halves or {}).get(kind, ()), progress, seed) for kind in HALVES}
     done = [0, STUDY_SIMULATIONS]
 
     def rows(now: int, total: int) -> None:
@@ -120,14 +129,25 @@ def run_published(
         left_out,
         swept,
         served,
+        {kind: found for kind, found in given.items() if found is not None},
     )
     if progress is not None:
         progress(done[1], done[1])
     return found
 
 
-def _iterations(path: Path, progress: Callable[[int, int], None] | None, seed: int) -> MeasuredTable:
-    found = validate_table(path, Kind.ITERATIONS, progress, seed)
+def _joined(
+    kind: Kind, paths: Sequence[Path], progress: Callable[[int, int], None] | None, seed: int
+) -> MeasuredTable | None:
+    """The tables at ``paths`` as one, None without any. Raises InputError where one is given twice."""
+    for path in paths:
+        if [one.resolve() for one in paths].count(path.resolve()) > 1:
+            raise InputError(f"--{kind}: {shown_path(path)} is given more than once")
+    return joined([_measured(kind, path, progress, seed) for path in paths]) if paths else None
+
+
+def _measured(kind: Kind, path: Path, progress: Callable[[int, int], None] | None, seed: int) -> MeasuredTable:
+    found = validate_table(path, kind, progress, seed)
     if not isinstance(found, MeasuredTable):
         raise TypeError(f"{path.name} was read as a table of steps")
     return found

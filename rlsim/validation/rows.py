@@ -143,10 +143,12 @@ def _precision(row: Row, column: str) -> str:
 
 
 def stack_of(row: Row) -> Stack:
-    """The NeMo-RL stack of the row's release, the newest one that is not newer; without a release the default one.
+    """The stack of the row's framework: verl's, else the NeMo-RL stack of its release, the newest that is not newer.
 
-    Its main branch of mid 2026 counts as the newest release.
+    Without a release the default one; NeMo-RL's main branch of mid 2026 counts as the newest release.
     """
+    if "verl" in row.get("framework", "").lower():
+        return load_stack("verl")
     release = re.search(r"v(\d+\.\d+)", row.get("framework_version", ""))
     if release is None:
         return load_stack(DEFAULT_STACK)

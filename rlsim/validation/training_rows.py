@@ -29,6 +29,7 @@ from rlsim.validation.halves import TableRecords, compare_each, row_scenario
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
 from rlsim.validation.rows import SkippedRow, number, whole_number
+from rlsim.validation.training_groups import training_cuts, training_details, training_group
 
 MEASURED = ("step_time_s", "implied_step_time_s")
 """Columns with the time of a step, the one that was measured first."""
@@ -101,9 +102,8 @@ def validate_training(records: TableRecords, fitted: TrainingParameters | None =
 
 
 def _described(name: str, cells: Mapping[str, str]) -> MeasuredRow:
-    about = ", ".join(cells.get(column, "") for column in ("model", "gpu", "framework") if cells.get(column))
-    details = {column: cells.get(column, "") for column in ("model", "gpu", "precision", "release")}
-    return MeasuredRow(name, about, "s", measured_value(cells, MEASURED), details=details)
+    measured = measured_value(cells, MEASURED)
+    return MeasuredRow(name, training_group(cells), "s", measured, details=training_details(cells))
 
 
 def _compared(row: MeasuredRow, cells: Mapping[str, str], fitted: Fitted) -> MeasuredRow:
@@ -111,7 +111,9 @@ def _compared(row: MeasuredRow, cells: Mapping[str, str], fitted: Fitted) -> Mea
         raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
     measured_itself = measured_value(cells, MEASURED[:1]) is not None
     cut = "step time measured" if measured_itself else "step time from the throughput"
-    return replace(row, cuts=(cut,)).predict(predicted_s(trainer_setup(cells), fitted), fitted.training.error)
+    return replace(row, cuts=(cut, *training_cuts(cells))).predict(
+        predicted_s(trainer_setup(cells), fitted), fitted.training.error
+    )
 
 
 def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:

@@ -11,7 +11,7 @@ from rlsim.validation.curve_rows import fitted_process
 from rlsim.validation.kinds import validate_table
 from rlsim.validation.measured import MeasuredTable
 from rlsim.validation.phase_rows import step_cells
-from rlsim.validation.rows import scenario_of
+from rlsim.validation.rows import SkippedRow, scenario_of
 from rlsim.validation.training_rows import trainer_setup, training_precision
 from rlsim.workload.acceptance import two_parameter_rates
 
@@ -40,7 +40,7 @@ def test_a_measured_step_wins_over_one_from_the_throughput(tmp_path: Path) -> No
     found = validated(tmp_path, TRAINING, {**TRAINING, "id": "b", "step_time_s": ""})
     assert [row.measured for row in found.rows] == [9.0, 10.0]
     assert found.rows[0].predicted == found.rows[1].predicted
-    assert [row.cuts for row in found.rows] == [("step time measured",), ("step time from the throughput",)]
+    assert [row.cuts[0] for row in found.rows] == ["step time measured", "step time from the throughput"]
 
 
 def test_training_follows_batch_precision_and_recomputation(tmp_path: Path) -> None:
@@ -140,6 +140,64 @@ def test_agents_wait_for_environments_that_nobody_described(tmp_path: Path) -> N
     found = validated(tmp_path, {**PHASES, "max_agent_turns": "30"})
     waiting = {row.group for row in found.rows if row.skipped}
     assert waiting == {"step", "exposed_generation"}
+
+
+STEP = {
+    "id": "s", "framework_version": "NeMo-RL v0.6.0", "model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "h100",
+    "num_gpus": "8", "on_off_policy": "sync", "prompts_per_step": "8", "generations_per_prompt": "8",
+    "max_seq_len": "2048", "avg_seq_len": "400", "total_step_time_s": "20", "generation_s": "8", "logprob_s": "3",
+    "train_s": "6", "refit_s": "4",
+}  # fmt: skip
+
+
+def test_phases_of_a_table_of_steps(tmp_path: Path) -> None:
+    table = write(tmp_path / "s.csv", [STEP, {**STEP, "id": "t", **dict.fromkeys(list(STEP)[-4:], "")}])
+    found = validate_table(table, "phases")
+    assert isinstance(found, MeasuredTable)
+    measured = {row.id: row.measured for row in found.scored}
+    assert measured == {"s:step": 20.0, "s:generation": 8.0, "s:logprob": 3.0, "s:train": 6.0, "s:refit": 4.0}
+    assert [(row.id, row.skipped) for row in found.rows if row.skipped] == [
+        ("t:step", "no phase is given besides the whole step")
+    ]
+    by_phase = {row.group: float(row.predicted or 0.0) for row in found.scored}
+    parts = sum(by_phase[name] for name in ("generation", "logprob", "train", "refit"))
+    assert by_phase["step"] == pytest.approx(parts, rel=0.05)
+    assert found.cuts["phases, without the whole step"].n == 4
+    assert found.cuts["train, nemo_rl-0.6"].n == 1
+    assert found.rows[0].details["stack"] == "nemo_rl-0.6"
+
+
+@pytest.mark.parametrize(
+    ("changes", "stack"),
+    [
+        ({"framework": "verl"}, "verl"),
+        ({"framework": "NeMo-RL", "framework_version": "0.5.0"}, "nemo_rl-0.5"),
+        ({"framework": "MarinSkyRL (SkyRL)"}, "nemo_rl-0.7"),
+    ],
+)
+def test_phases_run_on_the_stack_of_their_framework(changes: dict[str, str], stack: str, tmp_path: Path) -> None:
+    found = validated(tmp_path, {**PHASES, **changes})
+    assert {row.details["stack"] for row in found.scored} == {stack}
+    told = [remark for remark in found.remarks if "no stack of" in remark]
+    skyrl = ["no stack of MarinSkyRL (SkyRL) is known: its rows take nemo_rl-0.7"]
+    assert told == (skyrl if "SkyRL" in changes["framework"] else [])
+
+
+def test_algorithms_without_a_reference_policy_compute_none_of_its_log_probs() -> None:
+    row = {**PHASES, "ref_logprob_s": "", "algorithm": "DAPO"}
+    assert not scenario_of(step_cells(row)).trainer.reference_logprobs
+    assert scenario_of(step_cells({**row, "algorithm": "GRPO"})).trainer.reference_logprobs
+    assert scenario_of(step_cells({**row, "ref_logprob_s": "2"})).trainer.reference_logprobs
+
+
+def test_all_that_keeps_a_row_from_being_simulated_is_told() -> None:
+    row = {**PHASES, "model": "Qwen/Qwen3.5-397B-A17B", "gpu": "H20", "mean_response_len": ""}
+    with pytest.raises(SkippedRow) as caught:
+        step_cells(row)
+    assert str(caught.value) == (
+        "no model card for 'Qwen/Qwen3.5-397B-A17B': it mixes attention with layers that keep a state, which are not "
+        "simulated; no hardware profile for 'H20'; the mean or the longest response is not given"
+    )
 
 
 def curve(k: int, length: float, series: str = "s", kind: str = "acceptance_by_k") -> dict[str, str]:

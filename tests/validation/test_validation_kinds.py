@@ -82,8 +82,15 @@ def test_text_and_files_of_each_kind(kind: Kind, run: Run, tmp_path: Path) -> No
     code, out, err = run("validate", table, "--replications", 1, "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"validation.json", "rows.csv", "scatter.png"} <= files
-    assert ("by_batch.png" in files) == (kind is Kind.ITERATIONS)
+    own = {
+        Kind.STEPS: {"waterfall.png"},
+        Kind.ITERATIONS: {"by_batch.png"},
+        Kind.TRAINING: {"by_release.png"},
+        Kind.TRANSFERS: {"by_group.png"},
+        Kind.PHASES: {"by_group.png"},
+        Kind.CURVES: set(),
+    }
+    assert files == {"validation.json", "rows.csv", "scatter.png"} | own[kind]
     if kind is not Kind.STEPS:
         assert "flag doubtful" in out
         assert f"rows of kind {kind}" in out

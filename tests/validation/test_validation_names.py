@@ -53,3 +53,18 @@ def test_models_without_a_card_match_none(name: str) -> None:
 def test_every_synonym_is_written_as_names_are_looked_up() -> None:
     assert all(name == name.lower().replace(" ", "-").replace("_", "-") for name in SAME_LAYERS)
     assert all(model_card_name(card) == card for card in list_cards())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Qwen/Qwen3.5-397B-A17B", "Nemotron_3_Super", "Nemotron V3 Ultra 550B (26.04)", "nvidia/NVIDIA-Nemotron-3-Nano"],
+)
+def test_models_with_layers_that_keep_a_state_are_told_as_such(name: str) -> None:
+    with pytest.raises(SkippedRow, match=r"no model card for .*: it mixes attention with layers that keep a state"):
+        model_card_name(name)
+
+
+def test_other_unknown_models_are_only_unknown() -> None:
+    with pytest.raises(SkippedRow) as caught:
+        model_card_name("zai-org/GLM-5.2")
+    assert str(caught.value) == "no model card for 'zai-org/GLM-5.2'"

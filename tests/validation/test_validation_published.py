@@ -13,6 +13,7 @@ from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
 from rlsim.results import Interval
 from rlsim.validation.accuracy import accuracy_document, explanations, today
+from rlsim.validation.phase_rows import PHASES
 from rlsim.validation.published import Published, group_errors, published_digest
 from rlsim.validation.refits import published_refits
 from rlsim.validation.rows import NEEDED, SkippedRow, scenario_of
@@ -61,7 +62,8 @@ def test_the_study_adds_up_as_published() -> None:
 def test_explanations_name_published_rows() -> None:
     with published_table("rl_steps.csv").open(newline="") as file:
         ids = {cells["id"] for cells in csv.DictReader(file)}
-    assert set(explanations()) <= ids
+    assert {key.partition(":")[0] for key in explanations()} <= ids
+    assert {key.partition(":")[2] for key in explanations()} <= {"", *PHASES}
     assert all(len(text) > 20 for text in explanations().values())
 
 
