@@ -57,14 +57,26 @@ def calibrate(
         print_answer(_measure(device, quick, restart, name, out))
     elif measurements is not None:
         print_answer(_fit_measurements(measurements, name, merge_over, out))
-    elif steps is not None:
-        print_answer(_fit_steps(steps, name, out))
-    elif iterations is not None:
-        print_answer(_fit_iterations(iterations, name, out))
-    elif training is not None:
-        print_answer(_fit_training(training, name, out))
-    elif transfers:
-        print_answer(_fit_transfers(transfers, name, out))
+    else:
+        print_answer(_fit(steps, iterations, training, transfers, name, out))
+
+
+def _fit(
+    steps: Path | None,
+    iterations: Path | None,
+    training: Path | None,
+    transfers: list[Path] | None,
+    name: str | None,
+    out: Path | None,
+) -> str:
+    """The one fit that was asked for."""
+    if steps is not None:
+        return _fit_steps(steps, name, out)
+    if iterations is not None:
+        return _fit_iterations(iterations, name, out)
+    if training is not None:
+        return _fit_training(training, name, out)
+    return _fit_transfers(transfers or [], name, out)
 
 
 def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str:
@@ -133,7 +145,7 @@ def _fit_transfers(tables: list[Path], name: str | None, out: Path | None) -> st
     return _written(told, found.to_yaml(), "transfer_parameters", out)
 
 
-def _teller() -> Callable[[str], object]:
+def _teller() -> Callable[[str], None]:
     """Says how far a fit is, on terminals."""
     return (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else (lambda line: None)
 
