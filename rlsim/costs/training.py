@@ -45,7 +45,7 @@ class TrainingCosts:
 
     @property
     def layers(self) -> TrainingLayers:
-        """Times of single layers."""
+        """Times of single layers in log-prob passes."""
         return TrainingLayers(self.card, self.trainer, self.device, self.overheads)
 
     @property
@@ -69,10 +69,11 @@ class TrainingCosts:
         """The layers of one pipeline stage on one micro-batch."""
         card, recompute = self.card, self.trainer.recompute
         parts: list[Part] = []
+        layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
         for moe_layer, count in ((False, card.num_dense_layers), (True, card.num_moe_layers)):
             if not count:
                 continue
-            layer = self.layers.layer(batch, moe_layer)
+            layer = layers.layer(batch, moe_layer)
             once = layer.forward()
             if backward:
                 once += layer.backward() + layer.recomputed(recompute)
@@ -104,7 +105,7 @@ class TrainingCosts:
     def step(self, batch: MicroBatches) -> PhaseCost:
         """Forward, backward, gradient synchronisation and optimizer over all optimizer steps."""
         passes = self._passes(batch, backward=True)
-        forward_s = self._stage(batch, backward=False).seconds
+        forward_s = self._stage(batch, backward=False).seconds / self.overheads.update_speed
         backward_s = self._stage(batch, backward=True).seconds - forward_s
         parts = (
             *passes.parts,

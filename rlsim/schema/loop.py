@@ -95,11 +95,12 @@ class Loop(Strict):
         "checkpoint_engine: broadcast from host memory, with _p2p fetched over RDMA first. rdma: GPU to GPU (NIXL), "
         "experts sharded. delta_sharded: changed values alone. disk: through shared storage.",
     )  # fmt: skip
-    refit_framework: str = Field(
-        default="nemo_rl",
+    refit_framework: str | None = Field(
+        default=None,
         min_length=1,
         max_length=60,
-        description="Framework whose measured transfers count: a name of simulation.transfer_parameters, or 'other'.",
+        description="Framework whose measured transfers count: a name of simulation.transfer_parameters, or 'other'; "
+        "default: the stack's.",
     )
     refit_precision: Literal["bf16", "engine"] = Field(
         default="bf16",

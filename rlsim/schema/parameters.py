@@ -63,7 +63,9 @@ class GlobalParameters(Strict):
         description="Speed of the kernels of dense layers in RL trainers over that of tuned pretraining."
     )
     moe_efficiency: PositiveFraction = Field(description="The same for layers with experts.")
-    fsdp_efficiency: PositiveFraction = Field(description="The same of FSDP (DTensor) relative to Megatron-Core.")
+    fsdp_efficiency: PositiveFraction = Field(
+        description="The same of FSDP (DTensor) relative to Megatron-Core, in the passes of an update."
+    )
     moe_host_layer_s: NonNegativeFloat = Field(
         description="Least host time of one MoE layer's forward pass in RL trainers (many small kernels), whatever the "
         "host: steps on x86 and on Grace tell no difference."

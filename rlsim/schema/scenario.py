@@ -15,6 +15,8 @@ from rlsim.schema.trainer import Trainer
 from rlsim.schema.transfer_parameters import OTHER
 from rlsim.schema.workload import Workload
 
+NEMO_RL = "nemo_rl"
+"""Framework of a scenario without a stack."""
 MAX_SIMULATED_STEPS = 800
 """Steps of all replications together; their intervals are far narrower by then than the model's error."""
 
@@ -98,6 +100,11 @@ class Scenario(Strict):
         return stack is None or stack.policy_logprobs or not on_policy
 
     @property
+    def refit_framework(self) -> str:
+        """Framework whose measured weight transfers count: the stated one, else that of the stack."""
+        return self.loop.refit_framework or (NEMO_RL if self.stack is None else self.stack.framework)
+
+    @property
     def training_features(self) -> StackFeatures:
         """What the trainer does: as stated, else as its stack does on this hardware."""
         stack = self.training_stack
@@ -148,10 +155,10 @@ def _refit(s: Scenario) -> None:
         raise ValueError("loop.refit_method cuda_ipc needs generation and training on the same GPUs")
     if method in SPLIT_METHODS and s.cluster.colocated:
         raise ValueError(f"loop.refit_method {method} needs a split cluster (cluster.generation_gpus)")
-    if fitted is not None and s.loop.refit_framework not in (*fitted.names, OTHER):
+    if fitted is not None and s.loop.refit_framework not in (None, *fitted.names, OTHER):
         raise ValueError(
             f"simulation.transfer_parameters {fitted.name} holds no loop.refit_framework "
-            f"{s.loop.refit_framework[:40]!r}, only {', '.join(fitted.names)} and {OTHER}"
+            f"{str(s.loop.refit_framework)[:40]!r}, only {', '.join(fitted.names)} and {OTHER}"
         )
 
 

@@ -192,7 +192,10 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
     fsdp = overheads_of(
         load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]), sets(fitted)
     )
-    assert (fsdp.training.dense_speed, fsdp.training.moe_speed) == pytest.approx((0.4, 0.32))
+    assert (fsdp.training.dense_speed, fsdp.training.moe_speed) == (0.5, 0.4)
+    update = fsdp.training.of_update
+    assert (update.dense_speed, update.moe_speed) == pytest.approx((0.4, 0.32))
+    assert found.training.of_update == found.training
 
 
 @pytest.mark.parametrize(
@@ -236,6 +239,14 @@ def test_a_scenario_names_its_set(tmp_path):
     )
     assert own.baseline.phases["train_s"].mean > 2 * default.baseline.phases["train_s"].mean
     assert any("round" in text for text in own.assumptions)
+
+
+def test_the_stack_says_whose_transfers_count():
+    for settings, framework in (
+        ([], "nemo_rl"), (["stack=verl"], "verl"), (["stack=verl", "loop.refit_framework=other"], "other"),
+    ):  # fmt: skip
+        given = load_scenario("quickstart", settings)
+        assert overheads_of(given, sets(made())).refit.family.framework == framework
 
 
 def test_every_value_is_fitted_or_assumed():
