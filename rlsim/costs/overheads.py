@@ -170,7 +170,9 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
     """
     trainer, terms, features = scenario.trainer, fitted.training, scenario.training_features
     speeds, host_s, grouped = _stack_terms(scenario, fitted)
-    if features.fused_grouped_mlp and trainer.precision == "fp8" and _blackwell(scenario):
+    if not (trainer.precision == "fp8" and _blackwell(scenario)):
+        features = features.model_copy(update={"fused_grouped_mlp": False})  # the kernel is one for MXFP8
+    if features.fused_grouped_mlp:
         grouped *= terms.fused_grouped_gain
     gain = terms.nvfp4_gain if trainer.precision == "nvfp4" else 1.0
     efficiency = terms.dense_efficiency * gain

@@ -26,6 +26,9 @@ BIASED_WIDTHS, BIASED_ROWS = 12, 2
 """What experts with biases move more than a fused gated activation, in inner widths and rows of hidden size: both
 biases, the clamps and the shifted, scaled gate of gpt-oss are kernels of their own (counted in Megatron-Core's bias and
 activation path: read and write of each)."""
+ADAPTER_OUTPUTS = 4
+"""Passes of an adapter over the output of its matrix, beside one over the input: written, then added to that of the
+frozen product (two reads, a write)."""
 LAYERS_KEPT = 16_384
 """Layers kept per process: a search prices thousands of layouts on one batch."""
 
@@ -49,6 +52,7 @@ class LayerWork:
     products: dense ones; experts: of every expert on the rank, one after the other; router_s: in BF16, forward.
     quantised: input and output elements of products in low precision, as (forward, backward). elementwise_bytes: of
     perfectly fused norms, residuals and activations. routed_bytes: one pass over the activations that go to experts.
+    biased_bytes: what biases of experts move besides, unless a fused kernel holds them.
     tensor_s: a gather and a scatter of the activations over the tensor-parallel group; tensor_pairs: how many of them.
     exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group.
     """
@@ -60,6 +64,7 @@ class LayerWork:
     quantised: tuple[float, float]
     elementwise_bytes: float
     routed_bytes: float
+    biased_bytes: float
     tensor_s: float
     tensor_pairs: float
     exchange_s: float
@@ -112,8 +117,8 @@ class _LayerCounter:
                 outputs + routed * (2 * width + card.hidden_size),
             )
             moved += routed * 3 * width * BYTES_PER_ELEMENT["bf16"]
-            if moe.expert_bias:
-                moved += routed * (BIASED_WIDTHS * width + BIASED_ROWS * card.hidden_size) * BYTES_PER_ELEMENT["bf16"]
+        if self.trainer.lora_rank is not None:
+            moved += (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
         row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
         return LayerWork(
             products=self.passes(matrices, tokens, self.trainer.precision),
@@ -123,12 +128,17 @@ class _LayerCounter:
             quantised=(inputs, outputs) if self.trainer.precision != "bf16" else (0.0, 0.0),
             elementwise_bytes=moved,
             routed_bytes=routed * row_bytes,
+            biased_bytes=self._biased_bytes(moe, routed) if moe is not None else 0.0,
             tensor_s=self._tensor_s(tokens * row_bytes),
             tensor_pairs=2.0 if moe is None else 1.0,
             exchange_s=self._exchange_s(moe, dispatcher) if moe is not None else 0.0,
             ring_s=self._ring_s(),
             local_experts=moe.num_experts / self.trainer.expert_parallel if moe is not None else 0.0,
         )
+
+    def _biased_bytes(self, moe: MoECard, routed: float) -> float:
+        widths = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * self.card.hidden_size
+        return routed * widths * BYTES_PER_ELEMENT["bf16"] if moe.expert_bias else 0.0
 
     def passes(self, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
         """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""

@@ -105,6 +105,9 @@ def test_frozen_weights_need_the_gradients_of_their_inputs_alone() -> None:
     full, frozen = (one.layers.layer(ONE, False) for one in (whole, thin))
     assert seconds(frozen.device_backward, "products") == exactly(seconds(frozen.device, "products"))
     assert seconds(frozen.device, "products") == exactly(seconds(full.device, "products"))
+    matrices = work.attention_matrices(whole.card, 1) + work.ffn_matrices(4096, 12_288, 1)
+    beside = 8192 * 2 * sum(one.k + 4 * one.n for one in matrices) / BANDWIDTH
+    assert seconds(frozen.device, "elementwise") - seconds(full.device, "elementwise") == exactly(beside)
     widths = sum(one.n + one.k for one in work.attention_matrices(whole.card, 1) + work.ffn_matrices(4096, 12_288, 1))
     trained = 16 * 36 * widths
     assert thin.layout.optimizer_parameters == exactly(trained / 8)
@@ -162,6 +165,17 @@ def test_elementwise_traffic_of_a_dense_layer_and_permutation_of_a_moe_layer() -
     assert seconds(experts, "elementwise") == exactly(8192 * (8 * 2048 + 8 * (3 * 768 + 6 * 2048)) * 2 / BANDWIDTH)
     passes = training(given, elementwise_passes=2.0, permute_passes=12.0).layers.layer(ONE, True).device
     assert seconds(passes, "elementwise") == exactly(2 * seconds(experts, "elementwise"))
+
+
+def test_biases_of_experts_move_their_activations_again_unless_one_kernel_holds_them() -> None:
+    """gpt-oss: 12 inner widths and two rows of hidden size for each of four routed copies."""
+    given = scenario("gpt-oss-20b", trainer={"expert_parallel": 8})
+    plain, fused = (
+        training(given, features=StackFeatures(fused_grouped_mlp=state)).layers.layer(ONE, True).device
+        for state in (False, True)
+    )
+    moved = 8192 * 4 * (12 * 2880 + 2 * 2880) * 2
+    assert seconds(plain, "elementwise") - seconds(fused, "elementwise") == exactly(moved / BANDWIDTH)
 
 
 def test_products_in_eight_bits_quantise_inputs_forward_and_gradients_of_outputs_backward() -> None:
