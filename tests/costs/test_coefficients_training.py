@@ -312,6 +312,30 @@ def test_experts_lie_whole_on_their_ranks_and_are_orthogonalised_there() -> None
     assert training(given).update.orthogonalisation_s() == exactly(48 * (attention + experts) / MATRIX_RATE)
 
 
+def test_tensor_parallel_ranks_gather_what_is_divided_and_no_experts() -> None:
+    given = scenario("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8, "tensor_parallel": 2})
+    update = training(given).update
+    matrices = work.attention_matrices(given.model, 1)
+    attention = 48 / 4 * sum(newton_schulz_flops(one) for one in matrices)
+    experts = 48 * 128 / 8 * sum(newton_schulz_flops(one) for one in work.ffn_matrices(2048, 768, 1))
+    gathered = 48 / 4 * sum(one.elements for one in matrices) * 2
+    gather = float(Collectives(BARE, None).collective("all_gather", 2, gathered).seconds)
+    assert update.orthogonalisation_s() == exactly((attention + experts) / MATRIX_RATE + gather)
+
+
+def test_an_update_can_be_slower_than_log_probs_pass_by_pass() -> None:
+    given = scenario(trainer={"recompute": "none"})
+    plain, slow = (training(given, update_speed=speed) for speed in (1.0, 0.5))
+    assert slow.forward(ONE).seconds == exactly(plain.forward(ONE).seconds)
+    for name in ("products", "attention", "elementwise"):
+        assert seconds(slow.step(ONE).parts, name) == exactly(2 * seconds(plain.step(ONE).parts, name))
+    cover = training(given, update_speed=0.5, overlap_cost=0.0)
+    stage = cover._stage(ONE, True).seconds
+    forward = cover._stage(ONE, False).seconds / 0.5
+    wanted = cover.update.exchange_s(forward, stage - forward)
+    assert seconds(cover.step(ONE).parts, "gradient exchange") == exactly(wanted)
+
+
 def test_gradients_are_scattered_in_four_bytes_and_weights_gathered_in_two() -> None:
     costs, fabric = training(scenario()), Collectives(BARE, None)
     elements = costs.layout.dense_parameters
