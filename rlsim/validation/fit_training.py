@@ -168,7 +168,7 @@ class _Problem:
 
         inside = np.minimum(self.x0, self.highest - 0.01)
         bounds = (np.full_like(inside, -np.inf), self.highest)
-        return np.asarray(least_squares(loss, inside, jac=jacobian, bounds=bounds, xtol=1e-3, ftol=1e-3, max_nfev=15).x)
+        return np.asarray(least_squares(loss, inside, jac=jacobian, bounds=bounds, xtol=1e-5, ftol=1e-5, max_nfev=30).x)
 
     def held_out(self, x: FloatArray, base: FloatArray, slope: FloatArray, groups: Sequence[str]) -> FloatArray:
         """Residuals of every row with values fitted without its group, taken as linear around ``x``."""
