@@ -159,6 +159,6 @@ def test_both_arms_of_a_projection_repeat_the_same_rollouts() -> None:
         for answer in (plain, repeated)
     ]
     slept = parts[1].pop("engine sleep between rollouts")
-    assert slept == pytest.approx((rollouts - 1) * parts[0]["engine weights to host and back"])
+    assert slept == pytest.approx((rollouts - 1) * (parts[0]["engine sleep"] + parts[0]["engine wake"]))
     assert parts[1] == pytest.approx(parts[0])
     assert any("Dynamic sampling" in line for line in repeated.assumptions)
