@@ -99,14 +99,12 @@ def _drafting(scenario: Scenario) -> list[str]:
     engines = engine_parameters_of(scenario)
     family = engines.family(scenario.engine.name)
     origin = f"fitted to {family.drafting_rows} iterations" if family.drafting_rows else "assumed, no iteration tells"
-    told = [
+    eager = "" if scenario.speculation.draft_graph else "; draft passes run outside CUDA graphs (draft_graph)"
+    return [
         f"An iteration that verifies drafts takes {family.drafting_iteration_s * 1e3:.2g} ms + "
         f"{family.drafting_sequence_s * 1e6:.2g} us per sequence more of the host ({origin}: {engines.name}, "
-        f"{scenario.engine.name}; simulation.engine_parameters)."
+        f"{scenario.engine.name}; simulation.engine_parameters){eager}."
     ]
-    if not scenario.speculation.draft_graph:
-        told.append("Draft passes run outside CUDA graphs: each is at least as long as its launches (draft_graph).")
-    return told
 
 
 def truncated_share(run: SimulatedVariant) -> float:

@@ -14,17 +14,17 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
     told = [] if scenario.stack is None else [_stack_told(scenario, scenario.stack)]
     trainer, moe = scenario.trainer, scenario.model.moe is not None
     dense, experts = found.dense_speed * found.dense_efficiency, found.moe_speed * found.dense_efficiency
+    floor = (
+        f"; a MoE layer's forward pass takes at least {found.moe_host_layer_s * 1e3:.3g} ms of the host "
+        f"({_origin(scenario, 'moe_host_layer_s', trainer.moe_host_layer_s)}; trainer.moe_host_layer_s)"
+    )
     told.append(
         f"Training products reach {percent(dense)} of the operator tables' speed"
         + (f", those of MoE layers {percent(experts)}" if moe else "")
-        + f" ({_origin(scenario, 'dense_efficiency', trainer.device_efficiency)}; trainer.device_efficiency); hidden "
-        f"communication costs {percent(found.overlap_cost)} of its time ({_terms(scenario)})."
+        + f" ({_origin(scenario, 'dense_efficiency', trainer.device_efficiency)}; trainer.device_efficiency)"
+        + (floor if moe else "")
+        + f". Its other terms: {_terms(scenario)}."
     )
-    if moe:
-        told.append(
-            f"A MoE layer's forward pass in training takes at least {found.moe_host_layer_s * 1e3:.3g} ms of host time "
-            f"({_origin(scenario, 'moe_host_layer_s', trainer.moe_host_layer_s)}; trainer.moe_host_layer_s)."
-        )
     return tuple(told)
 
 
