@@ -130,7 +130,10 @@ class TrainingLayers:
     def _elementwise(self, raw: LayerWork, factor: float, moe_layer: bool) -> Part:
         own = self.overheads
         biased = 0.0 if own.features.fused_grouped_mlp else raw.biased_bytes
-        moved = (raw.elementwise_bytes + biased) * own.elementwise_passes + raw.routed_bytes * own.permute_passes
+        adapted = 0.0 if own.features.fused_adapters else raw.adapter_bytes
+        moved = (
+            raw.elementwise_bytes + biased + adapted
+        ) * own.elementwise_passes + raw.routed_bytes * own.permute_passes
         return self._moved("elementwise", factor * moved, moe_layer, ELEMENTWISE_KERNELS)
 
     def _moved(self, name: str, moved_bytes: float, moe_layer: bool, kernels: float = 1.0) -> Part:

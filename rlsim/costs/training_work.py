@@ -52,7 +52,8 @@ class LayerWork:
     products: dense ones; experts: of every expert on the rank, one after the other; router_s: in BF16, forward.
     quantised: input and output elements of products in low precision, as (forward, backward). elementwise_bytes: of
     perfectly fused norms, residuals and activations. routed_bytes: one pass over the activations that go to experts.
-    biased_bytes: what biases of experts move besides, unless a fused kernel holds them.
+    adapter_bytes, biased_bytes: what adapters (LoRA) and biases of experts move besides, unless a fused kernel holds
+    them.
     tensor_s: a gather and a scatter of the activations over the tensor-parallel group; tensor_pairs: how many of them.
     exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group.
     """
@@ -64,6 +65,7 @@ class LayerWork:
     quantised: tuple[float, float]
     elementwise_bytes: float
     routed_bytes: float
+    adapter_bytes: float
     biased_bytes: float
     tensor_s: float
     tensor_pairs: float
@@ -117,8 +119,9 @@ class _LayerCounter:
                 outputs + routed * (2 * width + card.hidden_size),
             )
             moved += routed * 3 * width * BYTES_PER_ELEMENT["bf16"]
+        adapted = 0.0
         if self.trainer.lora_rank is not None:
-            moved += (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
+            adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
         row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
         return LayerWork(
             products=self.passes(matrices, tokens, self.trainer.precision),
@@ -128,6 +131,7 @@ class _LayerCounter:
             quantised=(inputs, outputs) if self.trainer.precision != "bf16" else (0.0, 0.0),
             elementwise_bytes=moved,
             routed_bytes=routed * row_bytes,
+            adapter_bytes=adapted,
             biased_bytes=self._biased_bytes(moe, routed) if moe is not None else 0.0,
             tensor_s=self._tensor_s(tokens * row_bytes),
             tensor_pairs=2.0 if moe is None else 1.0,

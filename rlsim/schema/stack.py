@@ -30,6 +30,9 @@ class StackFeatures(Strict):
     exchange_overlap: bool = Field(
         default=False, description="Dispatch and combine of experts run beside the computation of another micro-batch."
     )
+    fused_adapters: bool = Field(
+        default=True, description="LoRA adapters run within the kernels of their matrices instead of beside them."
+    )
     gradient_overlap: bool = Field(
         default=True, description="Gradients are reduced and parameters gathered beside the computation."
     )

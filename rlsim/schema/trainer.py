@@ -97,6 +97,9 @@ class Trainer(Strict):
         default=None,
         description="Expert exchange beside the computation of another micro-batch; default: as in the stack.",
     )
+    fused_adapters: bool | None = Field(
+        default=None, description="LoRA adapters within the kernels of their matrices; default: as in the stack."
+    )
     gradient_overlap: bool | None = Field(
         default=None, description="Gradient exchange beside the computation; default: as in the stack."
     )

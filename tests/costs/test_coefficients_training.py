@@ -101,8 +101,11 @@ def test_only_the_forward_pass_rests_on_measurements() -> None:
 
 def test_frozen_weights_need_the_gradients_of_their_inputs_alone() -> None:
     """LoRA of rank 16: one product backward, and two thin matrices beside each one of a layer."""
-    whole, thin = (training(scenario(trainer={"lora_rank": rank})) for rank in (None, 16))
+    apart = StackFeatures(fused_adapters=False)
+    whole, thin = (training(scenario(trainer={"lora_rank": rank}), features=apart) for rank in (None, 16))
     full, frozen = (one.layers.layer(ONE, False) for one in (whole, thin))
+    within = training(scenario(trainer={"lora_rank": 16})).layers.layer(ONE, False)
+    assert seconds(within.device, "elementwise") == exactly(seconds(full.device, "elementwise"))
     assert seconds(frozen.device_backward, "products") == exactly(seconds(frozen.device, "products"))
     assert seconds(frozen.device, "products") == exactly(seconds(full.device, "products"))
     matrices = work.attention_matrices(whole.card, 1) + work.ffn_matrices(4096, 12_288, 1)
@@ -386,7 +389,7 @@ def test_a_feature_that_is_switched_on_never_slows_a_step(name: str, hardware: s
         given = builders.scenario("qwen3-30b-a3b", hardware, **sections)
         steps.append(builders.Costs(given).step(np.full(256, 2000.0)).train.seconds)
     off, on = steps
-    assert on <= off
+    assert on <= off * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("gpus", [2, 8, 16, 64, 256])
