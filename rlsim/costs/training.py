@@ -51,7 +51,7 @@ class TrainingCosts:
     @property
     def update(self) -> TrainingUpdate:
         """Gradients and optimizer."""
-        return TrainingUpdate(self.card, self.trainer, self.device, self.overheads, self.gpus)
+        return TrainingUpdate(self.card, self.trainer, self.layout, self.device, self.overheads)
 
     def head(self, batch: MicroBatches) -> tuple[Part, Part]:
         """(LM head, loss or log-probs) of one micro-batch, forward."""

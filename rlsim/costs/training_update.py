@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlsim.costs import work
 from rlsim.costs.device import Device
-from rlsim.costs.layout import TrainLayout, train_layout
+from rlsim.costs.layout import TrainLayout
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.work import Matrix
 from rlsim.schema.model import ModelCard
@@ -23,14 +23,9 @@ class TrainingUpdate:
 
     card: ModelCard
     trainer: Trainer
+    layout: TrainLayout
     device: Device
     overheads: TrainingOverheads
-    gpus: int
-
-    @property
-    def layout(self) -> TrainLayout:
-        """Parallel layout and parameters per rank."""
-        return train_layout(self.trainer, self.card, self.gpus)
 
     def gathering_s(self, stage_s: float, backward: bool) -> float:
         """FSDP gathers every layer's weights for each pass and scatters its gradients beside a stage's computation."""

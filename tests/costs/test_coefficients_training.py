@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import builders
 import numpy as np
 import pytest
+from training_parts import (
+    BANDWIDTH,
+    BARE,
+    DEVICE,
+    MATRIX_RATE,
+    ONE,
+    OVERLAP,
+    VOCABULARY,
+    exactly,
+    scenario,
+    seconds,
+    total,
+    training,
+)
 
 from rlsim.costs import work
 from rlsim.costs.collectives import Collectives
@@ -15,45 +28,9 @@ from rlsim.costs.device import device_of
 from rlsim.costs.interface import Part
 from rlsim.costs.operators import Operators
 from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training import TrainingCosts
 from rlsim.costs.training_layer import LayerTime, TrainingLayers
-from rlsim.costs.training_update import newton_schulz_flops
-from rlsim.costs.work import Matrix
-from rlsim.hardware.profile import load_profile
 from rlsim.schema.model import parameter_counts
-from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import StackFeatures
-
-BARE = builders.without_tables("h100_sxm")
-BANDWIDTH = 3.35e12 * 0.8
-MATRIX_RATE = 989e12 * 0.7
-VOCABULARY = 151_936
-ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, real_tokens=8192.0, steps=1)
-DEVICE = ("products", "attention", "elementwise")
-OVERLAP = StackFeatures(tensor_overlap=True, exchange_overlap=True)
-
-
-def exactly(value: float) -> object:
-    return pytest.approx(value, rel=1e-9)
-
-
-def scenario(model: str = "qwen3-8b", **sections: object) -> Scenario:
-    return builders.scenario(model, BARE, **sections)
-
-
-def training(given: Scenario, **terms: Any) -> TrainingCosts:
-    own = replace(builders.PLAIN_TRAINING, **{"moe_host_layer_s": 0.0, **terms})
-    device = device_of(given.hardware, "vllm")
-    return TrainingCosts(given.model, given.trainer, device, own, given.cluster.training)
-
-
-def seconds(parts: tuple[Part, ...], name: str) -> float:
-    return sum(part.seconds for part in parts if part.name == name)
-
-
-def total(parts: tuple[Part, ...]) -> float:
-    return sum(part.seconds for part in parts)
-
 
 # --- one layer --------------------------------------------------------------------------------------------------------
 
@@ -273,147 +250,3 @@ def test_the_bubble_is_one_stage_less_than_the_pipeline_over_the_virtual_stages(
     parts = training(scenario(trainer=trainer)).forward(batch).parts
     stage = sum(seconds(parts, name) for name in (*DEVICE, "communication", "host floor")) / 15
     assert seconds(parts, "pipeline bubble") == exactly(3 * 3 * stage / virtual_stages)
-
-
-# --- the update -------------------------------------------------------------------------------------------------------
-
-
-def test_adam_moves_its_state_twice() -> None:
-    update = training(scenario()).update
-    assert update.optimizer_s() == exactly(update.layout.optimizer_parameters * (2 * 12 + 4 + 2) / BANDWIDTH)
-
-
-def test_a_square_matrix_is_orthogonalised_in_five_steps_of_three_products() -> None:
-    assert newton_schulz_flops(Matrix("square", 100, 100)) == 5 * 3 * 2 * 100**3
-    assert newton_schulz_flops(Matrix("flat", 100, 300)) == 5 * (2 * 2 * 100 * 100 * 300 + 2 * 100**3)
-
-
-def _orthogonalised(tensor_parallel: int) -> tuple[float, float]:
-    """Seconds of arithmetic and of the gather of one Muon step beyond Adam's."""
-    given = scenario(trainer={"optimizer": "muon", "tensor_parallel": tensor_parallel})
-    update = training(given).update
-    matrices = work.attention_matrices(given.model, 1) + work.ffn_matrices(4096, 12_288, 1)
-    flops = 36 * sum(newton_schulz_flops(one) for one in matrices) / (8 / tensor_parallel)
-    whole = 36 * sum(one.elements for one in matrices) / (8 / tensor_parallel)
-    gather = float(Collectives(BARE, None).collective("all_gather", tensor_parallel, 2 * whole).seconds)
-    adam = training(scenario(trainer={"tensor_parallel": tensor_parallel})).update.optimizer_s()
-    assert update.optimizer_s() - adam == exactly(flops / MATRIX_RATE + gather)
-    return flops, gather
-
-
-def test_muon_is_spread_over_data_parallel_ranks_and_repeated_by_every_tensor_parallel_one() -> None:
-    """Over 8 GPUs each matrix is orthogonalised once; under TP2 by both ranks of a group, who gather it first."""
-    (once, none), (twice, gather) = _orthogonalised(1), _orthogonalised(2)
-    assert (twice, none) == (exactly(2 * once), 0.0)
-    assert gather > 0
-
-
-def test_experts_lie_whole_on_their_ranks_and_are_orthogonalised_there() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8})
-    attention = sum(newton_schulz_flops(one) for one in work.attention_matrices(given.model, 1)) / 8
-    experts = 128 / 8 * sum(newton_schulz_flops(one) for one in work.ffn_matrices(2048, 768, 1))
-    assert training(given).update.orthogonalisation_s() == exactly(48 * (attention + experts) / MATRIX_RATE)
-
-
-def test_tensor_parallel_ranks_gather_what_is_divided_and_no_experts() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8, "tensor_parallel": 2})
-    update = training(given).update
-    matrices = work.attention_matrices(given.model, 1)
-    attention = 48 / 4 * sum(newton_schulz_flops(one) for one in matrices)
-    experts = 48 * 128 / 8 * sum(newton_schulz_flops(one) for one in work.ffn_matrices(2048, 768, 1))
-    gathered = 48 / 4 * sum(one.elements for one in matrices) * 2
-    gather = float(Collectives(BARE, None).collective("all_gather", 2, gathered).seconds)
-    assert update.orthogonalisation_s() == exactly((attention + experts) / MATRIX_RATE + gather)
-
-
-def test_an_update_can_be_slower_than_log_probs_pass_by_pass() -> None:
-    given = scenario(trainer={"recompute": "none"})
-    plain, slow = (training(given, update_speed=speed) for speed in (1.0, 0.5))
-    assert slow.forward(ONE).seconds == exactly(plain.forward(ONE).seconds)
-    for name in ("products", "attention", "elementwise"):
-        assert seconds(slow.step(ONE).parts, name) == exactly(2 * seconds(plain.step(ONE).parts, name))
-    cover = training(given, update_speed=0.5, overlap_cost=0.0)
-    stage = cover._stage(ONE, True).seconds
-    forward = cover._stage(ONE, False).seconds / 0.5
-    wanted = cover.update.exchange_s(forward, stage - forward)
-    assert seconds(cover.step(ONE).parts, "gradient exchange") == exactly(wanted)
-
-
-def test_gradients_are_scattered_in_four_bytes_and_weights_gathered_in_two() -> None:
-    costs, fabric = training(scenario()), Collectives(BARE, None)
-    elements = costs.layout.dense_parameters
-    scatter = float(fabric.collective("reduce_scatter", 8, 4 * elements).seconds)
-    gather = float(fabric.collective("all_gather", 8, 2 * elements).seconds)
-    assert costs.update.exchange_s(0.0, 0.0) == exactly(scatter + gather)
-    assert costs.update.exchange_s(1e9, scatter / 2) == exactly(scatter * 0.75 + gather / 2)
-    apart = training(scenario(), features=StackFeatures(gradient_overlap=False)).update
-    assert apart.exchange_s(1e9, 1e9) == exactly(scatter + gather)
-
-
-def test_fsdp_gathers_once_forward_and_twice_backward_and_scatters_two_bytes() -> None:
-    given = scenario(trainer={"backend": "fsdp", "recompute": "full"})
-    update, fabric = training(given).update, Collectives(BARE, None)
-    size = update.layout.parameters * 2
-    gather = float(fabric.collective("all_gather", 8, size).seconds)
-    scatter = float(fabric.collective("reduce_scatter", 8, size).seconds)
-    assert update.gathering_s(0.0, backward=False) == exactly(gather)
-    assert update.gathering_s(0.0, backward=True) == exactly(2 * gather + scatter)
-    assert update.gathering_s(gather, backward=False) == exactly(gather / 2)
-
-
-def test_fsdp_gathers_experts_from_the_ranks_that_hold_the_same_ones() -> None:
-    """EP4 of 8 GPUs: a rank holds a quarter of the experts and shares it with one other rank."""
-    given = scenario("qwen3-30b-a3b", trainer={"backend": "fsdp", "expert_parallel": 4})
-    layout = training(given).layout
-    counts = parameter_counts(given.model)
-    experts = 48 * 128 * counts.expert
-    assert (layout.expert_parameters, layout.expert_shards) == (exactly(experts / 4), 2)
-    assert layout.sharded_parameters == exactly(counts.total / 8)
-
-
-# --- more of anything good never costs --------------------------------------------------------------------------------
-
-MOE: dict[str, Any] = {
-    "cluster": {"num_gpus": 32},
-    "trainer": {"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 8},
-}
-BATCH = replace(ONE, count=4.0)
-
-
-@pytest.mark.parametrize("name", ["cuda_graphs", "tensor_overlap", "exchange_overlap", "gradient_overlap"])
-@pytest.mark.parametrize("hardware", ["h100_sxm", "gb200_nvl72"])
-def test_a_feature_that_is_switched_on_never_slows_a_step(name: str, hardware: str) -> None:
-    steps = []
-    for state in (False, True):
-        sections = {**MOE, "trainer": {**MOE["trainer"], "precision": "fp8", name: state}}
-        given = builders.scenario("qwen3-30b-a3b", hardware, **sections)
-        steps.append(builders.Costs(given).step(np.full(256, 2000.0)).train.seconds)
-    off, on = steps
-    assert on <= off * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("gpus", [2, 8, 16, 64, 256])
-@pytest.mark.parametrize("hardware", ["h100_sxm", "gb200_nvl72"])
-def test_one_copy_for_each_gpu_is_never_slower_than_one_for_each_expert(gpus: int, hardware: str) -> None:
-    fabric = Collectives(load_profile(hardware), None)
-    for tokens in (1e6, 1e9):
-        once = float(fabric.token_exchange(gpus, tokens, 8).seconds)
-        assert once <= float(fabric.collective("alltoall", gpus, 8 * tokens).seconds) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("features", [StackFeatures(), OVERLAP])
-@pytest.mark.parametrize("link", ["nvlink_bandwidth_bytes_per_s", "network_bandwidth_bytes_per_s"])
-def test_a_faster_link_never_slows_a_step(link: str, features: StackFeatures) -> None:
-    steps = []
-    for factor in (0.1, 0.5, 1.0, 4.0):
-        given = builders.scenario("qwen3-30b-a3b", builders.scaled(BARE, link, factor), **MOE)
-        steps.append(training(given, features=features).step(BATCH).seconds)
-    assert steps == sorted(steps, reverse=True)
-
-
-def test_more_virtual_stages_never_lengthen_a_step() -> None:
-    steps = [
-        training(scenario(trainer={"pipeline_parallel": 4, "virtual_stages": v})).step(BATCH).seconds
-        for v in (1, 2, 4, 9)
-    ]
-    assert steps == sorted(steps, reverse=True)
