@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsim.costs.overheads import TrainingOverheads
+from rlsim.costs.overheads import TrainingOverheads, measured_framework
 from rlsim.hardware.parameters import parameters_of, training_parameters_of
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
@@ -42,11 +42,6 @@ def _stack_told(scenario: Scenario, stack: Stack) -> str:
     )
 
 
-def _framework_measured(scenario: Scenario) -> bool:
-    stack = scenario.training_stack
-    return stack is not None and training_parameters_of(scenario).framework(stack.framework) is not None
-
-
 def _terms(scenario: Scenario) -> str:
     terms = training_parameters_of(scenario)
     return f"fitted to {terms.fit.rows} training steps: {terms.name}" if terms.fit.rows else f"assumed: {terms.name}"
@@ -56,6 +51,6 @@ def _origin(scenario: Scenario, name: str, stated: float | None) -> str:
     """Where a value comes from: stated, fitted to training steps of the framework, or to RL steps."""
     if stated is not None:
         return "stated"
-    if _framework_measured(scenario):
+    if measured_framework(scenario, training_parameters_of(scenario)) is not None:
         return _terms(scenario)
     return f"{parameters_of(scenario).origin(name)}: {parameters_of(scenario).name}"

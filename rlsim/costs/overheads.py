@@ -13,6 +13,7 @@ from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import StackFeatures
+from rlsim.schema.training_parameters import TrainingFramework, TrainingParameters
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
     of unequal lengths, offload between phases, no graphs) have those of the fit to RL steps.
     """
     trainer, terms, features = scenario.trainer, fitted.training, scenario.training_features
-    speeds, host_s, grouped = _stack_terms(scenario, fitted)
+    stack = _stack_terms(scenario, fitted)
+    grouped = stack.grouped_speed
     if not (trainer.precision == "fp8" and _blackwell(scenario)):
         features = features.model_copy(update={"fused_grouped_mlp": False})  # the kernel is one for MXFP8
     if features.fused_grouped_mlp:
@@ -180,8 +182,8 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
     of_experts = for_all if of_experts is None else of_experts
     graphs = terms.graph_host_share if features.cuda_graphs else 1.0
     return TrainingOverheads(
-        dense_speed=speeds[0] if for_all is None else for_all / efficiency,
-        moe_speed=speeds[1] if of_experts is None else of_experts / efficiency,
+        dense_speed=stack.dense_speed if for_all is None else for_all / efficiency,
+        moe_speed=stack.moe_speed if of_experts is None else of_experts / efficiency,
         dense_efficiency=efficiency,
         grouped_efficiency=terms.grouped_efficiency * gain * grouped,
         elementwise_passes=terms.elementwise_passes,
@@ -190,32 +192,45 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
         logits_passes=terms.logits_passes,
         overlap_cost=terms.overlap_cost,
         context_attention=terms.context_attention,
-        moe_host_layer_s=_stated(trainer.moe_host_layer_s, host_s * graphs),
+        moe_host_layer_s=_stated(trainer.moe_host_layer_s, stack.moe_host_layer_s * graphs),
         step_fixed_s=terms.step_fixed_s,
         features=features,
-        update_speed=_update_speed(scenario, fitted),
+        update_speed=stack.update_speed,
     )
 
 
-def _update_speed(scenario: Scenario, fitted: Fitted) -> float:
-    """FSDP in RL trainers: log-probs take 6 % longer than with Megatron-Core, updates 36 % (NeMo-RL issue 959)."""
+def measured_framework(scenario: Scenario, terms: TrainingParameters) -> TrainingFramework | None:
+    """What the trainer's framework differs by, where its training steps were measured alone."""
     stack = scenario.training_stack
-    measured = stack is not None and fitted.training.framework(stack.framework) is not None
-    stated = scenario.trainer.device_efficiency is not None
-    return fitted.steps.fsdp_efficiency if scenario.trainer.backend == "fsdp" and not (measured or stated) else 1.0
+    return None if stack is None else terms.framework(stack.framework)
 
 
-def _stack_terms(scenario: Scenario, fitted: Fitted) -> tuple[tuple[float, float], float, float]:
-    """Speeds of dense and of expert layers, host seconds of an expert layer, and speed of expert products."""
-    stack, terms, steps = scenario.training_stack, fitted.training, fitted.steps
-    framework = None if stack is None else terms.framework(stack.framework)
-    if stack is None or framework is None:
-        return (steps.dense_efficiency, steps.moe_efficiency), steps.moe_host_layer_s, 1.0
-    release = framework.release(stack.release)
+@dataclass(frozen=True)
+class _StackTerms:
+    """Speeds of dense and of expert layers, host time of an expert layer, speed of expert products and of updates."""
+
+    dense_speed: float
+    moe_speed: float
+    moe_host_layer_s: float
+    grouped_speed: float = 1.0
+    update_speed: float = 1.0
+
+
+def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
+    terms, steps = fitted.training, fitted.steps
+    framework = measured_framework(scenario, terms)
+    if framework is None:
+        # FSDP in RL trainers: log-probs take 6 % longer than with Megatron-Core, updates 36 % (NeMo-RL issue 959).
+        fsdp = scenario.trainer.backend == "fsdp" and scenario.trainer.device_efficiency is None
+        update_speed = steps.fsdp_efficiency if fsdp else 1.0
+        return _StackTerms(
+            steps.dense_efficiency, steps.moe_efficiency, steps.moe_host_layer_s, update_speed=update_speed
+        )
+    release = framework.release(None if scenario.training_stack is None else scenario.training_stack.release)
     host_s = terms.moe_host_layer_s * framework.host_factor * (1.0 if release is None else release.host_factor)
     host_s *= terms.host_factor(scenario.hardware.host_cpu)
     speed = framework.speed * (framework.blackwell_speed if _blackwell(scenario) else 1.0)
-    return (speed, speed), host_s, 1.0 if release is None else release.grouped_speed
+    return _StackTerms(speed, speed, host_s, 1.0 if release is None else release.grouped_speed)
 
 
 def _blackwell(scenario: Scenario) -> bool:

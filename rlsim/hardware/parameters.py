@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
-from rlsim.schema.engine_parameters import EngineParameters
+from rlsim.schema.engine_parameters import EngineParameters, standing_for, version_order
 from rlsim.schema.messages import read_record
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
@@ -67,6 +67,15 @@ def load_stack(name_or_path: str, base: Path | None = None) -> Stack:
     return read_record(_found(name_or_path, base, "stacks", "stack"), Stack)
 
 
+def stack_of_release(framework: str, release: str | None) -> Stack | None:
+    """The newest stack of ``framework`` that is not newer than ``release`` (the newest without one), by default the
+    oldest; None for a framework without a stack."""
+    known = [load_stack(name) for name in catalogue("calibration", "stacks")]
+    own = [one for one in known if one.framework == framework]
+    newest = max(own, key=lambda one: version_order(one.release or ""), default=None)
+    return newest if release is None or newest is None else standing_for(release, own, lambda one: one.release or "")
+
+
 def load_transfer_parameters(name_or_path: str | None = None, base: Path | None = None) -> TransferParameters:
     """Transfer parameters, default the fit to measured ones; arguments and errors as of :func:`load_parameters`."""
     found = _found(name_or_path or DEFAULT_TRANSFERS, base, "transfers", "transfer parameters")
@@ -79,24 +88,25 @@ def _found(name: str, base: Path | None, folder: str, what: str) -> Path:
     return as_path(name, YAML_SUFFIXES, base) or find_entry(name, catalogue("calibration", folder), what, otherwise)
 
 
+@lru_cache(maxsize=1)
+def _shipped() -> Fitted:
+    """Read once: tables of rows ask for it again and again."""
+    return shipped()
+
+
 def parameters_of(scenario: Scenario) -> GlobalParameters:
     """Global parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.parameters or load_parameters()
+    return scenario.simulation.parameters or _shipped().steps
 
 
 def engine_parameters_of(scenario: Scenario) -> EngineParameters:
     """Engine parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.engine_parameters or load_engine_parameters()
+    return scenario.simulation.engine_parameters or _shipped().engines
 
 
 def training_parameters_of(scenario: Scenario) -> TrainingParameters:
     """Training parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.training_parameters or _default_training()
-
-
-@lru_cache(maxsize=1)
-def _default_training() -> TrainingParameters:
-    return load_training_parameters()
+    return scenario.simulation.training_parameters or _shipped().training
 
 
 def fitted_of(scenario: Scenario) -> Fitted:
@@ -111,4 +121,4 @@ def fitted_of(scenario: Scenario) -> Fitted:
 
 def transfer_parameters_of(scenario: Scenario) -> TransferParameters:
     """Transfer parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.transfer_parameters or load_transfer_parameters()
+    return scenario.simulation.transfer_parameters or _shipped().transfers

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from collections.abc import Callable, Iterable
+from typing import Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, Strict
 
+Record = TypeVar("Record")
 EngineName = Literal["vllm", "sglang", "trtllm"]
 
 
@@ -19,6 +21,19 @@ def version_order(version: str) -> list[int]:
     True
     """
     return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def standing_for(version: str, known: Iterable[Record], release: Callable[[Record], str]) -> Record:
+    """Of ``known`` the newest one that is not newer than ``version``, the oldest where all are newer.
+
+    release: of one of them. Raises IndexError where none is known.
+
+    >>> [standing_for(version, ["0.6", "0.4"], str) for version in ("0.5.1", "0.6", "0.3")]
+    ['0.4', '0.6', '0.4']
+    """
+    ordered = sorted(known, key=lambda one: version_order(release(one)))
+    older = [one for one in ordered if version_order(release(one)) <= version_order(version)]
+    return older[-1] if older else ordered[0]
 
 
 class ReleaseHost(Strict):
@@ -61,9 +76,7 @@ class EngineFamily(Strict):
         """
         if version is None or not self.releases:
             return None
-        older = [one for one in self.releases if version_order(one.version) <= version_order(version)]
-        oldest = min(self.releases, key=lambda one: version_order(one.version))
-        return max(older, key=lambda one: version_order(one.version), default=oldest)
+        return standing_for(version, self.releases, lambda one: one.version)
 
     def host_s(self, version: str | None) -> float:
         """Host seconds per iteration of the measured release nearest to ``version``, or of the family without one."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
-from rlsim.schema.engine_parameters import version_order
+from rlsim.schema.engine_parameters import standing_for
 
 
 class EngineHost(Strict):
@@ -99,11 +99,7 @@ class GlobalParameters(Strict):
         releases = [host for host in self.engine_hosts if host.engine == engine] or list(self.engine_hosts[-1:])
         if version is None:
             return releases[-1]
-        return max(
-            (host for host in releases if version_order(host.version) <= version_order(version)),
-            key=lambda host: version_order(host.version),
-            default=releases[0],
-        )
+        return standing_for(version, releases, lambda host: host.version)
 
     def host(
         self, engine: str, version: str | None, gpus: int, nodes: int, in_process: bool, host_cpu: str

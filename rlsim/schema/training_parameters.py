@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
-from rlsim.schema.engine_parameters import version_order
+from rlsim.schema.engine_parameters import standing_for
 
 
 class TrainingRelease(Strict):
@@ -38,8 +38,7 @@ class TrainingFramework(Strict):
         """
         if not self.releases or version is None:
             return self.releases[-1] if self.releases else None
-        older = [one for one in self.releases if version_order(one.version) <= version_order(version)]
-        return older[-1] if older else self.releases[0]
+        return standing_for(version, self.releases, lambda one: one.version)
 
 
 class TrainingFit(Strict):

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from rlsim.hardware.cards import list_cards, load_card
-from rlsim.hardware.lookup import catalogue
-from rlsim.hardware.parameters import DEFAULT_STACK, load_stack
+from rlsim.hardware.parameters import DEFAULT_STACK, load_stack, stack_of_release
 from rlsim.hardware.profile import list_profiles, load_profile
-from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.messages import as_input_error
-from rlsim.schema.scenario import Scenario
+from rlsim.schema.scenario import NEMO_RL, Scenario
 from rlsim.schema.stack import Stack
 
 PROMPT_TOKENS = 107
@@ -152,10 +150,7 @@ def stack_of(row: Row) -> Stack:
     release = re.search(r"v(\d+\.\d+)", row.get("framework_version", ""))
     if release is None:
         return load_stack(DEFAULT_STACK)
-    known = [load_stack(name) for name in catalogue("calibration", "stacks") if name.startswith("nemo_rl-")]
-    known.sort(key=lambda one: version_order(one.release or ""))
-    older = [one for one in known if version_order(one.release or "") <= version_order(release.group(1))]
-    return older[-1] if older else known[0]
+    return stack_of_release(NEMO_RL, release.group(1)) or load_stack(DEFAULT_STACK)
 
 
 def _cluster(row: Row, lag: int) -> dict[str, int]:

@@ -13,14 +13,12 @@ from rlsim.costs.device import Device, device_of
 from rlsim.costs.overheads import training_overheads
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.lookup import catalogue
 from rlsim.hardware.parameters import (
     Fitted,
-    load_stack,
     shipped,
+    stack_of_release,
 )
 from rlsim.hardware.profile import load_profile
-from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import Stack
@@ -210,17 +208,10 @@ def _card(setup: TrainerSetup) -> ModelCard:
 
 def _stack(setup: TrainerSetup) -> Stack:
     """The newest stack of the row's framework that is not newer than its release, with that release."""
-    known = [load_stack(name) for name in sorted(catalogue("calibration", "stacks"))]
-    own = sorted(
-        (one for one in known if one.framework == setup.framework), key=lambda one: version_order(one.release or "")
-    )
-    if not own:
+    found = stack_of_release(setup.framework, setup.release)
+    if found is None:
         raise SkippedRow(f"no stack of {setup.framework} is known")
-    if setup.release is None:
-        return own[-1]
-    order = version_order(setup.release)
-    older = [one for one in own if version_order(one.release or "") <= order]
-    return (older or own)[-1 if older else 0].model_copy(update={"release": setup.release})
+    return found if setup.release is None else found.model_copy(update={"release": setup.release})
 
 
 def _document(setup: TrainerSetup) -> dict[str, object]:
