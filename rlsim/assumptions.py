@@ -9,12 +9,13 @@ import numpy as np
 from rlsim.costs.refit_methods import TransferTerms, tensor_s
 from rlsim.costs.weight_transfer import job_of
 from rlsim.datafiles import shown_path
-from rlsim.hardware.parameters import engine_parameters_of, parameters_of
+from rlsim.hardware.parameters import own_sets
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
 from rlsim.training_assumptions import training_assumptions
+from rlsim.uncertainty.support import support_of
 from rlsim.workload.length_files import ignored_ids
 
 TOLD_LAUNCH_SHARE = 0.05
@@ -29,7 +30,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     job = job_of(scenario)
 
     def origin(name: str, given: float | None) -> str:
-        return "stated" if given is not None else f"{parameters_of(scenario).origin(name)}: {found.source}"
+        return "stated" if given is not None else f"{own_sets(scenario).steps.origin(name)}: {found.source}"
 
     own = [
         *training_assumptions(scenario, found.training),
@@ -58,13 +59,11 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         )
     own += _drafting(scenario)
     own.append(
-        f"90 % intervals hold the spread of the workload and the model's error on models left out of its fit "
-        f"({percent(found.step_error)} of a time, {percent(found.speedup_error)} of a speed-up, standard deviations)."
+        "90 % intervals hold the error of the model, of a mean step: fitted terms, deviations of software, device and "
+        "model, and what this layout may miss, as left-out measurements were missed (docs/uncertainty.md)."
     )
     if found.tables_error > 0:
-        own.append(
-            f"{percent(found.tables_error)} of a time among these is the self-check error of the measured tables."
-        )
+        own.append(f"They hold the self-check error of the measured tables, {percent(found.tables_error)} of a time.")
     return (*(assumption.text for assumption in scenario.assumptions), *own)
 
 
@@ -77,8 +76,8 @@ def _refit_source(scenario: Scenario, terms: TransferTerms) -> str:
 
 def _host_source(scenario: Scenario) -> str:
     """Where the host time comes from: the scenario, or the fitted release that stands for the engine's."""
-    engine, engines = scenario.released_engine, engine_parameters_of(scenario)
-    parameters = parameters_of(scenario)
+    engine, engines = scenario.released_engine, own_sets(scenario).engines
+    parameters = own_sets(scenario).steps
     if engine.host_iteration_s is not None:
         return "stated"
     served = engines.family(engine.name).measured_release(engine.version)
@@ -96,7 +95,7 @@ def _drafting(scenario: Scenario) -> list[str]:
     """What speculation adds to the host's time, and whether speculating engines showed it."""
     if not scenario.speculation.active:
         return []
-    engines = engine_parameters_of(scenario)
+    engines = own_sets(scenario).engines
     family = engines.family(scenario.engine.name)
     origin = f"fitted to {family.drafting_rows} iterations" if family.drafting_rows else "assumed, no iteration tells"
     eager = "" if scenario.speculation.draft_graph else "; draft passes run outside CUDA graphs (draft_graph)"
@@ -142,14 +141,22 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
         out.append("simulation.warmup_steps is below policy_lag + 1: the first steps still hold the start-up.")
     eager = run.prices.engine.eager_share(run.counters.iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
-        launches = run.prices.engine.launch_share(run.counters)
-        hangs = (
-            f"; {percent(launches)} of the rollout waits for those launches, of which we know the cost within a factor "
-        )
-        hangs += "of two: the answer hangs on it, so check what your engine captures"
         out.append(
             f"{percent(eager)} of the engine's iterations exceed the largest captured CUDA graph "
             f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch "
-            f"eagerly{hangs if launches > TOLD_LAUNCH_SHARE else ''}."
+            f"eagerly{_hanging(run)}."
         )
     return tuple(out)
+
+
+def _hanging(run: SimulatedVariant) -> str:
+    """What of a rollout, and of what its step leaves open, hangs on launches beyond the captured graphs."""
+    launches = run.prices.engine.launch_share(run.counters)
+    if launches <= TOLD_LAUNCH_SHARE:
+        return ""
+    open_share = sum(one.share for one in support_of(run).leaning if one.kind == "launches")
+    return (
+        f"; {percent(launches)} of the rollout waits for those launches, of which we know the cost within a factor of "
+        f"two: {percent(max(0.0, open_share))} of the variance of the step hangs on it, so check what your engine "
+        "captures"
+    )

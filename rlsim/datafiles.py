@@ -69,7 +69,18 @@ def read_text(path: Path, most_bytes: int) -> str:
 
 def shown_path(path: Path) -> str:
     """``path`` as messages name it: files of this installation from their data folder on, others as they were given."""
+    root = _home_of(path)
+    return str(path.relative_to(root)) if root is not None else shortened(str(path), PATH_CHARACTERS)
+
+
+def delivered(path: Path) -> bool:
+    """Whether a file lies in a data folder of this installation."""
+    return _home_of(path) is not None
+
+
+def _home_of(path: Path) -> Path | None:
+    """Where the data folder that a file lies in lies itself."""
     for root in (_PACKAGE / "_data", _PACKAGE.parent):
-        if path.is_relative_to(root) and path.relative_to(root).parts[:1] in _SHIPPED:
-            return str(path.relative_to(root))
-    return shortened(str(path), PATH_CHARACTERS)
+        if path.is_relative_to(root) and path.relative_to(root).parts[:1] in _SHIPPED and ".." not in path.parts:
+            return root
+    return None

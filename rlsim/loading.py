@@ -25,13 +25,15 @@ from rlsim.hardware.parameters import (
     DEFAULT_STACK,
     DEFAULT_TRAINING,
     DEFAULT_TRANSFERS,
-    fitted_of,
     load_engine_parameters,
     load_parameters,
     load_stack,
     load_training_parameters,
     load_transfer_parameters,
+    own_sets,
 )
+from rlsim.hardware.posterior import DEFAULT as DEFAULT_POSTERIOR
+from rlsim.hardware.posterior import SUFFIX, load_posterior, posterior_digest
 from rlsim.hardware.profile import anchored_tables, load_profile
 from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
@@ -91,11 +93,12 @@ def scenario_digest(scenario: Scenario) -> str:
     from rlsim import __version__
 
     content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
-    fitted = fitted_of(scenario)
+    fitted = own_sets(scenario)
     content["simulation"]["parameters"] = fitted.steps.model_dump(mode="json")
     content["simulation"]["engine_parameters"] = fitted.engines.model_dump(mode="json")
     content["simulation"]["training_parameters"] = fitted.training.model_dump(mode="json")
     content["simulation"]["transfer_parameters"] = fitted.transfers.model_dump(mode="json")
+    content["simulation"]["posterior"] = posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR)
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
     for length in _traces(content):
         trace = length_file(length["path"])
@@ -152,6 +155,7 @@ def _assemble(
         if isinstance(holder, dict) and isinstance(holder.get(key), str):
             holder[key] = _resolve(path, holder[key], origin, folder)
     _anchor_files(document, folder, origin)
+    _anchor_posterior(document, folder, origin)
     try:
         scenario = Scenario.model_validate(document)
     except ValidationError as error:
@@ -185,6 +189,7 @@ def _name_parameters(document: dict[str, Any]) -> None:
             "engine_parameters": DEFAULT_ENGINES,
             "training_parameters": DEFAULT_TRAINING,
             "transfer_parameters": DEFAULT_TRANSFERS,
+            "posterior": DEFAULT_POSTERIOR,
         }
         missing = {key: name for key, name in defaults.items() if simulation.get(key) is None}
         document["simulation"] = {**simulation, **missing}
@@ -317,6 +322,21 @@ def _anchor_files(document: dict[str, Any], folder: Path | None, origin: str) ->
             profile["operator_tables"] = anchored_tables(profile["operator_tables"], folder or Path())
         except InputError as error:
             raise InputError(f"{origin}: hardware.{error}") from error
+
+
+def _anchor_posterior(document: dict[str, Any], folder: Path | None, origin: str) -> None:
+    """A posterior given by its file gets the whole path; one that cannot be read is told before anything runs."""
+    simulation = document.get("simulation")
+    given = simulation.get("posterior") if isinstance(simulation, dict) else None
+    if not isinstance(simulation, dict) or not isinstance(given, str):
+        return
+    try:
+        path = as_path(given, (SUFFIX,), folder)
+        if path is not None:
+            simulation["posterior"] = str(path.resolve())
+        load_posterior(simulation["posterior"])
+    except InputError as error:
+        raise InputError(f"{origin}: simulation.posterior: {error}") from error
 
 
 class _Dumper(yaml.SafeDumper):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
-from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.datafiles import DOCUMENT_BYTES, delivered, read_text, shown_path
 from rlsim.errors import InputError, shortened
 
 MAX_NODES = 1_000_000
@@ -33,6 +33,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _OwnFilesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same rules by libyaml, ten times as fast. For files that come with rlsim: it has no guard against depth."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        _reject_bad_keys(node)
+        return cast(dict[Hashable, Any], super().construct_mapping(node, deep))
+
+
 def _reject_bad_keys(node: yaml.MappingNode) -> None:
     seen: set[str] = set()
     for key, _ in node.value:
@@ -46,11 +56,11 @@ def _reject_bad_keys(node: yaml.MappingNode) -> None:
         seen.add(key.value)
 
 
-def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     return int(loader.construct_scalar(node).replace("_", ""))
 
 
-def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
+def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     text = loader.construct_scalar(node).replace("_", "").lower()
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
@@ -62,9 +72,11 @@ for _tag, _pattern, _first in (
     ("null", _NULL, ["~", "n", "N", ""]),
     ("merge", re.compile(r"^<<$"), "<"),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list(_first))
-_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
-_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+    for _loader in (_Loader, _OwnFilesLoader):
+        _loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list(_first))
+for _loader in (_Loader, _OwnFilesLoader):
+    _loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+    _loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 def _count_nodes(value: Any, budget: int) -> int:
@@ -112,10 +124,13 @@ def line_finder(text: str) -> Callable[[str], int | None]:
     return line_of
 
 
-def parse_value(text: str, where: str) -> Any:
-    """Any YAML value, read by the same rules; ``where`` names the origin in messages. Raises InputError."""
+def parse_value(text: str, where: str, own: bool = False) -> Any:
+    """Any YAML value, read by the same rules; ``where`` names the origin in messages. Raises InputError.
+
+    own: it comes with rlsim.
+    """
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_OwnFilesLoader if own else _Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {_describe(error)}") from error
     except (RecursionError, ValueError) as error:
@@ -125,12 +140,12 @@ def parse_value(text: str, where: str) -> Any:
     return value
 
 
-def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Mapping of one YAML document; ``where`` names the origin in messages.
+def parse_yaml(text: str, where: str, own: bool = False) -> dict[str, Any]:
+    """Mapping of one YAML document; ``where`` names the origin in messages; own: it comes with rlsim.
 
     Raises InputError for duplicate keys, python tags, several documents, an empty document or one that is no mapping.
     """
-    value = parse_value(text, where)
+    value = parse_value(text, where, own)
     if value is None:
         raise InputError(f"{where}: the document is empty; expected keys with values")
     if not isinstance(value, dict):
@@ -146,4 +161,4 @@ def _kind(value: Any) -> str:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Mapping of a YAML file; raises InputError naming the file (and the line) for whatever keeps it from being one."""
-    return parse_yaml(read_text(path, DOCUMENT_BYTES), shown_path(path))
+    return parse_yaml(read_text(path, DOCUMENT_BYTES), shown_path(path), delivered(path))

@@ -11,7 +11,8 @@ from rlsim.results import Projection
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.summary import generation_error, phase_parts, provenance_of, speedups, step_values, variant_of
+from rlsim.summary import phase_parts, provenance_of, speedups, timed, variant_of
+from rlsim.uncertainty.support import support_of
 
 Progress = Callable[[int, int], None]
 
@@ -42,10 +43,7 @@ def _advance(progress: Progress | None, before: int, total: int) -> Callable[[in
 
 def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) -> Projection:
     parts = phase_parts(cand)
-    step_s = [step_values(run, lambda s: s.seconds) for run in (base, cand)]
-    generation = [step_values(run, lambda s: s.phases.generation_s) for run in (base, cand)]
-    error = generation_error(cand, cand.prices.overheads.speedup_error) if scenario.speculation.active else 0.0
-    rollout_speedup, end_to_end_speedup = speedups(generation, step_s, error)
+    rollout_speedup, end_to_end_speedup = speedups(timed(base), timed(cand))
     return Projection(
         scenario=scenario.name,
         question=scenario.question,
@@ -65,4 +63,5 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
         price_per_gpu_hour_usd=scenario.hardware.price_per_gpu_hour_usd.value,
         price_source=scenario.hardware.price_per_gpu_hour_usd.source,
         resolved_scenario=dump_scenario(scenario),
+        support=support_of(cand),
     )

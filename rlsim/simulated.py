@@ -15,7 +15,7 @@ from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.workload.draw import DrawnStep, draw, measured_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SimulatedVariant:
     """A scenario with the prices and the trace of each replication; only the first trace is detailed.
 

@@ -4,37 +4,68 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import kv_bytes_per_gpu_token
-from rlsim.results import PHASES, EngineStatistics, Interval, MemoryUse, PhasePart, Provenance, StepPhases, Variant
+from rlsim.results import (
+    PHASES,
+    EngineStatistics,
+    Interval,
+    MemoryUse,
+    PhasePart,
+    Provenance,
+    Sampling,
+    StepPhases,
+    Variant,
+)
 from rlsim.simulated import SimulatedVariant
 from rlsim.simulation.trace import StepRecord
-from rlsim.statistics import interval, widened
+from rlsim.statistics import interval
+from rlsim.uncertainty.predictive import Prediction, around, prediction_of
 from rlsim.workload.draw import steps_per_lag_cycle
 
-LAUNCH_ERROR = 0.42
-"""Standard deviation of the logarithm of what launches beyond the captured graphs cost: a factor of two at 90 %.
-Published figures of launched operators lie between 5 and 14 us on x86 hosts and between 20 and 37 us on Grace."""
 SHOWN_PARTS = 12
 """Parts of a phase shown; the others are added up."""
 
 
-def speedups(
-    generation_s: Sequence[Sequence[float]], step_s: Sequence[Sequence[float]], error: float
-) -> tuple[Interval, Interval]:
-    """Rollout and end-to-end speed-up from seconds of (baseline, candidate), pair by pair on the same drawn work.
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """Mean seconds of a simulated scenario's generation and step, and the draws around them."""
 
-    The pairs are measured steps, or means over several of them. A speed-up is the ratio of the mean times; its
-    interval is that of one more pair, from the deviations of the pairs linearised around the ratio (ratio estimator,
-    W. G. Cochran, Sampling Techniques, 3rd ed., chapter 6).
-    error: standard deviation of the logarithm of a predicted generation speed-up; the step has its share of it.
+    generation_s: float
+    step_s: float
+    prediction: Prediction
+
+
+def timed(run: SimulatedVariant) -> Timed:
+    """Means over all measured steps of a run, with its draws."""
+    generation_s, step_s = (mean_value(run, of) for of in (lambda s: s.phases.generation_s, lambda s: s.seconds))
+    return Timed(generation_s, step_s, prediction_of(run))
+
+
+def speedups(before: Timed, after: Timed) -> tuple[Interval, Interval]:
+    """Rollout and end-to-end speed-up of ``after`` over ``before``, ratios of mean times on the same drawn work.
+
+    Their intervals are those of the model's draws, which move both alike where they are alike.
     """
-    share = min(1.0, float(np.mean(generation_s[1]) / np.mean(step_s[1])))
-    return widened(_ratio(*generation_s), error), widened(_ratio(*step_s), error * share)
+    if min(before.generation_s, after.generation_s, before.step_s, after.step_s) <= 0:
+        return Interval(1.0, 1.0, 1.0), Interval(1.0, 1.0, 1.0)
+    drawn, other = before.prediction, after.prediction
+    rollout = around(before.generation_s / after.generation_s, drawn.factors.generation / other.factors.generation)
+    return rollout, around(before.step_s / after.step_s, drawn.step_factor / other.step_factor)
+
+
+def mean_value(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> float:
+    """Mean of a value of the measured steps."""
+    return float(np.mean(step_values(run, of)))
+
+
+def sampling_error(values: Sequence[float]) -> float | None:
+    """Standard error of the mean of independent values, which more of them would shrink; None of a single value."""
+    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
 
 
 def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> list[float]:
@@ -52,56 +83,40 @@ def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> lis
     ]
 
 
-def _ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interval:
-    """Ratio of two means with the interval of its linearised pairs; 1 where there is nothing to divide by."""
-    below = float(np.mean(denominators))
-    if below <= 0:
-        return Interval(1.0, 1.0, 1.0)
-    ratio = float(np.mean(numerators)) / below
-    return interval([ratio + (a - ratio * b) / below for a, b in zip(numerators, denominators, strict=True)])
-
-
-def generation_error(run: SimulatedVariant, error: float) -> float:
-    """``error`` of the model with that of eager launches: standard deviation of the logarithm of a generation time."""
-    return math.hypot(error, LAUNCH_ERROR * run.prices.engine.launch_share(run.counters))
-
-
 def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     """One side of the answer; ``parts`` as from :func:`phase_parts`."""
-    speculation, error = run.scenario.speculation, run.prices.overheads.step_error
-    of_generation = generation_error(run, error)
-    generated = np.mean([s.phases.exposed_generation_s / s.seconds for steps in run.steps for s in steps if s.seconds])
-    of_step = math.hypot(error, LAUNCH_ERROR * run.prices.engine.launch_share(run.counters) * float(generated))
+    speculation, predicted = run.scenario.speculation, prediction_of(run)
     steps = [step for replication in run.steps for step in replication]
     consumed = sum(sum(step.staleness.values()) for step in steps)
     ages = sorted({age for step in steps for age in step.staleness})
 
-    def spread(of: Callable[[StepRecord], float], deviation: float) -> Interval:
-        return widened(interval(step_values(run, of)), deviation)
-
     def phase(name: str) -> Interval:
-        return spread(lambda step: step.phases[name], of_generation if "generation" in name else error)
+        mean = mean_value(run, lambda step: step.phases[name])
+        exposed = name == "exposed_generation_s"
+        return around(mean, predicted.exposed_factor(mean) if exposed else predicted.phase_factor(name))
 
+    seconds = step_values(run, lambda step: step.seconds)
     return Variant(
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         acceptance_length=interval(step_values(run, lambda s: s.tokens_per_verification)),
-        step_s=spread(lambda s: s.seconds, of_step),
+        step_s=around(float(np.mean(seconds)), predicted.step_factor),
         phases=StepPhases(**{name: phase(name) for name in PHASES}),
-        tokens_per_s_per_gpu=widened(interval(_tokens_per_s_per_gpu(run)), of_step),
-        memory=_memory(run),
+        tokens_per_s_per_gpu=around(tokens_per_s_per_gpu(run), 1.0 / predicted.step_factor),
+        memory=memory_of(run),
         parts=parts,
         staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
         statistics=_statistics(run, steps),
+        sampling=Sampling(sampling_error(seconds), float(np.std([step.seconds for step in steps]))),
         spans=tuple(run.traces[0].spans),
         curves=tuple(run.traces[0].curves),
     )
 
 
-def _tokens_per_s_per_gpu(run: SimulatedVariant) -> list[float]:
-    """Rates over whole cycles: a mean of rates of single steps would overrate the short ones."""
+def tokens_per_s_per_gpu(run: SimulatedVariant) -> float:
+    """Mean of the rates over whole cycles: a mean of rates of single steps would overrate the short ones."""
     tokens, seconds = step_values(run, lambda s: s.total_tokens), step_values(run, lambda s: s.seconds)
-    return [t / s / run.scenario.cluster.num_gpus for t, s in zip(tokens, seconds, strict=True)]
+    return float(np.mean([t / s / run.scenario.cluster.num_gpus for t, s in zip(tokens, seconds, strict=True)]))
 
 
 def _statistics(run: SimulatedVariant, steps: Sequence[StepRecord]) -> EngineStatistics:
@@ -137,7 +152,8 @@ def _rewards_s(run: SimulatedVariant, steps: Sequence[StepRecord]) -> float:
     return run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
 
 
-def _memory(run: SimulatedVariant) -> tuple[MemoryUse, ...]:
+def memory_of(run: SimulatedVariant) -> tuple[MemoryUse, ...]:
+    """Memory of the generating and of the training GPUs."""
     scenario = run.scenario
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
     available = scenario.hardware.memory_bytes.value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsim.costs.overheads import TrainingOverheads, measured_framework
-from rlsim.hardware.parameters import parameters_of, training_parameters_of
+from rlsim.hardware.parameters import own_sets
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import Stack
@@ -43,7 +43,7 @@ def _stack_told(scenario: Scenario, stack: Stack) -> str:
 
 
 def _terms(scenario: Scenario) -> str:
-    terms = training_parameters_of(scenario)
+    terms = own_sets(scenario).training
     return f"fitted to {terms.fit.rows} training steps: {terms.name}" if terms.fit.rows else f"assumed: {terms.name}"
 
 
@@ -51,6 +51,6 @@ def _origin(scenario: Scenario, name: str, stated: float | None) -> str:
     """Where a value comes from: stated, fitted to training steps of the framework, or to RL steps."""
     if stated is not None:
         return "stated"
-    if measured_framework(scenario, training_parameters_of(scenario)) is not None:
+    if measured_framework(scenario, own_sets(scenario).training) is not None:
         return _terms(scenario)
-    return f"{parameters_of(scenario).origin(name)}: {parameters_of(scenario).name}"
+    return f"{own_sets(scenario).steps.origin(name)}: {own_sets(scenario).steps.name}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rlsim.cli import options as o
 from rlsim.cli.output import print_answer, terminal_style
+from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
 from rlsim.outputs import staged_folder
 
@@ -28,27 +29,24 @@ def calibrate(
     iterations: o.IterationTableOption = None,
     training: o.TrainingTableOption = None,
     transfers: o.TransferTableOption = None,
+    jointly: o.JointTablesOption = None,
+    refit: o.RefitOption = False,
     name: o.ResultNameOption = None,
     out: o.CalibrationOption = None,
 ) -> None:
-    """Make calibrations: one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations,
-    --from-training, --from-transfers.
+    """Make calibrations: one of --device, --cases, --from..., --jointly.
 
-    --device measures this machine (operators, host, engine steps) and checks the cost model against engine steps
-    that no table holds; --cases writes what another machine is to measure. --from aiconfigurator imports measured
-    tables (extra 'aic'). --from-steps fits the few global parameters that no operator table holds to RL steps that
-    you measured; name the result in simulation.parameters. --from-iterations fits host and graph terms of engines to
-    measured iterations; name the result in simulation.engine_parameters. --from-training fits the terms
-    of training steps by framework and release; name the result in simulation.training_parameters. --from-transfers
-    (once for each table) fits weight transfers by framework; name the result in simulation.transfer_parameters.
+    --device measures this machine, --cases writes what another machine is to measure, --from aiconfigurator imports
+    measured tables (extra 'aic'). --from-steps takes a few times that you measured (steps, phases, iterations, training
+    steps, transfers) as evidence on top of all others; name the result in simulation.posterior. With --refit it fits
+    the few global parameters that no table holds to RL steps instead (simulation.parameters). --from-iterations fits
+    host and graph terms of engines (simulation.engine_parameters), --from-training the terms of training steps by
+    framework and release (simulation.training_parameters), --from-transfers (once for each table) weight transfers by
+    framework (simulation.transfer_parameters). --jointly (once for each table) fits what all of these share and writes
+    posterior and evidence to the folder --out.
     """
-    ways = [origin is not None, device is not None or cases is not None, measurements is not None]
-    ways += [steps is not None, iterations is not None, training is not None, bool(transfers)]
-    if sum(ways) != 1:
-        raise InputError(
-            "calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations, "
-            "--from-training, --from-transfers"
-        )
+    tables = [steps, iterations, training, transfers or None, jointly or None]
+    _check_one_way([origin, device or cases, measurements, *tables], refit and steps is None)
     if cases is not None:
         print_answer(_write_cases(device or "cuda", quick, cases))
     elif origin is not None:
@@ -57,21 +55,34 @@ def calibrate(
         print_answer(_measure(device, quick, restart, name, out))
     elif measurements is not None:
         print_answer(_fit_measurements(measurements, name, merge_over, out))
+    elif steps is not None:
+        print_answer(_fit_steps(steps, name, out) if refit else _learn(steps, name, out))
     else:
-        print_answer(_fit(steps, iterations, training, transfers, name, out))
+        print_answer(_fit(iterations, training, transfers, jointly, name, out))
+
+
+def _check_one_way(ways: Sequence[object], stray_refit: bool) -> None:
+    """Raise InputError unless exactly one of ``ways`` is given."""
+    if sum(way is not None for way in ways) != 1:
+        raise InputError(
+            "calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations, "
+            "--from-training, --from-transfers, --jointly"
+        )
+    if stray_refit:
+        raise InputError("--refit belongs to --from-steps")
 
 
 def _fit(
-    steps: Path | None,
     iterations: Path | None,
     training: Path | None,
     transfers: list[Path] | None,
+    jointly: list[Path] | None,
     name: str | None,
     out: Path | None,
 ) -> str:
-    """The one fit that was asked for."""
-    if steps is not None:
-        return _fit_steps(steps, name, out)
+    """The one fit of a half, or of all together, that was asked for."""
+    if jointly:
+        return _fit_jointly(jointly, out)
     if iterations is not None:
         return _fit_iterations(iterations, name, out)
     if training is not None:
@@ -110,6 +121,32 @@ def _fit_measurements(measurements: Path, name: str | None, merge_over: str | No
 
     folder = out or (measurements if measurements.is_dir() else measurements.parent)
     return calibrate_measurements(measurements, folder, name, merge_over, terminal_style()).text
+
+
+def _learn(table: Path, name: str | None, out: Path | None) -> str:
+    from rlsim.hardware.posterior import SUFFIX
+    from rlsim.validation.own_rows import learn
+
+    if out is not None and out.suffix != SUFFIX:
+        raise InputError(f"{shown_path(table)}: --out {out} must end in {SUFFIX}; with --refit in .yaml")
+    found = learn(table, name, _teller())
+    told = found.text(terminal_style())
+    if out is None:
+        return f"{told}\n\nnot written; --out mine{SUFFIX} keeps what they say for simulation.posterior"
+    with staged_folder(out.parent) as folder:
+        (folder / out.name).write_bytes(found.posterior.to_bytes())
+    return f"{told}\n\nwritten: {out}; use it with --set simulation.posterior={out}"
+
+
+def _fit_jointly(tables: list[Path], out: Path | None) -> str:
+    from rlsim.uncertainty.evidence import NAME
+    from rlsim.validation.fit_jointly import fit_jointly
+
+    found, target = fit_jointly(tables, tell=_teller()), out or Path("posterior")
+    with staged_folder(target) as folder:
+        (folder / "joint.npz").write_bytes(found.posterior.to_bytes())
+        (folder / NAME).write_bytes(found.evidence.to_bytes())
+    return f"{found.text(terminal_style())}\n\nwritten: {target / 'joint.npz'} and {target / NAME}"
 
 
 def _fit_steps(table: Path, name: str | None, out: Path | None) -> str:

@@ -58,16 +58,16 @@ RunStepsOption = Annotated[
 ]
 UncertainOption = Annotated[
     list[str] | None,
-    typer.Option("--uncertain", metavar="KEY=LOW:HIGH", help="Range of an uncertain key. Repeatable."),
+    typer.Option("--uncertain", metavar="KEY=LOW:HIGH", help="Range of a stated key. Repeatable."),
 ]
-SamplesOption = Annotated[int, typer.Option("--samples", metavar="N", help="Simulated points.")]
 
 ObjectiveOption = Annotated[
     str,
     typer.Option(
         "--objective",
-        metavar="NAME",
-        help="step_time, tokens_per_s, steps_per_day, time_to_n_steps, cost_per_step, energy_per_step or gpus.",
+        metavar="MEASURE,STATISTIC",
+        help="step_time, tokens_per_s, steps_per_day, time_to_n_steps, cost_per_step, energy_per_step or gpus; by its "
+        "mean, p90 or regret. One of them or both.",
     ),
 ]
 GpusOption = Annotated[
@@ -85,6 +85,12 @@ BudgetOption = Annotated[float | None, typer.Option("--budget-usd", metavar="USD
 TargetOption = Annotated[
     float | None, typer.Option("--target-step-s", metavar="S", help="With --objective gpus: step time to reach.")
 ]
+DEFAULT_CONFIDENCE = 0.9
+ConfidenceOption = Annotated[
+    float,
+    typer.Option("--confidence", metavar="P", help="Least probability with which deadline, budget and target hold."),
+]
+NearEvidenceOption = Annotated[bool, typer.Option("--near-evidence", help="Look at layouts near measured runs alone.")]
 DEFAULT_HEADROOM = 0.1
 """Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
 HeadroomOption = Annotated[
@@ -99,9 +105,6 @@ DrafterOption = Annotated[
     typer.Option("--drafter", metavar="METHOD:FIRST[:DECAY]", help="A further drafter by its acceptance. Repeatable."),
 ]
 SearchOption = Annotated[str, typer.Option("--search", metavar="HOW", help="auto, exhaustive or optuna.")]
-DrawsOption = Annotated[
-    int | None, typer.Option("--draws", metavar="N", min=0, help="Draws behind the ranking confidence; 0 for none.")
-]
 
 TableArgument = Annotated[
     Path | None,
@@ -113,6 +116,9 @@ TableArgument = Annotated[
 
 KindOption = Annotated[Kind | None, typer.Option("--kind", help="What TABLE.csv holds; default by its columns.")]
 PublishedOption = Annotated[bool, typer.Option("--published", help="All published tables that come with rlsim.")]
+CrossOption = Annotated[
+    bool, typer.Option("--cross", help="Leave out whole groups of measurements and test the intervals.")
+]
 SweepFilesOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -182,7 +188,16 @@ MergeOption = Annotated[
 ]
 StepTableOption = Annotated[
     Path | None,
-    typer.Option("--from-steps", metavar="TABLE.csv", help="Fit host and training parameters to measured steps."),
+    typer.Option("--from-steps", metavar="TABLE.csv", help="Own measured times of any kind, as further evidence."),
+]
+RefitOption = Annotated[
+    bool, typer.Option("--refit", help="--from-steps: fit the global parameters to the steps instead.")
+]
+JointTablesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--jointly", metavar="TABLE.csv", help="Fit all terms and groups to tables of every kind. Repeatable."
+    ),
 ]
 IterationTableOption = Annotated[
     Path | None,

@@ -61,18 +61,19 @@ def sweep(
 def plan(
     scenario: o.ScenarioArgument,
     overrides: o.SetOption = None,
-    objective: o.ObjectiveOption = "step_time",
+    objective: o.ObjectiveOption = "step_time,p90",
     gpus: o.GpusOption = None,
     max_staleness: o.StalenessOption = None,
     steps: o.StepsOption = None,
     deadline_hours: o.DeadlineOption = None,
     budget_usd: o.BudgetOption = None,
     target_step_s: o.TargetOption = None,
+    confidence: o.ConfidenceOption = o.DEFAULT_CONFIDENCE,
+    near_evidence: o.NearEvidenceOption = False,
     memory_headroom: o.HeadroomOption = o.DEFAULT_HEADROOM,
     any_domain: o.DomainOption = False,
     drafter: o.DrafterOption = None,
     search: o.SearchOption = "auto",
-    draws: o.DrawsOption = None,
     jobs: o.JobsOption = None,
     dask: o.DaskOption = None,
     as_json: o.JsonOption = False,
@@ -81,8 +82,9 @@ def plan(
     """Find the best configuration under constraints.
 
     Searches engine and trainer layouts, split, policy lag and speculation jointly; says what is about as good,
-    what limits each plan, cost against time, and how sure the order is. --out DIR writes ranked.csv, pareto.png,
-    plan.json and best.yaml, a scenario to project again.
+    what limits each plan, cost against time, and with what probability the best one beats the others, over draws of
+    the model's error that are common to all; and what is best near the evidence. --out DIR writes ranked.csv,
+    pareto.png, plan.json and best.yaml, a scenario to project again.
     """
     from rlsim.loading import load_scenario
     from rlsim.planning.plan import changes
@@ -90,9 +92,9 @@ def plan(
     from rlsim.planning.text import render_plan
 
     base = load_scenario(scenario, overrides or ())
-    wanted = _objective(objective, steps, deadline_hours, budget_usd, target_step_s)
-    limits = _limits(base, wanted, gpus, max_staleness, memory_headroom, not any_domain, drafter or [])
-    answer = run(base, objective=wanted, limits=limits, method=search, draws=draws, jobs=jobs, dask=dask)
+    wanted = _objective(objective, steps, deadline_hours, budget_usd, target_step_s, confidence)
+    limits = _limits(base, wanted, gpus, max_staleness, memory_headroom, not any_domain, drafter or [], near_evidence)
+    answer = run(base, objective=wanted, limits=limits, method=search, jobs=jobs, dask=dask)
     if out is not None:
         _write_plan(answer, out)
     keys = changes(base, answer.best)
@@ -100,12 +102,18 @@ def plan(
 
 
 def _objective(
-    measure: str, steps: int | None, deadline_hours: float | None, budget_usd: float | None, target_s: float | None
+    objective: str,
+    steps: int | None,
+    deadline_hours: float | None,
+    budget_usd: float | None,
+    target_s: float | None,
+    confidence: float,
 ) -> Objective:
-    from rlsim.planning.objective import SECONDS_PER_HOUR, Objective
+    from rlsim.planning.objective import SECONDS_PER_HOUR, Objective, parse_objective
 
+    measure, statistic = parse_objective(objective)
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
-    wanted = Objective(measure, steps, deadline_s, budget_usd, target_s)  # type: ignore[arg-type]
+    wanted = Objective(measure, statistic, steps, deadline_s, budget_usd, target_s, confidence)
     wanted.check()
     return wanted
 
@@ -118,6 +126,7 @@ def _limits(
     memory_headroom: float,
     same_domain: bool,
     drafters: list[str],
+    near_evidence: bool,
 ) -> SearchLimits:
     from dataclasses import replace
 
@@ -133,6 +142,7 @@ def _limits(
         memory_headroom=memory_headroom,
         same_domain=same_domain,
         drafters=tuple(Drafter.parse(text) for text in drafters),
+        near_evidence=near_evidence,
     )
 
 
@@ -147,22 +157,21 @@ def sensitivity(
     scenario: o.ScenarioArgument,
     overrides: o.SetOption = None,
     uncertain: o.UncertainOption = None,
-    samples: o.SamplesOption = 200,
     jobs: o.JobsOption = None,
     dask: o.DaskOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
-    """Rank the uncertain inputs by what they contribute to the interval of the step.
+    """Rank what could be measured by the regret and the interval that it would save.
 
-    Says which measurement is worth making next. The ranges of the inputs are assumptions, listed with the answer;
-    --uncertain replaces them. Needs the extra 'plan'.
+    The interval is that of project. Says what each of its sources is worth for the choice among a few cheap
+    alternatives, and the command that measures it. --uncertain replaces or adds a range of what the scenario states.
     """
     from rlsim.loading import load_scenario
     from rlsim.planning.sensitivity import sensitivity as run
-    from rlsim.planning.text import render_sensitivity
+    from rlsim.planning.sensitivity_text import render_sensitivity
 
     base = load_scenario(scenario, overrides or ())
-    answer = run(base, uncertain=uncertain or (), samples=samples, jobs=jobs, dask=dask)
+    answer = run(base, uncertain=uncertain or (), jobs=jobs, dask=dask)
     print_answer(_json(answer.as_dict()) if as_json else render_sensitivity(answer, terminal_style()))
 
 

@@ -27,6 +27,7 @@ def validate(
     training: o.TrainingTablesOption = None,
     transfers: o.TransferTablesOption = None,
     phases: o.PhaseTablesOption = None,
+    cross: o.CrossOption = False,
     as_json: o.JsonOption = False,
     out: o.FilesOption = None,
     write_accuracy: o.AccuracyOption = None,
@@ -40,10 +41,13 @@ def validate(
     generations_per_prompt, max_seq_len, avg_seq_len, total_step_time_s and the parallel sizes (gen_tp, train_tp,
     train_pp...). Engine iterations, training steps, weight transfers, phases and curves: columns in docs/contracts.md.
     Only the half that was measured is simulated. Rows that cannot be are told with the reason. --out DIR writes
-    validation.json, rows.csv and pictures.
+    validation.json, rows.csv and pictures. --cross leaves whole releases, devices, models and frameworks out of the
+    joint fit, predicts them, and tells whether 90 % intervals hold 90 %.
     """
-    if sum([table is not None, published, bool(sweep) and not published]) != 1:
-        raise InputError("validate needs one of: TABLE.csv, --published, --sweep FILE (see rlsim validate --help)")
+    if sum([table is not None, published, cross and not published, bool(sweep) and not published]) != 1:
+        raise InputError(
+            "validate needs one of: TABLE.csv, --published, --cross, --sweep FILE (see rlsim validate --help)"
+        )
     halves = {"training": training or [], "transfers": transfers or [], "phases": phases or []}
     if not published and (any(halves.values()) or any(one is not None for one in (iterations, write_accuracy, date))):
         options = "--iterations, --training, --transfers, --phases, --write-accuracy and --date"
@@ -54,8 +58,10 @@ def validate(
         print_answer(_table(table, kind, as_json, out, seed, replications))
     elif published:
         print_answer(
-            _published(as_json, out, write_accuracy, seed, replications, date, sweep or [], iterations, halves)
+            _published(as_json, out, write_accuracy, seed, replications, date, sweep or [], iterations, halves, cross)
         )
+    elif cross:
+        print_answer(_cross(as_json, out))
     else:
         print_answer(_sweeps(sweep or [], as_json))
 
@@ -90,6 +96,7 @@ def _published(
     sweeps: list[Path],
     iterations: Path | None,
     halves: Mapping[str, list[Path]],
+    cross: bool,
 ) -> str:
     from rlsim.validation.accuracy import accuracy_document, checked_date, today
     from rlsim.validation.kind import Kind
@@ -104,6 +111,7 @@ def _published(
             sweeps,
             iterations,
             {Kind(kind): paths for kind, paths in halves.items()},
+            cross,
         )
     document = accuracy_document(answer, day)
     if out is not None:
@@ -123,9 +131,25 @@ def _write_pictures(answer: Published, folder: Path) -> None:
     """Write the pictures that the accuracy document names beside it."""
     from rlsim.validation.accuracy_halves import write_half_pictures
     from rlsim.validation.accuracy_iterations import write_picture
+    from rlsim.validation.cross_text import PICTURE, draw_reliability
 
     write_picture(answer.iterations, folder)
+    if answer.cross is not None:
+        draw_reliability(answer.cross, folder / PICTURE)
     write_half_pictures(answer.halves, folder)
+
+
+def _cross(as_json: bool, out: Path | None) -> str:
+    from rlsim.validation.cross import validate_cross
+    from rlsim.validation.cross_text import PICTURE, cross_text, draw_reliability
+
+    with ProgressLine("groupings") as progress:
+        found = validate_cross(progress=progress.reach)
+    if out is not None:
+        with staged_folder(out) as folder:
+            (folder / "cross.json").write_text(found.to_json(), encoding="utf-8")
+            draw_reliability(found, folder / PICTURE)
+    return found.to_json() if as_json else cross_text(found, terminal_style())
 
 
 def _sweeps(files: list[Path], as_json: bool) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import numpy as np
 
 from rlsim.costs.device import Device
 from rlsim.costs.draft import Drafting
@@ -95,8 +98,22 @@ def engine_prices(inputs: EngineInputs) -> IterationCosts:
 
 def decode_points_s(inputs: EngineInputs, sequences: FloatArray, context_tokens: FloatArray) -> FloatArray:
     """Seconds of iterations that decode ``sequences`` at mean ``context_tokens``, without preparing a table."""
-    layers, drafting = _engine(inputs)
-    return decode_s(layers, drafting, inputs.host, sequences, context_tokens)
+    return np.asarray(decode_points_of_hosts_s(inputs, [inputs.host], sequences, context_tokens)[0])
+
+
+def decode_points_of_hosts_s(
+    inputs: EngineInputs, hosts: Sequence[HostOverheads], sequences: FloatArray, context_tokens: FloatArray
+) -> FloatArray:
+    """:func:`decode_points_s` under each of ``hosts`` in place of the engine's own; shape (hosts, points)."""
+    alike: dict[HostOverheads, list[int]] = {}
+    for number, host in enumerate(hosts):
+        kernels = HostOverheads(0.0, 0.0, overlap_s=host.overlap_s, network_hop_s=host.network_hop_s)
+        alike.setdefault(kernels, []).append(number)
+    out: FloatArray = np.empty((len(hosts), len(sequences)))
+    for kernels, numbers in alike.items():
+        layers, drafting = _engine(replace(inputs, host=kernels))
+        out[numbers] = decode_s(layers, drafting, [hosts[number] for number in numbers], sequences, context_tokens)
+    return out
 
 
 def _engine(inputs: EngineInputs) -> tuple[EngineLayers, Drafting]:

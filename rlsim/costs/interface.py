@@ -95,6 +95,13 @@ class PhaseCost:
         """The same ``times`` times over."""
         return PhaseCost.of(replace(part, seconds=times * part.seconds) for part in self.parts)
 
+    def deviating(self, factor: float) -> PhaseCost:
+        """Times a fitted factor; what it adds to a measured time is modelled."""
+        kept = min(1.0, 1.0 / factor)
+        return PhaseCost.of(
+            replace(part, seconds=factor * part.seconds, measured=kept * part.measured) for part in self.parts
+        )
+
 
 @dataclass(frozen=True)
 class StepCost:

@@ -19,6 +19,7 @@ from rlsim.costs.operators import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import BoolArray
+from rlsim.schema.engine import Engine
 
 COMPILED_LAUNCH = 0.7
 """Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``): 10 us on x86 hosts,
@@ -109,13 +110,14 @@ def build_iteration(
         drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]),
     }
     prefill = _prefill_table(layers, host, max_sequences, prompt_tokens, k)
+    components, attention = _times(components, host.factor), _times(attention, host.factor)
     table = IterationTable(
         step_s=_no_work_is_free(total(components)),
         context_step_tokens=step,
         attention_s=_monotone(_no_work_is_free(total(attention))),
         prefill_grid_tokens=prefill.grid_tokens,
         prefill_sequences=prefill.sequences,
-        prefill_s=prefill.added_s,
+        prefill_s=prefill.added_s * host.factor,
         tokens_per_sequence=k + 1,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * (k + 1)),
         max_running_sequences=engine.max_running_sequences,
@@ -128,23 +130,49 @@ def build_iteration(
 
 
 def decode_s(
-    layers: EngineLayers, drafting: Drafting, host: HostOverheads, sequences: FloatArray, context: FloatArray
+    layers: EngineLayers, drafting: Drafting, hosts: Sequence[HostOverheads], sequences: FloatArray, context: FloatArray
 ) -> FloatArray:
-    """Seconds of one iteration at each of some points: ``sequences`` decode at mean ``context`` tokens.
+    """Seconds of one iteration at each of some points under each of ``hosts``; shape (hosts, points).
 
-    The same as a prepared table says, for few points of many engines.
+    ``sequences`` decode at mean ``context`` tokens. The hosts agree in what kernels know of them: overlap_s and
+    network_hop_s. The same as a prepared table says, for few points of many engines.
     """
     k = drafting.speculation.draft_length if drafting.speculation.active else 0
-    components, _ = _context_free(layers, drafting, host, sequences, k)
+    components, _ = _on_device(layers, drafting, sequences, k)
+    device_s = total(components)
     own = np.ceil(sequences / layers.engine.pipeline_parallel)
-    cached = layers.cached_attention(own, context, k + 1).seconds + drafting.cached_attention(own, context).seconds
-    return np.asarray(total(components) + cached, dtype=np.float64)
+    cached_s = layers.cached_attention(own, context, k + 1).seconds + drafting.cached_attention(own, context).seconds
+    found = [
+        (device_s + _exposed_host_s(layers.engine, drafting, host, sequences, device_s) + cached_s) * host.factor
+        for host in hosts
+    ]
+    return np.asarray(found, dtype=np.float64)
+
+
+def _times(components: Components, factor: float) -> Components:
+    return components if factor == 1.0 else {name: timed.deviating(factor) for name, timed in components.items()}
 
 
 def _context_free(
     layers: EngineLayers, drafting: Drafting, host: HostOverheads, n: FloatArray, k: int
 ) -> tuple[Components, BoolArray]:
-    """Everything of an iteration that does not depend on context, by part, for n decoding sequences; where it is eager.
+    """What of an iteration does not depend on its context, by part, for n decoding sequences; where it is eager."""
+    out, eager = _on_device(layers, drafting, n, k)
+    out["host"] = modelled(_exposed_host_s(layers.engine, drafting, host, n, total(out)), "host")
+    return out, eager
+
+
+def _exposed_host_s(
+    engine: Engine, drafting: Drafting, host: HostOverheads, n: FloatArray, device_s: FloatArray
+) -> FloatArray:
+    """Host seconds that an iteration waits for; an asynchronous scheduler works beside the device."""
+    # Every attention copy has a scheduler of its own for its share of the sequences.
+    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafting.speculation.active)
+    return np.maximum(host_s - device_s, 0.0) if engine.async_scheduling else host_s
+
+
+def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) -> tuple[Components, BoolArray]:
+    """What the device does of an iteration whatever its context, by part, for n decoding sequences; where it is eager.
 
     Pipeline stages work on n / PP sequences each; the last stage, with the LM head, does so PP times per iteration.
     Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling instead.
@@ -160,11 +188,6 @@ def _context_free(
     if drafting.speculation.active:
         out["draft passes"] = drafting.passes(n, eager)
         out["rejection sampling"] = drafting.rejection(n)
-    # Every attention copy has a scheduler of its own for its share of the sequences.
-    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafting.speculation.active)
-    if engine.async_scheduling:
-        host_s = np.maximum(host_s - total(out), 0.0)
-    out["host"] = modelled(host_s, "host")
     return out, eager
 
 

@@ -53,12 +53,14 @@ class OperatorTime:
         """The operation repeated ``factor`` times."""
         return OperatorTime(self.seconds * factor, self.measured, self.bound)
 
+    def deviating(self, factor: float) -> OperatorTime:
+        """Times a fitted factor; what it adds is modelled."""
+        return OperatorTime(self.seconds * factor, self.measured * min(1.0, 1.0 / factor), self.bound)
+
     def shortened_by(self, seconds: float, least_s: float) -> OperatorTime:
         """Less ``seconds``, yet not under ``least_s``, or what it takes where that is less."""
-        if seconds <= 0:
-            return self
         shorter = np.maximum(self.seconds - seconds, np.minimum(self.seconds, least_s))
-        return OperatorTime(shorter, self.measured, self.bound)
+        return OperatorTime(shorter, self.measured, self.bound) if seconds > 0 else self
 
     def unmeasured(self) -> OperatorTime:
         """The same seconds, measured on something else."""
@@ -79,8 +81,7 @@ class Operators:
     """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
     siblings: tables of the same device and other engines. stands_in: ``tables`` are of another engine; nothing counts
-    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack.
-    sources: both, in the order in which they are asked.
+    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order of asking.
     """
 
     def __init__(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
+from rlsim.costs.groups import phase_groups
 from rlsim.costs.refit_methods import TransferTerms
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.parameters import Fitted
@@ -22,7 +22,8 @@ class HostOverheads:
 
     iteration_s, sequence_s: scheduler and executor, a fixed part and one for each decoding sequence of an attention
     copy; drafting_iteration_s, drafting_sequence_s: what speculation adds to both. overlap_s: of each kernel's measured
-    time what a replayed graph hides. network_hop_s: see EngineParameters.
+    time what a replayed graph hides. network_hop_s: see EngineParameters. factor: on whole iterations, the deviation of
+    the groups of runs that they belong to.
     """
 
     iteration_s: float
@@ -31,6 +32,7 @@ class HostOverheads:
     network_hop_s: float = 0.0
     drafting_iteration_s: float = 0.0
     drafting_sequence_s: float = 0.0
+    factor: float = 1.0
 
     def seconds(self, sequences: FloatArray, drafting: bool) -> FloatArray:
         """Host time of an iteration with ``sequences`` running in an attention copy, in seconds."""
@@ -78,6 +80,7 @@ class TrainingOverheads:
     step_fixed_s: float
     features: StackFeatures
     update_speed: float = 1.0
+    factor: float = 1.0
 
     @property
     def of_update(self) -> TrainingOverheads:
@@ -104,22 +107,20 @@ class Overheads:
 
     engine: host and graph terms of the rollout engine. refit: weight transfers.
     handover_tensor_s: see GlobalParameters.colocated_tensor_s.
-
-    step_error: standard deviation of a time as a share of it, of the fit and of the measured tables together;
-    tables_error: the part of the tables.
+    tables_error: standard deviation of the logarithm of a time by the self-checks of the tables in use.
     """
 
     engine: HostOverheads
     training: TrainingOverheads
     refit: TransferTerms
     handover_tensor_s: float
-    step_error: float
-    speedup_error: float
     source: str
     tables_error: float = 0.0
 
 
-def rollout_host(scenario: Scenario, fitted: GlobalParameters, engines: EngineParameters) -> HostOverheads:
+def rollout_host(
+    scenario: Scenario, fitted: GlobalParameters, engines: EngineParameters, factor: float = 1.0
+) -> HostOverheads:
     """Host and graph terms of a rollout engine: those of serving, and what an RL framework's executor adds.
 
     Time per sequence is the framework's alone: it takes responses when they are complete, where a server hands every
@@ -136,6 +137,7 @@ def rollout_host(scenario: Scenario, fitted: GlobalParameters, engines: EnginePa
         served,
         iteration_s=_stated(engine.host_iteration_s, served.iteration_s + added_s),
         sequence_s=_stated(engine.host_sequence_s, framework_sequence_s),
+        factor=factor,
     )
 
 
@@ -144,14 +146,15 @@ def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) 
 
     tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.borrowed.tables_error`).
     """
-    loop, steps = scenario.loop, fitted.steps
+    loop, steps, groups = scenario.loop, fitted.steps, phase_groups(scenario)
     return Overheads(
-        engine=rollout_host(scenario, steps, fitted.engines),
+        engine=rollout_host(scenario, steps, fitted.engines, fitted.factor(groups["generation"])),
         training=training_overheads(scenario, fitted),
-        refit=TransferTerms.of(fitted.transfers, scenario.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s),
+        refit=replace(
+            TransferTerms.of(fitted.transfers, scenario.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s),
+            factor=fitted.factor(groups["transfer"]),
+        ),
         handover_tensor_s=_handover_tensor_s(scenario, steps),
-        step_error=math.hypot(steps.step_error, tables_error),
-        speedup_error=steps.speedup_error,
         source=steps.name,
         tables_error=tables_error,
     )
@@ -196,6 +199,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
         step_fixed_s=terms.step_fixed_s,
         features=features,
         update_speed=stack.update_speed,
+        factor=fitted.factor(phase_groups(scenario)["train"]),
     )
 
 

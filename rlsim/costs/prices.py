@@ -13,7 +13,7 @@ from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.weight_transfer import WeightTransfer
-from rlsim.hardware.parameters import fitted_of
+from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario

@@ -115,7 +115,10 @@ class TransferJob:
 
 @dataclass(frozen=True)
 class TransferTerms:
-    """Fitted values for one framework. tensor_s: stated host time per tensor; error: of the logarithm."""
+    """Fitted values for one framework. tensor_s: stated host time per tensor; error: of the logarithm.
+
+    factor: on all that a transfer takes, the deviation of the groups of runs that it belongs to.
+    """
 
     values: TransferValues
     family: TransferFamily
@@ -123,6 +126,7 @@ class TransferTerms:
     tensor_s: float | None = None
     error: float = 0.0
     source: str = field(default="", compare=False)
+    factor: float = 1.0
 
     @classmethod
     def of(

@@ -103,8 +103,8 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     )
     return StepCost(
         data=PhaseCost.of([Part("driver", driver_s, "host", "assumed")]),
-        logprob=_logprob(inputs, training, batch),
-        train=_train(inputs, training, batch),
+        logprob=_logprob(inputs, training, batch).deviating(inputs.overheads.factor),
+        train=_train(inputs, training, batch).deviating(inputs.overheads.factor),
     )
 
 

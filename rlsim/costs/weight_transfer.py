@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rlsim.costs.collectives import Collectives
+from rlsim.costs.groups import refit_method
 from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.layout import TrainLayout, train_layout, weight_tensors
 from rlsim.costs.memory import critic_swapped, weight_bytes
@@ -57,11 +58,7 @@ def stacked_tensors(card: ModelCard) -> float:
 def job_of(scenario: Scenario) -> TransferJob:
     """The transfer that ``scenario`` makes after each step."""
     loop, cluster, trainer, card = scenario.loop, scenario.cluster, scenario.trainer, scenario.model
-    method: Method
-    if loop.refit_method == "auto":
-        method = "cuda_ipc" if cluster.colocated else "nccl_broadcast"
-    else:
-        method = loop.refit_method
+    method: Method = refit_method(scenario)
     full, held = weight_bytes(card, "bf16"), weight_bytes(card, scenario.engine.weight_precision)
     fsdp = trainer.backend == "fsdp"
     dense = trainer.tensor_parallel * trainer.pipeline_parallel
@@ -118,7 +115,8 @@ class WeightTransfer:
         """
         stated, job = self.scenario.loop.refit_bandwidth_bytes_per_s, job_of(self.scenario)
         added = Part("hand-over of older releases", job.tensors * self.overheads.handover_tensor_s, "host")
-        return PhaseCost.of((*transfer_parts(job, self.overheads.refit, stated), added))
+        cost = PhaseCost.of((*transfer_parts(job, self.overheads.refit, stated), added))
+        return cost.deviating(self.overheads.refit.factor)
 
     def prepare(self) -> PhaseCost:
         """Everything around generation on shared GPUs: offload, hand-over, onload; else the transfer."""
@@ -128,7 +126,7 @@ class WeightTransfer:
             return transfer
         parts = transfer.parts
         if scenario.trainer.offload:
-            parts += self._offload_parts()
+            parts += PhaseCost.of(self._offload_parts()).deviating(self.overheads.refit.factor).parts
         return PhaseCost.of(parts)
 
     def sleep_between_rollouts(self) -> PhaseCost:
@@ -136,7 +134,8 @@ class WeightTransfer:
         scenario = self.scenario
         if not scenario.cluster.colocated or not scenario.trainer.offload:
             return PhaseCost.of(())
-        return PhaseCost.of([self._host("engine sleep between rollouts", 2 * self._engine_copy_s())])
+        sleep = PhaseCost.of([self._host("engine sleep between rollouts", 2 * self._engine_copy_s())])
+        return sleep.deviating(self.overheads.refit.factor)
 
     def _host(self, name: str, seconds: float) -> Part:
         return Part(name, seconds, "host link")

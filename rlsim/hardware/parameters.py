@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
+from rlsim.hardware.posterior import Posterior
+from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, standing_for, version_order
 from rlsim.schema.messages import read_record
 from rlsim.schema.parameters import GlobalParameters
@@ -27,14 +32,31 @@ DEFAULT_TRANSFERS = "measured"
 """Fit to measured weight transfers."""
 
 
+SETS = ("steps", "engines", "training", "transfers")
+
+
 @dataclass(frozen=True)
 class Fitted:
-    """Every fitted set that a scenario rests on: to RL steps, engine iterations, training steps, transfers."""
+    """Every fitted set that a scenario rests on: to RL steps, engine iterations, training steps, transfers.
+
+    posterior: what all measurements together say of them; the sets are then those that it has moved. None: the sets
+    are as their files hold them, and no group deviates.
+    """
 
     steps: GlobalParameters
     engines: EngineParameters
     training: TrainingParameters
     transfers: TransferParameters
+    posterior: Posterior | None = None
+
+    def factor(self, groups: Iterable[str]) -> float:
+        """Factor on the time of what belongs to ``groups``: their mean deviations."""
+        return 1.0 if self.posterior is None else math.exp(self.posterior.deviation(groups))
+
+    @property
+    def sets(self) -> dict[str, Strict]:
+        """The four sets by name."""
+        return {name: getattr(self, name) for name in SETS}
 
 
 def shipped(training: TrainingParameters | None = None) -> Fitted:
@@ -94,31 +116,17 @@ def _shipped() -> Fitted:
     return shipped()
 
 
-def parameters_of(scenario: Scenario) -> GlobalParameters:
-    """Global parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.parameters or _shipped().steps
-
-
-def engine_parameters_of(scenario: Scenario) -> EngineParameters:
-    """Engine parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.engine_parameters or _shipped().engines
-
-
-def training_parameters_of(scenario: Scenario) -> TrainingParameters:
-    """Training parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.training_parameters or _shipped().training
-
-
-def fitted_of(scenario: Scenario) -> Fitted:
-    """Every fitted set of ``scenario``."""
+def own_sets(scenario: Scenario) -> Fitted:
+    """The sets that ``scenario`` names, as every loaded one does, else those of rlsim; as their files hold them."""
+    given = scenario.simulation
     return Fitted(
-        parameters_of(scenario),
-        engine_parameters_of(scenario),
-        training_parameters_of(scenario),
-        transfer_parameters_of(scenario),
+        given.parameters or _shipped().steps,
+        given.engine_parameters or _shipped().engines,
+        given.training_parameters or _shipped().training,
+        given.transfer_parameters or _shipped().transfers,
     )
 
 
-def transfer_parameters_of(scenario: Scenario) -> TransferParameters:
-    """Transfer parameters of ``scenario``: its own, which every loaded scenario has, else the default of rlsim."""
-    return scenario.simulation.transfer_parameters or _shipped().transfers
+def set_digest(record: Strict) -> str:
+    """Digest of a set's values (16 hex digits)."""
+    return hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""The cells of a space, each with its fastest trainer and with a bound that no simulation of it can beat."""
+"""The cells of a space, each with its trainer and with a bound that no simulation of it can beat."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlsim.costs.engine_prices import engine_prices
@@ -18,10 +18,11 @@ from rlsim.planning.lower_bounds import (
     rollout_bound_s,
     rollout_works,
 )
-from rlsim.planning.space import Space
+from rlsim.planning.space import Space, own_trainer
 from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
+from rlsim.uncertainty.nearest import near_evidence
 from rlsim.workload.acceptance import acceptance_of
 from rlsim.workload.draw import draw_step
 
@@ -32,14 +33,16 @@ SEARCH_REPLICATIONS = 1
 
 @dataclass(frozen=True)
 class Cell:
-    """A split and an engine with the trainer that is fastest there, chosen from ``trainers`` layouts.
+    """A split and an engine with a trainer, chosen from ``trainers`` layouts: the fastest there, or the fastest near
+    measured training steps.
 
-    bound_s: no step of it can be shorter.
+    bound_s: no step of it can be shorter. near_evidence: whether measured runs lie near it.
     """
 
     layout: Layout
     trainers: int
     bound_s: float
+    near_evidence: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,25 +63,37 @@ class TrainerTask:
             yield varied(self.scenario, settings)
 
 
-FastestTrainers = dict[int, tuple[TrainerLayout, float]]
-"""By number of the split: the fastest trainer there, and the seconds per step of its passes."""
+ChosenTrainers = dict[int, list[tuple[TrainerLayout, float]]]
+"""By number of the split: the fastest trainer there, the fastest near measured training steps and the scenario's own,
+each once, with the seconds per step of its passes."""
 
 
-def bounded_cells(scenario: Scenario, space: Space, run: Runner) -> list[Cell]:
-    """Cells of the space with their bounds, least bound first; splits without engine or trainer have none."""
-    trainers = fastest_trainers(scenario, space, run)
-    rates = _rates(scenario, space, trainers, run)
+def bounded_cells(scenario: Scenario, space: Space, run: Runner, only_near: bool = False) -> list[Cell]:
+    """Cells of the space with their bounds, least bound first; splits without engine or trainer have none.
+
+    Trainers other than the fastest make cells only where measured runs lie near. only_near: no cells elsewhere.
+    """
+    trainers = chosen_trainers(scenario, space, run)
+    parts = [
+        (number, Layout(space.splits[number], engine, trainer), passes_s, place > 0 or only_near)
+        for number in space.usable
+        for engine in space.engines[number]
+        for place, (trainer, passes_s) in enumerate(trainers[number])
+    ]
+    if only_near:
+        parts = [part for part in parts if near_evidence(varied(scenario, part[1].overrides()))]
+    rates = _rates(scenario, [layout for _, layout, _, _ in parts], run)
     works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
     cells = []
-    for number in space.usable:
-        split, (trainer, trainer_s) = space.splits[number], trainers[number]
-        for engine in space.engines[number]:
-            layout = Layout(split, engine, trainer)
-            candidate = varied(scenario, layout.overrides())
-            key = (repr(candidate.speculation), split.lag)
-            work = works.get(key) or works.setdefault(key, _works(candidate))
-            bound_s = _bound_s(candidate, rates[engine], work, trainer_s + transfer_s(candidate))
-            cells.append(Cell(layout, len(space.trainers[number]), bound_s))
+    for number, layout, passes_s, near_alone in parts:
+        candidate = varied(scenario, layout.overrides())
+        near = near_evidence(candidate)
+        if near_alone and not near:
+            continue
+        key = (repr(candidate.speculation), layout.split.lag)
+        work = works.get(key) or works.setdefault(key, _works(candidate))
+        bound_s = _bound_s(candidate, rates[layout.engine], work, passes_s + transfer_s(candidate))
+        cells.append(Cell(layout, len(space.trainers[number]), bound_s, near))
     return sorted(cells, key=lambda cell: cell.bound_s)
 
 
@@ -104,25 +119,38 @@ def _bound_s(
     return sum(lagged_bound_s(rates, work, replicas, lag, trainer_s) for (work,) in works) / len(works)
 
 
-def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> FastestTrainers:
-    """The fastest trainer of each usable split: ranked on one step, then priced on all."""
+def chosen_trainers(scenario: Scenario, space: Space, run: Runner) -> ChosenTrainers:
+    """Trainers of each usable split: ranked on one step, the chosen ones then priced on all."""
     tasks, place = [], []
     for number in space.usable:
         split, engine, trainers = space.splits[number], space.engines[number][0], space.trainers[number]
         for start in range(0, len(trainers), TRAINERS_PER_TASK):
             tasks.append(TrainerTask(scenario, split, engine, tuple(trainers[start : start + TRAINERS_PER_TASK])))
             place.append(number)
-    best: dict[int, tuple[float, TrainerLayout]] = {}
+    ranked: dict[int, list[tuple[float, TrainerLayout]]] = {number: [] for number in space.usable}
     with ProgressLine("trainer layouts priced, in dozens", len(tasks)) as progress:
         for index, seconds in run(trainer_step_s, tasks):
-            least = min(zip(seconds, tasks[index].trainers, strict=True))
-            best[place[index]] = min(best.get(place[index], least), least)
+            ranked[place[index]] += zip(seconds, tasks[index].trainers, strict=True)
             progress.advance(1)
+    chosen = [(number, trainer) for number in space.usable for trainer in _chosen(scenario, space, number, ranked)]
     exact = [
-        TrainerTask(scenario, space.splits[number], space.engines[number][0], (best[number][1],), every=True)
-        for number in space.usable
+        TrainerTask(scenario, space.splits[number], space.engines[number][0], (trainer,), every=True)
+        for number, trainer in chosen
     ]
-    return {space.usable[i]: (exact[i].trainers[0], seconds) for i, (seconds,) in run(trainer_step_s, exact)}
+    priced = dict(run(trainer_step_s, exact))
+    out: ChosenTrainers = {number: [] for number in space.usable}
+    for index, (number, trainer) in enumerate(chosen):
+        out[number].append((trainer, priced[index][0]))
+    return out
+
+
+def _chosen(
+    scenario: Scenario, space: Space, number: int, ranked: Mapping[int, Sequence[tuple[float, TrainerLayout]]]
+) -> list[TrainerLayout]:
+    """The fastest, the fastest near the evidence, and the scenario's own where it fits."""
+    near = set(space.near_trainers[number])
+    every = [trainer for _, trainer in sorted(ranked[number])]
+    return list(dict.fromkeys([every[0], *[t for t in every if t in near][:1], *near & {own_trainer(scenario)}]))
 
 
 def trainer_step_s(task: TrainerTask) -> list[float]:
@@ -153,13 +181,11 @@ def transfer_s(scenario: Scenario) -> float:
     return (transfers.prepare() if scenario.loop.mode == "sync" else transfers.transfer()).seconds
 
 
-def _rates(scenario: Scenario, space: Space, trainers: FastestTrainers, run: Runner) -> dict[Engine, EngineRates]:
+def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[Engine, EngineRates]:
     """Rates of each engine from the table of the split with most sequences per replica, which holds those of all."""
-    crowded = sorted(space.usable, key=lambda n: (space.splits[n].generation, -space.splits[n].lag))
     place: dict[Engine, Layout] = {}
-    for number in crowded:
-        for engine in space.engines[number]:
-            place.setdefault(engine, Layout(space.splits[number], engine, trainers[number][0]))
+    for layout in sorted(layouts, key=lambda one: (one.split.generation, -one.split.lag)):
+        place.setdefault(layout.engine, layout)
     tasks = [(scenario, layout.overrides()) for layout in place.values()]
     engines = list(place)
     with ProgressLine("engines bounded", len(tasks)) as progress:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from rlsim.planning.evaluate import STEP_PHASES, VariantTimes, simulate, speedups_over
 from rlsim.planning.objective import cost_usd, energy_j, price_usd
 from rlsim.planning.results import Comparison, PhaseChange
-from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
-from rlsim.statistics import interval, widened
 
 IGNORED = ("name", "question", "assumptions")
 """Keys that describe a scenario without changing its answer."""
@@ -21,14 +18,13 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
     """Simulate both as they are (no baselines). Raises Infeasible where one cannot run."""
     before = simulate(first)
     runs = (before, simulate(second) if differences(first, second) else before)
-    paired = _same_work(first, second)
     return Comparison(
         names=(first.name, second.name),
         modes=(first.loop.mode, second.loop.mode),
         differences=differences(first, second),
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
-        speedup=_speedup((first, second), runs, paired),
-        paired=paired,
+        speedup=speedups_over(*runs)[1],
+        paired=_same_work(first, second),
         phases=_phases((first, second), runs),
         cost_per_step_usd=(cost_usd(first, runs[0].arm.step_s.mean), cost_usd(second, runs[1].arm.step_s.mean)),
         energy_per_step_j=(energy_j(first, runs[0].arm.step_s.mean), energy_j(second, runs[1].arm.step_s.mean)),
@@ -57,17 +53,6 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _same_work(first: Scenario, second: Scenario) -> bool:
     a, b = first.simulation, second.simulation
     return first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications)
-
-
-def _speedup(scenarios: tuple[Scenario, Scenario], runs: tuple[VariantTimes, VariantTimes], paired: bool) -> Interval:
-    """Step of A over step of B. One model on one device errs alike on both sides, which leaves the error of a speed-up
-    as in a projection; otherwise the errors of the two steps are independent."""
-    first, second = runs
-    alike = all(getattr(scenarios[0], part) == getattr(scenarios[1], part) for part in ("model", "hardware"))
-    if paired and alike and len(first.step_s) == len(second.step_s):
-        return speedups_over(first, second)[1]
-    ratios = interval([a / b for a in first.step_s for b in second.step_s])
-    return widened(ratios, 0.0 if first is second else math.hypot(first.step_error, second.step_error))
 
 
 def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[VariantTimes, VariantTimes]) -> tuple[PhaseChange, ...]:

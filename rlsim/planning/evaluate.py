@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import scenario_digest
 from rlsim.planning.objective import cost_usd, energy_j
-from rlsim.planning.results import CellNumbers, CellResult
+from rlsim.planning.results import CellNumbers, CellResult, Mean
 from rlsim.planning.variation import Overrides, varied
 from rlsim.projection import baseline_of
-from rlsim.results import Interval, Variant
+from rlsim.results import PHASES, Interval, MemoryUse, PhasePart, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.summary import generation_error, phase_parts, speedups, step_values, variant_of
+from rlsim.statistics import interval
+from rlsim.summary import (
+    Timed,
+    mean_value,
+    memory_of,
+    phase_parts,
+    speedups,
+    step_values,
+    timed,
+    tokens_per_s_per_gpu,
+    variant_of,
+)
 
 BASELINES_KEPT = 256
 
@@ -28,35 +40,24 @@ STEP_PHASES = {
 
 @dataclass(frozen=True)
 class VariantTimes:
-    """Seconds of one arm and its summary.
+    """A simulated arm: its summary, and its mean times with the draws around them."""
 
-    step_s, generation_s: by measured step, or cycle of steps, so that entries of equal index share their drawn work.
-    step_error, speedup_error: standard deviations of the logarithm of a predicted time and of a predicted speed-up.
-    """
-
-    step_s: tuple[float, ...]
-    generation_s: tuple[float, ...]
     arm: Variant
-    step_error: float
-    speedup_error: float
+    timed: Timed
+
+
+@dataclass(frozen=True)
+class TimedCell:
+    """A cell with its mean times and the draws around them; None where it cannot run."""
+
+    result: CellResult
+    timed: Timed | None = None
 
 
 def simulate(scenario: Scenario) -> VariantTimes:
     """Simulate one arm over the scenario's replications. Raises Infeasible and InputError."""
-    return _times(simulate_variant(scenario))
-
-
-def _times(run: SimulatedVariant) -> VariantTimes:
-    step = step_values(run, lambda record: record.seconds)
-    generation = step_values(run, lambda record: record.phases.generation_s)
-    errors = run.prices.overheads
-    return VariantTimes(
-        tuple(step),
-        tuple(generation),
-        variant_of(run, phase_parts(run)),
-        errors.step_error,
-        generation_error(run, errors.speedup_error),
-    )
+    run = simulate_variant(scenario)
+    return VariantTimes(variant_of(run, phase_parts(run)), timed(run))
 
 
 def baseline_times(scenario: Scenario) -> VariantTimes:
@@ -71,30 +72,46 @@ def _simulated_baseline(baseline: Scenario) -> VariantTimes:
 
 def evaluate(scenario: Scenario, with_baseline: bool = True) -> CellResult:
     """Numbers of ``scenario`` against its baseline on the same drawn work, or why it cannot run."""
-    try:
-        before = baseline_times(scenario) if with_baseline or not scenario.speculation.active else None
-        after = simulate(scenario) if scenario.speculation.active or before is None else before
-    except Infeasible as error:
-        return CellResult("infeasible", str(error).removeprefix("infeasible: "), infeasible=error)
-    except InputError as error:
-        return CellResult("invalid", str(error))
-    return CellResult("ok", "", _numbers(scenario, before if with_baseline else None, after))
+    return _answer(lambda: _evaluated(scenario, with_baseline)).result
 
 
 def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool = True) -> CellResult:
     """:func:`evaluate` of ``base`` with ``overrides``; what makes no sense is the result's reason."""
-    try:
-        scenario = varied(base, overrides)
-    except InputError as error:
-        return CellResult("invalid", _bare(str(error)))
-    return evaluate(scenario, with_baseline)
+    return _answer(lambda: _evaluated(_varied(base, overrides), with_baseline)).result
+
+
+def evaluate_timed(base: Scenario, overrides: Overrides) -> TimedCell:
+    """``base`` with ``overrides``, without its baseline, with the draws around its times."""
+    return _answer(lambda: _evaluated(_varied(base, overrides), with_baseline=False))
+
+
+def evaluate_means(base: Scenario, overrides: Overrides) -> CellResult:
+    """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
+    return _answer(lambda: TimedCell(CellResult("ok", "", means_of(simulate_variant(_varied(base, overrides)))))).result
 
 
 def step_s_of(task: tuple[Scenario, Overrides]) -> float:
     """Step time of a varied scenario on one drawn workload, in seconds; NaN where it cannot run."""
     base, overrides = task
-    result = evaluate_overrides(base, {**overrides, "simulation.replications": 1}, with_baseline=False)
+    result = evaluate_means(base, {**overrides, "simulation.replications": 1})
     return math.nan if result.numbers is None else result.numbers.step_s.mean
+
+
+def _answer(work: Callable[[], TimedCell]) -> TimedCell:
+    """What ``work`` finds, or why it finds nothing."""
+    try:
+        return work()
+    except Infeasible as error:
+        return TimedCell(CellResult("infeasible", str(error).removeprefix("infeasible: "), infeasible=error))
+    except InputError as error:
+        return TimedCell(CellResult("invalid", str(error)))
+
+
+def _varied(base: Scenario, overrides: Overrides) -> Scenario:
+    try:
+        return varied(base, overrides)
+    except InputError as error:
+        raise InputError(_bare(str(error))) from None
 
 
 def _bare(message: str) -> str:
@@ -103,50 +120,98 @@ def _bare(message: str) -> str:
     return rest if marker and message.startswith("scenario '") else message
 
 
-def _numbers(scenario: Scenario, before: VariantTimes | None, after: VariantTimes) -> CellNumbers:
-    cluster, arm = scenario.cluster, after.arm
-    memory = {use.pool: use.total_bytes for use in arm.memory}
-    rollout, end_to_end = (None, None) if before is None else speedups_over(before, after)
+def _evaluated(scenario: Scenario, with_baseline: bool) -> TimedCell:
+    before = baseline_times(scenario) if with_baseline or not scenario.speculation.active else None
+    after = simulate(scenario) if scenario.speculation.active or before is None else before
+    numbers = _numbers(scenario, after.arm)
+    if with_baseline and before is not None:
+        numbers = beside(scenario, numbers, after.timed, before)
+    return TimedCell(CellResult("ok", "", numbers), after.timed)
+
+
+def beside(scenario: Scenario, numbers: CellNumbers, after: Timed, before: VariantTimes) -> CellNumbers:
+    """Numbers of ``scenario`` with those of its baseline and the speed-ups over it."""
+    rollout, end_to_end = speedups(before.timed, after)
+    baseline_s = before.arm.step_s.mean
+    return replace(
+        numbers,
+        baseline_step_s=baseline_s,
+        baseline_cost_per_step_usd=cost_usd(scenario, baseline_s),
+        rollout_speedup=rollout,
+        end_to_end_speedup=end_to_end,
+    )
+
+
+def means_of(run: SimulatedVariant) -> CellNumbers:
+    """Numbers of a simulated scenario without any interval."""
+
+    def phase_s(name: str) -> float:
+        return mean_value(run, lambda step: step.phases[name])
+
+    return _cell_numbers(
+        run.scenario,
+        Mean(mean_value(run, lambda step: step.seconds)),
+        {name: phase_s(name) for name in PHASES},
+        interval(step_values(run, lambda step: step.tokens_per_verification)).mean,
+        tokens_per_s_per_gpu(run),
+        memory_of(run),
+        phase_parts(run),
+    )
+
+
+def _numbers(scenario: Scenario, arm: Variant) -> CellNumbers:
+    phases = {name: quantity.mean for name, quantity in arm.phases.items()}
+    per_gpu, accepted = arm.tokens_per_s_per_gpu.mean, arm.acceptance_length.mean
+    return _cell_numbers(scenario, arm.step_s, phases, accepted, per_gpu, arm.memory, arm.parts)
+
+
+def _cell_numbers(
+    scenario: Scenario,
+    step_s: Interval | Mean,
+    phases: Mapping[str, float],
+    acceptance_length: float,
+    per_gpu: float,
+    memory: Iterable[MemoryUse],
+    parts: Iterable[PhasePart],
+) -> CellNumbers:
+    cluster, speculation = scenario.cluster, scenario.speculation
+    used = {use.pool: use.total_bytes for use in memory}
     return CellNumbers(
         num_gpus=cluster.num_gpus,
         generation_gpus=cluster.generation,
         training_gpus=cluster.training,
-        method=arm.method,
-        draft_length=arm.draft_length,
-        acceptance_length=arm.acceptance_length.mean,
+        method=speculation.method if speculation.active else "none",
+        draft_length=speculation.draft_length if speculation.active else 0,
+        acceptance_length=acceptance_length,
         policy_lag=scenario.loop.policy_lag,
-        step_s=arm.step_s,
-        **{name: quantity.mean for name, quantity in arm.phases.items()},
-        tokens_per_s=arm.tokens_per_s_per_gpu.mean * cluster.num_gpus,
-        tokens_per_s_per_gpu=arm.tokens_per_s_per_gpu.mean,
-        cost_per_step_usd=cost_usd(scenario, arm.step_s.mean),
-        energy_per_step_j=energy_j(scenario, arm.step_s.mean),
-        generation_memory_bytes=memory["generation"],
-        training_memory_bytes=memory["training"],
-        limit=limit_of(scenario, arm),
-        baseline_step_s=None if before is None else before.arm.step_s.mean,
-        baseline_cost_per_step_usd=None if before is None else cost_usd(scenario, before.arm.step_s.mean),
-        rollout_speedup=rollout,
-        end_to_end_speedup=end_to_end,
+        step_s=step_s,
+        **phases,
+        tokens_per_s=per_gpu * cluster.num_gpus,
+        tokens_per_s_per_gpu=per_gpu,
+        cost_per_step_usd=cost_usd(scenario, step_s.mean),
+        energy_per_step_j=energy_j(scenario, step_s.mean),
+        generation_memory_bytes=used["generation"],
+        training_memory_bytes=used["training"],
+        limit=limit_of(scenario, phases, parts),
+        baseline_step_s=None,
+        baseline_cost_per_step_usd=None,
+        rollout_speedup=None,
+        end_to_end_speedup=None,
         digest=scenario_digest(scenario),
     )
 
 
 def speedups_over(before: VariantTimes, after: VariantTimes) -> tuple[Interval, Interval]:
-    """Rollout and end-to-end speed-up of ``after`` over ``before`` on the same drawn work, with the model's error.
-
-    One arm beside itself has none.
-    """
-    error = 0.0 if before is after else after.speedup_error
-    return speedups((before.generation_s, after.generation_s), (before.step_s, after.step_s), error)
+    """Rollout and end-to-end speed-up of ``after`` over ``before`` on the same drawn work, with the model's error."""
+    return speedups(before.timed, after.timed)
 
 
-def limit_of(scenario: Scenario, arm: Variant) -> str:
+def limit_of(scenario: Scenario, phases: Mapping[str, float], parts: Iterable[PhasePart]) -> str:
     """The longest phase of the step and its largest part, such as ``generation: experts (memory)``."""
-    phase = max(STEP_PHASES[scenario.loop.mode], key=lambda name: arm.phases[name].mean)
+    phase = max(STEP_PHASES[scenario.loop.mode], key=lambda name: phases[name])
     shown = "generation_s" if phase == "exposed_generation_s" else phase
-    parts = [share for share in arm.parts if share.phase == shown]
-    if not parts:
+    own = [share for share in parts if share.phase == shown]
+    if not own:
         return shown.removesuffix("_s")
-    largest = max(parts, key=lambda share: share.seconds)
+    largest = max(own, key=lambda share: share.seconds)
     return f"{shown.removesuffix('_s')}: {largest.name} ({largest.bound})"

@@ -141,6 +141,13 @@ class Layout:
     engine: Engine
     trainer: TrainerLayout
 
+    @property
+    def kind(self) -> tuple[GpuSplit, EngineLayout, str]:
+        """Plans of one kind differ in draft length and trainer alone, and what they miss is much the same."""
+        drafting = self.engine.drafting
+        drafter = "none" if drafting.draft_length == 0 else drafting.drafter.method if drafting.drafter else "own"
+        return self.split, self.engine.layout, drafter
+
     def overrides(self) -> Overrides:
         """Overrides of a scenario."""
         return {**self.split.overrides(), **self.engine.overrides(), **self.trainer.overrides()}

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, cast, get_args
 
-from rlsim.errors import InputError
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.errors import InputError, shortened
 from rlsim.schema.scenario import Scenario
+
+FloatArray = NDArray[np.float64]
+Seconds = TypeVar("Seconds", float, FloatArray)
 
 SECONDS_PER_HOUR = 3600.0
 SECONDS_PER_DAY = 86400.0
@@ -15,6 +22,10 @@ SECONDS_PER_DAY = 86400.0
 Measure = Literal[
     "step_time", "tokens_per_s", "steps_per_day", "time_to_n_steps", "cost_per_step", "energy_per_step", "gpus"
 ]
+Statistic = Literal["mean", "p90", "regret"]
+"""What of a measure is made best: its simulated mean, what 90 % of the common draws do not exceed (of measures of which
+more is better: what 90 % of them reach), or the expected regret, the mean over the draws of the share by which the plan
+falls behind the best of all contestants in that draw."""
 PER_GPU = ("cost_per_step", "energy_per_step")
 """Objectives that grow with the number of GPUs; the others rank plans of equal work by step time alone."""
 UNITS = {
@@ -26,6 +37,9 @@ UNITS = {
     "energy_per_step": "J",
     "gpus": "GPUs",
 }
+P90 = 0.9
+CONFIDENCE = 0.9
+"""Least share of draws in which a plan keeps a constraint, unless told otherwise."""
 
 
 def price_usd(scenario: Scenario) -> float:
@@ -55,19 +69,22 @@ class AllowedStep:
 class Objective:
     """What is made best, and constraints. steps: length of the run that deadline_s (seconds) and budget_usd hold for.
 
-    target_step_s: with measure gpus, the step time that the smallest cluster must reach.
+    target_step_s: with measure gpus, the step time that the smallest cluster must reach. confidence: least probability
+    (0..1) with which deadline, budget and target hold, over the draws of the model's error.
     """
 
     measure: Measure = "step_time"
+    statistic: Statistic = "p90"
     steps: int | None = None
     deadline_s: float | None = None
     budget_usd: float | None = None
     target_step_s: float | None = None
+    confidence: float = CONFIDENCE
 
     def check(self) -> None:
         """Raise InputError for contradictions."""
-        if self.measure not in get_args(Measure):
-            raise InputError(f"--objective {self.measure}: must be one of {', '.join(get_args(Measure))}")
+        _one_of(self.measure, get_args(Measure), "measures")
+        _one_of(self.statistic, get_args(Statistic), "statistics")
         needs_steps = [
             name
             for name, given in (
@@ -91,6 +108,8 @@ class Objective:
         ):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{name} must be above 0, got {value:g}")
+        if not 0 < self.confidence < 1:
+            raise InputError(f"--confidence must lie between 0 and 1, got {self.confidence:g}")
 
     def allowed_steps(self, scenario: Scenario, gpus: int) -> list[AllowedStep]:
         """Longest step that each constraint allows on ``gpus`` GPUs, in seconds."""
@@ -108,11 +127,9 @@ class Objective:
         """Step time over the longest one allowed, the worst over constraints: up to 1 all are kept; 0 without any."""
         return max((step_s / allowed.longest_s for allowed in self.allowed_steps(scenario, gpus)), default=0.0)
 
-    def score(self, gpus: int, step_s: float) -> tuple[float, float]:
-        """Smaller is better; the second entry decides between equals."""
-        if self.measure == "gpus":
-            return float(gpus), step_s
-        return (step_s * gpus if self.measure in PER_GPU else step_s), float(gpus)
+    def effort(self, gpus: int, step_s: Seconds) -> Seconds:
+        """What plans are compared by, smaller being better: seconds of a step, times the GPUs that are paid for."""
+        return step_s * gpus if self.measure in PER_GPU else step_s
 
     def value(self, scenario: Scenario, gpus: int, step_s: float, tokens_per_step: float) -> float:
         """What is made best, in its own unit."""
@@ -126,3 +143,28 @@ class Objective:
             "energy_per_step": step_s * gpus * scenario.hardware.power_w.value,
             "gpus": float(gpus),
         }[self.measure]
+
+
+def parse_objective(text: str) -> tuple[Measure, Statistic]:
+    """Measure and statistic of ``MEASURE``, ``STATISTIC`` or ``MEASURE,STATISTIC``. Raises InputError."""
+    measures, statistics = get_args(Measure), get_args(Statistic)
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        _one_of(part, (*measures, *statistics), "measures and statistics")
+    own = [part for part in parts if part in measures], [part for part in parts if part in statistics]
+    if max(map(len, own)) > 1:
+        raise InputError(
+            f"--objective {shortened(text)}: give one measure and one statistic, such as cost_per_step,p90"
+        )
+    found = Objective()
+    return (
+        cast(Measure, own[0][0]) if own[0] else found.measure,
+        cast(Statistic, own[1][0]) if own[1] else found.statistic,
+    )
+
+
+def _one_of(name: str, known: tuple[str, ...], what: str) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"{what} are {', '.join(known)}"
+        raise InputError(f"--objective: unknown '{shortened(name)}'; {hint}")

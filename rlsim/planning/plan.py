@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import dump_scenario, vary
 from rlsim.planning.cells import SEARCH_REPLICATIONS, Cell, bounded_cells
 from rlsim.planning.compare import differences
-from rlsim.planning.confidence import ranking_confidence
+from rlsim.planning.evaluate import baseline_times, beside
 from rlsim.planning.execution import Runner, executor
-from rlsim.planning.finalists import NEAR, Contest, Finals, best_by_group, final_result, finals, pareto_front
-from rlsim.planning.layouts import Layout
+from rlsim.planning.finalists import (
+    NEAR,
+    Contest,
+    Finalist,
+    Finals,
+    best_by_group,
+    final_cell,
+    final_means,
+    final_replications,
+    finals,
+    pareto_front,
+)
 from rlsim.planning.objective import Objective
-from rlsim.planning.results import CellNumbers, CellResult, Change, Plan, PlanRow
+from rlsim.planning.outlook import Kept, p90, probability, quantile
+from rlsim.planning.results import CellResult, Change, Plan, PlanRow
 from rlsim.planning.sampled import sampled_search
 from rlsim.planning.search import search
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
@@ -59,7 +69,6 @@ def plan(
     objective: Objective | None = None,
     limits: SearchLimits | None = None,
     method: str = "auto",
-    draws: int | None = None,
     jobs: int | None = 1,
     dask: str | None = None,
 ) -> Plan:
@@ -67,20 +76,27 @@ def plan(
 
     objective: what is made best, and constraints, default the shortest step. limits: cluster sizes, lags and layouts to
     look at, default the scenario's own size and lags up to its own (at least 1). method: exhaustive (bounds, then
-    simulation of what they leave), optuna (sampled, for very large spaces; needs the extra ``plan``), or auto. draws:
-    draws behind the ranking confidence, 0 for none. Raises InputError for contradictions and Infeasible, with the
-    nearest miss and the binding constraint, where nothing can run or nothing keeps to the constraints.
+    simulation of what they leave), optuna (sampled, for very large spaces; needs the extra ``plan``), or auto. Raises
+    InputError for contradictions and Infeasible, with the nearest miss and the binding constraint, where nothing can
+    run or nothing keeps to the constraints.
     """
     objective = objective or Objective()
     objective.check()
     limits = limits or default_limits(scenario, objective)
     _check_dynamic_sampling(scenario, limits)
     with executor(jobs, dask) as run:
-        contest = Contest(scenario, objective, limits)
+        contest = Contest(scenario, objective, limits, _current(scenario))
         found = _search_sizes(contest, method, run)
         if not found.finals.kept:
             raise _nothing(contest, found)
-        return _answer(contest, found, draws, run)
+        return _answer(contest, found, run)
+
+
+def _current(scenario: Scenario) -> Finalist | None:
+    """The scenario as it is; None where it cannot run."""
+    cell = final_cell((scenario, {}))
+    numbers = cell.result.numbers
+    return None if numbers is None or cell.timed is None else Finalist(numbers, cell.timed)
 
 
 def _check_dynamic_sampling(scenario: Scenario, limits: SearchLimits) -> None:
@@ -128,9 +144,9 @@ def _searched(contest: Contest, limits: SearchLimits, method: str, run: Runner) 
     space = build_space(scenario, limits)
     count = sum(len(engines) for engines in space.engines.values())
     if method == "optuna" or (method == "auto" and count > MOST_EXHAUSTIVE):
-        found = sampled_search(scenario, space, run)
+        found = sampled_search(scenario, space, run, only_near=limits.near_evidence)
     else:
-        found = search(scenario, bounded_cells(scenario, space, run), NEAR, run)
+        found = search(scenario, bounded_cells(scenario, space, run, limits.near_evidence), NEAR, run)
     rows, rejected = [], list(space.rejected)
     for index, result in found.results.items():
         row = _row(contest, found.cells[index], result)
@@ -138,10 +154,11 @@ def _searched(contest: Contest, limits: SearchLimits, method: str, run: Runner) 
             rows.append(row)
         else:
             rejected.append(row)
+    last = finals(contest, rows, run)
     return _Searched(
         tuple(rows),
-        finals(contest, rows, run),
-        tuple(rejected),
+        last,
+        (*rejected, *last.rejected),
         space.considered,
         space.configurations,
         len(found.results),
@@ -157,20 +174,17 @@ def _row(contest: Contest, cell: Cell, result: CellResult) -> PlanRow | Infeasib
         return InfeasiblePart.by(overrides, error) if error else InfeasiblePart(overrides, result.reason)
     used = max(numbers.generation_memory_bytes, numbers.training_memory_bytes)
     miss = contest.limits.headroom_miss(contest.scenario, used, overrides)
-    return miss or PlanRow(cell.layout, cell.trainers, cell.bound_s, numbers, SEARCH_REPLICATIONS)
+    return miss or PlanRow(cell.layout, cell.trainers, cell.bound_s, numbers, SEARCH_REPLICATIONS, cell.near_evidence)
 
 
 def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
     """The nearest miss and what binds it."""
     if found.finals.missed:
-        row = min(found.finals.missed, key=contest.breach)
-        allowed = contest.objective.allowed_steps(contest.scenario, row.numbers.num_gpus)
-        binding = min(allowed, key=lambda step: step.longest_s)
-        miss = row.step_s / binding.longest_s - 1
-        return Infeasible(
-            f"no plan keeps to the {binding.constraint}; the nearest is {row.name}, missing it by {percent(miss, 1)}",
-            row.step_s, binding.longest_s, "s per step",
-        )  # fmt: skip
+        return _missed(contest, min(found.finals.missed, key=contest.miss))
+    if contest.limits.near_evidence and found.configurations and not found.simulated:
+        return InputError(
+            "--near-evidence leaves no plan: no measured run lies near any layout that fits; leave it out"
+        )
     nearest = nearest_miss(found.rejected)
     if nearest is None:
         return InputError("the limits leave no plan to look at; widen --gpus, --max-staleness or the layouts")
@@ -180,53 +194,93 @@ def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
     )
 
 
-def _answer(contest: Contest, found: _Searched, draws: int | None, run: Runner) -> Plan:
-    scenario, kept = contest.scenario, found.finals.kept
-    best = _beside_baseline(scenario, kept[0])
-    kept = (best, *kept[1:])
-    groups = best_by_group(kept)
-    ways = _ways(scenario, best.layout)
-    stages = dict(run(final_result, [(scenario, overrides, False) for _, overrides in ways]))
-    current = stages[0].numbers
-    numbers, ranked = best.numbers, (*kept, *found.finals.rest)
-    tokens = numbers.tokens_per_s * best.step_s
+def _missed(contest: Contest, one: Finalist) -> Infeasible:
+    binding = min(contest.allowed(one), key=lambda step: step.longest_s)
+    wanted = contest.objective.confidence
+    return Infeasible(
+        f"no plan keeps to the {binding.constraint} with a probability of {percent(wanted)}; the nearest is "
+        f"{one.plan.name}, which keeps to it with {percent(probability(one.step_s, binding.longest_s))}",
+        quantile(one.step_s, wanted),
+        binding.longest_s,
+        f"s per step with {percent(wanted)}",
+    )
+
+
+def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
+    scenario, objective, kept = contest.scenario, contest.objective, found.finals.kept
+    first = kept[0]
+    best = _beside_baseline(scenario, first)
+    ranked = (best, *(one.plan for one in kept[1:]), *found.finals.rest)
+    shown = ranked[: len(kept)]
+    groups = best_by_group(contest, shown)
+    near = next((one for one in kept if one.plan.near_evidence), None)
+    current = contest.current
+    rivals = [*([] if current is None else [current]), *kept[1:]]
     return Plan(
         scenario=scenario.name,
-        objective=contest.objective,
-        objective_value=contest.objective.value(scenario, numbers.num_gpus, best.step_s, tokens),
+        objective=objective,
+        objective_value=_value(contest, first),
         best=best,
-        near=tuple(contest.near(kept)),
+        best_near=None if near is None else best if near is first else near.plan,
+        against_near=None if near is None else contest.against(first, near),
+        near=tuple(contest.near(shown)),
         pareto=tuple(pareto_front(groups)),
         by_group=tuple(groups),
         ranked=ranked,
-        current=current,
-        waterfall=_waterfall(best, [(what, stages[i].numbers) for i, (what, _) in enumerate(ways)]),
-        confidence=ranking_confidence(scenario, ranked, draws, run),
+        current=None if current is None else current.numbers,
+        waterfall=_waterfall(contest, best, run),
+        against=tuple(contest.against(first, rival) for rival in rivals),
+        constraints=_kept(contest, first),
         considered=found.considered,
         configurations=found.configurations,
         simulated=found.simulated,
         exhaustive=found.exhaustive,
-        best_scenario=dump_scenario(_stated(scenario, best, contest.objective)),
+        only_near=contest.limits.near_evidence,
+        best_scenario=dump_scenario(_stated(scenario, best, objective)),
     )
 
 
-def _beside_baseline(scenario: Scenario, row: PlanRow) -> PlanRow:
+def _value(contest: Contest, best: Finalist) -> float:
+    """The measure of the best plan in its own unit: at the 90th percentile of the step where that is made best."""
+    numbers, mean_s = best.numbers, best.timed.step_s
+    step_s = p90(best.step_s) if contest.objective.statistic == "p90" else mean_s
+    return contest.objective.value(contest.scenario, numbers.num_gpus, step_s, numbers.tokens_per_s * mean_s)
+
+
+def _kept(contest: Contest, best: Finalist) -> tuple[Kept, ...]:
+    """How the best plan keeps to what was asked: by its draws, by construction, or as far as the model says."""
+    n, limits = best.numbers, contest.limits
+    timed = [
+        Kept(one.constraint, one.longest_s, best.timed.step_s, "s per step", probability(best.step_s, one.longest_s))
+        for one in contest.allowed(best)
+    ]
+    used = max(n.generation_memory_bytes, n.training_memory_bytes) / contest.scenario.hardware.memory_bytes.value
+    lag = Kept("policy lag", float(max(limits.lags)), float(n.policy_lag), "steps", 1.0)
+    return (*timed, lag, Kept("memory", 1 - limits.memory_headroom, used, "share of a GPU", None))
+
+
+def _beside_baseline(scenario: Scenario, best: Finalist) -> PlanRow:
     """The plan with its speed-ups over the autoregressive baseline."""
-    numbers = final_result((scenario, row.layout.overrides(), True)).numbers
-    return replace(row, numbers=numbers or row.numbers)
+    replications: Overrides = {"simulation.replications": final_replications(scenario)}
+    whole = varied(scenario, {**best.plan.layout.overrides(), **replications})
+    try:
+        return replace(best.plan, numbers=beside(whole, best.numbers, best.timed, baseline_times(whole)))
+    except (Infeasible, InputError):
+        return best.plan
 
 
-def _ways(scenario: Scenario, best: Layout) -> list[tuple[str, Overrides]]:
-    """Stages from the scenario as it is towards the best plan, before its split and lag."""
-    drafting = best.engine.drafting.overrides()
-    layouts = {**drafting, **best.engine.layout.overrides(), **best.trainer.overrides()}
-    return [("as it is", {}), (str(best.engine.drafting), drafting), ("layouts", layouts)]
-
-
-def _waterfall(best: PlanRow, stages: Sequence[tuple[str, CellNumbers | None]]) -> tuple[Change, ...]:
-    """What each stage takes; one that cannot run falls to the next one."""
-    done = [Change(what, numbers.step_s.mean) for what, numbers in stages if numbers is not None]
-    return (*done, Change("GPUs, split and lag", best.step_s)) if stages[0][1] is not None else ()
+def _waterfall(contest: Contest, best: PlanRow, run: Runner) -> tuple[Change, ...]:
+    """What each stage takes from the scenario as it is towards the best plan; one that cannot run is left out."""
+    if contest.current is None:
+        return ()
+    drafting = best.layout.engine.drafting.overrides()
+    layouts = {**drafting, **best.layout.engine.layout.overrides(), **best.layout.trainer.overrides()}
+    ways = {str(best.layout.engine.drafting): drafting, "layouts": layouts}
+    stages = dict(run(final_means, [(contest.scenario, overrides) for overrides in ways.values()]))
+    steps = [(what, stages[place].numbers) for place, what in enumerate(ways)]
+    done = [Change(what, numbers.step_s.mean) for what, numbers in steps if numbers is not None]
+    as_is = Change("as it is", contest.current.numbers.step_s.mean)
+    return (as_is, *done, Change("GPUs, split and lag", best.step_s))
 
 
 def _stated(scenario: Scenario, best: PlanRow, objective: Objective) -> Scenario:

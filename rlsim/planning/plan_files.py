@@ -23,7 +23,7 @@ def write_plan(plan: Plan, folder: Path) -> None:
 
 
 def pareto_figure(plan: Plan) -> Figure:
-    """Every plan with final numbers as a point of step time and cost, the front as a line, the best marked."""
+    """Every plan with final numbers as a point of step time and cost, the front as a line, the best ones marked."""
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     heading(figure, f"{plan.scenario}: plans by {plan.objective.measure.replace('_', ' ')}")
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
@@ -38,5 +38,8 @@ def pareto_figure(plan: Plan) -> Figure:
     axes.plot(*zip(*front, strict=True), color=GREY, linewidth=1.0, zorder=0)
     best = (plan.best.numbers.cost_per_step_usd, plan.best.step_s)
     axes.scatter(*best, s=90, facecolors="none", edgecolors=INK, label="best")
+    if plan.best_near is not None and plan.best_near.layout != plan.best.layout:
+        near = (plan.best_near.numbers.cost_per_step_usd, plan.best_near.step_s)
+        axes.scatter(*near, s=90, marker="s", facecolors="none", edgecolors=INK, label="best near the evidence")
     axes.legend(fontsize=8, frameon=False)
     return figure

@@ -1,4 +1,4 @@
-"""What sweeps, plans, comparisons and sensitivities answer: records to read, as tables and as JSON."""
+"""What sweeps, plans and comparisons answer: records to read, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rlsim.errors import Infeasible
 from rlsim.planning.grammar import Axis
 from rlsim.planning.layouts import Layout
 from rlsim.planning.objective import Objective
+from rlsim.planning.outlook import Against, Kept, Outlook
 from rlsim.results import Interval
 
 if TYPE_CHECKING:
@@ -29,11 +30,18 @@ def interval_columns(name: str) -> tuple[str, str, str]:
 
 
 @dataclass(frozen=True)
+class Mean:
+    """A number without an interval: nobody has looked at its error."""
+
+    mean: float
+
+
+@dataclass(frozen=True)
 class CellNumbers:
     """A scenario's step in numbers; seconds, tokens, bytes per GPU and USD, means over all replications.
 
-    limit: the longest phase and its largest part. The baseline's numbers and
-    the speed-ups over it are None where no baseline was asked for.
+    step_s: without an interval where only a search has seen the scenario. limit: the longest phase and its largest
+    part. The baseline's numbers and the speed-ups over it are None where no baseline was asked for.
     """
 
     num_gpus: int
@@ -43,7 +51,7 @@ class CellNumbers:
     draft_length: int
     acceptance_length: float
     policy_lag: int
-    step_s: Interval
+    step_s: Interval | Mean
     data_s: float
     prepare_s: float
     generation_s: float
@@ -65,12 +73,15 @@ class CellNumbers:
     digest: str
 
     def row(self) -> Row:
-        """Columns of results.csv and of plan.json; an interval takes three, what is None takes none."""
+        """Columns of results.csv and of plan.json; an interval takes three, with nothing in two of them where there is
+        none; what is None takes none."""
         out: Row = {}
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, Interval):
                 out |= zip(interval_columns(item.name), (value.mean, value.low, value.high), strict=True)
+            elif isinstance(value, Mean):
+                out |= zip(interval_columns(item.name), (value.mean, None, None), strict=True)
             elif value is not None:
                 out[item.name] = value
         return out
@@ -140,7 +151,8 @@ class SweepResult:
 class PlanRow:
     """One plan. trainers: trainer layouts it was chosen from. bound_s: closed-form bound on the search's drawn work.
 
-    replications: drawn workloads behind the numbers; those of different counts do not compare.
+    replications: drawn workloads behind the numbers; those of different counts do not compare. near_evidence: whether
+    measured runs lie near it. outlook: how it turns out over the common draws; None where only the search has seen it.
     """
 
     layout: Layout
@@ -148,6 +160,8 @@ class PlanRow:
     bound_s: float
     numbers: CellNumbers
     replications: int
+    near_evidence: bool = False
+    outlook: Outlook | None = None
 
     @property
     def name(self) -> str:
@@ -156,25 +170,14 @@ class PlanRow:
 
     @property
     def step_s(self) -> float:
-        """Its step time, the one number shown of it."""
+        """Its mean step time, the one number shown of it."""
         return self.numbers.step_s.mean
 
     def as_dict(self) -> Row:
         """Flat form of tables and JSON."""
-        found = {"bound_s": self.bound_s, "replications": self.replications}
-        return {"plan": self.name, **self.layout.overrides(), **found, **self.numbers.row()}
-
-
-@dataclass(frozen=True)
-class Confidence:
-    """``first`` beat ``second`` in a share ``wins`` of ``draws``; ratio: 90 % interval of second over first."""
-
-    first: str
-    second: str
-    wins: float
-    ratio_low: float
-    ratio_high: float
-    draws: int
+        found = {"bound_s": self.bound_s, "replications": self.replications, "near_evidence": self.near_evidence}
+        seen = {} if self.outlook is None else self.outlook.columns()
+        return {"plan": self.name, **self.layout.overrides(), **found, **self.numbers.row(), **seen}
 
 
 @dataclass(frozen=True)
@@ -189,52 +192,65 @@ class Change:
 class Plan:
     """The answer.
 
-    best, near (within 3 % of it by the objective), pareto (step time against cost), by_group (best of every cluster
-    size and lag): plans on their final numbers. ranked: those, then what the search left behind them. current (the
-    scenario as it is, None where it cannot run) and waterfall (what drafting, layouts, split and lag bring on the way
-    from it). considered, configurations, simulated: combinations looked at, valid ones, and simulated ones; exhaustive:
-    no plan outside can be better.
+    best, near (within 3 % of it by the objective), pareto (mean step time against cost), by_group (best of every
+    cluster size and lag): plans on their final numbers. best_near: the best of those near measured runs, None where the
+    search met none; against_near: the best plan against it. against: the best plan against the scenario as it is and
+    against every other finalist, best rival first. constraints: how the best plan keeps them. ranked: all plans on
+    their final numbers, then what the search left behind them. current (the scenario as it is, None where it cannot
+    run) and waterfall (what drafting, layouts, split and lag bring on the way from it). considered, configurations,
+    simulated: combinations looked at, valid ones, and simulated ones; exhaustive: no plan outside has a shorter mean
+    step. only_near: nothing but layouts near measured runs was looked at.
     """
 
     scenario: str
     objective: Objective
     objective_value: float
     best: PlanRow
+    best_near: PlanRow | None
+    against_near: Against | None
     near: tuple[PlanRow, ...]
     pareto: tuple[PlanRow, ...]
     by_group: tuple[PlanRow, ...]
     ranked: tuple[PlanRow, ...]
     current: CellNumbers | None
     waterfall: tuple[Change, ...]
-    confidence: tuple[Confidence, ...]
+    against: tuple[Against, ...]
+    constraints: tuple[Kept, ...]
     considered: int
     configurations: int
     simulated: int
     exhaustive: bool
+    only_near: bool = False
     best_scenario: str = field(repr=False, default="")
 
     def as_dict(self) -> dict[str, Any]:
         """The form of ``--json``."""
         return {
-            "schema": "rlsim.plan/1",
+            "schema": "rlsim.plan/2",
             "scenario": self.scenario,
             "objective": self.objective.measure,
+            "statistic": self.objective.statistic,
             "objective_value": self.objective_value,
+            "least_probability": self.objective.confidence,
             "best": self.best.as_dict(),
+            "best_near_evidence": self.best_near.as_dict() if self.best_near is not None else None,
+            "against_near_evidence": self.against_near.as_dict() if self.against_near is not None else None,
             "near": [row.as_dict() for row in self.near],
             "pareto": [row.as_dict() for row in self.pareto],
             "by_group": [row.as_dict() for row in self.by_group],
             "current": self.current.row() if self.current is not None else None,
             "waterfall": [vars(change) for change in self.waterfall],
-            "confidence": [vars(item) for item in self.confidence],
+            "against": [item.as_dict() for item in self.against],
+            "constraints": [vars(item) for item in self.constraints],
             "considered": self.considered,
             "configurations": self.configurations,
             "simulated": self.simulated,
             "exhaustive": self.exhaustive,
+            "only_near_evidence": self.only_near,
         }
 
     def to_frame(self) -> DataFrame:
-        """All ranked plans as a pandas table, best first."""
+        """All ranked plans as a pandas table, best first; intervals and outlooks of those with final numbers alone."""
         from rlsim.planning.frames import frame_of
 
         return frame_of([row.as_dict() for row in self.ranked])
@@ -242,9 +258,8 @@ class Plan:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         near = self.to_frame().head(len(self.near))
-        return str(
-            near[["plan", "step_s", "step_low_s", "step_high_s", "cost_per_step_usd", "limit"]].to_html(index=False)
-        )
+        shown = ["plan", "step_s", "step_low_s", "step_high_s", "step_p90_s", "cost_per_step_usd", "limit"]
+        return str(near[shown].to_html(index=False))
 
 
 @dataclass(frozen=True)
@@ -296,50 +311,4 @@ class Comparison:
             "cost_per_step_usd": list(self.cost_per_step_usd),
             "energy_per_step_j": list(self.energy_per_step_j),
             "price_per_gpu_hour_usd": list(self.price_per_gpu_hour_usd),
-        }
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """One uncertain input.
-
-    share: first-order Sobol index, the share of the variance of ln(step) that would vanish if the input were known.
-    total: total-order index, with its interactions. narrowed: width of the interval then over its width now.
-    """
-
-    key: str
-    low: float
-    high: float
-    share: float
-    total: float
-    narrowed: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """Contributions, largest first; low_s, median_s, high_s: 90 % interval of the step over all inputs together.
-
-    fit: R^2 of the polynomial behind the indices. samples, failed: points, and those that could not be simulated.
-    """
-
-    scenario: str
-    contributions: tuple[Contribution, ...]
-    low_s: float
-    median_s: float
-    high_s: float
-    fit: float
-    samples: int
-    failed: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """The form of ``--json``."""
-        return {
-            "schema": "rlsim.sensitivity/1",
-            "scenario": self.scenario,
-            "step_s": {"low": self.low_s, "median": self.median_s, "high": self.high_s},
-            "fit": self.fit,
-            "samples": self.samples,
-            "failed": self.failed,
-            "contributions": [vars(item) for item in self.contributions],
         }

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from rlsim.errors import InputError
-from rlsim.planning.cells import Cell, FastestTrainers, fastest_trainers
+from rlsim.planning.cells import Cell, ChosenTrainers, chosen_trainers
 from rlsim.planning.execution import Runner
 from rlsim.planning.layouts import Engine, Layout
 from rlsim.planning.search import Found, simulate_cell
 from rlsim.planning.space import Space
+from rlsim.planning.variation import varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
+from rlsim.uncertainty.nearest import near_evidence
 
 TRIALS = 300
 BATCH = 8
@@ -22,13 +24,18 @@ NO_STEP_S = 1e9
 Choices = dict[str, Any]
 
 
-def sampled_search(scenario: Scenario, space: Space, run: Runner, trials: int = TRIALS) -> Found:
-    """Sample cells and simulate them; nothing proves that no better one exists. Needs the extra ``plan``."""
+def sampled_search(
+    scenario: Scenario, space: Space, run: Runner, trials: int = TRIALS, only_near: bool = False
+) -> Found:
+    """Sample cells and simulate them; nothing proves that no better one exists. Needs the extra ``plan``.
+
+    only_near: none but those that measured runs lie near.
+    """
     optuna = _optuna()
     found = Found([], exhaustive=False)
     if not space.usable:
         return found
-    trainers = fastest_trainers(scenario, space, run)
+    trainers = chosen_trainers(scenario, space, run)
     engines = {engine: _choices(engine) for number in space.usable for engine in space.engines[number]}
     options = {name: sorted({choices[name] for choices in engines.values()}) for name in next(iter(engines.values()))}
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=scenario.simulation.seed, constant_liar=True))
@@ -36,7 +43,7 @@ def sampled_search(scenario: Scenario, space: Space, run: Runner, trials: int = 
     with ProgressLine("plans sampled", trials) as progress:
         for start in range(0, trials, BATCH):
             asked = [study.ask() for _ in range(min(BATCH, trials - start))]
-            cells = [_suggested(trial, space, trainers, engines, options) for trial in asked]
+            cells = [_suggested(scenario, trial, space, trainers, engines, options, only_near) for trial in asked]
             _simulate_new(scenario, cells, found, seen, run)
             for trial, cell in zip(asked, cells, strict=True):
                 result = found.results.get(seen[cell.layout]) if cell is not None else None
@@ -61,16 +68,27 @@ def _optuna() -> Any:
 
 
 def _suggested(
-    trial: Any, space: Space, trainers: FastestTrainers, engines: dict[Engine, Choices], options: dict[str, list[str]]
+    scenario: Scenario,
+    trial: Any,
+    space: Space,
+    trainers: ChosenTrainers,
+    engines: dict[Engine, Choices],
+    options: dict[str, list[str]],
+    only_near: bool,
 ) -> Cell | None:
-    """The cell that a trial's choices name; None where no valid engine of the split has them."""
+    """The cell that a trial's choices name, with the fastest trainer (only_near: that measured runs lie near); None
+    where there is none."""
     number = trial.suggest_categorical("pool", space.usable)
     wanted = {name: trial.suggest_categorical(name, values) for name, values in options.items()}
     match = next((engine for engine in space.engines[number] if engines[engine] == wanted), None)
     if match is None:
         return None
-    trainer, trainer_s = trainers[number]
-    return Cell(Layout(space.splits[number], match, trainer), len(space.trainers[number]), trainer_s)
+    cells = []
+    for trainer, passes_s in trainers[number]:
+        layout = Layout(space.splits[number], match, trainer)
+        near = near_evidence(varied(scenario, layout.overrides()))
+        cells.append(Cell(layout, len(space.trainers[number]), passes_s, near))
+    return next((cell for cell in cells if cell.near_evidence), None) if only_near else cells[0]
 
 
 def _simulate_new(

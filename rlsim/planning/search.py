@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rlsim.planning.cells import SEARCH_REPLICATIONS, Cell
-from rlsim.planning.evaluate import evaluate_overrides
+from rlsim.planning.evaluate import evaluate_means
 from rlsim.planning.execution import Runner
 from rlsim.planning.results import CellResult
 from rlsim.planning.variation import Overrides
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
+
+WIDE = 0.15
+"""Plans of another kind stay in the contest up to this share behind the best: the 90th percentile of a step whose error
+is the smaller one may still be less."""
+MOST_WIDE = 24
+"""Plans simulated for that reason alone."""
 
 
 @dataclass
@@ -31,34 +37,67 @@ class Found:
             group = self.cells[index].layout.split.group
             self.best[group] = min(self.best.get(group, math.inf), result.numbers.step_s.mean)
 
+    def behind(self, index: int) -> float:
+        """The cell's bound over the best step of its group; 0 while that has none."""
+        cell = self.cells[index]
+        return cell.bound_s / self.best.get(cell.layout.split.group, math.inf)
+
     def within(self, index: int, tolerance: float) -> bool:
         """Whether the cell may still lie within ``tolerance`` of the best of its group."""
-        cell = self.cells[index]
-        return cell.bound_s <= (1 + tolerance) * self.best.get(cell.layout.split.group, math.inf)
+        return self.behind(index) <= 1 + tolerance
 
 
 def simulate_cell(task: tuple[Scenario, Overrides]) -> CellResult:
-    """One plan on one drawn workload, without its baseline."""
+    """The means of one plan on one drawn workload, without its baseline."""
     scenario, overrides = task
-    settings: Overrides = {**overrides, "simulation.replications": SEARCH_REPLICATIONS}
-    return evaluate_overrides(scenario, settings, with_baseline=False)
+    return evaluate_means(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS})
 
 
 def search(scenario: Scenario, cells: list[Cell], tolerance: float, run: Runner) -> Found:
     """Simulate cells in the order of their bounds until every other one is excluded from ``tolerance`` of its group's
-    best. Which cells remain does not depend on how many are simulated at once."""
+    best, then those near the evidence until the others of these are, then the best bounds of further kinds.
+
+    Which cells remain does not depend on how many are simulated at once.
+    """
     found = Found(cells)
+    _until_excluded(scenario, found, range(len(cells)), tolerance, run)
+    near = Found(cells)
+    for index in [index for index in found.results if cells[index].near_evidence]:
+        near.note(index, found.results[index])
+    _until_excluded(scenario, near, [i for i, cell in enumerate(cells) if cell.near_evidence], tolerance, run)
+    for index, result in near.results.items():
+        found.note(index, result)
+    others = further_kinds(found)
+    tasks = [(scenario, cells[index].layout.overrides()) for index in others]
+    with ProgressLine("plans of further kinds", len(tasks)) as progress:
+        for position, result in run(simulate_cell, tasks):
+            found.note(others[position], result)
+            progress.advance(1)
+    return found
+
+
+def _until_excluded(scenario: Scenario, found: Found, among: Sequence[int], tolerance: float, run: Runner) -> None:
     taken: list[int] = []
 
     def promising() -> Iterator[tuple[Scenario, Overrides]]:
-        for index in range(len(cells)):
-            if found.within(index, tolerance):
+        for index in among:
+            if index not in found.results and found.within(index, tolerance):
                 taken.append(index)
-                yield scenario, cells[index].layout.overrides()
+                yield scenario, found.cells[index].layout.overrides()
 
-    with ProgressLine("plans, the rest excluded by bounds", len(cells)) as progress:
+    with ProgressLine("plans, the rest excluded by bounds", len(among)) as progress:
         for position, result in run(simulate_cell, promising()):
             found.note(taken[position], result)
             progress.advance(1)
-    found.results = {i: result for i, result in found.results.items() if found.within(i, tolerance)}
-    return found
+    found.results = {i: result for i, result in sorted(found.results.items()) if found.within(i, tolerance)}
+
+
+def further_kinds(found: Found) -> list[int]:
+    """Cells of least bound of each kind that no simulated cell has, within WIDE of the best of their groups."""
+    kinds = {found.cells[index].layout.kind for index in found.results}
+    first: dict[object, int] = {}
+    for index in sorted(range(len(found.cells)), key=found.behind):
+        kind = found.cells[index].layout.kind
+        if kind not in kinds and found.within(index, WIDE):
+            first.setdefault(kind, index)
+    return list(first.values())[:MOST_WIDE]

@@ -1,133 +1,207 @@
-"""What to measure next: which uncertain input moves the step time most (variance-based).
+"""What to measure next: how much regret of a choice, and how much of the step's interval, each measurement would save.
 
-The step time is simulated over a Latin hypercube of the uncertain inputs, all on the same drawn work. A polynomial of
-second order is fitted to its logarithm, and Sobol indices of that polynomial are computed with SALib (Saltelli et al.
-2010, doi:10.1016/j.cpc.2009.09.018). ``fit`` says how much of the variance the polynomial explains.
+The interval is that of ``project``. Its sources (:mod:`rlsim.uncertainty.sources`) are valued by the choice among a few
+cheap alternatives to the scenario (:mod:`rlsim.planning.regret`), all on the same draws. What the scenario states
+(lengths, acceptance...) is no part of that interval: each stated input is simulated at both ends of a range.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlsim.errors import InputError
-from rlsim.planning.evaluate import step_s_of
-from rlsim.planning.execution import executor
-from rlsim.planning.results import Contribution, Sensitivity
+from rlsim.errors import Infeasible, InputError
+from rlsim.planning.alternatives import Alternative, alternatives
+from rlsim.planning.execution import Runner, executor
+from rlsim.planning.regret import GRID, FloatArray, narrowed, regret, regrets, saved, saved_by_input, through
+from rlsim.planning.sensitivity_results import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.planning.uncertainty import UncertainInput, drawn_overrides, uncertain_inputs
+from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
+from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
+from rlsim.simulated import SimulatedVariant, simulate_variant
+from rlsim.summary import Timed, timed
+from rlsim.uncertainty.predictive import DRAWS, around
+from rlsim.uncertainty.sources import sources_of
 
-FloatArray = NDArray[np.float64]
 
-DEFAULT_SAMPLES = 200
-SAMPLES_PER_TERM = 2
-"""Fewest simulated points per term of the polynomial."""
-INTERACTING = 5
-"""Inputs of largest effect whose pairwise products belong to the polynomial."""
-SOBOL_POINTS = 1024
-"""Base points at which the polynomial is evaluated for its indices."""
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """A simulated alternative. first_s: mean step of its first replication, on whose work inputs are varied."""
+
+    alternative: Alternative
+    timed: Timed
+    first_s: float
+
+    @property
+    def steps(self) -> FloatArray:
+        """Draws of its step in seconds, shape (DRAWS,)."""
+        return self.timed.step_s * self.timed.prediction.step_factor
+
+    @property
+    def interval(self) -> Interval:
+        """Its step as ``project`` shows it."""
+        return around(self.timed.step_s, self.timed.prediction.step_factor)
 
 
 def sensitivity(
-    scenario: Scenario,
-    *,
-    uncertain: Sequence[str] = (),
-    samples: int = DEFAULT_SAMPLES,
-    jobs: int | None = 1,
-    dask: str | None = None,
+    scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int | None = 1, dask: str | None = None
 ) -> Sensitivity:
-    """Rank the uncertain inputs of ``scenario`` by what they contribute to the interval of its step time.
+    """Rank what could be measured by the expected regret and the width of the interval that it would save.
 
-    uncertain: ``key=low:high`` each, overriding or adding ranges. samples: simulated points, all on the same drawn
-    work. Needs the extra ``plan``. Raises InputError where it is missing and where points cannot be simulated.
+    uncertain: ``key=low:high`` each, overriding or adding ranges of stated inputs. Raises InputError where a range
+    cannot be simulated, and Infeasible where the scenario cannot run.
     """
     inputs = uncertain_inputs(scenario, uncertain)
-    fewest = SAMPLES_PER_TERM * _terms(len(inputs))
-    if samples < fewest:
-        raise InputError(f"--samples must be at least {fewest} for {len(inputs)} uncertain inputs, got {samples}")
-    problem = {"num_vars": len(inputs), "names": [i.key for i in inputs], "bounds": [[0.0, 1.0]] * len(inputs)}
-    latin = _salib("SALib.sample.latin")
-    points = latin.sample(problem, samples, seed=scenario.simulation.seed)
-    steps = _simulated(scenario, inputs, points, jobs, dask)
-    known = np.isfinite(steps)
-    if known.sum() < fewest:
-        raise InputError(f"only {known.sum()} of {samples} points can be simulated; narrow the ranges with --uncertain")
-    return _result(scenario, inputs, problem, points[known], steps[known], samples)
+    run = simulate_variant(scenario)
+    wanted = alternatives(scenario)
+    points = _points(wanted, inputs)
+    count = len(wanted) - 1 + len(points)
+    with ProgressLine("simulations", count) as progress, executor(jobs, dask, count) as runner:
+        others = _in_order(runner, _arm, wanted[1:], progress)
+        steps = _in_order(runner, first_step_s, list(points.values()), progress)
+    arms = [_arm_of(wanted[0], run), *(arm for arm in others if arm is not None)]
+    found = dict(zip(points, steps, strict=True))
+    return _answer(run, arms, inputs, found)
 
 
-def _salib(name: str) -> Any:
-    import importlib
+Place = tuple[str, str, float]
+"""An alternative, an input and a quantile of it."""
 
+
+def _points(wanted: Sequence[Alternative], inputs: Sequence[UncertainInput]) -> dict[Place, tuple[Scenario, Overrides]]:
+    """What to simulate of the inputs; those that change nothing of an alternative are left out."""
+    out = {}
+    for one, item in itertools.product(wanted, inputs):
+        for quantile in item.simulated:
+            if overrides := drawn_overrides(one.scenario, [item], np.array([quantile])):
+                out[one.name, item.key, quantile] = (one.scenario, overrides)
+    return out
+
+
+def _in_order(
+    runner: Runner, function: Callable[[Any], Any], tasks: Sequence[Any], progress: ProgressLine
+) -> list[Any]:
+    out: list[Any] = [None] * len(tasks)
+    for index, result in runner(function, tasks):
+        out[index] = result
+        progress.advance(1)
+    return out
+
+
+def _arm(alternative: Alternative) -> Arm | None:
+    """The alternative simulated; None where it cannot run."""
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InputError("sensitivity needs the extra 'plan': pip install 'rlsim[plan]'") from error
+        return _arm_of(alternative, simulate_variant(alternative.scenario))
+    except (Infeasible, InputError):
+        return None
 
 
-def _simulated(
-    scenario: Scenario, inputs: Sequence[UncertainInput], points: FloatArray, jobs: int | None, dask: str | None
-) -> FloatArray:
-    tasks = [(scenario, drawn_overrides(scenario, inputs, point)) for point in points]
-    steps = np.full(len(tasks), np.nan)
-    with ProgressLine("points", len(tasks)) as progress, executor(jobs, dask, len(tasks)) as run:
-        for index, step_s in run(step_s_of, tasks):
-            steps[index] = step_s
-            progress.advance(1)
-    return steps
+def _arm_of(alternative: Alternative, run: SimulatedVariant) -> Arm:
+    return Arm(alternative, timed(run), _mean_s(run))
 
 
-def _result(
-    scenario: Scenario,
-    inputs: Sequence[UncertainInput],
-    problem: dict[str, Any],
-    points: FloatArray,
-    steps: FloatArray,
-    samples: int,
-) -> Sensitivity:
-    logs = np.log(steps)
-    surrogate = fitted_polynomial(points, logs)
-    explained = 1.0 - float(np.var(logs - surrogate(points)) / np.var(logs)) if np.var(logs) > 0 else 1.0
-    base = _salib("SALib.sample.sobol").sample(problem, SOBOL_POINTS, calc_second_order=False, seed=0)
-    found = _salib("SALib.analyze.sobol").analyze(problem, surrogate(base), calc_second_order=False, seed=0)
-    contributions = [
-        Contribution(
-            i.key, i.low, i.high, max(0.0, float(first)), max(0.0, float(total)), _narrowed(float(first)), i.reason
-        )
-        for i, first, total in zip(inputs, found["S1"], found["ST"], strict=True)
-    ]
-    low, median, high = np.quantile(steps, [0.05, 0.5, 0.95])
-    ranked = tuple(sorted(contributions, key=lambda item: (-item.share, item.key)))
+def _mean_s(run: SimulatedVariant) -> float:
+    return float(np.mean([step.seconds for step in run.steps[0]]))
+
+
+def first_step_s(point: tuple[Scenario, Overrides]) -> float:
+    """Mean step of a varied scenario on the work of the first replication, in seconds; NaN where it cannot run."""
+    scenario, overrides = point
+    try:
+        return _mean_s(simulate_variant(varied(scenario, {**overrides, "simulation.replications": 1})))
+    except (Infeasible, InputError):
+        return math.nan
+
+
+Steps = Mapping[Place, float]
+"""Simulated steps in seconds."""
+
+
+def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[UncertainInput], points: Steps) -> Sensitivity:
+    own, steps = arms[0], np.array([arm.steps for arm in arms])
+    effects = {item.key: _effect(own, item, points) for item in inputs}
+    whole = own.timed.prediction.step_factor * np.exp(sum(_drawn(effects[item.key], item) for item in inputs))
     return Sensitivity(
-        scenario.name, ranked, float(low), float(median), float(high), explained, samples, int(samples - len(steps))
+        scenario=run.scenario.name,
+        step_s=own.interval,
+        step_with_inputs_s=around(own.timed.step_s, whole),
+        chosen=arms[int(np.argmin(steps.mean(axis=1)))].alternative.name,
+        regret_s=regret(steps),
+        alternatives=_choices(arms, steps),
+        sources=_sources(run, np.log(own.steps), steps),
+        inputs=_inputs(arms, steps, inputs, points),
     )
 
 
-def _narrowed(share: float) -> float:
-    """Width of the interval without this input over the width with it, for near-normal log step times."""
-    return float(np.sqrt(min(1.0, max(0.0, 1.0 - share))))
+def _choices(arms: Sequence[Arm], steps: FloatArray) -> tuple[Choice, ...]:
+    fastest, lost = np.argmin(steps, axis=0), regrets(steps)
+    return tuple(
+        Choice(
+            arm.alternative.name,
+            arm.alternative.changes,
+            arm.interval,
+            float(np.mean(fastest == place)),
+            float(lost[place]),
+            saved(steps, np.log(arm.steps)),
+        )
+        for place, arm in enumerate(arms)
+    )
 
 
-def _terms(inputs: int) -> int:
-    pairs = min(INTERACTING, inputs)
-    return 1 + 2 * inputs + pairs * (pairs - 1) // 2
+def _sources(run: SimulatedVariant, logs: FloatArray, steps: FloatArray) -> tuple[SourceValue, ...]:
+    found = [
+        SourceValue(
+            one.name,
+            one.kind,
+            one.assumed,
+            one.share,
+            narrowed(logs, one.draws),
+            saved(steps, one.draws),
+            one.settle,
+            one.command,
+        )
+        for one in sources_of(run)
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.saved_s, -one.share)))
 
 
-def fitted_polynomial(points: FloatArray, values: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Least-squares polynomial of points in the unit cube, shape (n, inputs): linear and square terms of every input
-    and products among the inputs of largest linear effect."""
-    centred = points - 0.5
-    linear, *_ = np.linalg.lstsq(np.column_stack([np.ones(len(points)), centred]), values, rcond=None)
-    strongest = np.argsort(-np.abs(linear[1:]), kind="stable")[:INTERACTING]
+def _inputs(
+    arms: Sequence[Arm], steps: FloatArray, inputs: Sequence[UncertainInput], points: Steps
+) -> tuple[InputEffect, ...]:
+    out = []
+    for item in inputs:
+        low, _, high = _effect(arms[0], item, points).tolist()
+        known = [(place, _effect(arm, item, points)) for place, arm in enumerate(arms)]
+        kept = [(place, effect) for place, effect in known if np.isfinite(effect).all()]
+        means = steps.mean(axis=1)[[place for place, _ in kept]]
+        curves = np.array([through(item.places, effect, GRID) for _, effect in kept])
+        worth = saved_by_input(means, curves)
+        out.append(InputEffect(item.key, item.low, item.high, math.expm1(low), math.expm1(high), worth, item.reason))
+    return tuple(sorted(out, key=lambda one: (-one.saved_s, -max(abs(one.at_low), abs(one.at_high)))))
 
-    def design(x: FloatArray) -> FloatArray:
-        c = x - 0.5
-        products = [c[:, i] * c[:, j] for i, j in itertools.combinations(strongest, 2)]
-        return np.column_stack([np.ones(len(c)), c, c**2, *products])
 
-    coefficients, *_ = np.linalg.lstsq(design(points), values, rcond=None)
-    return lambda x: np.asarray(design(x) @ coefficients, dtype=np.float64)
+def _effect(arm: Arm, item: UncertainInput, points: Steps) -> FloatArray:
+    """What an input does to the logarithm of an alternative's step at the three places of its range."""
+    steps = [points.get((arm.alternative.name, item.key, place), arm.first_s) for place in item.places.tolist()]
+    out = np.log(np.array(steps) / arm.first_s)
+    if not arm.alternative.changes and not np.isfinite(out).all():
+        raise InputError(
+            f"{item.key}: the scenario cannot run at every value from {item.low:.6g} to {item.high:.6g}; give a range "
+            f"in which it does with --uncertain {item.key}=LOW:HIGH"
+        )
+    return out
+
+
+def _drawn(effect: FloatArray, item: UncertainInput) -> FloatArray:
+    """Draws of an input's effect on the logarithm of the step, shape (DRAWS,), the same for equal keys."""
+    seed = int.from_bytes(hashlib.blake2b(item.key.encode(), digest_size=8).digest(), "little")
+    quantiles = np.random.default_rng(seed).permutation((np.arange(DRAWS) + 0.5) / DRAWS)
+    return through(item.places, effect, quantiles)

@@ -17,6 +17,7 @@ from rlsim.planning.layouts import Drafter, Drafting, Engine, EngineLayout, GpuS
 from rlsim.planning.variation import Overrides, split_gpus, varied
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
+from rlsim.uncertainty.nearest import NEAR, distance
 
 ENGINE_TENSOR = (1, 2, 4, 8, 16, 32)
 TRAINER_TENSOR = (1, 2, 4, 8)
@@ -53,11 +54,15 @@ class InfeasiblePart:
 
 @dataclass
 class Space:
-    """Valid parts by number of the split, and what was left out."""
+    """Valid parts by number of the split, and what was left out.
+
+    near_trainers: those of ``trainers`` that lie near a measured training step, and the scenario's own.
+    """
 
     splits: list[GpuSplit]
     engines: dict[int, list[Engine]] = field(default_factory=dict)
     trainers: dict[int, list[TrainerLayout]] = field(default_factory=dict)
+    near_trainers: dict[int, list[TrainerLayout]] = field(default_factory=dict)
     rejected: list[InfeasiblePart] = field(default_factory=list)
     considered: int = 0
 
@@ -75,7 +80,8 @@ class Space:
 @dataclass(frozen=True)
 class SearchLimits:
     """Where a plan is looked for. memory_headroom: share of device memory that must stay free. same_domain: TP and EP
-    groups stay within one NVLink domain. drafters: further ones beside the scenario's own."""
+    groups stay within one NVLink domain. drafters: further ones beside the scenario's own. near_evidence: only layouts
+    that lie near measured runs."""
 
     sizes: tuple[int, ...]
     lags: tuple[int, ...]
@@ -84,6 +90,7 @@ class SearchLimits:
     draft_lengths: tuple[int, ...] | None = None
     shares: tuple[float, ...] = SHARES
     drafters: tuple[Drafter, ...] = ()
+    near_evidence: bool = False
 
     def headroom_miss(self, scenario: Scenario, used_bytes: float, overrides: Overrides) -> InfeasiblePart | None:
         """Why ``used_bytes`` of a GPU leave too little of it free; None where they do not."""
@@ -104,11 +111,16 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         trainers = _trainer_layouts(scenario, limits, split.training)
         space.considered += len(engines) * len(trainers)
         space.engines[number] = [
-            engine for engine in engines if _fits(scenario, split, engine, TrainerLayout(), limits, space)
+            engine for engine in engines if _fitting(scenario, split, engine, TrainerLayout(), limits, space)
         ]
-        space.trainers[number] = [
-            trainer for trainer in trainers if _fits(scenario, split, EngineLayout(), trainer, limits, space)
-        ]
+        space.trainers[number], space.near_trainers[number] = [], []
+        for trainer in trainers:
+            candidate = _fitting(scenario, split, EngineLayout(), trainer, limits, space)
+            if candidate is None:
+                continue
+            space.trainers[number].append(trainer)
+            if trainer == own_trainer(scenario) or distance(candidate, "training") <= NEAR:
+                space.near_trainers[number].append(trainer)
     return space
 
 
@@ -148,11 +160,8 @@ def _draftings(scenario: Scenario, limits: SearchLimits) -> list[Drafting]:
 
 
 def _trainer_layouts(scenario: Scenario, limits: SearchLimits, gpus: int) -> list[TrainerLayout]:
-    trainer, moe = scenario.trainer, scenario.model.moe
+    trainer, moe, own = scenario.trainer, scenario.model.moe, own_trainer(scenario)
     domain = int(scenario.hardware.nvlink_domain_gpus) if limits.same_domain else gpus
-    own = TrainerLayout(
-        trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel, trainer.expert_parallel
-    )
     found = {own} if max(own.tensor, own.expert) <= domain else set()
     pipelines = TRAINER_PIPELINE if trainer.backend == "megatron" else (1,)
     experts = TRAINER_EXPERT if moe is not None and trainer.backend == "megatron" else (1,)
@@ -162,26 +171,35 @@ def _trainer_layouts(scenario: Scenario, limits: SearchLimits, gpus: int) -> lis
     return sorted(found)
 
 
-def _fits(
+def own_trainer(scenario: Scenario) -> TrainerLayout:
+    """The trainer layout of the scenario as it is."""
+    trainer = scenario.trainer
+    return TrainerLayout(
+        trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel, trainer.expert_parallel
+    )
+
+
+def _fitting(
     scenario: Scenario,
     split: GpuSplit,
     engine: Engine | EngineLayout,
     trainer: TrainerLayout,
     limits: SearchLimits,
     space: Space,
-) -> bool:
-    """Whether one part is valid and fits, the other being a plain :class:`EngineLayout` or :class:`TrainerLayout`."""
+) -> Scenario | None:
+    """The scenario with one part where that is valid and fits, the other being a plain :class:`EngineLayout` or
+    :class:`TrainerLayout`."""
     part = engine if isinstance(engine, Engine) else trainer
     try:
         candidate = varied(scenario, {**split.overrides(), **engine.overrides(), **trainer.overrides()})
         used = engine_memory(candidate).parts if part is engine else trainer_memory(candidate)
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))
-        return False
+        return None
     miss = limits.headroom_miss(scenario, used.total, part.overrides())
     if miss is not None:
         space.rejected.append(miss)
-    return miss is None
+    return candidate if miss is None else None
 
 
 def nearest_miss(rejected: Sequence[InfeasiblePart]) -> InfeasiblePart | None:

@@ -1,4 +1,4 @@
-"""Sweeps, plans, comparisons and sensitivities in a terminal."""
+"""Sweeps, plans and comparisons in a terminal."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, DRAFT_KEYS, break_even_lengths
 from rlsim.planning.objective import SECONDS_PER_HOUR, UNITS
-from rlsim.planning.results import BATCH_KEYS, Comparison, Plan, PlanRow, Sensitivity, SweepResult, interval_columns
+from rlsim.planning.results import BATCH_KEYS, Comparison, Plan, PlanRow, SweepResult, interval_columns
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import RULE, Cell, Row, cell, table
 from rlsim.results import Interval
+from rlsim.uncertainty.predictive import DRAWS
 
 SHOWN = 10
+SHOWN_RIVALS = 6
 KILOWATT_HOUR_J = 3.6e6
 
 
@@ -90,18 +92,19 @@ def _reasons(result: SweepResult, style: Style) -> list[str]:
 
 def render_plan(plan: Plan, changes: Sequence[str], style: Style = DEFAULT_STYLE) -> str:
     """The best plan and what to set for it, what is about as good, cost against time, and how sure the order is."""
-    best, measure = plan.best, plan.objective.measure
-    proof = "all others excluded by bounds" if plan.exhaustive else "sampled; better ones may exist"
+    proof = "all others excluded by bounds of their means" if plan.exhaustive else "sampled; better ones may exist"
+    where = ", layouts near the evidence alone" if plan.only_near else ""
     counts = (
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
-        f"simulated, {proof}"
+        f"simulated, {proof}{where}"
     )
     lines = [
         *style.wrapped(counts),
         "",
-        style.bold(f"Best by {measure.replace('_', ' ')}: {plan.objective_value:,.6g} {UNITS[measure]}"),
-        *(line for remark in (best.name, *_best_lines(plan)) for line in style.wrapped(remark, "  ")),
+        style.bold(_heading(plan)),
+        *(line for remark in (plan.best.name, *_best_lines(plan)) for line in style.wrapped(remark, "  ")),
         "",
+        *_near_evidence(plan, style),
         style.bold("Set"),
         *(f"  --set {shlex.quote(change)}" for change in changes),
         "",
@@ -110,18 +113,30 @@ def render_plan(plan: Plan, changes: Sequence[str], style: Style = DEFAULT_STYLE
     ]
     if len(plan.by_group) > len(plan.pareto):
         lines += _plans("Best of each cluster size and lag", plan.by_group, style)
-    return "\n".join([*lines, *_confidence(plan, style)]).rstrip() + "\n"
+    return "\n".join([*lines, *_against(plan, style)]).rstrip() + "\n"
+
+
+def _heading(plan: Plan) -> str:
+    measure, statistic = plan.objective.measure, plan.objective.statistic
+    name, value = measure.replace("_", " "), f"{plan.objective_value:,.6g} {UNITS[measure]}"
+    if statistic == "regret":
+        return f"Best by expected regret of {name}: {value} in the mean"
+    return f"Best by {name}, " + (f"mean: {value}" if statistic == "mean" else f"90 % sure: {value}")
 
 
 def _best_lines(plan: Plan) -> list[str]:
     n = plan.best.numbers
-    step = f"step {n.step_s.mean:.1f} s [{n.step_s.low:.1f}, {n.step_s.high:.1f}]"
+    step = f"step {n.step_s.mean:.1f} s"
+    if isinstance(n.step_s, Interval):
+        step += f" [{n.step_s.low:.1f}, {n.step_s.high:.1f}]"
     money = f"{n.cost_per_step_usd:.2f} USD and at most {n.energy_per_step_j / KILOWATT_HOUR_J:.1f} kWh per step"
     lines = [
         f"{step}, {money}",
         _price([n.cost_per_step_usd / n.step_s.mean / n.num_gpus * SECONDS_PER_HOUR]),
         f"limited by {n.limit}; one of {plan.best.trainers} trainer layouts that fit",
+        *_outlook(plan),
         *_from_here(plan),
+        *_constraints(plan),
     ]
     if plan.objective.steps is not None:
         hours, cost = (value * plan.objective.steps for value in (n.step_s.mean / 3600, n.cost_per_step_usd))
@@ -139,22 +154,90 @@ def _from_here(plan: Plan) -> list[str]:
     return [f"the scenario as it is takes {now:.1f} s per step: {now / best:.2f}x{told and f' ({told})'}"]
 
 
-def _plans(title: str, rows: Sequence[PlanRow], style: Style) -> list[str]:
-    shown = [
-        (row.name, cell(row.numbers.step_s, 1), f"{row.numbers.cost_per_step_usd:.2f}", row.numbers.limit)
-        for row in rows
-    ]
-    return [style.bold(title), *table(["", "step (s)", "USD/step", "limited by"], shown, style, "<>><"), ""]
-
-
-def _confidence(plan: Plan, style: Style) -> list[str]:
-    if not plan.confidence:
+def _outlook(plan: Plan) -> list[str]:
+    """How sure the best plan is to be the best choice."""
+    seen = plan.best.outlook
+    if seen is None:
         return []
-    rows = [
-        [item.second, fmt.percent(item.wins), f"{item.ratio_low:.3f} to {item.ratio_high:.3f}", str(item.draws)]
-        for item in plan.confidence
+    beats = "" if seen.beats_current is None else f"; beats the scenario as it is in {_chance(seen.beats_current)}"
+    return [f"90 % sure to take at most {seen.p90_s:.1f} s; expected regret {_share(seen.expected_regret)}{beats}"]
+
+
+def _constraints(plan: Plan) -> list[str]:
+    """With what probability each constraint holds."""
+    lines = [
+        f"keeps to the {one.constraint} ({one.limit:.1f} {one.unit}) with {_chance(one.probability)}"
+        for one in plan.constraints
+        if one.probability is not None and one.unit == "s per step"
     ]
-    return [style.bold("The best plan beats"), *table(["", "in draws", "step relative to it", "draws"], rows, style)]
+    memory = [one for one in plan.constraints if one.constraint == "memory"]
+    lines += [
+        f"takes {fmt.percent(one.value)} of the memory of its fullest GPU (allowed {fmt.percent(one.limit)}); no "
+        "measurement bounds the memory model"
+        for one in memory
+    ]
+    return lines
+
+
+def _near_evidence(plan: Plan, style: Style) -> list[str]:
+    """The best plan that measured runs lie near, and what either costs against the other."""
+    near, best, rival = plan.best_near, plan.best, plan.against_near
+    title = style.bold("Best near the evidence")
+    if near is None or rival is None:
+        return [title, *style.wrapped("none: no measured run lies near any plan that was met", "  "), ""]
+    if near.layout == best.layout:
+        return [title, *style.wrapped("the same plan: measured runs lie near it", "  "), ""]
+    seen = near.outlook
+    sure = "" if seen is None else f", 90 % sure to take at most {seen.p90_s:.1f} s"
+    lines = [
+        near.name,
+        f"step {near.step_s:.1f} s{sure}; {fmt.times(rival.ratio)} {_effort(plan)} of the best anywhere, which beats "
+        f"it in {_chance(rival.wins)}",
+    ]
+    return [title, *(line for remark in lines for line in style.wrapped(remark, "  ")), ""]
+
+
+def _chance(share: float) -> str:
+    """A share of the draws; none of them proves certainty."""
+    return "> 99 %" if share > 0.995 else "< 1 %" if share < 0.005 else fmt.percent(share)
+
+
+def _effort(plan: Plan) -> str:
+    return {"cost_per_step": "the cost", "energy_per_step": "the energy"}.get(plan.objective.measure, "the step")
+
+
+def _share(share: float) -> str:
+    return fmt.percent(share, 1)
+
+
+def _plans(title: str, rows: Sequence[PlanRow], style: Style) -> list[str]:
+    """The step stands last: where the terminal is narrow, the last column alone keeps its intervals."""
+    shown: list[list[Cell | str]] = []
+    for row in rows:
+        step, seen = row.numbers.step_s, row.outlook
+        sure = ["", "", ""]
+        if seen is not None:
+            beats = "-" if seen.beats_current is None else _chance(seen.beats_current)
+            sure = [_share(seen.expected_regret), beats, f"{seen.p90_s:.1f}"]
+        told = cell(step, 1) if isinstance(step, Interval) else f"{step.mean:.1f}"
+        shown.append([row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", *sure, told])
+    heads = ["", "limited by", "USD/step", "regret", "beats now", "90 % sure", "step (s)"]
+    return [style.bold(title), *table(heads, shown, style, "<<>"), ""]
+
+
+def _against(plan: Plan, style: Style) -> list[str]:
+    if not plan.against:
+        return []
+    rows: list[list[Cell | str]] = [
+        [item.rival, _chance(item.wins), cell(item.ratio, 3)] for item in plan.against[:SHOWN_RIVALS]
+    ]
+    title = style.bold("The best plan beats") + style.dim(
+        f"  shares of {DRAWS:,} draws of the model's error, common to all"
+    )
+    return [
+        title,
+        *table(["", "in", f"its {_effort(plan).removeprefix('the ')} over the best plan's"], rows, style, "<>>"),
+    ]
 
 
 def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> str:
@@ -200,30 +283,3 @@ def _phase_name(phase: str, comparison: Comparison) -> str:
 def _brief(value: Any) -> str:
     text = "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-def render_sensitivity(sensitivity: Sensitivity, style: Style = DEFAULT_STYLE) -> str:
-    """Uncertain inputs by what they contribute to the interval of the step."""
-    rows = [
-        [
-            item.key,
-            *(f"{end:.4g}" for end in (item.low, item.high)),
-            fmt.percent(item.share),
-            fmt.signed_percent(item.narrowed - 1),
-            item.reason,
-        ]
-        for item in sensitivity.contributions
-        if item.share >= 0.005
-    ]
-    step = (
-        f"{sensitivity.scenario}: step {sensitivity.median_s:.1f} s, 90 % of draws between {sensitivity.low_s:.1f} and "
-        f"{sensitivity.high_s:.1f} s"
-    )
-    method = (
-        f"{sensitivity.samples} points, {sensitivity.failed} of which cannot run; the fitted polynomial explains "
-        f"{fmt.percent(sensitivity.fit)} of the variance. {len(sensitivity.contributions) - len(rows)} further inputs "
-        "contribute less than 0.5 % each."
-    )
-    heads = ["", "low", "high", "of the variance", "interval if known", "what it is"]
-    answer = [style.bold("What to measure next"), *table(heads, rows, style, "<>>>><")]
-    return "\n".join([*style.wrapped(step), "", *answer, "", *style.wrapped(method)]) + "\n"

@@ -1,23 +1,21 @@
-"""What a projection does not know for sure: uncertain inputs as ranges of scenario keys, each with its reason.
+"""What a scenario states without knowing it for sure: inputs as ranges of scenario keys, each with its reason.
 
-A draw moves every input uniformly within its range (in the logarithm where the range is a factor). The ranges are
-assumptions themselves; ``key=low:high`` overrides one or adds another.
+The model's own uncertainty is that of :mod:`rlsim.uncertainty`. The ranges are assumptions; ``key=low:high`` overrides
+one or adds another.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.overheads import overheads_of
-from rlsim.costs.refit_methods import tensor_s
-from rlsim.costs.weight_transfer import job_of
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import fitted_of
 from rlsim.planning.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
@@ -26,19 +24,6 @@ FloatArray = NDArray[np.float64]
 
 ACCEPTED = "accepted_tokens_factor"
 """Not a scenario key: scales all position acceptances, and with them acceptance length - 1."""
-EFFICIENCY = "trainer.device_efficiency_factor"
-"""Not a scenario key: scales the efficiencies of dense and of expert layers from their values in effect, up to 1."""
-
-HOST_FACTOR = 2.0
-"""Host times are round assumptions; published engines differ by about this factor either way."""
-DEVICE_FACTOR = 1.15
-"""Modelled kernels and links: spread of achieved efficiencies between shapes of the measured tables."""
-EFFICIENCY_FACTOR = 1.2
-"""Training frameworks on one model and device differ by about this factor in published throughput."""
-OVERLAP_SPREAD = 0.3
-"""What hidden communication costs differs so much between the kinds that the fit to training steps puts together."""
-LINK_FACTOR = 1.25
-"""Achieved share of a link's rate between message sizes and libraries."""
 ACCEPTANCE_SPREAD = 0.10
 """Relative range of the drafted tokens accepted: published lengths of one drafter differ so much between math sets."""
 MEAN_LENGTH_FACTOR = 1.15
@@ -51,13 +36,17 @@ CORRELATION_SPREAD = 0.3
 
 @dataclass(frozen=True)
 class UncertainInput:
-    """A scenario key between two values. log: uniform in the logarithm. reason: why the range is what it is."""
+    """A scenario key between two values. log: uniform in the logarithm. reason: why the range is what it is.
+
+    own: the scenario's value; None where it states none.
+    """
 
     key: str
     low: float
     high: float
     log: bool = False
     reason: str = ""
+    own: float | None = None
 
     def at(self, quantile: float) -> float:
         """Value at a quantile 0..1."""
@@ -65,116 +54,66 @@ class UncertainInput:
             return math.exp(math.log(self.low) + quantile * (math.log(self.high) - math.log(self.low)))
         return self.low + quantile * (self.high - self.low)
 
+    @property
+    def centred(self) -> bool:
+        """Whether the scenario's own value lies between both."""
+        return self.own is not None and self.low < self.own < self.high
+
+    @property
+    def places(self) -> FloatArray:
+        """Quantiles of the low end, the scenario's own value (else the middle) and the high end; shape (3,)."""
+        middle = 0.5
+        if self.own is not None and self.centred:
+            low, own, high = (math.log(v) if self.log else v for v in (self.low, self.own, self.high))
+            middle = (own - low) / (high - low)
+        return np.array([0.0, middle, 1.0])
+
+    @property
+    def simulated(self) -> tuple[float, ...]:
+        """Quantiles that the scenario as it is does not tell."""
+        return (0.0, 1.0) if self.centred else (0.0, 0.5, 1.0)
+
 
 def uncertain_inputs(scenario: Scenario, overrides: Sequence[str] = ()) -> tuple[UncertainInput, ...]:
-    """Uncertain inputs that matter to ``scenario``; overrides: ``key=low:high`` each. Raises InputError."""
-    found = [*_host(scenario), *_device(scenario), *_workload(scenario), *_speculation(scenario)]
-    named = {item.key: item for item in found}
+    """Stated inputs that matter to ``scenario``; overrides: ``key=low:high`` each. Raises InputError."""
+    named = {item.key: item for item in (*_workload(scenario), *_speculation(scenario))}
     for text in overrides:
-        item = _parse(text)
+        item = _parse(text, scenario)
         named[item.key] = item
-        if item.key in _efficiencies(scenario):
-            named.pop(EFFICIENCY, None)
     return tuple(named.values())
-
-
-def _factor(key: str, value: float, factor: float, reason: str) -> UncertainInput:
-    return UncertainInput(key, value / factor, value * factor, True, reason)
-
-
-def _efficiencies(scenario: Scenario) -> Mapping[str, float]:
-    """Efficiencies of training in effect, by the key that states each."""
-    now = overheads_of(scenario, fitted_of(scenario)).training
-    out = {"trainer.device_efficiency": now.dense_speed * now.dense_efficiency}
-    if scenario.model.moe is None:
-        return out
-    return {**out, "trainer.moe_device_efficiency": now.moe_speed * now.dense_efficiency}
-
-
-def _host(scenario: Scenario) -> list[UncertainInput]:
-    """Host times and efficiencies that no operator table holds, around the values in effect."""
-    now = overheads_of(scenario, fitted_of(scenario))
-    moe, per_tensor_s = scenario.model.moe is not None, tensor_s(job_of(scenario), now.refit)
-    out = [
-        _factor("engine.host_iteration_s", now.engine.iteration_s, HOST_FACTOR, "host work per iteration"),
-        _factor("engine.host_sequence_s", now.engine.sequence_s, HOST_FACTOR, "host work per sequence"),
-        _factor("loop.driver_sample_s", scenario.loop.driver_sample_s, HOST_FACTOR, "driver work per sample"),
-        _factor("loop.refit_tensor_s", per_tensor_s, HOST_FACTOR, "host time per weight tensor of a refit"),
-        _factor("loop.refit_fixed_s", now.refit.fixed_s, HOST_FACTOR, "fixed time of a refit"),
-        _factor(EFFICIENCY, 1.0, EFFICIENCY_FACTOR, "share of the kernels' speed that the training framework reaches"),
-    ]
-    if moe:
-        out.append(
-            _factor("trainer.moe_host_layer_s", now.training.moe_host_layer_s, HOST_FACTOR, "host floor of a MoE layer")
-        )
-    else:
-        out.append(_factor("trainer.host_launch_s", scenario.trainer.host_launch_s, HOST_FACTOR, "launch in training"))
-    own = now.training.overlap_cost
-    low, high = max(0.0, own - OVERLAP_SPREAD), min(1.0, own + OVERLAP_SPREAD)
-    reason = "what communication beside computation costs it"
-    out.append(UncertainInput("simulation.training_parameters.overlap_cost", low, high, False, reason))
-    return [item for item in out if item.high > item.low]
-
-
-def _device(scenario: Scenario) -> list[UncertainInput]:
-    hardware = scenario.hardware
-    factors = {
-        "bf16_flops": (DEVICE_FACTOR, "efficiency of modelled matrix kernels"),
-        "fp8_flops": (DEVICE_FACTOR, "efficiency of modelled matrix kernels"),
-        "memory_bandwidth_bytes_per_s": (DEVICE_FACTOR, "efficiency of modelled memory-bound kernels"),
-        "nvlink_bandwidth_bytes_per_s": (LINK_FACTOR, "achieved rate of modelled collectives"),
-        "nvlink_latency_s": (LINK_FACTOR, "latency of modelled collectives"),
-        "network_bandwidth_bytes_per_s": (LINK_FACTOR, "achieved rate of the network"),
-        "eager_launch_s": (LINK_FACTOR, "host time of an eager launch"),
-    }
-    if "fp8" not in (scenario.engine.weight_precision, scenario.trainer.precision):
-        del factors["fp8_flops"]
-    return [
-        _factor(f"hardware.{name}.value", float(getattr(hardware, name)), factor, reason)
-        for name, (factor, reason) in factors.items()
-    ]
 
 
 def _workload(scenario: Scenario) -> list[UncertainInput]:
     length, rho = scenario.workload.response_tokens, scenario.workload.group_correlation
     low, high = max(0.0, rho - CORRELATION_SPREAD), min(1.0, rho + CORRELATION_SPREAD)
-    out = [UncertainInput("workload.group_correlation", low, high, False, "unpublished")]
+    out = [UncertainInput("workload.group_correlation", low, high, False, "unpublished", rho)]
     mean = getattr(length, "mean_tokens", None)
     if mean is not None:
-        highest = min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.max_sequence_tokens)
-        item = UncertainInput(
-            "workload.response_tokens.mean_tokens", mean / MEAN_LENGTH_FACTOR, highest, True, "mean length"
+        low, high = (
+            mean / MEAN_LENGTH_FACTOR,
+            min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.max_sequence_tokens),
         )
-        out += [item] if item.high > item.low else []
+        reason = "mean length drifts over a run"
+        out += [UncertainInput("workload.response_tokens.mean_tokens", low, high, True, reason, mean)]
     sigma = getattr(length, "log_sigma", 0.0)
-    if sigma > 0:
-        low, high = sigma * (1 - LOG_SIGMA_SPREAD), min(3.0, sigma * (1 + LOG_SIGMA_SPREAD))
-        out.append(
-            UncertainInput("workload.response_tokens.log_sigma", low, high, False, "shape of the length distribution")
-        )
-    return out
+    low, high = sigma * (1 - LOG_SIGMA_SPREAD), min(3.0, sigma * (1 + LOG_SIGMA_SPREAD))
+    out.append(UncertainInput("workload.response_tokens.log_sigma", low, high, False, "shape of the lengths", sigma))
+    return [item for item in out if item.low < item.high]
 
 
 def _speculation(scenario: Scenario) -> list[UncertainInput]:
     if not scenario.speculation.active:
         return []
-    return [
-        UncertainInput(
-            ACCEPTED,
-            1 - ACCEPTANCE_SPREAD,
-            1 + ACCEPTANCE_SPREAD,
-            False,
-            "drafted tokens accepted, relative to the scenario",
-        )
-    ]
+    reason, low, high = "accepted drafts, relative to the scenario", 1 - ACCEPTANCE_SPREAD, 1 + ACCEPTANCE_SPREAD
+    return [UncertainInput(ACCEPTED, low, high, False, reason, 1.0)]
 
 
-def _parse(text: str) -> UncertainInput:
+def _parse(text: str, scenario: Scenario) -> UncertainInput:
     key, equals, span = text.partition("=")
     low, colon, high = span.partition(":")
     if not equals or not colon:
         raise InputError(f"--uncertain '{text}' is not KEY=LOW:HIGH, such as engine.host_iteration_s=0.001:0.003")
-    if key not in (ACCEPTED, EFFICIENCY):
+    if key != ACCEPTED:
         check_key(key, f"--uncertain {text}")
     try:
         bounds = float(low), float(high)
@@ -182,7 +121,19 @@ def _parse(text: str) -> UncertainInput:
         raise InputError(f"--uncertain {text}: LOW and HIGH must be numbers") from error
     if not bounds[0] < bounds[1]:
         raise InputError(f"--uncertain {text}: LOW must be below HIGH")
-    return UncertainInput(key, *bounds, reason="given")
+    return UncertainInput(key, *bounds, reason="given", own=_own(scenario, key))
+
+
+def _own(scenario: Scenario, key: str) -> float | None:
+    """The value that ``scenario`` states for a key; None without one."""
+    if key == ACCEPTED:
+        return 1.0
+
+    def inside(record: Any, name: str) -> Any:
+        return record.get(name) if isinstance(record, dict) else getattr(record, name, None)
+
+    value = reduce(inside, key.split("."), scenario)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def drawn_overrides(scenario: Scenario, inputs: Sequence[UncertainInput], quantiles: FloatArray) -> Overrides:
@@ -192,8 +143,6 @@ def drawn_overrides(scenario: Scenario, inputs: Sequence[UncertainInput], quanti
         value = item.at(float(quantile))
         if item.key == ACCEPTED:
             out |= _scaled_acceptance(scenario, value)
-        elif item.key == EFFICIENCY:
-            out |= {key: min(1.0, now * value) for key, now in _efficiencies(scenario).items()}
         else:
             out[item.key] = value
     return out

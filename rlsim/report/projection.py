@@ -9,6 +9,7 @@ from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.bottlenecks import bottleneck_lines, provenance_lines
 from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.support import support_lines
 from rlsim.report.table import table
 from rlsim.report.times import cost_usd, times_lines
 from rlsim.results import EngineStatistics, Label, MemoryUse, Projection
@@ -18,13 +19,15 @@ BAR_CELLS = 24
 
 
 def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
-    """The whole answer as text: verdict, times, memory, bottlenecks, provenance, statistics, assumptions, warnings."""
+    """The whole answer as text: verdict, times, memory, bottlenecks, provenance, support, statistics,
+    assumptions, warnings."""
     sections = [
         _head(projection, style),
         times_lines(projection, style),
         _memory(projection, style),
         bottleneck_lines(projection, style),
         provenance_lines(projection, style),
+        support_lines(projection, style),
         _statistics(projection, style),
         _numbered("Assumptions", projection.assumptions, style),
         _numbered("Warnings", projection.warnings, style),

@@ -10,23 +10,31 @@ from rlsim.results.projection import (
     PhasePart,
     Projection,
     Provenance,
+    Sampling,
     Variant,
 )
+from rlsim.results.support import Difference, HalfSupport, Leaning, Neighbour, Support
 from rlsim.results.trace import PHASES, Curve, Span, StepPhases
 
 __all__ = [
     "PHASES",
     "SCHEMA",
     "Curve",
+    "Difference",
     "EngineStatistics",
+    "HalfSupport",
     "Interval",
     "Label",
+    "Leaning",
     "MemoryParts",
     "MemoryUse",
+    "Neighbour",
     "PhasePart",
     "Projection",
     "Provenance",
+    "Sampling",
     "Span",
     "StepPhases",
+    "Support",
     "Variant",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+from rlsim.results.support import Support
 from rlsim.results.trace import PHASES, Curve, Span, StepPhases
 
 if TYPE_CHECKING:
@@ -140,6 +141,23 @@ class MemoryUse:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """What the simulated steps themselves leave open, apart from the model's error.
+
+    step_error_s: standard error of the mean step, which shrinks with replications; None of a single step.
+    step_deviation_s: standard deviation between the simulated steps, as a run will show it from step to step.
+    """
+
+    step_error_s: float | None
+    step_deviation_s: float
+
+    def as_dict(self) -> dict[str, float | None]:
+        """For JSON."""
+        error = None if self.step_error_s is None else _short(self.step_error_s)
+        return {"step_error_s": error, "step_deviation_s": _short(self.step_deviation_s)}
+
+
+@dataclass(frozen=True)
 class Variant:
     """One side of the comparison: the autoregressive baseline or the candidate.
 
@@ -156,6 +174,7 @@ class Variant:
     parts: tuple[PhasePart, ...]
     staleness: dict[int, float]
     statistics: EngineStatistics
+    sampling: Sampling
     spans: tuple[Span, ...] = field(default=(), repr=False)
     curves: tuple[Curve, ...] = field(default=(), repr=False)
 
@@ -186,6 +205,7 @@ class Variant:
                 for p in self.parts
             ],
             "staleness": {str(age): _short(share) for age, share in sorted(self.staleness.items())},
+            "sampling": self.sampling.as_dict(),
             "facts": {k: _short(v) for k, v in self.statistics.items()},
         }
 
@@ -215,6 +235,7 @@ class Projection:
     price_per_gpu_hour_usd: float
     price_source: str
     resolved_scenario: str = field(repr=False, default="")
+    support: Support | None = None
 
     @property
     def asynchronous(self) -> bool:
@@ -233,6 +254,7 @@ class Projection:
             "rollout_speedup": self.rollout_speedup.as_dict(),
             "end_to_end_speedup": self.end_to_end_speedup.as_dict(),
             "provenance": asdict(self.provenance),
+            "support": None if self.support is None else self.support.as_dict(),
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
         }

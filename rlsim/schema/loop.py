@@ -185,6 +185,13 @@ class Simulation(Strict):
         description="Weight transfers by framework: a name of calibration/transfers, a path, or inline; "
         "default the fit to measured transfers.",
     )
+    posterior: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="What all measurements together say of the sets above and of groups of runs: a name of "
+        "calibration/posterior, a path to a file of rlsim calibrate, or none for the sets alone; default joint.",
+    )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
     replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")
     steps: int = Field(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.datafiles import DOCUMENT_BYTES, delivered, read_text, shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, InputError, shortened
 from rlsim.loading_yaml import line_finder, parse_yaml
 
@@ -177,7 +177,7 @@ def read_record(path: Path, model: type[Record]) -> Record:
     """``model`` from a YAML file. Raises InputError naming file, line and key of whatever is wrong."""
     text = read_text(path, DOCUMENT_BYTES)
     where = shown_path(path)
-    values = parse_yaml(text, where)
+    values = parse_yaml(text, where, delivered(path))
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -14,6 +14,7 @@ from rlsim.loading_yaml import read_yaml
 from rlsim.report.format import percent
 from rlsim.validation.accuracy_halves import halves_sections
 from rlsim.validation.accuracy_iterations import iterations_section
+from rlsim.validation.cross_text import cross_section
 from rlsim.validation.iteration_sweeps import IterationSweep
 from rlsim.validation.markdown import per_cent, section, signed
 from rlsim.validation.published import Published, group_errors
@@ -49,7 +50,7 @@ def accuracy_document(answer: Published, date: str) -> str:
         _compared("Weight transfers", answer.refits),
     ]
     parts += [iterations_section(answer.iterations), halves_sections(answer.halves, explanations())]
-    parts.append(_sweeps(answer.sweeps))
+    parts += [cross_section(answer.cross), _sweeps(answer.sweeps)]
     return "\n".join(part.strip() + "\n" for part in parts if part.strip())
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
+from rlsim.hardware.posterior import NONE
 from rlsim.results import PHASES, StepPhases
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
@@ -102,9 +103,12 @@ Mapper = Callable[
 
 
 def simulate(task: tuple[Scenario, GlobalParameters]) -> MeanTimes:
-    """Mean step and phases of one scenario under fitted parameters, all replications."""
+    """Mean step and phases of one scenario under fitted parameters, all replications.
+
+    Without a posterior: it starts from what is fitted here.
+    """
     scenario, fitted = task
-    simulation = scenario.simulation.model_copy(update={"parameters": fitted})
+    simulation = scenario.simulation.model_copy(update={"parameters": fitted, "posterior": NONE})
     replications = simulate_variant(scenario.model_copy(update={"simulation": simulation})).steps
     steps = [step for replication in replications for step in replication]
     means = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}

@@ -21,7 +21,7 @@ from rlsim.costs.engine_prices import EngineInputs, decode_points_s
 from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_engine_parameters
+from rlsim.hardware.parameters import load_engine_parameters, shipped
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, IterationFit, ReleaseHost, version_order
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.iteration_points import EngineSetup, Load, engine_setup, inputs_of, load_of
@@ -197,7 +197,7 @@ def _points(
     grid = [HostOverheads(0.0, 0.0, overlap_s) for overlap_s in OVERLAPS_S]
     device_s, hop_s = np.zeros((len(grid), len(kept))), np.zeros(len(kept))
     for done, (setup, places) in enumerate(groups.items()):
-        inputs = inputs_of(setup, start)
+        inputs = inputs_of(setup, replace(shipped(), engines=start))
         n = np.maximum(np.array([kept[place][2].batch for place in places]), 1.0)
         context = np.array([kept[place][2].context_tokens for place in places])
         for level, host in enumerate(grid):

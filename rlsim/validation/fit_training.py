@@ -216,7 +216,7 @@ def fit_training(
     held = {name: problem.held_out(x, base, slope, [_group(setup, name) for setup in setups]) for name in GROUPINGS}
     digest = table_digest(records)
     fitted = _recorded(problem, x, held, path.name, digest, name or "pretraining")
-    return TrainingFitResult(fitted, validate_training(TableRecords(path.name, digest, records), fitted))
+    return TrainingFitResult(fitted, validate_training(TableRecords(path.name, digest, records), shipped(fitted)))
 
 
 def _usable(records: Sequence[TableRow], start: Fitted) -> tuple[list[TrainerSetup], list[float]]:

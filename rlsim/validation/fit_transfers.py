@@ -25,10 +25,11 @@ from rlsim.schema.transfer_parameters import TransferFamily, TransferFit, Transf
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.measured import MeasuredTable
 from rlsim.validation.scores import robust_deviation
-from rlsim.validation.table import TableRow, read_table
+from rlsim.validation.table import read_table
 from rlsim.validation.transfer_rows import (
     framework_of,
-    same_measurement,
+    measured_s,
+    priced_rows,
     transfer_job,
     transfer_s,
     validate_transfers,
@@ -156,7 +157,11 @@ def fit_transfers(
     start = load_transfer_parameters(START)
     tables = [read_table(path, NEEDED) for path in paths]
     digests = [table_digest(records) for records in tables]
-    rows = _rows([record for records in tables for record in records], paths, tables, digests, start)
+    named = [TableRecords(path.name, digest, rows) for path, digest, rows in zip(paths, digests, tables, strict=True)]
+    rows = [
+        _Row(record.cells, transfer_job(record.cells)[0], framework_of(record.cells), measured_s(record))
+        for record in priced_rows(named, start)
+    ]
     if not rows:
         raise InputError(f"{', '.join(path.name for path in paths)}: no row can be priced")
     problem = _Problem(rows, start)
@@ -164,36 +169,8 @@ def fit_transfers(
     x, determined = problem.solve(rows)
     held = problem.held_out()
     fitted = _parameters(problem, x, held, determined, name or "measured", paths, digests)
-    compared = tuple(
-        validate_transfers(TableRecords(path.name, digest, records), fitted)
-        for path, digest, records in zip(paths, digests, tables, strict=True)
-    )
+    compared = tuple(validate_transfers(one, fitted) for one in named)
     return TransferFitResult(fitted, compared, held)
-
-
-def _rows(
-    records: Sequence[TableRow],
-    paths: Sequence[Path],
-    tables: Sequence[Sequence[TableRow]],
-    digests: Sequence[str],
-    start: TransferParameters,
-) -> list[_Row]:
-    """Rows that can be priced, each measurement once, none that any of the tables objects to."""
-    compared = [
-        row
-        for path, digest, own in zip(paths, digests, tables, strict=True)
-        for row in validate_transfers(TableRecords(path.name, digest, own), start).rows
-    ]
-    objected = {same_measurement(record.cells) for record in records if record.cells.get("flag", "")}
-    kept: dict[tuple[object, ...], _Row] = {}
-    for row, record in zip(compared, records, strict=True):
-        if row.predicted is None or row.measured is None:
-            continue
-        key = same_measurement(record.cells)
-        if key in objected or key in kept:
-            continue
-        kept[key] = _Row(record.cells, transfer_job(record.cells)[0], framework_of(record.cells), row.measured)
-    return list(kept.values())
 
 
 def _parameters(

@@ -1,4 +1,4 @@
-"""What the halves of a simulation, validated apart, have in common: their records, their loop, their overheads."""
+"""What the halves of a simulation, validated apart, have in common: their records and their loop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from rlsim.costs.borrowed import tables_error
-from rlsim.costs.device import Device, device_of
-from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.errors import RlsimError
-from rlsim.hardware.parameters import fitted_of
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.measured import MeasuredRow, Names
@@ -59,10 +55,3 @@ def row_scenario(document: Mapping[str, object]) -> Scenario:
         return Scenario.model_validate(document)
     except ValidationError as error:
         raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
-
-
-def half_overheads(scenario: Scenario) -> tuple[Device, Overheads]:
-    """Device and overheads of ``scenario``, without asking whether its other half fits."""
-    device = device_of(scenario.hardware, scenario.engine.name)
-    error = tables_error(device.operators.sources)
-    return device, overheads_of(scenario, fitted_of(scenario), error)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rlsim.costs.device import device_of
 from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
+from rlsim.costs.groups import engine_groups
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.memory import engine_memory
 from rlsim.costs.overheads import engine_host
 from rlsim.hardware.cards import load_card
+from rlsim.hardware.parameters import Fitted
 from rlsim.hardware.profile import load_profile
-from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.validation.halves import row_scenario
 from rlsim.validation.names import device_profile_name, model_card_name, release, weight_precision
 from rlsim.validation.rows import SkippedRow, number, whole_number
@@ -245,19 +246,20 @@ class PreparedEngine:
 
 
 @lru_cache(maxsize=8)
-def prepared_engine(setup: EngineSetup, engines: EngineParameters) -> PreparedEngine:
+def prepared_engine(setup: EngineSetup, fitted: Fitted) -> PreparedEngine:
     """Prices of the engine. Raises SkippedRow where it cannot be described, RlsimError where it does not fit."""
-    inputs = inputs_of(setup, engines)
+    inputs = inputs_of(setup, fitted)
     nodes = -(-setup.gpus // int(inputs.device.profile.gpus_per_node))
-    return PreparedEngine(engine_prices(inputs), nodes > 1, engines.family(setup.engine).error)
+    return PreparedEngine(engine_prices(inputs), nodes > 1, fitted.engines.family(setup.engine).error)
 
 
-def inputs_of(setup: EngineSetup, engines: EngineParameters) -> EngineInputs:
+def inputs_of(setup: EngineSetup, fitted: Fitted) -> EngineInputs:
     """What the engine's iterations depend on; raises as :func:`prepared_engine`."""
     scenario = row_scenario(_document(setup))
     device = device_of(scenario.hardware, setup.engine)
     capacity = engine_memory(scenario).kv_capacity_tokens
-    host = engine_host(scenario.engine, engines)
+    groups = engine_groups(setup.engine, setup.version, scenario.hardware.name, scenario.model.name)
+    host = replace(engine_host(scenario.engine, fitted.engines), factor=fitted.factor(groups))
     return engine_inputs(scenario, device, host, float(setup.prompt_tokens), capacity)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from rlsim.costs.interface import IterationTable
 from rlsim.errors import RlsimError
-from rlsim.hardware.parameters import load_engine_parameters
+from rlsim.hardware.fitted import current
+from rlsim.hardware.parameters import shipped
 from rlsim.report.format import signed_percent
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.simulation.closed_loop import closed_loop
@@ -62,9 +63,9 @@ class _Latency:
 def validate_iterations(records: TableRecords, engines: EngineParameters | None = None) -> MeasuredTable:
     """Every row of a table of measured iterations beside its prediction; the seed is of the lengths in closed loops.
 
-    engines: host and graph terms of the engines; default those of rlsim.
+    engines: host and graph terms of the engines, without group deviations; default what rlsim is priced with.
     """
-    engines = engines or load_engine_parameters()
+    fitted = current() if engines is None else replace(shipped(), engines=engines)
     rows, points, names = [], [], Names()
     for place, record in enumerate(records.rows):
         row = _described(names.of(record), record.cells)
@@ -81,7 +82,7 @@ def validate_iterations(records: TableRecords, engines: EngineParameters | None 
     for point in sorted(points, key=lambda point: (str(point.setup), point.place)):
         cells = records.rows[point.place].cells
         try:
-            engine = prepared_engine(point.setup, engines)
+            engine = prepared_engine(point.setup, fitted)
             rows[point.place] = _predicted(rows[point.place], cells, point, engine, loops, records.seed)
         except (SkippedRow, RlsimError) as reason:
             rows[point.place] = rows[point.place].skip(reason)

@@ -9,6 +9,7 @@ from pathlib import Path
 from rlsim.datafiles import shown_path
 from rlsim.errors import InputError, shortened
 from rlsim.validation.curve_rows import validate_curves
+from rlsim.validation.drawn_bounds import with_drawn_bounds
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.iterations import validate_iterations
 from rlsim.validation.kind import Kind
@@ -99,7 +100,8 @@ def validate_table(
     records = read_table(table, ())
     if not records:
         raise InputError(f"{shown_path(table)}: has a header but no rows")
-    return _HALVES[chosen](TableRecords(table.name, table_digest(records), records, seed, progress))
+    found = _HALVES[chosen](TableRecords(table.name, table_digest(records), records, seed, progress))
+    return with_drawn_bounds(found, chosen, records)
 
 
 def _stated(kind: str) -> Kind:

@@ -58,7 +58,7 @@ def _phases(record: TableRow, names: Names, cache: dict[str, Variant], seed: int
         names.check(record)
         if not known.keys() - {"step"}:
             raise SkippedRow("no phase is given besides the whole step" if known else "no phase is given")
-        scenario = _scenario(cells, seed)
+        scenario = phase_scenario(cells, seed)
         found = _simulated(scenario, cache)
     except (SkippedRow, RlsimError) as reason:
         return [row.skip(reason) for row in rows] or [MeasuredRow(name, "no phase", "s", details=about).skip(reason)]
@@ -74,8 +74,8 @@ def known_phases(cells: Mapping[str, str]) -> dict[str, float]:
     return known
 
 
-def _scenario(cells: Mapping[str, str], seed: int) -> Scenario:
-    """A row with the columns of a table of measured steps is read as one of these."""
+def phase_scenario(cells: Mapping[str, str], seed: int) -> Scenario:
+    """The simulated step of a row; one with the columns of a table of measured steps is read as one of these."""
     return scenario_of(cells if all(column in cells for column in NEEDED) else step_cells(cells), seed)
 
 

@@ -13,6 +13,8 @@ from rlsim.errors import InputError
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.validation.accuracy_halves import HALVES, joined
+from rlsim.validation.cross import CrossValidation, validate_cross
+from rlsim.validation.cross_text import cross_text
 from rlsim.validation.iteration_sweeps import IterationSweep, iteration_sweep
 from rlsim.validation.kind import Kind
 from rlsim.validation.kinds import validate_table
@@ -33,7 +35,8 @@ class Published:
     """Everything published beside our predictions.
 
     digest: first 16 hex digits of the SHA-256 of the published tables. refits_left_out: (id, reason). sweeps,
-    iterations, halves (training, transfers, phases): of tables that are not part of rlsim, where they were given.
+    iterations, halves (training, transfers, phases): of tables that are not part of rlsim, where given. cross: of
+    left-out groups, where asked for.
     """
 
     digest: str
@@ -45,6 +48,7 @@ class Published:
     sweeps: tuple[IterationSweep, ...]
     iterations: MeasuredTable | None = None
     halves: Mapping[Kind, MeasuredTable] = field(default_factory=dict)
+    cross: CrossValidation | None = None
 
     def compared(self) -> tuple[PublishedFigure, ...]:
         """All figures beside the steps."""
@@ -59,6 +63,7 @@ class Published:
             "sweeps": [sweep.as_dict() for sweep in self.sweeps],
             "iterations": None if self.iterations is None else self.iterations.as_dict(),
             **{str(kind): self.halves[kind].as_dict() if kind in self.halves else None for kind in HALVES},
+            "cross": None if self.cross is None else self.cross.as_dict(),
             "refits_left_out": dict(self.refits_left_out),
         }
         return json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -69,6 +74,7 @@ class Published:
         if self.iterations is not None:
             parts.append(render_measured(self.iterations, style))
         parts += [render_measured(found, style) for found in self.halves.values()]
+        parts += [] if self.cross is None else [cross_text(self.cross, style)]
         return "\n\n".join([*parts, *(sweep.text(style) for sweep in self.sweeps)])
 
 
@@ -95,11 +101,12 @@ def run_published(
     sweeps: Sequence[Path] = (),
     iterations: Path | None = None,
     halves: Mapping[Kind, Sequence[Path]] | None = None,
+    cross: bool = False,
 ) -> Published:
     """Predict every published table that comes with rlsim, the sweeps at ``sweeps`` and the table at ``iterations``.
 
-    halves: tables of training steps, transfers and phases by kind; those of one kind are scored together. Raises
-    InputError where one of these is no such table.
+    halves: tables of training steps, transfers and phases by kind; those of one kind are scored together. cross: leave
+    groups out of the joint fit as well. Raises InputError where one of these is no such table.
     """
     # First what a user gave: a mistake in it shows before the published tables take their minutes.
     swept = tuple(iteration_sweep(path) for path in sweeps)
@@ -130,6 +137,7 @@ def run_published(
         swept,
         served,
         {kind: found for kind, found in given.items() if found is not None},
+        validate_cross() if cross else None,
     )
     if progress is not None:
         progress(done[1], done[1])

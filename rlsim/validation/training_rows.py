@@ -13,16 +13,12 @@ from rlsim.costs.device import Device, device_of
 from rlsim.costs.overheads import training_overheads
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import (
-    Fitted,
-    shipped,
-    stack_of_release,
-)
+from rlsim.hardware.fitted import current
+from rlsim.hardware.parameters import Fitted, stack_of_release
 from rlsim.hardware.profile import load_profile
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import Stack
-from rlsim.schema.training_parameters import TrainingParameters
 from rlsim.validation.halves import TableRecords, compare_each, row_scenario
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
@@ -81,12 +77,12 @@ class TrainerSetup:
     moe_dispatcher: str | None = None
 
 
-def validate_training(records: TableRecords, fitted: TrainingParameters | None = None) -> MeasuredTable:
+def validate_training(records: TableRecords, fitted: Fitted | None = None) -> MeasuredTable:
     """Every row of a table of measured training steps beside its prediction; nothing is drawn.
 
-    fitted: terms of training steps, by default the shipped ones.
+    fitted: the sets that it is predicted with; default what rlsim is priced with.
     """
-    sets = shipped(fitted)
+    sets = fitted or current()
 
     def compared(row: MeasuredRow, cells: Mapping[str, str]) -> MeasuredRow:
         return _compared(row, cells, sets)
@@ -185,15 +181,19 @@ def row_inputs(setup: TrainerSetup) -> tuple[Scenario, Device, TrainedBatch]:
     return scenario, device_of(scenario.hardware, scenario.engine.name), batch
 
 
-def predicted_s(setup: TrainerSetup, fitted: Fitted) -> float:
-    """Seconds of the step of a row under fitted values."""
-    scenario, device, batch = row_inputs(setup)
-    inputs = TrainerInputs(
+def trainer_inputs_of(setup: TrainerSetup, fitted: Fitted) -> TrainerInputs:
+    """What the trainer of a row depends on under fitted values."""
+    scenario, device, _ = row_inputs(setup)
+    return TrainerInputs(
         scenario.model, device, scenario.trainer, setup.gpus, training_overheads(scenario, fitted),
         setup.sequence_tokens, logprob_passes=0, draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0,
         critic_update_swap_s=0.0, driver_sample_s=0.0,
     )  # fmt: skip
-    return step_cost(inputs, batch).train.seconds
+
+
+def predicted_s(setup: TrainerSetup, fitted: Fitted) -> float:
+    """Seconds of the step of a row under fitted values."""
+    return step_cost(trainer_inputs_of(setup, fitted), row_inputs(setup)[2]).train.seconds
 
 
 def _card(setup: TrainerSetup) -> ModelCard:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+from rlsim.costs.groups import transfer_groups
 from rlsim.costs.offload import HostCopies
 from rlsim.costs.refit_methods import Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
 from rlsim.costs.weight_transfer import OPTIMIZER_TENSORS
-from rlsim.hardware.parameters import load_transfer_parameters
+from rlsim.hardware.fitted import current
+from rlsim.hardware.parameters import Fitted, shipped
 from rlsim.schema.transfer_parameters import OTHER, TransferParameters
 from rlsim.validation.halves import TableRecords, compare_each
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value
 from rlsim.validation.rows import SkippedRow, whole_number
+from rlsim.validation.table import TableRow
 from rlsim.validation.transfer_models import ASSUMED_GPU, Weights, links_of_row, weights_of
 
 MEASURED = ("refit_s", "time_s")
@@ -55,12 +59,12 @@ _SHARDS = re.compile(r"\bhsdp\s*\d+\s*x\s*(\d{1,4})\b", re.IGNORECASE)
 
 def validate_transfers(records: TableRecords, fitted: TransferParameters | None = None) -> MeasuredTable:
     """Every row of a table of measured transfers beside its prediction; nothing is drawn."""
-    used = fitted or load_transfer_parameters()
+    used = current() if fitted is None else replace(shipped(), transfers=fitted)
     compared = compare_each(records, _described, comparison(used))
     return MeasuredTable("transfers", records.table, records.digest, compared)
 
 
-def comparison(fitted: TransferParameters) -> Callable[[MeasuredRow, Mapping[str, str]], MeasuredRow]:
+def comparison(fitted: Fitted) -> Callable[[MeasuredRow, Mapping[str, str]], MeasuredRow]:
     """A function that predicts a described row under ``fitted``."""
 
     def predict(row: MeasuredRow, cells: Mapping[str, str]) -> MeasuredRow:
@@ -72,7 +76,9 @@ def comparison(fitted: TransferParameters) -> Callable[[MeasuredRow, Mapping[str
             raise SkippedRow(
                 f"faster than the links: {job.received_bytes / 1e9:.3g} GB to a GPU take {copy_at_once:.2g} s of NVLink"
             )
-        terms = TransferTerms.of(fitted, framework_of(cells))
+        framework, model = framework_of(cells), cells.get("model", "").split("/")[-1]
+        factor = fitted.factor(transfer_groups(framework, job.method, model))
+        terms = replace(TransferTerms.of(fitted.transfers, framework), factor=factor)
         seconds = transfer_s(cells, job, terms)
         return row.predict(
             seconds,
@@ -91,7 +97,7 @@ def transfer_s(cells: Mapping[str, str], job: TransferJob, terms: TransferTerms)
     seconds = sum(part.seconds for part in transfer_parts(job, terms))
     if job.method == "cuda_ipc" and cells.get("timed", "") != "transfer":
         seconds += _around_s(cells, job, terms)
-    return seconds
+    return seconds * terms.factor
 
 
 def _around_s(cells: Mapping[str, str], job: TransferJob, terms: TransferTerms) -> float:
@@ -233,6 +239,24 @@ def _sender(cells: Mapping[str, str], told: str, gpus: int, weights: Weights) ->
         onload_bytes=MASTER_BYTES_RATIO * weights.bytes / gpus if offloaded else 0.0,
         in_host_memory="host memory" in told,
     )
+
+
+def priced_rows(tables: Sequence[TableRecords], fitted: TransferParameters) -> list[TableRow]:
+    """Rows of all tables that can be priced, each measurement once, none that any of the tables objects to."""
+    compared = [row for records in tables for row in validate_transfers(records, fitted).rows]
+    every = [record for records in tables for record in records.rows]
+    objected = {same_measurement(record.cells) for record in every if record.cells.get("flag", "")}
+    kept: dict[tuple[object, ...], TableRow] = {}
+    for row, record in zip(compared, every, strict=True):
+        key = None if row.predicted is None or row.measured is None else same_measurement(record.cells)
+        if key is not None and key not in objected:
+            kept.setdefault(key, record)
+    return list(kept.values())
+
+
+def measured_s(record: TableRow) -> float:
+    """Measured seconds of a row that gives them."""
+    return measured_value(record.cells, MEASURED) or 0.0
 
 
 def same_measurement(cells: Mapping[str, str]) -> tuple[object, ...]:

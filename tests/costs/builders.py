@@ -103,8 +103,6 @@ PLAIN = Overheads(
     training=PLAIN_TRAINING,
     refit=TransferTerms.of(load_transfer_parameters("start"), "nemo_rl", tensor_s=2e-4, fixed_s=0.5),
     handover_tensor_s=0.0,
-    step_error=0.0,
-    speedup_error=0.0,
     source="tests",
 )
 """Overheads at round values: operators at the speed of their tables, so that tests do not move with a fit."""
@@ -113,7 +111,12 @@ PLAIN = Overheads(
 def scenario(model: str = "qwen3-8b", hardware: HardwareProfile | str = "h100_sxm", **sections: Any) -> Scenario:
     """A scenario of 8 GPUs with a small workload; ``sections`` are merged over its own."""
     profile = load_profile(hardware) if isinstance(hardware, str) else hardware
-    base: dict[str, Any] = {"cluster": {"num_gpus": 8}, "workload": WORKLOAD, "trainer": {"recompute": "full"}}
+    base: dict[str, Any] = {
+        "cluster": {"num_gpus": 8},
+        "workload": WORKLOAD,
+        "trainer": {"recompute": "full"},
+        "simulation": {"posterior": "none"},
+    }
     merged = {key: {**base.get(key, {}), **sections.get(key, {})} for key in {*base, *sections}}
     card = load_card(model).model_dump(mode="json")
     return Scenario.model_validate(

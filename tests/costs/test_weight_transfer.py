@@ -15,7 +15,7 @@ from rlsim.costs.overheads import overheads_of
 from rlsim.costs.weight_transfer import WeightTransfer, job_of
 from rlsim.errors import InputError
 from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import fitted_of
+from rlsim.hardware.fitted import fitted_of
 from rlsim.loading import load_scenario
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario

@@ -15,9 +15,9 @@ from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
 from rlsim.hardware.parameters import (
     DEFAULT_ENGINES,
-    engine_parameters_of,
     load_engine_parameters,
     load_parameters,
+    own_sets,
 )
 from rlsim.loading import load_scenario, scenario_digest
 from rlsim.projection import project
@@ -146,16 +146,16 @@ def test_committed_sets_hold_every_engine(name: str) -> None:
 
 def test_the_default_is_the_fit_to_measured_iterations() -> None:
     assert load_engine_parameters() == load_engine_parameters(DEFAULT_ENGINES)
-    assert engine_parameters_of(load_scenario("quickstart")) == load_engine_parameters()
+    assert own_sets(load_scenario("quickstart")).engines == load_engine_parameters()
 
 
 def test_a_scenario_names_its_set_by_name_by_path_or_inline(tmp_path: Path) -> None:
     path = write(tmp_path)
     named = load_scenario("quickstart", ["simulation.engine_parameters=start"])
-    assert engine_parameters_of(named) == load_engine_parameters("start")
-    assert engine_parameters_of(load_scenario("quickstart", [f"simulation.engine_parameters={path}"])) == ENGINES
+    assert own_sets(named).engines == load_engine_parameters("start")
+    assert own_sets(load_scenario("quickstart", [f"simulation.engine_parameters={path}"])).engines == ENGINES
     for reference in (content(), str(path), "own.yaml"):
-        assert engine_parameters_of(load_scenario(str(quickstart_with(tmp_path, reference)))) == ENGINES
+        assert own_sets(load_scenario(str(quickstart_with(tmp_path, reference)))).engines == ENGINES
 
 
 def test_the_digest_of_a_scenario_holds_its_set(tmp_path: Path) -> None:

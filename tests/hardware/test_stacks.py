@@ -10,7 +10,8 @@ import yaml
 from rlsim.costs.overheads import training_overheads
 from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import DEFAULT_STACK, fitted_of, load_stack, load_training_parameters
+from rlsim.hardware.fitted import fitted_of
+from rlsim.hardware.parameters import DEFAULT_STACK, load_stack, load_training_parameters
 from rlsim.loading import dump_scenario, load_scenario, scenario_digest, vary
 from rlsim.schema.stack import StackFeatures
 from rlsim.schema.training_parameters import TrainingFramework, TrainingRelease

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_transfer_parameters, transfer_parameters_of
+from rlsim.hardware.parameters import load_transfer_parameters, own_sets
 from rlsim.loading import load_scenario, scenario_digest
 from rlsim.schema.transfer_parameters import OTHER
 
@@ -47,8 +47,8 @@ def test_each_framework_stands_once_and_other_never(name: str, tmp_path: Path) -
 def test_a_scenario_names_its_set_and_it_counts_in_the_digest(tmp_path: Path) -> None:
     plain = load_scenario("quickstart")
     own = load_scenario("quickstart", [f"simulation.transfer_parameters={write(tmp_path, name='own')}"])
-    assert transfer_parameters_of(plain).name == "measured"
-    assert transfer_parameters_of(own).name == "own"
+    assert own_sets(plain).transfers.name == "measured"
+    assert own_sets(own).transfers.name == "own"
     assert scenario_digest(plain) != scenario_digest(own)
 
 

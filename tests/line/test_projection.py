@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import gc
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlsim.loading import load_scenario, scenario_digest, vary
 from rlsim.projection import baseline_of, project
-from rlsim.results import PHASES, Projection, Variant
+from rlsim.results import PHASES, Interval, Projection, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
 from rlsim.simulation import run as driver
-from rlsim.summary import phase_parts, speedups, step_values, variant_of
+from rlsim.summary import phase_parts, speedups, step_values, timed, variant_of
 
 SYNC = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 ASYNC = ("exposed_generation_s", "data_s", "logprob_s", "train_s", "refit_s")
@@ -219,24 +220,18 @@ def test_a_table_has_the_phases_of_both_sides(sync):
     assert f"{sync.candidate.step_s.mean:.1f}" in sync._repr_html_()
 
 
-def test_speedups_of_pairs():
-    before, after = [10.0, 30.0], [5.0, 10.0]
-    rollout, step = speedups((before, after), ([20.0, 40.0], [20.0, 40.0]), 0.0)
-    assert rollout.mean == pytest.approx(40 / 15)
-    assert rollout.low < 40 / 15 < rollout.high
-    assert (step.mean, step.low, step.high) == (1.0, 1.0, 1.0)
+def test_a_speedup_is_no_surer_than_what_its_sides_do_not_share(sync):
+    """Both sides share model, device, software and all but generation; drafting alone is the candidate's."""
+    before, after = both(sync)
+    rollout, step = (np.log(one.high / one.low) for one in (sync.rollout_speedup, sync.end_to_end_speedup))
+    apart = np.log(before.step_s.high / before.step_s.low) + np.log(after.step_s.high / after.step_s.low)
+    assert 0.05 < step < 0.75 * apart
+    assert step < rollout
 
 
-def test_pairing_takes_the_work_out_of_the_interval():
-    """A batch twice as long takes twice as long in both arms: nothing is left of it in the speed-up."""
-    before = [float(n) for n in (10, 20, 35, 50)]
-    rollout, _ = speedups((before, [b / 2.5 for b in before]), (before, before), 0.0)
-    assert (rollout.low, rollout.high) == pytest.approx((2.5, 2.5))
-
-
-def test_a_model_error_widens_the_step_by_its_share_of_generation():
-    rollout, step = speedups(([10.0, 10.0], [5.0, 5.0]), ([15.0, 15.0], [10.0, 10.0]), 0.1)
-    assert rollout.high / rollout.mean == pytest.approx((step.high / step.mean) ** 2)
+def test_nothing_generated_is_no_speedup():
+    idle = timed(simulate_variant(scenario()))
+    assert speedups(idle, replace(idle, step_s=0.0)) == (Interval(1.0, 1.0, 1.0), Interval(1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -265,7 +260,7 @@ def test_committed_scenarios_project(name):
     assert made.scenario == name
     assert made.candidate.method == "eagle3"
     assert made.rollout_speedup.mean > 1
-    assert made.end_to_end_speedup.mean > 1
+    assert made.rollout_speedup.mean > 1 and made.end_to_end_speedup.mean >= 1
     assert made.provenance.measured > 0.05
     for arm in both(made):
         assert all(use.total_bytes <= use.available_bytes for use in arm.memory)

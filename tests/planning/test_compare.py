@@ -55,11 +55,11 @@ def test_a_comparison_with_the_baseline_is_the_projection(tiny: Scenario) -> Non
 
 
 def test_other_hardware_has_errors_of_its_own(tiny: Scenario) -> None:
-    faster = vary(tiny, "hardware.bf16_flops.value=1.2e15")
-    speedup, alike = compare(tiny, faster).speedup, compare(tiny, vary(tiny, "engine.tensor_parallel=2")).speedup
-    assert speedup.high / speedup.low > alike.high / alike.low
-    step = compare(tiny, faster).step_s
-    assert speedup.high / speedup.low > max(side.high / side.low for side in step)
+    """Another device was measured apart; the same one with another figure in its profile shares all its errors."""
+    other, changed = (
+        compare(tiny, vary(tiny, f"hardware{how}")).speedup for how in ("=h200_sxm", ".bf16_flops.value=1.2e15")
+    )
+    assert other.high / other.low > 1.2 > 1.05 > changed.high / changed.low
 
 
 def test_different_work_is_not_paired(tiny: Scenario) -> None:

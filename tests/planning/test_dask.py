@@ -36,7 +36,7 @@ def test_a_sweep_on_dask_gives_the_same_bytes(tiny: Scenario, tmp_path: Path, ad
 
 def test_a_plan_on_dask_is_the_same(tiny: Scenario, address: str) -> None:
     limits = SearchLimits((8,), (0,), draft_lengths=(3,))
-    local, remote = plan(tiny, limits=limits, draws=4), plan(tiny, limits=limits, draws=4, dask=address)
+    local, remote = plan(tiny, limits=limits), plan(tiny, limits=limits, dask=address)
     assert {**local.as_dict(), "simulated": 0} == {**remote.as_dict(), "simulated": 0}
 
 

@@ -20,10 +20,10 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading import load_scenario, vary
 from rlsim.planning import plan
 from rlsim.planning.cells import bounded_cells
-from rlsim.planning.evaluate import evaluate, evaluate_overrides
+from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor
 from rlsim.planning.finalists import pareto_front
-from rlsim.planning.layouts import Drafter, Drafting, Engine, EngineLayout, GpuSplit, Layout, TrainerLayout
+from rlsim.planning.layouts import Drafter, Layout
 from rlsim.planning.lower_bounds import engine_rates, lagged_bound_s, rollout_bound_s, rollout_works
 from rlsim.planning.objective import Objective
 from rlsim.planning.plan import default_limits
@@ -57,7 +57,7 @@ def test_exhaustive_search_confirms_the_optimum(tiny: Scenario, limits: SearchLi
     """Asynchronous steps wait for the trainer's next look at the buffer, here every millisecond of a 2 s step."""
     scenario = vary(tiny, "loop.poll_s=0.001", "simulation.replications=1")
     steps = exhaustive(scenario, limits)
-    answer = plan(scenario, limits=limits, draws=0)
+    answer = plan(scenario, limits=limits)
     assert len(steps) >= 100
     assert min(row.step_s for row in answer.ranked) <= min(steps) * (1 + missed)
     assert answer.simulated < len(steps) / 5
@@ -96,7 +96,7 @@ def test_bounds_fall_with_lag_replicas_and_speed(tiny: Scenario) -> None:
 
 
 def test_best_yaml_is_the_best_plan(tiny: Scenario, tmp_path: Path) -> None:
-    answer = plan(tiny, limits=SYNC, draws=0)
+    answer = plan(tiny, limits=SYNC)
     write_plan(answer, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"ranked.csv", "best.yaml", "plan.json", "pareto.png"}
     best = load_scenario(tmp_path / "best.yaml")
@@ -106,7 +106,7 @@ def test_best_yaml_is_the_best_plan(tiny: Scenario, tmp_path: Path) -> None:
 
 
 def test_near_plans_pareto_front_and_current_scenario(tiny: Scenario) -> None:
-    answer = plan(tiny, limits=replace(SYNC, sizes=(8, 16, 32)), draws=0)
+    answer = plan(tiny, objective=Objective(statistic="mean"), limits=replace(SYNC, sizes=(8, 16, 32)))
     best = answer.ranked[0].step_s
     assert all(row.step_s <= 1.03 * best for row in answer.near)
     costs = [row.numbers.cost_per_step_usd for row in answer.pareto]
@@ -131,8 +131,8 @@ def test_near_plans_pareto_front_and_current_scenario(tiny: Scenario) -> None:
     ],
 )
 def test_objectives_have_their_units_and_price_prefers_small_clusters(tiny: Scenario, measure: str, unit_of) -> None:  # type: ignore[no-untyped-def]
-    objective = Objective(measure, steps=50)  # type: ignore[arg-type]
-    answer = plan(tiny, objective=objective, limits=replace(SYNC, sizes=(8, 32), draft_lengths=(3,)), draws=0)
+    objective = Objective(measure, "mean", steps=50)  # type: ignore[arg-type]
+    answer = plan(tiny, objective=objective, limits=replace(SYNC, sizes=(8, 32), draft_lengths=(3,)))
     assert answer.objective_value == pytest.approx(unit_of(answer.best.numbers))
     dear = "per_step" in measure
     assert (answer.best.numbers.num_gpus == 8) == dear
@@ -143,35 +143,41 @@ def test_the_smallest_cluster_that_reaches_a_target(tiny: Scenario) -> None:
     best = {}
     for gpus in sizes:
         try:
-            best[gpus] = plan(tiny, limits=SearchLimits((gpus,), (0,), draft_lengths=(3,)), draws=0).ranked[0].step_s
+            best[gpus] = plan(tiny, limits=SearchLimits((gpus,), (0,), draft_lengths=(3,))).ranked[0].step_s
         except Infeasible:
             continue
     smallest, next_one = sorted(best)[:2]
     target = 0.5 * (best[smallest] + best[next_one])
     objective = Objective("gpus", target_step_s=target)
-    answer = plan(tiny, objective=objective, limits=SearchLimits(sizes, (0,), draft_lengths=(3,)), draws=0)
+    answer = plan(tiny, objective=objective, limits=SearchLimits(sizes, (0,), draft_lengths=(3,)))
     assert answer.objective_value == next_one
     with pytest.raises(Infeasible, match="keeps to the target step time"):
         plan(
             tiny,
             objective=Objective("gpus", target_step_s=1e-3),
             limits=SearchLimits((8,), (0,), draft_lengths=(3,)),
-            draws=0,
         )
+
+
+def sure_s(row: PlanRow) -> float:
+    """Seconds that 90 % of the draws of the plan's step do not exceed."""
+    assert row.outlook is not None
+    return row.outlook.p90_s
 
 
 def test_constraints_bind_with_the_nearest_miss(tiny: Scenario) -> None:
     limits = replace(SYNC, draft_lengths=(3,))
-    free = plan(tiny, limits=limits, draws=0)
-    step = free.ranked[0].step_s
-    assert plan(tiny, objective=Objective(steps=10, deadline_s=10 * step * 1.01), limits=limits, draws=0).ranked
-    with pytest.raises(Infeasible, match="no plan keeps to the deadline; the nearest is 8 GPUs") as miss:
-        plan(tiny, objective=Objective(steps=10, deadline_s=10 * step * 0.5), limits=limits, draws=0)
+    free = plan(tiny, limits=limits)
+    step = sure_s(free.best)
+    assert plan(tiny, objective=Objective(steps=10, deadline_s=10 * step * 1.01), limits=limits).ranked
+    said = "no plan keeps to the deadline with a probability of 90 %; the nearest is 8 GPUs, .*, which keeps to it with"
+    with pytest.raises(Infeasible, match=said) as miss:
+        plan(tiny, objective=Objective(steps=10, deadline_s=10 * step * 0.5), limits=limits)
     assert miss.value.needed == pytest.approx(step)
     with pytest.raises(Infeasible, match="no plan keeps to the budget"):
-        plan(tiny, objective=Objective(steps=10, budget_usd=1e-6), limits=limits, draws=0)
+        plan(tiny, objective=Objective(steps=10, budget_usd=1e-6), limits=limits)
     with pytest.raises(Infeasible, match="leaves less than 97 % of device memory free"):
-        plan(tiny, limits=replace(limits, memory_headroom=0.97), draws=0)
+        plan(tiny, limits=replace(limits, memory_headroom=0.97))
 
 
 def allowed_s(objective: Objective, scenario: Scenario, row: PlanRow) -> float:
@@ -186,26 +192,33 @@ def uneven(tiny: Scenario) -> Scenario:
 
 @pytest.fixture(scope="module")
 def free(uneven: Scenario) -> Plan:
-    return plan(uneven, limits=SYNC, draws=0)
+    return plan(uneven, limits=SYNC)
 
 
 @settings(deadline=None, max_examples=10)
 @given(st.sampled_from(["deadline", "budget", "target"]), st.floats(0.8, 1.1))
-def test_the_answer_s_own_numbers_keep_the_constraints(uneven: Scenario, free: Plan, kind: str, share: float) -> None:
+def test_every_plan_keeps_the_constraints_in_nine_of_ten_draws(
+    uneven: Scenario, free: Plan, kind: str, share: float
+) -> None:
+    longest_s = share * sure_s(free.best)
+    per_second = free.best.numbers.cost_per_step_usd / free.best.step_s
     objective = {
-        "deadline": Objective(steps=10, deadline_s=10 * share * free.best.step_s),
-        "budget": Objective(steps=10, budget_usd=10 * share * free.best.numbers.cost_per_step_usd),
-        "target": Objective("gpus", target_step_s=share * free.best.step_s),
+        "deadline": Objective(steps=10, deadline_s=10 * longest_s),
+        "budget": Objective(steps=10, budget_usd=10 * longest_s * per_second),
+        "target": Objective("gpus", target_step_s=longest_s),
     }[kind]
     try:
-        answer = plan(uneven, objective=objective, limits=SYNC, draws=0)
+        answer = plan(uneven, objective=objective, limits=SYNC)
     except Infeasible as miss:
         assert miss.needed > miss.available
         assert share < 1
         return
     assert [row.replications for row in answer.near] == [3] * len(answer.near)
+    assert min(one.probability for one in answer.constraints if one.unit == "s per step") >= 0.9
     for row in answer.ranked:
-        assert row.step_s <= allowed_s(objective, uneven, row)
+        longest = allowed_s(objective, uneven, row)
+        assert row.step_s <= longest
+        assert row.outlook is None or row.outlook.p90_s <= longest * (1 + 1e-9)
 
 
 def test_a_plan_that_keeps_a_deadline_by_luck_of_one_draw_is_no_answer(uneven: Scenario, free: Plan) -> None:
@@ -213,9 +226,8 @@ def test_a_plan_that_keeps_a_deadline_by_luck_of_one_draw_is_no_answer(uneven: S
     assert lucky is not None
     assert lucky.step_s.mean < 0.97 * free.best.step_s
     deadline_s = 0.5 * (lucky.step_s.mean + free.best.step_s)
-    with pytest.raises(Infeasible, match="no plan keeps to the deadline") as miss:
-        plan(uneven, objective=Objective(steps=1, deadline_s=deadline_s), limits=SYNC, draws=0)
-    assert miss.value.needed == pytest.approx(free.best.step_s)
+    with pytest.raises(Infeasible, match="no plan keeps to the deadline"):
+        plan(uneven, objective=Objective(steps=1, deadline_s=deadline_s, confidence=0.6), limits=SYNC)
 
 
 def test_a_plan_has_one_number_everywhere(uneven: Scenario, free: Plan, tmp_path: Path) -> None:
@@ -234,7 +246,7 @@ def test_a_plan_has_one_number_everywhere(uneven: Scenario, free: Plan, tmp_path
 
 def test_the_waterfall_leads_from_the_scenario_to_the_plan(tiny: Scenario) -> None:
     slow = vary(tiny, "engine.tensor_parallel=8", "speculation.method=none", "speculation.draft_length=0")
-    answer = plan(slow, limits=SYNC, draws=0)
+    answer = plan(slow, limits=SYNC)
     assert answer.current is not None
     stages = answer.waterfall
     assert [change.what for change in stages] == ["as it is", "no speculation", "layouts", "GPUs, split and lag"]
@@ -246,12 +258,12 @@ def test_the_waterfall_leads_from_the_scenario_to_the_plan(tiny: Scenario) -> No
 def test_a_model_that_fits_nowhere_names_the_nearest_miss() -> None:
     scenario = load_scenario("qwen235b_512")
     with pytest.raises(Infeasible, match="no plan fits; the nearest miss is") as miss:
-        plan(scenario, limits=SearchLimits((1,), (0,)), draws=0)
+        plan(scenario, limits=SearchLimits((1,), (0,)))
     assert miss.value.needed > miss.value.available > 0
 
 
 def test_memory_headroom_holds_for_every_plan(tiny: Scenario) -> None:
-    answer = plan(tiny, limits=replace(SYNC, memory_headroom=0.25), draws=0)
+    answer = plan(tiny, limits=replace(SYNC, memory_headroom=0.25))
     for row in answer.ranked:
         used = max(row.numbers.generation_memory_bytes, row.numbers.training_memory_bytes)
         assert used <= 0.75 * tiny.hardware.memory_bytes.value
@@ -266,7 +278,9 @@ def test_memory_headroom_holds_for_every_plan(tiny: Scenario) -> None:
         (Objective("gpus"), "belong together"),
         (Objective(target_step_s=3.0), "belong together"),
         (Objective(steps=0), "must be above 0"),
-        (Objective("speed"), "must be one of"),  # type: ignore[arg-type]
+        (Objective(confidence=1.0), "--confidence must lie between 0 and 1"),
+        (Objective(statistic="p9"), "did you mean 'p90'"),  # type: ignore[arg-type]
+        (Objective("speed"), "unknown 'speed'; measures are step_time"),  # type: ignore[arg-type]
     ],
 )
 def test_contradictions_are_said(tiny: Scenario, objective: Objective, said: str) -> None:
@@ -278,38 +292,22 @@ def test_contradictions_are_said(tiny: Scenario, objective: Objective, said: str
 
 def test_further_drafters_join_the_space(tiny: Scenario) -> None:
     perfect = Drafter.parse("suffix:0.99:1.0")
-    answer = plan(tiny, limits=replace(SYNC, draft_lengths=(3,), drafters=(perfect,)), draws=0)
+    answer = plan(tiny, limits=replace(SYNC, draft_lengths=(3,), drafters=(perfect,)))
     assert "suffix k=3" in {row.name.split(", ")[3] for row in answer.ranked}
     for text in ("mtp", "mtp:high", ":0.5", "mtp:0.5:0.9:1"):
         with pytest.raises(InputError, match="--drafter"):
             Drafter.parse(text)
 
 
-def test_the_order_of_plans_is_surer_the_further_they_are_apart(tiny: Scenario) -> None:
-    from rlsim.planning.confidence import ranking_confidence
-
-    split, numbers = GpuSplit(8, 0, 8, 8), evaluate(tiny, with_baseline=False).numbers
-    assert numbers is not None
-    trainer = TrainerLayout(pipeline=tiny.trainer.pipeline_parallel)
-    plans = [
-        PlanRow(Layout(split, Engine(EngineLayout(), Drafting(k)), trainer), 1, 0.0, numbers, 1) for k in (3, 3, 0)
-    ]
-    with executor() as run:
-        same, none = ranking_confidence(tiny, plans, 16, run)
-    assert (same.wins, same.ratio_low, same.ratio_high) == (0.5, 1.0, 1.0)
-    assert none.wins == 1.0
-    assert none.ratio_low > 1.0
-
-
 def test_sampled_search_comes_close_to_the_optimum(tiny: Scenario) -> None:
     limits = replace(SYNC, draft_lengths=(1, 2, 3, 4))
-    sampled = plan(tiny, limits=limits, method="optuna", draws=0)
+    sampled = plan(tiny, limits=limits, method="optuna")
     assert not sampled.exhaustive
-    assert sampled.ranked[0].step_s <= 1.02 * plan(tiny, limits=limits, draws=0).ranked[0].step_s
+    assert sampled.ranked[0].step_s <= 1.02 * plan(tiny, limits=limits).ranked[0].step_s
 
 
 def test_the_plan_does_not_depend_on_the_number_of_jobs(tiny: Scenario) -> None:
-    answers = [plan(tiny, limits=replace(SYNC, draft_lengths=(3,)), draws=4, jobs=jobs) for jobs in (1, 2)]
+    answers = [plan(tiny, limits=replace(SYNC, draft_lengths=(3,)), jobs=jobs) for jobs in (1, 2)]
     assert {**answers[0].as_dict(), "simulated": 0} == {**answers[1].as_dict(), "simulated": 0}
 
 
@@ -323,7 +321,7 @@ def test_default_limits_follow_the_scenario(tiny: Scenario, lagged: Scenario) ->
 def test_a_plan_is_a_valid_scenario_and_its_changes_give_it(tiny: Scenario) -> None:
     from rlsim.planning.plan import changes
 
-    answer = plan(tiny, limits=BOTH, draws=0)
+    answer = plan(tiny, limits=BOTH)
     assert vary(tiny, *changes(tiny, answer.best)) == varied(tiny, answer.best.layout.overrides())
 
 
@@ -331,9 +329,8 @@ def test_a_miss_in_the_simulation_is_told_once_in_its_own_unit(tiny: Scenario, m
     def full(*_: object) -> None:
         raise Infeasible("one sequence exceeds the KV cache of a replica", 4000, 3000, "tokens")
 
-    for name in ("simulate", "baseline_times"):
-        monkeypatch.setattr(sys.modules["rlsim.planning.evaluate"], name, full)
+    monkeypatch.setattr(sys.modules["rlsim.planning.evaluate"], "simulate_variant", full)
     with pytest.raises(Infeasible) as told:
-        plan(tiny, limits=SearchLimits((8,), (0,)), draws=0)
+        plan(tiny, limits=SearchLimits((8,), (0,)))
     assert (told.value.needed, told.value.available, told.value.unit) == (4000, 3000, "tokens")
     assert str(told.value).count("needed") == 1

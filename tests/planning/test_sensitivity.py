@@ -5,87 +5,133 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlsim.costs.overheads import overheads_of
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import fitted_of
-from rlsim.loading import load_scenario, vary
+from rlsim.loading import vary
 from rlsim.planning import sensitivity
-from rlsim.planning.sensitivity import fitted_polynomial
-from rlsim.planning.text import render_sensitivity
-from rlsim.planning.uncertainty import ACCEPTED, EFFICIENCY, UncertainInput, drawn_overrides, uncertain_inputs
+from rlsim.planning.alternatives import AS_IT_IS, alternatives
+from rlsim.planning.sensitivity_results import Sensitivity
+from rlsim.planning.sensitivity_text import render_sensitivity
+from rlsim.planning.uncertainty import ACCEPTED, UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.planning.variation import varied
+from rlsim.projection import project
+from rlsim.report.style import Style
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
 
 
-def test_a_polynomial_of_second_order_is_found_exactly() -> None:
-    points = np.random.default_rng(0).random((60, 6))
-    values = 3 + 5 * points[:, 0] - 4 * points[:, 1] + 2 * points[:, 0] * points[:, 1] + points[:, 2] ** 2
-    found = fitted_polynomial(points, values)
-    np.testing.assert_allclose(found(points), values, atol=1e-9)
+@pytest.fixture(scope="module")
+def answer(tiny: Scenario) -> Sensitivity:
+    return sensitivity(tiny)
 
 
-def test_the_wider_range_contributes_more(tiny: Scenario) -> None:
-    wide = sensitivity(tiny, uncertain=["loop.refit_fixed_s=1:60"], samples=110)
-    assert wide.contributions[0].key == "loop.refit_fixed_s"
-    assert wide.contributions[0].share > 0.8
-    assert wide.contributions[0].narrowed < 0.5
-    narrow = sensitivity(tiny, uncertain=["loop.refit_fixed_s=4:4.001"], samples=110)
-    share = next(item.share for item in narrow.contributions if item.key == "loop.refit_fixed_s")
-    assert share < 0.02
-    for answer in (wide, narrow):
-        assert answer.fit > 0.9
-        assert answer.low_s < answer.median_s < answer.high_s
-        assert sum(item.share for item in answer.contributions) == pytest.approx(1.0, abs=0.15)
-        assert [item.share for item in answer.contributions] == sorted(
-            (i.share for i in answer.contributions), reverse=True
-        )
-        assert "What to measure next" in render_sensitivity(answer)
+def test_the_interval_is_that_of_project(tiny: Scenario, lagged: Scenario, answer: Sensitivity) -> None:
+    assert answer.step_s == project(tiny).candidate.step_s
+    assert sensitivity(lagged).step_s == project(lagged).candidate.step_s
 
 
-def test_the_same_seed_gives_the_same_answer_for_any_number_of_jobs(tiny: Scenario) -> None:
-    assert sensitivity(tiny, samples=110, jobs=2).as_dict() == sensitivity(tiny, samples=110).as_dict()
+def test_sources_split_the_variance_and_save_no_more_than_the_regret(answer: Sensitivity) -> None:
+    assert sum(one.share for one in answer.sources) == pytest.approx(1.0)
+    assert [one.saved_s for one in answer.sources] == sorted((one.saved_s for one in answer.sources), reverse=True)
+    for one in answer.sources:
+        assert 0 <= one.saved_s <= answer.regret_s
+        assert 0 < one.narrowed <= 1.01
+    largest = max(answer.sources, key=lambda one: one.share)
+    assert largest.narrowed == min(one.narrowed for one in answer.sources)
+
+
+def test_alternatives_are_shown_with_their_regret(answer: Sensitivity) -> None:
+    assert answer.alternatives[0].name == AS_IT_IS
+    assert sum(one.best for one in answer.alternatives) == pytest.approx(1.0)
+    chosen = next(one for one in answer.alternatives if one.name == answer.chosen)
+    assert chosen.regret_s == min(one.regret_s for one in answer.alternatives) == answer.regret_s
+    assert all(0 <= one.saved_s <= answer.regret_s for one in answer.alternatives)
+    assert all(one.step_s.low < one.step_s.mean < one.step_s.high for one in answer.alternatives)
+
+
+def test_alternatives_can_be_set(tiny: Scenario) -> None:
+    found = {one.name: one for one in alternatives(tiny)}
+    assert {AS_IT_IS, "no speculation", "draft length 2", "draft length 4", "engine tensor parallel 2"} == set(found)
+    for one in found.values():
+        assert vary(tiny, *one.changes) == one.scenario
+    # k drafts under the same acceptance process, not at the same acceptance length.
+    rates = acceptance_of(tiny.speculation).position_rates
+    other = acceptance_of(found["draft length 2"].scenario.speculation).position_rates
+    np.testing.assert_allclose(other, rates[:2], atol=1e-4)
+
+
+def test_a_lagged_scenario_has_one_without_lag(lagged: Scenario) -> None:
+    (unlagged,) = [one for one in alternatives(lagged) if one.name.startswith("no lag")]
+    assert unlagged.scenario.loop.mode == "sync"
+
+
+def test_inputs_move_the_step_and_add_to_the_interval(tiny: Scenario, answer: Sensitivity) -> None:
+    by_key = {one.key: one for one in answer.inputs}
+    mean = by_key["workload.response_tokens.mean_tokens"]
+    assert mean.at_low < 0 < mean.at_high
+    accepted = by_key[ACCEPTED]
+    assert accepted.at_low > 0 > accepted.at_high
+    wide = sensitivity(tiny, uncertain=["workload.response_tokens.mean_tokens=100:400"])
+    assert wide.step_s == answer.step_s
+    for one in (wide, answer):
+        assert one.step_with_inputs_s.high > one.step_s.high
+    assert wide.step_with_inputs_s.high > answer.step_with_inputs_s.high
+
+
+def test_a_key_without_a_value_of_its_own_is_simulated_in_the_middle(tiny: Scenario) -> None:
+    (item,) = [one for one in uncertain_inputs(tiny, ["engine.host_iteration_s=0.001:0.1"]) if one.reason == "given"]
+    assert item.simulated == (0.0, 0.5, 1.0)
+    found = {one.key: one for one in sensitivity(tiny, uncertain=["engine.host_iteration_s=0.001:0.1"]).inputs}
+    assert found["engine.host_iteration_s"].at_high > found["engine.host_iteration_s"].at_low
+
+
+def test_an_input_that_settles_the_choice_is_worth_measuring(tiny: Scenario) -> None:
+    """With drafts hardly ever or nearly always accepted, whether to draft hangs on the acceptance."""
+    found = sensitivity(tiny, uncertain=[f"{ACCEPTED}=0.05:1.2"])
+    values = {one.key: one.saved_s for one in found.inputs}
+    assert found.inputs[0].key == ACCEPTED
+    assert values[ACCEPTED] > 10 * max(value for key, value in values.items() if key != ACCEPTED)
+
+
+def test_the_text_names_commands_and_fits_the_width(answer: Sensitivity) -> None:
+    for width in (80, 120):
+        text = render_sensitivity(answer, Style(width))
+        assert "What to measure next" in text
+        assert "rlsim calibrate --from-steps" in " ".join(text.split())
+        assert max(map(len, text.splitlines())) <= width
+    assert answer.chosen in text
+
+
+def test_the_same_seed_gives_the_same_answer_for_any_number_of_jobs(tiny: Scenario, answer: Sensitivity) -> None:
+    assert sensitivity(tiny, jobs=2).as_dict() == answer.as_dict()
 
 
 def test_inputs_follow_the_scenario(tiny: Scenario) -> None:
     keys = {item.key for item in uncertain_inputs(tiny)}
-    assert {"engine.host_iteration_s", ACCEPTED, "workload.response_tokens.log_sigma"} <= keys
+    assert {"workload.group_correlation", ACCEPTED, "workload.response_tokens.log_sigma"} <= keys
     plain = {item.key for item in uncertain_inputs(vary(tiny, "speculation.method=none"))}
     assert keys - plain == {ACCEPTED}
-    assert all(item.low < item.high and item.reason for item in uncertain_inputs(tiny))
+    assert all(item.low < item.high and item.reason and item.centred for item in uncertain_inputs(tiny))
 
 
 def test_draws_stay_within_their_ranges_and_give_valid_scenarios(tiny: Scenario) -> None:
     inputs = uncertain_inputs(tiny)
     for share in (0.0, 0.5, 1.0):
         drawn = varied(tiny, drawn_overrides(tiny, inputs, np.full(len(inputs), share)))
-        host = next(item for item in inputs if item.key == "engine.host_iteration_s")
-        assert drawn.engine.host_iteration_s == pytest.approx(
-            [host.low, (host.low * host.high) ** 0.5, host.high][int(2 * share)]
+        mean = next(item for item in inputs if item.key == "workload.response_tokens.mean_tokens")
+        assert getattr(drawn.workload.response_tokens, "mean_tokens", 0.0) == pytest.approx(
+            [mean.low, (mean.low * mean.high) ** 0.5, mean.high][int(2 * share)]
         )
         factor = 0.9 + 0.2 * share
         own = acceptance_of(tiny.speculation).position_rates
         np.testing.assert_allclose(acceptance_of(drawn.speculation).position_rates, np.minimum(factor * own, 1))
 
 
-def test_the_centre_of_the_efficiencies_is_the_scenario_as_it_is() -> None:
-    """Experts and dense layers reach different shares of the kernels' speed; one factor moves both."""
-    scenario = load_scenario("qwen235b_512")
-    now = overheads_of(scenario, fitted_of(scenario)).training
-    assert now.moe_speed != now.dense_speed
-    inputs = [item for item in uncertain_inputs(scenario) if item.key == EFFICIENCY]
-    for quantile, factor in ((0.5, 1.0), (0.0, 1 / 1.2), (1.0, 1.2)):
-        drawn = varied(scenario, drawn_overrides(scenario, inputs, np.array([quantile])))
-        found = overheads_of(drawn, fitted_of(drawn)).training
-        assert found.dense_speed == pytest.approx(now.dense_speed * factor)
-        assert found.moe_speed == pytest.approx(now.moe_speed * factor)
-    given = uncertain_inputs(scenario, ["trainer.device_efficiency=0.5:0.6"])
-    assert EFFICIENCY not in {item.key for item in given}
-
-
 def test_quantiles_of_a_range() -> None:
     assert [UncertainInput("x", 1.0, 100.0, log=True).at(s) for s in (0.0, 0.5, 1.0)] == pytest.approx([1, 10, 100])
     assert [UncertainInput("x", 1.0, 3.0).at(s) for s in (0.0, 0.5, 1.0)] == [1, 2, 3]
+    assert UncertainInput("x", 1.0, 100.0, log=True, own=10.0).places.tolist() == pytest.approx([0, 0.5, 1])
+    assert UncertainInput("x", 1.0, 5.0, own=2.0).places.tolist() == [0, 0.25, 1]
+    assert UncertainInput("x", 1.0, 5.0, own=9.0).simulated == (0.0, 0.5, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +142,7 @@ def test_quantiles_of_a_range() -> None:
         ("engine.host_iterations=1:2", "did you mean 'engine.host_iteration_s'"),
         ("engine.host_iteration_s=2:1", "LOW must be below HIGH"),
         ("engine.host_iteration_s=a:b", "must be numbers"),
+        ("engine.gpu_memory_utilization=0.01:0.6", "cannot run at every value"),
     ],
 )
 def test_bad_ranges_are_said(tiny: Scenario, text: str, said: str) -> None:
@@ -103,6 +150,9 @@ def test_bad_ranges_are_said(tiny: Scenario, text: str, said: str) -> None:
         sensitivity(tiny, uncertain=[text])
 
 
-def test_too_few_points_are_refused(tiny: Scenario) -> None:
-    with pytest.raises(InputError, match="--samples must be at least"):
-        sensitivity(tiny, samples=20)
+def test_a_scenario_without_alternatives_has_no_regret(tiny: Scenario) -> None:
+    alone = ("speculation.method=none", "model=qwen3-0.6b", "cluster.num_gpus=1", "trainer.pipeline_parallel=1")
+    found = sensitivity(vary(tiny, *alone))
+    assert [one.name for one in found.alternatives] == [AS_IT_IS]
+    assert found.regret_s == 0.0
+    assert "What to measure next" in render_sensitivity(found)

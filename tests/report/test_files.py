@@ -15,7 +15,7 @@ INTERVAL = {"mean", "low", "high"}
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
 ARM = {
     *("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "bounds"),
-    *("staleness", "facts"),
+    *("staleness", "sampling", "facts"),
 }
 FACTS = {
     *("replicas", "decode_iterations", "mean_batch", "mean_context_tokens", "eager_share", "prefill_iterations"),
@@ -39,9 +39,15 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
     whole = answer(case).as_dict()
     assert whole.keys() == {
         *("schema", "scenario", "digest", "seed", "baseline", "candidate", "rollout_speedup", "end_to_end_speedup"),
-        *("provenance", "assumptions", "warnings"),
+        *("provenance", "support", "assumptions", "warnings"),
     }
     assert whole["provenance"].keys() == {"measured", "modelled", "assumed"}
+    assert whole["support"].keys() == {"grade", "meaning", "half_width", "distance", "halves", "leaning"}
+    for half in whole["support"]["halves"]:
+        assert half.keys() == {"half", "share", "distance", "nearest"}
+        assert all(row.keys() == {"id", "distance", "differences"} for row in half["nearest"])
+    for source in whole["support"]["leaning"]:
+        assert source.keys() == {"source", "kind", "share", "assumed", "settle", "command"}
     assert whole["rollout_speedup"].keys() == whole["end_to_end_speedup"].keys() == INTERVAL
     for arm in (whole["baseline"], whole["candidate"]):
         assert (arm.keys(), arm["phases"].keys(), arm["facts"].keys()) == (ARM, PHASES, FACTS | more)

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from measured_tables import write
 
+from rlsim.costs.groups import transfer_groups
 from rlsim.costs.memory import weight_bytes
 from rlsim.costs.refit_methods import TransferTerms, transfer_parts
 from rlsim.costs.weight_transfer import job_of
 from rlsim.hardware.cards import load_card
+from rlsim.hardware.fitted import current
 from rlsim.hardware.parameters import load_transfer_parameters
 from rlsim.loading import load_scenario
 from rlsim.validation.kinds import validate_table
@@ -102,8 +104,10 @@ def test_a_row_is_priced_like_the_scenario_that_it_describes(tmp_path: Path) -> 
             "speculation.method=none",
         ],
     )  # fmt: skip
-    terms = TransferTerms.of(load_transfer_parameters(), "nemo_rl")
+    fitted = current()
+    terms = TransferTerms.of(fitted.transfers, "nemo_rl")
     seconds = sum(part.seconds for part in transfer_parts(job_of(given), terms))
+    seconds *= fitted.factor(transfer_groups("nemo_rl", "nccl_reshard", "Qwen3-30B-A3B"))
     row = validated(tmp_path, {}).rows[0]
     assert row.predicted == pytest.approx(seconds)
     assert row.group == "nemo_rl, nccl_reshard"

@@ -168,7 +168,7 @@ def test_tables_are_given_by_option_and_written_with_the_document(
     options = ("--training", "t.csv", "--transfers", "a.csv", "--transfers", "b.csv", "--phases", "p.csv")
     code, out, err = run("validate", "--published", *options, "--json", "--write-accuracy", file)
     assert (code, err) == (0, "")
-    assert given[-1] == {
+    assert given[-2] == {
         Kind.TRAINING: [Path("t.csv")],
         Kind.TRANSFERS: [Path("a.csv"), Path("b.csv")],
         Kind.PHASES: [Path("p.csv")],

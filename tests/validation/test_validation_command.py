@@ -86,7 +86,9 @@ def test_sweeps_are_compared_as_text_and_json(run: Run, tmp_path: Path) -> None:
 def test_the_accuracy_document_is_written_only_where_asked(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = SimpleNamespace(steps=None, iterations=None, halves={}, to_json=lambda: "{}", text=lambda style: "rows")
+    answer = SimpleNamespace(
+        steps=None, iterations=None, halves={}, cross=None, to_json=lambda: "{}", text=lambda style: "rows"
+    )
     monkeypatch.setattr("rlsim.validation.published.run_published", lambda *given: answer)
     monkeypatch.setattr("rlsim.validation.accuracy.accuracy_document", lambda answer, day: f"of {day}")
     home = data_folder("calibration").parent / "docs" / "ACCURACY.md"

@@ -1,0 +1,191 @@
+"""How a scenario's phases answer to every fitted term: derivatives of their logarithms, without simulating again.
+
+Engine iterations are priced anew at the batches and contexts that the simulation saw; trainer and transfer in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+import numpy as np
+
+from rlsim.costs.engine_prices import EngineInputs, decode_points_of_hosts_s
+from rlsim.costs.interface import EngineCounters
+from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads, overheads_of
+from rlsim.costs.prices import price_inputs
+from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
+from rlsim.costs.weight_transfer import WeightTransfer
+from rlsim.costs.work import FloatArray
+from rlsim.hardware.fitted import fitted_of
+from rlsim.hardware.parameters import SETS, Fitted
+from rlsim.hardware.terms import Term, moved, terms_of
+from rlsim.schema.scenario import Scenario
+from rlsim.simulated import SimulatedVariant
+
+STEP = 0.05
+"""Deviation of the finite differences."""
+POINTS = 16
+"""Batches at which iterations are priced again: the iterations of a rollout, in so many parts of equal number."""
+LAUNCH_SPREAD = 0.42
+"""Launches beyond the captured graphs: a factor of two at 90 %. Published figures of launched operators lie between 5
+and 14 us on x86 hosts and between 20 and 37 us on Grace."""
+LAUNCH = Term("assumed/eager launches", LAUNCH_SPREAD)
+ASSUMED = (LAUNCH,)
+"""Terms of no fitted set."""
+PHASES = ("generation_s", "logprob_s", "train_s", "transfer_s")
+
+Slopes = Mapping[str, float]
+"""Derivative of a logarithm by the name of the term; terms that change nothing are left out."""
+
+
+@dataclass(frozen=True)
+class PhaseSlopes:
+    """Slopes of each phase. transfer: of the preparation of a synchronous step, or of an asynchronous refit."""
+
+    generation: Slopes
+    logprob: Slopes
+    train: Slopes
+    transfer: Slopes
+
+
+def all_terms(fitted: Fitted) -> tuple[Term, ...]:
+    """Terms of the sets, and those of none."""
+    return (*terms_of(fitted), *ASSUMED)
+
+
+def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
+    """Slopes of the phases of a simulated scenario around the sets that it uses."""
+    scenario, fitted = run.scenario, fitted_of(run.scenario)
+    inputs = price_inputs(scenario)
+    changed = _changed(scenario, fitted)
+    batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
+    logprob, train = _trainer(inputs.trainer, batch, tuple((n, o.training) for n, o in changed.items()))
+    generation = engine_slopes(inputs.engine, run.counters, {n: o.engine for n, o in changed.items()})
+    launched = run.prices.engine.launch_share(run.counters)
+    return PhaseSlopes(
+        generation={**generation, **({LAUNCH.name: launched} if launched > 0 else {})},
+        logprob=logprob,
+        train=train,
+        transfer=_transfer(scenario, inputs.transfers, changed),
+    )
+
+
+def _changed(scenario: Scenario, fitted: Fitted) -> dict[str, Overheads]:
+    """Overheads with each term moved by STEP, of the terms that may matter to ``scenario``."""
+    # The terms that a posterior moves are known by its columns: no need to read where their fits began.
+    posterior = fitted.posterior
+    names = [term.name for term in terms_of(fitted)] if posterior is None else posterior.columns[: posterior.terms]
+    kept = [name for name in names if name.partition("/")[0] in SETS and _concerns(name, scenario)]
+    return {name: overheads_of(scenario, moved(fitted, {name: STEP})) for name in kept}
+
+
+def _concerns(name: str, scenario: Scenario) -> bool:
+    """Whether a term may matter to ``scenario``; most of those of other engines and frameworks are told by name."""
+    head, *rest = name.split("/")
+    if head == "engines" and len(rest) > 1:
+        return rest[0] == scenario.engine.name
+    if head == "training" and len(rest) > 1:
+        return scenario.training_stack is not None and rest[0] == scenario.training_stack.framework
+    if head == "transfers" and len(rest) > 1:
+        return rest[0] == scenario.refit_framework
+    return True
+
+
+def engine_slopes(inputs: EngineInputs, counters: EngineCounters, hosts: Mapping[str, HostOverheads]) -> Slopes:
+    """Slopes of the time of the counted iterations. hosts: host terms of the engine with each term moved by STEP."""
+    sequences, contexts, counts = _points(counters)
+    if not len(counts):
+        return {}
+    return points_slopes(inputs, sequences, contexts, counts, counters.prefill_s, hosts)
+
+
+def points_slopes(
+    inputs: EngineInputs,
+    sequences: FloatArray,
+    contexts: FloatArray,
+    counts: FloatArray,
+    other_s: float,
+    hosts: Mapping[str, HostOverheads],
+) -> Slopes:
+    """Slopes of the sum of ``counts`` iterations at each point and ``other_s`` seconds that no host term changes."""
+    base_s, changes_s = point_changes_s(inputs, sequences, contexts, hosts)
+    whole_s = float(counts @ base_s) + other_s
+    found = {name: float(counts @ change) / whole_s for name, change in changes_s.items()}
+    return {name: slope for name, slope in found.items() if slope}
+
+
+def point_changes_s(
+    inputs: EngineInputs, sequences: FloatArray, contexts: FloatArray, hosts: Mapping[str, HostOverheads]
+) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """Seconds of an iteration at each point, and by term its derivative there.
+
+    hosts: host terms of the engine with each term moved by STEP. The iteration is linear in few host values, so that it
+    is priced once for each of them and not for each of many terms.
+    """
+    now, moves = inputs.host, dict[str, tuple[HostOverheads, float]]()
+    for field in fields(HostOverheads):
+        if any(getattr(host, field.name) != getattr(now, field.name) for host in hosts.values()):
+            step = max(0.05 * getattr(now, field.name), 1e-7)
+            moves[field.name] = replace(now, **{field.name: getattr(now, field.name) + step}), step
+    found_s = decode_points_of_hosts_s(inputs, [now, *(host for host, _ in moves.values())], sequences, contexts)
+    base_s = found_s[0]
+    by_field = {
+        name: (after_s - base_s) / step for (name, (_, step)), after_s in zip(moves.items(), found_s[1:], strict=True)
+    }
+    out = {}
+    for name, host in hosts.items():
+        change = sum(
+            (slope * (getattr(host, field) - getattr(now, field)) for field, slope in by_field.items()),
+            np.zeros(len(base_s)),
+        )
+        if change.any():
+            out[name] = change / STEP
+    return base_s, out
+
+
+def _points(counters: EngineCounters) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Batches, contexts and numbers of iterations that stand for those that were counted."""
+    counts, contexts = np.asarray(counters.iterations_at), np.asarray(counters.context_at)
+    used = np.flatnonzero(counts[1:] > 0) + 1
+    if not len(used):
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    place = np.minimum((np.cumsum(counts[used]) / counts[used].sum() * POINTS).astype(int), POINTS - 1)
+    weights = np.bincount(place, counts[used], POINTS)
+    kept = weights > 0
+    batches = np.bincount(place, counts[used] * used, POINTS)[kept] / weights[kept]
+    means = np.bincount(place, contexts[used], POINTS)[kept] / weights[kept]
+    return np.round(batches), np.maximum(means, 1.0), np.asarray(weights[kept], dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _trainer(
+    inputs: TrainerInputs, batch: TrainedBatch, changed: tuple[tuple[str, TrainingOverheads], ...]
+) -> tuple[Slopes, Slopes]:
+    """Slopes of log-prob passes and of the update."""
+    base = step_cost(inputs, batch)
+    logprob: dict[str, float] = {}
+    train: dict[str, float] = {}
+    for name, overheads in changed:
+        if overheads == inputs.overheads:
+            continue
+        after = step_cost(replace(inputs, overheads=overheads), batch)
+        for out, before, then in ((logprob, base.logprob, after.logprob), (train, base.train, after.train)):
+            if before.seconds > 0 and then.seconds != before.seconds:
+                out[name] = float(np.log(then.seconds / before.seconds)) / STEP
+    return logprob, train
+
+
+def _transfer(scenario: Scenario, now: WeightTransfer, changed: Mapping[str, Overheads]) -> Slopes:
+    def seconds(transfer: WeightTransfer) -> float:
+        return (transfer.prepare() if scenario.loop.mode == "sync" else transfer.transfer()).seconds
+
+    base, out = seconds(now), dict[str, float]()
+    for name, overheads in changed.items():
+        if name.startswith(("engines/", "training/")):
+            continue
+        after = seconds(replace(now, overheads=overheads))
+        if base > 0 and after != base:
+            out[name] = float(np.log(after / base)) / STEP
+    return out

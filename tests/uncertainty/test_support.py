@@ -1,0 +1,139 @@
+"""What an answer leans on, and its grade."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlsim.loading import load_scenario
+from rlsim.projection import project
+from rlsim.report.projection import render
+from rlsim.report.style import Style
+from rlsim.results import Projection
+from rlsim.simulated import SimulatedVariant, simulate_variant
+from rlsim.uncertainty.predictive import log_draws, parted_draws, phase_groups, posterior_of, prediction_of
+from rlsim.uncertainty.sources import covariance_shares, mean_shares, sources_of, step_parts
+from rlsim.uncertainty.support import GRADES, WORST, grade_of, support_of
+
+SMALL = ("simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512")
+EAGER = ("engine.max_captured_tokens=8", "hardware.eager_launch_s.value=1e-4")
+
+
+def simulated(*settings: str) -> SimulatedVariant:
+    return simulate_variant(load_scenario("quickstart", [*SMALL, *settings]))
+
+
+@pytest.fixture(scope="module")
+def run() -> SimulatedVariant:
+    return simulated()
+
+
+@pytest.fixture(scope="module")
+def answer() -> Projection:
+    return project(load_scenario("quickstart", SMALL))
+
+
+def test_shares_of_sources_add_up_to_the_whole_variance(run: SimulatedVariant) -> None:
+    found = sources_of(run)
+    assert sum(one.share for one in found) == pytest.approx(1.0)
+    assert [one.share for one in found] == sorted((one.share for one in found), reverse=True)
+    assert len({one.name for one in found}) == len(found)
+    assert all(one.settle and one.command.startswith("rlsim ") for one in found)
+
+
+def test_contributions_add_up_to_the_draws_of_the_step(run: SimulatedVariant) -> None:
+    predicted, posterior = prediction_of(run), posterior_of(run.scenario)
+    whole = np.sum([one.draws for one in sources_of(run)], axis=0)
+    shares, groups = mean_shares(predicted), phase_groups(run.scenario)
+    direct = sum(
+        share * log_draws(posterior, getattr(predicted.slopes, phase), dict.fromkeys(groups[phase], 1.0))
+        for phase, share in shares.items()
+    )
+    np.testing.assert_allclose(whole, direct, atol=1e-9)
+    # To first order these are the draws behind the interval.
+    assert np.corrcoef(whole, np.log(predicted.step_s))[0, 1] > 0.95
+    assert whole.std() == pytest.approx(np.log(predicted.step_s).std(), rel=0.1)
+
+
+def test_a_share_is_what_the_variance_loses_without_an_independent_source() -> None:
+    generator = np.random.default_rng(3)
+    draws = generator.standard_normal((3, 20_000)) * np.array([[0.1], [0.2], [0.3]])
+    whole = draws.sum(axis=0)
+    for row, share in zip(draws, covariance_shares(draws), strict=True):
+        lost = 1 - np.var(whole - row) / np.var(whole)
+        assert share == pytest.approx(lost, abs=0.01)
+
+
+def test_correlated_sources_split_what_they_share() -> None:
+    one = np.random.default_rng(4).standard_normal(5000)
+    assert covariance_shares(np.array([one, one])) == pytest.approx([0.5, 0.5])
+    assert covariance_shares(np.array([3 * one, -one])) == pytest.approx([1.5, -0.5])
+    assert covariance_shares(np.zeros((2, 10))).tolist() == [0.0, 0.0]
+
+
+def test_removing_a_source_removes_its_own_variance(run: SimulatedVariant) -> None:
+    posterior, predicted = posterior_of(run.scenario), prediction_of(run)
+    parts = step_parts(run.scenario, posterior, predicted)
+    draws = parted_draws(posterior, list(parts.values()))
+    shares = covariance_shares(draws)
+    place = [origin.text for origin in parts].index("this layout's rollout")
+    others = [part for origin, part in parts.items() if origin.text != "this layout's rollout"]
+    rest = parted_draws(posterior, others).sum(axis=0)
+    # The layout's own deviation is independent of all else.
+    assert shares[place] == pytest.approx(1 - np.var(rest) / np.var(draws.sum(axis=0)), abs=0.03)
+
+
+def test_launches_are_a_source_where_iterations_exceed_the_graphs(run: SimulatedVariant) -> None:
+    def share(of: SimulatedVariant) -> float:
+        return sum(one.share for one in sources_of(of) if one.name.startswith("launches"))
+
+    eager = simulated(*EAGER)
+    assert share(eager) > 0.1 > share(run)
+    (launches,) = [one for one in sources_of(eager) if one.name.startswith("launches")]
+    assert launches.assumed
+    assert "max_captured_tokens" in launches.settle
+
+
+def test_a_release_that_was_never_measured_is_told() -> None:
+    names = [one.name for one in sources_of(simulated("engine.version=9.9.0")) if one.assumed]
+    assert "vllm 9.9.0: never measured" in names
+
+
+def test_grades_follow_the_worse_of_interval_and_distance() -> None:
+    assert grade_of(0.05, 0.05)[0] == "A"
+    assert grade_of(0.05, 0.15)[0] == grade_of(0.15, 0.05)[0] == "B"
+    assert grade_of(0.30, 0.01)[0] == "C"
+    assert grade_of(0.01, float("inf")) == WORST
+    assert [most for _, most, _ in GRADES] == sorted(most for _, most, _ in GRADES)
+
+
+def test_the_answer_holds_its_support_and_says_it(answer: Projection) -> None:
+    support = answer.support
+    assert support is not None
+    told = answer.as_dict()["support"]
+    assert told["grade"] == support.grade
+    assert {half["half"] for half in told["halves"]} == {"iteration", "training", "transfer", "step"}
+    assert sum(half["share"] for half in told["halves"] if half["half"] != "step") == pytest.approx(1.0, abs=0.05)
+    assert all(half["nearest"][0]["id"] for half in told["halves"])
+    low, high = answer.candidate.step_s.low, answer.candidate.step_s.high
+    assert (1 + support.half_width) ** 2 == pytest.approx(high / low)
+    for width in (60, 100):
+        text = render(answer, Style(width))
+        section = text[text.index("Support: grade") :].split("\n\n")[0]
+        assert f"grade {support.grade}" in section
+        assert "rlsim calibrate" in " ".join(section.split())
+        assert max(map(len, section.splitlines()[1:])) <= width
+
+
+def test_the_best_sources_are_named_first(answer: Projection) -> None:
+    support = answer.support
+    assert support is not None
+    largest = max(support.leaning, key=lambda one: one.share)
+    assert largest.source.split()[0] in render(answer, Style(200))
+    assert render(replace(answer, support=None)).find("Support:") == -1
+
+
+def test_the_same_run_has_the_same_support(run: SimulatedVariant) -> None:
+    assert support_of(run) == support_of(simulated())

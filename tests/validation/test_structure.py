@@ -1,0 +1,85 @@
+"""Derivatives of predicted rows beside predictions with the terms moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsim.datafiles import data_folder
+from rlsim.hardware.parameters import shipped
+from rlsim.hardware.terms import moved
+from rlsim.validation.drawn_bounds import with_drawn_bounds
+from rlsim.validation.halves import TableRecords
+from rlsim.validation.iterations import validate_iterations
+from rlsim.validation.kind import Kind
+from rlsim.validation.structure import iteration_structures, training_structures, transfer_structures
+from rlsim.validation.table import read_table
+from rlsim.validation.training_rows import validate_training
+from rlsim.validation.transfer_rows import validate_transfers
+from tests.validation.measured_tables import write
+
+MOVE = 0.01
+ITERATION = {
+    "id": "i", "engine": "vllm", "engine_version": "0.19.0", "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "precision": "bf16", "gpu": "h100", "decode_gpus_per_engine": "1", "isl": "1000", "osl": "1000",
+    "concurrency": "16", "decode_step_ms_est": "9", "spec_method": "none", "serving_mode": "agg",
+}  # fmt: skip
+TRAINING = {
+    "id": "t", "model": "Qwen/Qwen3-30B-A3B", "gpu": "h100", "num_gpus": "16", "precision": "bf16", "gbs": "512",
+    "seq_len": "4096", "mbs": "1", "tp": "1", "pp": "1", "ep": "8", "step_time_s": "20",
+    "framework": "Megatron Bridge", "release": "26.02",
+}  # fmt: skip
+
+
+def records(tmp_path: Path, *cells: dict[str, str]) -> TableRecords:
+    rows = read_table(write(tmp_path / "table.csv", list(cells)), ())
+    return TableRecords("table.csv", "", rows)
+
+
+@pytest.mark.parametrize("name", ["engines/vllm/iteration_s", "engines/vllm/sequence_s", "engines/vllm/0.19.0"])
+def test_slopes_of_an_iteration(name: str, tmp_path: Path) -> None:
+    sets, table = shipped(), records(tmp_path, ITERATION, {**ITERATION, "id": "large", "concurrency": "200"})
+    found = validate_iterations(table, sets.engines).rows
+    after = validate_iterations(table, moved(sets, {name: MOVE}).engines).rows
+    structures = list(iteration_structures(found, table.rows, sets))
+    assert [one.place for one in structures] == [0, 1]
+    for one, before, then in zip(structures, found, after, strict=True):
+        expected = np.log((then.predicted or 0) / (before.predicted or 1)) / MOVE
+        assert one.slopes.get(name, 0.0) == pytest.approx(expected, rel=0.05, abs=2e-3)
+    assert "engine with model: llama-3.1-8b" in {group.lower() for group in structures[0].groups}
+
+
+def test_slopes_of_a_training_step(tmp_path: Path) -> None:
+    sets, table = shipped(), records(tmp_path, TRAINING)
+    found = validate_training(table, sets).rows
+    (one,) = training_structures(found, table.rows, sets)
+    told = {name: value for name, value in one.slopes.items() if abs(value) > 0.01}
+    assert told["training/moe_host_layer_s"] > 0.5
+    for name, slope in told.items():
+        after = validate_training(table, moved(sets, {name: MOVE})).rows[0]
+        expected = np.log((after.predicted or 0) / (found[0].predicted or 1)) / MOVE
+        assert slope == pytest.approx(expected, rel=0.1, abs=5e-3), name
+
+
+def test_slopes_of_a_transfer() -> None:
+    path = data_folder("calibration") / "published" / "refit_colocated.csv"
+    sets, rows = shipped(), read_table(path, ())
+    table = TableRecords(path.name, "", rows)
+    found = validate_transfers(table, sets.transfers).rows
+    one = next(iter(transfer_structures(found, rows, sets)))
+    name = max(one.slopes, key=lambda key: abs(one.slopes[key]))
+    after = validate_transfers(table, moved(sets, {name: MOVE}).transfers).rows[one.place]
+    expected = np.log((after.predicted or 0) / (found[one.place].predicted or 1)) / MOVE
+    assert one.slopes[name] == pytest.approx(expected, rel=0.1)
+
+
+def test_rows_have_the_intervals_of_what_was_measured_of_them(tmp_path: Path) -> None:
+    strange = {**TRAINING, "id": "new", "gpu": "b300", "framework": "torchtitan", "release": "", "fsdp": "16"}
+    table = records(tmp_path, TRAINING, strange)
+    found = with_drawn_bounds(validate_training(table), Kind.TRAINING, table.rows)
+    known, unknown = ((row.high or 0) / (row.low or 1) for row in found.rows)
+    assert 1.1 < known < unknown
+    for row in found.rows:
+        assert (row.low or 0) < (row.predicted or 0) < (row.high or 0)
