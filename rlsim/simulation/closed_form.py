@@ -103,6 +103,8 @@ def closed_form(
     fitting = (count > 0) & (count <= timing.max_sequences)
     if not timing.chunked_prefill:
         fitting &= queue[:, -1] <= timing.max_batched_tokens
+    if not fitting.any():
+        return ClosedForm(np.zeros(real.shape), fitting, np.zeros(count.size))
     prefilled = _prefill(timing, batches, queue, fitting)
     last = np.where(real, prefilled.joined + batches.iterations, np.iinfo(np.int64).max)
     fitting &= last.min(axis=1) >= prefilled.last

@@ -12,6 +12,8 @@ interval with a knot inside is off by at most g/8 times the change of slope ther
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,11 @@ class IterationTimes:
     """An IterationTable with its antiderivatives; scalar methods for one replica, vectorised ones for many.
 
     max_sequences: sequences that can decode at once: max_running_sequences, within the token budget and the table.
+    step_s, attention, integral: by decoding sequences, the latter two also by knot of context; inverse_knot: knots per
+    token. kernel_view: the same as the C kernel sees it, once that has asked.
     """
+
+    kernel_view: Any = None
 
     def __init__(self, table: IterationTable) -> None:
         self.table = table
@@ -47,20 +53,29 @@ class IterationTimes:
                 table.step_s.size - 1,
             ),
         )
-        self.step: list[float] = table.step_s.tolist()
-        self._inverse_knot = 1.0 / table.context_step_tokens
-        attention = table.attention_s
-        self._attention = np.repeat(attention, 2, axis=1) if attention.shape[1] == 1 else attention
-        half = 0.5 * (self._attention[:, 1:] + self._attention[:, :-1])
-        self._integral = np.concatenate((np.zeros((half.shape[0], 1)), np.cumsum(half, axis=1)), axis=1)
+        self.step_s = np.ascontiguousarray(table.step_s, dtype=np.float64)
+        self.step: list[float] = self.step_s.tolist()
+        self.inverse_knot = 1.0 / table.context_step_tokens
+        attention = np.ascontiguousarray(table.attention_s, dtype=np.float64)
+        self.attention = np.repeat(attention, 2, axis=1) if attention.shape[1] == 1 else attention
+        half = 0.5 * (self.attention[:, 1:] + self.attention[:, :-1])
+        self.integral = np.concatenate((np.zeros((half.shape[0], 1)), np.cumsum(half, axis=1)), axis=1)
         self._rows: dict[int, Row] = {}
         self._prefill_rows: dict[int, list[float]] = {}
-        self._grid: list[float] = table.prefill_grid_tokens.tolist()
+        self.grid_tokens = np.ascontiguousarray(table.prefill_grid_tokens, dtype=np.float64)
+        self._grid: list[float] = self.grid_tokens.tolist()
+
+    @cached_property
+    def prefill_table(self) -> FloatArray:
+        """Seconds that prefill tokens add, shape (max_sequences + 1, grid): rows by decoding sequences."""
+        table, n = self.table, np.arange(self.max_sequences + 1)
+        columns = np.asarray(table.prefill_s).T
+        return np.column_stack([np.interp(n, table.prefill_sequences, column) for column in columns])
 
     def decode(self, n: int, mean_context: float) -> float:
         """Seconds of one iteration with ``n`` > 0 decoding sequences at a mean context in tokens."""
         attention, _ = self._rows.get(n) or self._row(n)
-        x = mean_context * self._inverse_knot
+        x = mean_context * self.inverse_knot
         i = min(int(x), len(attention) - 2)
         return self.step[n] + attention[i] + (x - i) * (attention[i + 1] - attention[i])
 
@@ -70,7 +85,7 @@ class IterationTimes:
         # half the time of two calls of a helper, a fortieth of NumPy's on single numbers.
         attention, integral = self._rows.get(n) or self._row(n)
         last = len(attention) - 2
-        inverse = self._inverse_knot
+        inverse = self.inverse_knot
         x = (mean_context - 0.5 * growth) * inverse
         i = int(x) if x > 0 else 0
         if i > last:
@@ -125,15 +140,15 @@ class IterationTimes:
 
     def decodes(self, n: IntArray, mean_context: FloatArray) -> FloatArray:
         """:meth:`decode` over arrays; 0 where n is 0."""
-        x = mean_context * self._inverse_knot
-        i = np.minimum(x.astype(np.int64), self._attention.shape[1] - 2)
-        low = self._attention[n, i]
-        return self.table.step_s[n] + np.where(n > 0, low + (x - i) * (self._attention[n, i + 1] - low), 0.0)
+        x = mean_context * self.inverse_knot
+        i = np.minimum(x.astype(np.int64), self.attention.shape[1] - 2)
+        low = self.attention[n, i]
+        return self.table.step_s[n] + np.where(n > 0, low + (x - i) * (self.attention[n, i + 1] - low), 0.0)
 
     def segments(self, n: IntArray, mean_context: FloatArray, growth: FloatArray, iterations: IntArray) -> FloatArray:
         """:meth:`segment` over arrays."""
-        start = (mean_context - 0.5 * growth) * self._inverse_knot
-        step = growth * self._inverse_knot
+        start = (mean_context - 0.5 * growth) * self.inverse_knot
+        step = growth * self.inverse_knot
         area = self._antiderivative(n, start + iterations * step) - self._antiderivative(n, start)
         return iterations * self.table.step_s[n] + area / step
 
@@ -142,24 +157,22 @@ class IterationTimes:
         return np.array([self.prefill(a, b) for a, b in zip(n.tolist(), tokens.tolist(), strict=True)])
 
     def _antiderivative(self, n: IntArray, x: FloatArray) -> FloatArray:
-        knots = self._attention.shape[1]
+        knots = self.attention.shape[1]
         i = np.clip(x.astype(np.int64), 0, knots - 2)
         t = x - i
         flat = n * knots + i
-        low = self._attention.ravel()[flat]
-        slope = self._attention.ravel()[flat + 1] - low
-        area: FloatArray = self._integral.ravel()[flat] + t * (low + 0.5 * t * slope)
+        low = self.attention.ravel()[flat]
+        slope = self.attention.ravel()[flat + 1] - low
+        area: FloatArray = self.integral.ravel()[flat] + t * (low + 0.5 * t * slope)
         return area
 
     def _row(self, n: int) -> Row:
-        row = (self._attention[n].tolist(), self._integral[n].tolist())
+        row = (self.attention[n].tolist(), self.integral[n].tolist())
         self._rows[n] = row
         return row
 
     def _prefill_row(self, n: int) -> list[float]:
-        table = self.table
-        columns = np.asarray(table.prefill_s).T
-        row = [float(np.interp(n, table.prefill_sequences, column)) for column in columns]
+        row: list[float] = self.prefill_table[n].tolist()
         self._prefill_rows[n] = row
         return row
 

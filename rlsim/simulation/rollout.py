@@ -13,6 +13,8 @@ from rlsim.errors import Infeasible
 from rlsim.simulation.closed_form import ReplicaBatches, closed_form
 from rlsim.simulation.dispatch import Dispatch, assigned_at_once
 from rlsim.simulation.iteration_times import IterationTimes, prepare
+from rlsim.simulation.kernel.library import library
+from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
@@ -78,11 +80,21 @@ def rollout(
     occupied = batches.real[:, 0]
     finish_s = np.zeros(batch.samples)
     peak = solved.peak_kv_tokens.copy()
-    if dispatch == "shared_queue" and not np.all(solved.valid | ~occupied):
+    queueing = np.flatnonzero(occupied & ~solved.valid)
+    if dispatch == "shared_queue" and queueing.size:
         return _share_queue(batch, iterations, num_replicas, table, prefix_caching)
     done = batches.real & solved.valid[:, None]
     finish_s[batches.index[done]] = solved.finish_s[done]
-    for number in np.flatnonzero(occupied & ~solved.valid).tolist():
+    kernel = library() if queueing.size else None
+    if kernel is not None:
+        with KernelPool(
+            kernel, timing, _columns(batch, iterations), num_replicas, dispatch, prefix_caching, counters
+        ) as pool:
+            pool.run_rows(queueing, batches.index)
+        finish_s += pool.finish_s
+        peak += pool.peak_kv_tokens
+        return _result(batch, finish_s, assigned, peak, counters)
+    for number in queueing.tolist():
         replica = Replica(table, prefix_caching, counters)
         mine = batches.index[number]
         replica.submit(0.0, samples_of(batch, iterations, mine[mine >= 0]))
@@ -90,6 +102,11 @@ def rollout(
             finish_s[sample] = time_s
         peak[number] = replica.peak_kv_tokens
     return _result(batch, finish_s, assigned, peak, counters)
+
+
+def _columns(batch: Batch, iterations: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Samples as the kernel takes them."""
+    return batch.prompt_tokens, batch.response_tokens, iterations, batch.group
 
 
 def samples_of(
@@ -140,6 +157,14 @@ def _share_queue(
     batch: Batch, iterations: IntArray, num_replicas: int, table: IterationTable, prefix_caching: bool
 ) -> RolloutResult:
     """One queue with more samples than fit: whoever has room next takes the next sample."""
+    kernel = library()
+    if kernel is not None:
+        timing = prepare(table)
+        counters = EngineCounters(timing.max_sequences)
+        columns = _columns(batch, iterations)
+        with KernelPool(kernel, timing, columns, num_replicas, "shared_queue", prefix_caching, counters) as run:
+            run.run_queue()
+        return _result(batch, run.finish_s, run.replica, run.peak_kv_tokens, counters)
     pool = GenerationPool(table, num_replicas, "shared_queue", prefix_caching)
     finish_s, assigned = np.zeros(batch.samples), np.zeros(batch.samples, dtype=np.int64)
 

@@ -1,0 +1,138 @@
+/* Lists, an ordered set of replicas and a table of shared prompts, all by index into arrays of fixed size. */
+#ifndef RLSIM_CONTAINERS_H
+#define RLSIM_CONTAINERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { NONE = -1 };
+
+/* A doubly linked list of samples; its links lie in an array with one place for each sample. */
+typedef struct {
+    int32_t previous, next;
+} Link;
+
+typedef struct {
+    int32_t head, tail, length;
+} List;
+
+static const List EMPTY_LIST = {NONE, NONE, 0};
+
+static inline void list_append(List *list, Link *links, int32_t i) {
+    links[i] = (Link){list->tail, NONE};
+    if (list->tail == NONE)
+        list->head = i;
+    else
+        links[list->tail].next = i;
+    list->tail = i;
+    list->length++;
+}
+
+static inline void list_prepend(List *list, Link *links, int32_t i) {
+    links[i] = (Link){NONE, list->head};
+    if (list->head == NONE)
+        list->tail = i;
+    else
+        links[list->head].previous = i;
+    list->head = i;
+    list->length++;
+}
+
+static inline void list_remove(List *list, Link *links, int32_t i) {
+    const Link link = links[i];
+    if (link.previous == NONE)
+        list->head = link.next;
+    else
+        links[link.previous].next = link.next;
+    if (link.next == NONE)
+        list->tail = link.previous;
+    else
+        links[link.next].previous = link.previous;
+    list->length--;
+}
+
+/* All replicas in a binary heap by (key, number). place[i]: where replica i stands in it. */
+typedef struct {
+    double *key;
+    int32_t *heap, *place;
+    int32_t count;
+} Ordered;
+
+static inline int32_t ordered_first(const Ordered *ordered) { return ordered->heap[0]; }
+
+static inline bool ordered_before(const Ordered *ordered, int32_t a, int32_t b) {
+    return ordered->key[a] < ordered->key[b] || (ordered->key[a] == ordered->key[b] && a < b);
+}
+
+/* Give replica i a new key. */
+static inline void ordered_set(Ordered *ordered, int32_t i, double key) {
+    int32_t at = ordered->place[i];
+    ordered->key[i] = key;
+    while (at > 0 && ordered_before(ordered, i, ordered->heap[(at - 1) / 2])) {
+        ordered->heap[at] = ordered->heap[(at - 1) / 2];
+        ordered->place[ordered->heap[at]] = at;
+        at = (at - 1) / 2;
+    }
+    for (int32_t child = 2 * at + 1; child < ordered->count; child = 2 * at + 1) {
+        if (child + 1 < ordered->count && ordered_before(ordered, ordered->heap[child + 1], ordered->heap[child]))
+            child++;
+        if (!ordered_before(ordered, ordered->heap[child], i))
+            break;
+        ordered->heap[at] = ordered->heap[child];
+        ordered->place[ordered->heap[at]] = at;
+        at = child;
+    }
+    ordered->heap[at] = i;
+    ordered->place[i] = at;
+}
+
+/* How many samples of a key, a pair of replica and prompt, are resident: open addressing, linear probes.
+ *
+ * size: a power of two, at least twice the keys that can be in it. A count of 0 marks a free place. */
+typedef struct {
+    int64_t *key;
+    int32_t *count;
+    uint64_t mask;
+} Residents;
+
+static inline uint64_t residents_home(const Residents *residents, int64_t key) {
+    return ((uint64_t)key * UINT64_C(0x9E3779B97F4A7C15) >> 20) & residents->mask; /* Fibonacci hashing */
+}
+
+/* Place of a key, or the free one where it belongs. */
+static inline uint64_t residents_find(const Residents *residents, int64_t key) {
+    uint64_t at = residents_home(residents, key);
+    while (residents->count[at] && residents->key[at] != key)
+        at = (at + 1) & residents->mask;
+    return at;
+}
+
+static inline int32_t residents_count(const Residents *residents, int64_t key) {
+    return residents->count[residents_find(residents, key)];
+}
+
+static inline void residents_add(Residents *residents, int64_t key) {
+    const uint64_t at = residents_find(residents, key);
+    residents->key[at] = key;
+    residents->count[at]++;
+}
+
+/* One sample of a key less; how many are left. With the last one, later keys close the gap in their row of probes. */
+static inline int32_t residents_remove(Residents *residents, int64_t key) {
+    uint64_t gap = residents_find(residents, key);
+    const int32_t left = --residents->count[gap];
+    if (left)
+        return left;
+    for (uint64_t at = (gap + 1) & residents->mask; residents->count[at]; at = (at + 1) & residents->mask) {
+        const uint64_t home = residents_home(residents, residents->key[at]);
+        if (((at - home) & residents->mask) >= ((at - gap) & residents->mask)) {
+            residents->key[gap] = residents->key[at];
+            residents->count[gap] = residents->count[at];
+            residents->count[at] = 0;
+            gap = at;
+        }
+    }
+    return 0;
+}
+
+#endif

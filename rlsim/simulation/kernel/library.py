@@ -1,0 +1,165 @@
+"""The compiled kernel: which one runs, its structures and its functions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int64, c_void_p
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.costs.interface import EngineCounters
+from rlsim.errors import InputError
+from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.simulation.kernel.build import LIBRARY, sources_digest
+
+VARIABLE = "RLSIM_KERNEL"
+"""Environment variable: ``python`` forces the Python reference; unset or ``auto`` takes the kernel where it is."""
+
+
+class EngineStruct(Structure):
+    """``IterationTimes`` of iteration_times.h."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("step_s", "attention_s", "integral", "prefill_s", "grid_tokens")),
+        ("inverse_knot", c_double),
+        ("kv_capacity_tokens", c_double),
+        *(
+            (name, c_int64)
+            for name in (
+                "knots",
+                "grid",
+                "tokens_per_sequence",
+                "max_batched_tokens",
+                "max_sequences",
+                "chunked_prefill",
+            )
+        ),
+    )
+
+
+class CountersStruct(Structure):
+    """``Counters`` of pool.h."""
+
+    _fields_ = (
+        ("iterations_at", c_void_p),
+        ("context_at", c_void_p),
+        ("prefill_iterations", c_int64),
+        ("prefill_tokens", c_int64),
+        ("preemptions", c_int64),
+        ("prefill_s", c_double),
+    )
+
+
+class SamplesStruct(Structure):
+    """``Samples`` of pool.h."""
+
+    _fields_ = (
+        ("samples", c_int64),
+        ("groups", c_int64),
+        *(
+            (name, c_void_p)
+            for name in ("prompt_tokens", "response_tokens", "iterations", "group", "finish_s", "replica")
+        ),
+    )
+
+
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "sources_digest": (c_char_p, ()),
+    "pool_new": (
+        c_void_p,
+        (
+            POINTER(EngineStruct),
+            POINTER(CountersStruct),
+            POINTER(SamplesStruct),
+            c_int64,
+            c_int64,
+            c_int64,
+            c_int64,
+        ),
+    ),
+    "pool_free": (None, (c_void_p,)),
+    "pool_run_rows": (None, (c_void_p, c_void_p, c_int64, c_void_p, c_int64)),
+    "pool_run_queue": (None, (c_void_p,)),
+    "pool_peaks": (None, (c_void_p, c_void_p)),
+    "pool_infeasible": (c_int64, (c_void_p,)),
+}
+
+
+def implementation() -> Literal["c", "python"]:
+    """What simulates events: the C kernel or the Python reference. Raises InputError for an unknown RLSIM_KERNEL."""
+    return "python" if library() is None else "c"
+
+
+def library() -> ctypes.CDLL | None:
+    """The kernel, or None where it was not compiled or RLSIM_KERNEL asks for the reference."""
+    wanted = os.environ.get(VARIABLE, "auto")
+    if wanted not in ("auto", "python"):
+        raise InputError(f"{VARIABLE}: must be auto or python, not {wanted!r}")
+    return None if wanted == "python" else _load()
+
+
+@cache
+def _load() -> ctypes.CDLL | None:
+    if not LIBRARY.exists():
+        return None
+    try:
+        loaded = ctypes.CDLL(str(LIBRARY))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError):
+        return None
+    return loaded if loaded.sources_digest() == sources_digest().encode() else None
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where a contiguous array lies."""
+    return int(array.ctypes.data)
+
+
+def engine_struct(timing: IterationTimes) -> EngineStruct:
+    """Tables and limits of an engine; valid as long as ``timing`` lives, which keeps it."""
+    if timing.kernel_view is None:
+        timing.kernel_view = EngineStruct(
+            address(timing.step_s),
+            address(timing.attention),
+            address(timing.integral),
+            address(timing.prefill_table),
+            address(timing.grid_tokens),
+            timing.inverse_knot,
+            timing.kv_capacity_tokens,
+            timing.attention.shape[1],
+            timing.grid_tokens.size,
+            timing.tokens_per_sequence,
+            timing.max_batched_tokens,
+            timing.max_sequences,
+            timing.chunked_prefill,
+        )
+    return timing.kernel_view
+
+
+class CountersArrays:
+    """EngineCounters as the kernel adds to them."""
+
+    def __init__(self, counters: EngineCounters) -> None:
+        self._iterations_at = np.array(counters.iterations_at, dtype=np.int64)
+        self._context_at = np.array(counters.context_at, dtype=np.float64)
+        self.struct = CountersStruct(
+            address(self._iterations_at),
+            address(self._context_at),
+            counters.prefill_iterations,
+            counters.prefill_tokens,
+            counters.preemptions,
+            counters.prefill_s,
+        )
+
+    def copy_to(self, counters: EngineCounters) -> None:
+        """Set ``counters`` to what has been counted."""
+        struct = self.struct
+        counters.iterations_at, counters.context_at = self._iterations_at.tolist(), self._context_at.tolist()
+        counters.prefill_iterations, counters.prefill_tokens = struct.prefill_iterations, struct.prefill_tokens
+        counters.preemptions, counters.prefill_s = struct.preemptions, struct.prefill_s

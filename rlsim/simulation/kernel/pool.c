@@ -1,0 +1,246 @@
+/* Replicas behind one dispatcher, driven event by event; the rules of pool.py and dispatch.py. */
+#include "pool.h"
+
+#include <stdlib.h>
+
+static void mark_stale(Pool *pool, int32_t number) {
+    if (!pool->is_stale[number]) {
+        pool->is_stale[number] = true;
+        pool->stale[pool->num_stale++] = number;
+    }
+}
+
+/* Ask stale replicas, in the order in which they became so, for their next events. */
+static void refresh(Pool *pool) {
+    for (int32_t k = 0; k < pool->num_stale; k++) {
+        const int32_t number = pool->stale[k];
+        pool->is_stale[number] = false;
+        ordered_set(&pool->due, number, replica_next_event(pool, &pool->replicas[number]));
+    }
+    pool->num_stale = 0;
+}
+
+static void submit_to(Pool *pool, int32_t number, double time_s, int32_t sample) {
+    replica_submit(pool, &pool->replicas[number], time_s, sample);
+    mark_stale(pool, number);
+}
+
+/* Hand the head of the shared queue to a replica that has room, or is idle and must take or refuse it. */
+static bool offer(Pool *pool, int32_t number, double time_s) {
+    const Replica *replica = &pool->replicas[number];
+    const int32_t sample = pool->shared.head;
+    if (sample == NONE || !(replica_has_room(pool, replica, sample) || !replica->outstanding))
+        return false;
+    list_remove(&pool->shared, pool->queue_links, sample);
+    submit_to(pool, number, time_s, sample);
+    return true;
+}
+
+/* Queue samples and let every replica take one in turn, round after round, while any has room. */
+static void share(Pool *pool, double time_s, int32_t first, int32_t count) {
+    for (int32_t i = 0; i < count; i++)
+        list_append(&pool->shared, pool->queue_links, first + i);
+    for (bool taken = true; taken;) {
+        taken = false;
+        for (int32_t number = 0; number < pool->num_replicas && pool->shared.length; number++)
+            taken |= offer(pool, number, time_s);
+    }
+}
+
+static int32_t least_loaded(Pool *pool) {
+    const int32_t number = ordered_first(&pool->load);
+    ordered_set(&pool->load, number, pool->load.key[number] + 1);
+    return number;
+}
+
+/* Replica of the i-th of `count` samples that are submitted together. */
+static int32_t assign(Pool *pool, int32_t i, int32_t count) {
+    if (pool->dispatch == LEAST_LOADED)
+        return least_loaded(pool);
+    if (pool->dispatch == ROUND_ROBIN)
+        return (int32_t)(pool->submitted++ % pool->num_replicas);
+    const int32_t size = count / pool->num_replicas, larger = count % pool->num_replicas;
+    return i < larger * (size + 1) ? i / (size + 1) : larger + (i - larger * (size + 1)) / size;
+}
+
+/* Dispatch the samples first, first + 1, ... at a time. */
+void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count) {
+    if (pool->dispatch == SHARED_QUEUE) {
+        share(pool, time_s, first, count);
+        return;
+    }
+    for (int32_t i = 0; i < count; i++)
+        submit_to(pool, assign(pool, i, count), time_s, first + i);
+}
+
+/* Tell the owner of samples that completed since `before`; whether it stops the run. */
+static bool tell(Pool *pool, int32_t before, Finished finished, void *owner) {
+    bool stop = false;
+    for (int32_t k = before; k < pool->num_done; k++) {
+        const int32_t sample = pool->done[k], number = (int32_t)pool->samples.replica[sample];
+        stop |= finished(owner, pool->samples.finish_s[sample], sample, number);
+    }
+    return stop;
+}
+
+/* Run until a time and tell of every completion, in order of time; whether the owner stopped the run.
+ *
+ * What starts at time_s itself is left for later, so that samples submitted then still take part in it. */
+bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
+    for (;;) {
+        refresh(pool);
+        const int32_t number = ordered_first(&pool->due);
+        const double at_s = pool->due.key[number];
+        if (at_s > time_s || at_s == INFINITY)
+            return false;
+        Replica *replica = &pool->replicas[number];
+        const int32_t before = pool->num_done;
+        replica_advance(pool, replica, at_s);
+        const int32_t completed = pool->num_done - before;
+        if (completed && pool->dispatch == LEAST_LOADED)
+            ordered_set(&pool->load, number, pool->load.key[number] - completed);
+        const bool stop = tell(pool, before, finished, owner);
+        while (pool->shared.length && offer(pool, number, at_s))
+            ;
+        if (stop) {
+            mark_stale(pool, number); /* the owner may submit at this very time, before the next segment starts */
+            return true;
+        }
+        ordered_set(&pool->due, number, replica_next_event(pool, replica));
+    }
+}
+
+/* Run every replica by itself to its last token, while nothing waits in a shared queue or is submitted. */
+void pool_drain(Pool *pool) {
+    for (int32_t number = 0; number < pool->num_replicas; number++)
+        replica_advance(pool, &pool->replicas[number], INFINITY);
+}
+
+/* Stop every replica for duration_s once its iteration in progress has ended. */
+void pool_pause(Pool *pool, double time_s, double duration_s, bool recompute_kv) {
+    pool->pauses[pool->num_pauses++] = (Pause){time_s, duration_s, recompute_kv};
+    for (int32_t number = 0; number < pool->num_replicas; number++) {
+        replica_end_early(pool, &pool->replicas[number], time_s);
+        mark_stale(pool, number);
+    }
+}
+
+/* --- one rollout -------------------------------------------------------------------------------------------------- */
+
+/* Run some replicas by themselves from time 0. rows: samples of each replica, -1 after the last; width: of a row. */
+EXPORT void pool_run_rows(Pool *pool, const int64_t *numbers, int64_t count, const int64_t *rows, int64_t width) {
+    for (int64_t k = 0; k < count; k++) {
+        Replica *replica = &pool->replicas[numbers[k]];
+        const int64_t *row = rows + numbers[k] * width;
+        for (int64_t i = 0; i < width && row[i] != NONE; i++)
+            replica_submit(pool, replica, 0.0, (int32_t)row[i]);
+        replica_advance(pool, replica, INFINITY);
+    }
+}
+
+static bool queue_is_empty(void *owner, double time_s, int32_t sample, int32_t replica) {
+    (void)time_s, (void)sample, (void)replica;
+    return !((Pool *)owner)->shared.length;
+}
+
+/* Run all samples from time 0 through the shared queue. Once nobody waits every replica runs on by itself. */
+EXPORT void pool_run_queue(Pool *pool) {
+    pool_submit(pool, 0.0, 0, (int32_t)pool->samples.samples);
+    pool_run(pool, INFINITY, queue_is_empty, pool);
+    pool_drain(pool);
+}
+
+EXPORT void pool_peaks(const Pool *pool, double *peak_kv_tokens) {
+    for (int32_t number = 0; number < pool->num_replicas; number++)
+        peak_kv_tokens[number] = pool->replicas[number].peak_kv_tokens;
+}
+
+/* A sample that exceeds the KV cache of a replica, or -1. */
+EXPORT int64_t pool_infeasible(const Pool *pool) { return pool->infeasible; }
+
+/* --- memory ------------------------------------------------------------------------------------------------------- */
+
+EXPORT void pool_free(Pool *pool) {
+    if (!pool)
+        return;
+    void *parts[] = {pool->sequences, pool->queue_links, pool->running_links, pool->replicas, pool->heaps,
+                     pool->pauses, pool->done, pool->residents.key, pool->residents.count, pool->seen,
+                     pool->due.key, pool->due.heap, pool->due.place, pool->load.key, pool->load.heap,
+                     pool->load.place, pool->stale, pool->is_stale};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        free(parts[i]);
+    free(pool);
+}
+
+static bool ordered_new(Ordered *ordered, int32_t count, double key) {
+    ordered->count = count;
+    ordered->key = malloc((size_t)count * sizeof *ordered->key);
+    ordered->heap = malloc((size_t)count * sizeof *ordered->heap);
+    ordered->place = malloc((size_t)count * sizeof *ordered->place);
+    if (!ordered->key || !ordered->heap || !ordered->place)
+        return false;
+    for (int32_t i = 0; i < count; i++) {
+        ordered->key[i] = key;
+        ordered->heap[i] = ordered->place[i] = i;
+    }
+    return true;
+}
+
+/* Memory for everything that grows with samples and replicas; pages that nothing touches cost nothing. */
+static bool allocate(Pool *pool, int64_t slots, int64_t max_pauses) {
+    const size_t samples = (size_t)pool->samples.samples, replicas = (size_t)pool->num_replicas;
+    const size_t resident = replicas * (size_t)slots < samples ? replicas * (size_t)slots : samples;
+    size_t places = 4;
+    while (places < 2 * resident)
+        places *= 2;
+    pool->residents.mask = places - 1;
+    pool->heap_places = (int32_t)(2 * slots);
+    pool->sequences = calloc(samples, sizeof *pool->sequences);
+    pool->queue_links = malloc(samples * sizeof *pool->queue_links);
+    pool->running_links = malloc(samples * sizeof *pool->running_links);
+    pool->replicas = calloc(replicas, sizeof *pool->replicas);
+    pool->heaps = malloc(replicas * (size_t)pool->heap_places * sizeof *pool->heaps);
+    pool->pauses = malloc((size_t)(max_pauses + 1) * sizeof *pool->pauses);
+    pool->done = malloc(samples * sizeof *pool->done);
+    pool->residents.key = malloc(places * sizeof *pool->residents.key);
+    pool->residents.count = calloc(places, sizeof *pool->residents.count);
+    pool->seen = calloc((size_t)pool->samples.groups, sizeof *pool->seen);
+    pool->stale = malloc(replicas * sizeof *pool->stale);
+    pool->is_stale = calloc(replicas, sizeof *pool->is_stale);
+    return ordered_new(&pool->due, pool->num_replicas, INFINITY) && ordered_new(&pool->load, pool->num_replicas, 0.0)
+           && pool->sequences && pool->queue_links && pool->running_links && pool->replicas && pool->heaps
+           && pool->pauses && pool->done && pool->residents.key && pool->residents.count && pool->seen && pool->stale
+           && pool->is_stale;
+}
+
+/* Idle replicas and samples that nobody has submitted; NULL without memory. What the arguments point to stays the
+ * caller's and must outlive the pool. max_pauses: pauses and recomputations that can ever be asked for. */
+EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Samples *samples, int64_t num_replicas,
+                      int64_t dispatch, int64_t sharing, int64_t max_pauses) {
+    Pool *pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return NULL;
+    *pool = (Pool){.timing = timing, .counters = counters, .samples = *samples, .sharing = sharing != 0,
+                   .dispatch = (Dispatch)dispatch, .num_replicas = (int32_t)num_replicas, .shared = EMPTY_LIST,
+                   .infeasible = NONE};
+    const int64_t slots = timing->max_sequences < samples->samples ? timing->max_sequences : samples->samples;
+    if (!allocate(pool, slots, max_pauses)) {
+        pool_free(pool);
+        return NULL;
+    }
+    for (int32_t number = 0; number < pool->num_replicas; number++) {
+        Completion *heap = pool->heaps + (size_t)number * (size_t)pool->heap_places;
+        pool->replicas[number] = (Replica){.number = number, .waiting = EMPTY_LIST, .running = EMPTY_LIST,
+                                           .prefilling = EMPTY_LIST, .heap = heap, .end_s = NOT_BEGUN};
+    }
+    for (int64_t i = 0; i < samples->samples; i++) {
+        const int64_t total = samples->iterations[i], response = samples->response_tokens[i];
+        pool->sequences[i] = (Sequence){.group = samples->group[i], .prompt = samples->prompt_tokens[i],
+                                        .response = response, .total = total, .heap_key = NONE,
+                                        .tokens_per_iteration = total ? (double)(response - 1) / (double)total : 0.0};
+    }
+    return pool;
+}
+
+/* Digest of the sources that this was compiled from. */
+EXPORT const char *sources_digest(void) { return SOURCES_DIGEST; }

@@ -1,0 +1,124 @@
+/* Replicas behind one dispatcher as structures in arrays; replica.py and pool.py hold the same rules.
+ *
+ * Samples, replicas, prompts (groups) and pauses are numbers from 0. Times in seconds, KV cache in tokens.
+ */
+#ifndef RLSIM_POOL_H
+#define RLSIM_POOL_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "containers.h"
+#include "iteration_times.h"
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+#define NOT_BEGUN (-1.0)
+
+/* EngineCounters of costs/interface.py. */
+typedef struct {
+    int64_t *iterations_at;
+    double *context_at;
+    int64_t prefill_iterations, prefill_tokens, preemptions;
+    double prefill_s;
+} Counters;
+
+/* What the caller knows of all samples, and what it wants to know: when each finished and where. */
+typedef struct {
+    int64_t samples, groups;
+    const int64_t *prompt_tokens, *response_tokens, *iterations, *group;
+    double *finish_s;
+    int64_t *replica;
+} Samples;
+
+/* A sample with what its replica keeps about it.
+ *
+ * done of its total decode iterations; prefill_left: tokens left to prefill; resumed: has emitted its first token.
+ * While it decodes, heap_key is its key in the heap (else NONE), context_at_zero its context extrapolated to decode
+ * iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes. */
+typedef struct {
+    int64_t group, prompt, response, total;
+    double tokens_per_iteration, arrival_s, context_at_zero;
+    int64_t done, last_iteration, prefill_left, heap_key;
+    bool resumed;
+} Sequence;
+
+/* A decoding sequence in the heap of its replica, by (last_iteration, key). */
+typedef struct {
+    int64_t last_iteration, key;
+    int32_t sequence;
+} Completion;
+
+/* Stops every replica for duration_s once its iteration in progress at time_s has ended. */
+typedef struct {
+    double time_s, duration_s;
+    bool recompute_kv;
+} Pause;
+
+/* waiting, running, prefilling: in the order of submission, admission, admission. The first `prefilled` of those in
+ * prefill finish it with the iteration in progress. end_s: end of the segment in progress, or NOT_BEGUN. */
+typedef struct {
+    int32_t number, outstanding, prefilled, next_pause;
+    List waiting, running, prefilling;
+    Completion *heap;
+    int32_t heap_length;
+    int64_t heap_keys, waiting_prompts, iteration, segment_iterations, decoded;
+    double now_s, end_s, peak_kv_tokens, context_at_zero, tokens_per_iteration, held;
+} Replica;
+
+typedef enum { STATIC, ROUND_ROBIN, LEAST_LOADED, SHARED_QUEUE } Dispatch;
+
+/* queue_links: of lists of samples in which one is before it decodes (the shared queue, waiting or prefilling on a
+ * replica). done: samples in the order of completion. due: replicas by their next event, load: by unfinished samples.
+ * stale: replicas whose next event must be asked for anew. seen: last recomputation that met a prompt. */
+typedef struct {
+    const IterationTimes *timing;
+    Counters *counters;
+    Samples samples;
+    bool sharing;
+    Dispatch dispatch;
+    Sequence *sequences;
+    Link *queue_links, *running_links;
+    List shared;
+    int32_t num_replicas, heap_places;
+    Replica *replicas;
+    Completion *heaps;
+    Pause *pauses;
+    int32_t num_pauses;
+    int32_t *done, num_done;
+    Residents residents;
+    int64_t *seen, recomputations, submitted;
+    Ordered due, load;
+    int32_t *stale, num_stale;
+    bool *is_stale;
+    int64_t infeasible;
+} Pool;
+
+/* A sample finished at a time on a replica; whether the run stops there. */
+typedef bool (*Finished)(void *owner, double time_s, int32_t sample, int32_t replica);
+
+bool completion_is_valid(const Pool *pool, const Completion *entry);
+void completion_push(const Pool *pool, Replica *replica, Completion entry);
+Completion completion_pop(Replica *replica);
+
+void replica_submit(Pool *pool, Replica *replica, double time_s, int32_t sample);
+bool replica_has_room(const Pool *pool, const Replica *replica, int32_t sample);
+void replica_end_early(const Pool *pool, Replica *replica, double time_s);
+double replica_next_event(Pool *pool, Replica *replica);
+void replica_advance(Pool *pool, Replica *replica, double time_s);
+
+void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count);
+bool pool_run(Pool *pool, double time_s, Finished finished, void *owner);
+void pool_drain(Pool *pool);
+void pool_pause(Pool *pool, double time_s, double duration_s, bool recompute_kv);
+
+EXPORT void pool_free(Pool *pool);
+EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Samples *samples, int64_t num_replicas,
+                      int64_t dispatch, int64_t sharing, int64_t max_pauses);
+
+#endif

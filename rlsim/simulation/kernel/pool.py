@@ -1,0 +1,113 @@
+"""Pools of the kernel: rollouts of one batch, from time 0 to the last token."""
+
+from __future__ import annotations
+
+import ctypes
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.costs.interface import EngineCounters
+from rlsim.errors import Infeasible
+from rlsim.simulation.dispatch import Dispatch
+from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, address, engine_struct
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_DISPATCH: tuple[Dispatch, ...] = ("static", "round_robin", "least_loaded", "shared_queue")
+"""In the order of ``Dispatch`` in pool.h."""
+
+
+class KernelPool:
+    """Idle replicas and samples that nobody has submitted; a context that frees the kernel's memory.
+
+    columns: prompt tokens, response tokens, iterations and group of each sample; groups are numbers from 0. finish_s,
+    replica: of each sample, once it has finished. counters: brought up to date by :meth:`book`.
+    """
+
+    def __init__(
+        self,
+        kernel: ctypes.CDLL,
+        timing: IterationTimes,
+        columns: tuple[IntArray, IntArray, IntArray, IntArray],
+        num_replicas: int,
+        dispatch: Dispatch,
+        prefix_caching: bool,
+        counters: EngineCounters,
+        max_pauses: int = 0,
+    ) -> None:
+        samples = columns[0].size
+        self.kernel, self.counters = kernel, counters
+        self.finish_s, self.replica = np.zeros(samples), np.zeros(samples, dtype=np.int64)
+        self.peak_kv_tokens = np.zeros(num_replicas)
+        self._timing, self._arrays = timing, CountersArrays(counters)
+        self._columns = tuple(np.ascontiguousarray(column, dtype=np.int64) for column in columns)
+        self._samples = SamplesStruct(
+            samples,
+            int(self._columns[3].max(initial=0)) + 1,
+            *map(address, self._columns),
+            address(self.finish_s),
+            address(self.replica),
+        )
+        self.handle: int | None = kernel.pool_new(
+            engine_struct(timing),
+            self._arrays.struct,
+            self._samples,
+            num_replicas,
+            _DISPATCH.index(dispatch),
+            prefix_caching,
+            max_pauses,
+        )
+        if self.handle is None:
+            raise MemoryError("no memory for the replicas of a rollout")
+
+    def __enter__(self) -> KernelPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the kernel's memory; nothing else may be called afterwards."""
+        handle, self.handle = getattr(self, "handle", None), None
+        if handle is not None:
+            self.kernel.pool_free(handle)
+
+    def run_rows(self, numbers: IntArray, rows: IntArray) -> None:
+        """Run the replicas ``numbers`` by themselves. rows: samples of each replica, padded with -1."""
+        numbers, rows = (np.ascontiguousarray(array, dtype=np.int64) for array in (numbers, rows))
+        self.kernel.pool_run_rows(self.handle, address(numbers), numbers.size, address(rows), rows.shape[1])
+        self.book()
+
+    def run_queue(self) -> None:
+        """Run all samples through the shared queue."""
+        self.kernel.pool_run_queue(self.handle)
+        self.book()
+
+    def book(self) -> None:
+        """Bring counters and peaks up to date. Raises Infeasible where a sample exceeded a replica's KV cache."""
+        self.check()
+        self._arrays.copy_to(self.counters)
+        self.kernel.pool_peaks(self.handle, address(self.peak_kv_tokens))
+
+    def check(self) -> None:
+        """Raise Infeasible where a submitted sample could not fit the KV cache of a replica even alone."""
+        sample = self.kernel.pool_infeasible(self.handle)
+        if sample >= 0:
+            timing: Any = self._timing
+            prompt, response = (int(column[sample]) for column in self._columns[:2])
+            raise Infeasible(
+                "one sequence exceeds the KV cache of a replica",
+                prompt + response + timing.tokens_per_sequence - 1,
+                timing.kv_capacity_tokens,
+                "tokens",
+            )

@@ -1,0 +1,376 @@
+/* One replica, advanced from one change of its batch to the next. The rules are those of replica.py, function for
+ * function and sum for sum: what is computed in another order has other bits. */
+#include "pool.h"
+
+static double later(double a_s, double b_s) { return a_s > b_s ? a_s : b_s; }
+
+/* Tokens of a prefill that fit an iteration: any share of it when chunked, else all or nothing. */
+static int64_t chunk_of(const Pool *pool, int64_t need, int64_t taken, int64_t budget) {
+    if (pool->timing->chunked_prefill)
+        return need < budget - taken ? need : budget - taken;
+    return !taken || taken + need <= budget ? need : 0;
+}
+
+/* Tokens to prefill beyond the prompt: all emitted ones, the last of which was never in the KV cache. */
+static int64_t generated(const Sequence *sequence) {
+    if (!sequence->resumed)
+        return 0;
+    const double tokens = (double)sequence->done * sequence->tokens_per_iteration;
+    const int64_t whole = (int64_t)tokens;
+    return whole + ((double)whole < tokens) + 1;
+}
+
+static int64_t prompt_key(const Replica *replica, const Pool *pool, const Sequence *sequence) {
+    return replica->number * pool->samples.groups + sequence->group;
+}
+
+/* Tokens beyond its prompt that a sequence holds while it is not decoding. */
+static double own_tokens(const Sequence *sequence) {
+    return (double)(sequence->done + sequence->resumed) * sequence->tokens_per_iteration;
+}
+
+static double context_sum(const Replica *replica, int64_t iteration) {
+    return replica->context_at_zero + (double)iteration * replica->tokens_per_iteration;
+}
+
+static double kv_tokens(const Pool *pool, const Replica *replica) {
+    const int64_t decoding = replica->running.length * pool->timing->tokens_per_sequence;
+    return context_sum(replica, replica->iteration) + replica->held + (double)decoding;
+}
+
+/* KV tokens that admission of a sequence adds. */
+static double kv_of(const Pool *pool, const Replica *replica, const Sequence *sequence) {
+    const double own = own_tokens(sequence) + (double)pool->timing->tokens_per_sequence;
+    if (pool->sharing && residents_count(&pool->residents, prompt_key(replica, pool, sequence)))
+        return own;
+    return own + (double)sequence->prompt;
+}
+
+/* --- leaving ------------------------------------------------------------------------------------------------------ */
+
+/* Take a decoding sequence out of the sums; it holds only its prompt afterwards. */
+static void leave_decoding(Replica *replica, Sequence *sequence) {
+    sequence->heap_key = NONE;
+    replica->context_at_zero -= sequence->context_at_zero;
+    replica->tokens_per_iteration -= sequence->tokens_per_iteration;
+    replica->held += (double)sequence->prompt;
+}
+
+/* Leave decoding or prefill with nothing but the prompt held. */
+static void stop(Pool *pool, Replica *replica, int32_t i) {
+    Sequence *sequence = &pool->sequences[i];
+    if (sequence->heap_key == NONE) {
+        list_remove(&replica->prefilling, pool->queue_links, i);
+        replica->held -= own_tokens(sequence);
+    } else {
+        sequence->done = sequence->total - (sequence->last_iteration - replica->iteration);
+        leave_decoding(replica, sequence);
+    }
+}
+
+/* Free the slot of a sequence, and its prompt where no other resident one shares it. */
+static void remove_running(Pool *pool, Replica *replica, int32_t i) {
+    const Sequence *sequence = &pool->sequences[i];
+    list_remove(&replica->running, pool->running_links, i);
+    if (pool->sharing && residents_remove(&pool->residents, prompt_key(replica, pool, sequence)))
+        return;
+    replica->held -= (double)sequence->prompt;
+    if (!replica->running.length)
+        replica->context_at_zero = replica->tokens_per_iteration = replica->held = 0.0;
+}
+
+static void complete(Pool *pool, Replica *replica, int32_t i, double end_s) {
+    remove_running(pool, replica, i);
+    replica->outstanding--;
+    pool->samples.finish_s[i] = end_s;
+    pool->samples.replica[i] = replica->number;
+    pool->done[pool->num_done++] = i;
+}
+
+/* Send the newest running sequences back to the head of the queue until the rest fits; KV tokens left. */
+static double evict(Pool *pool, Replica *replica, double kv) {
+    while (kv > pool->timing->kv_capacity_tokens && replica->running.length > 1) {
+        const int32_t i = replica->running.tail;
+        stop(pool, replica, i);
+        remove_running(pool, replica, i);
+        list_prepend(&replica->waiting, pool->queue_links, i);
+        replica->waiting_prompts += pool->sequences[i].prompt;
+        pool->counters->preemptions++;
+        kv = kv_tokens(pool, replica);
+    }
+    return kv;
+}
+
+/* --- the end of a segment ----------------------------------------------------------------------------------------- */
+
+/* Sequences whose prefill the iteration finished emit their first token and decode from the next one on. */
+static void start_decoding(Pool *pool, Replica *replica, double end_s) {
+    const int64_t iteration = replica->iteration;
+    for (; replica->prefilled; replica->prefilled--) {
+        const int32_t i = replica->prefilling.head;
+        Sequence *sequence = &pool->sequences[i];
+        list_remove(&replica->prefilling, pool->queue_links, i);
+        replica->held -= own_tokens(sequence);
+        sequence->done += sequence->resumed;
+        sequence->resumed = true;
+        if (sequence->done >= sequence->total) {
+            complete(pool, replica, i, end_s);
+            continue;
+        }
+        const double grown = (double)(sequence->done - iteration) * sequence->tokens_per_iteration;
+        sequence->context_at_zero = (double)sequence->prompt + grown;
+        replica->context_at_zero += sequence->context_at_zero;
+        replica->tokens_per_iteration += sequence->tokens_per_iteration;
+        replica->held -= (double)sequence->prompt;
+        sequence->last_iteration = iteration + sequence->total - sequence->done;
+        const Completion entry = {sequence->last_iteration, ++replica->heap_keys, i};
+        completion_push(pool, replica, entry); /* before the sequence has the key: a full heap drops what has none */
+        sequence->heap_key = entry.key;
+    }
+}
+
+/* Count the decode iterations of a segment and the KV cache that it needed at its end. */
+static void book_segment(Pool *pool, Replica *replica, int64_t count) {
+    const int64_t decoding = replica->running.length;
+    const double growth = replica->tokens_per_iteration;
+    const double last = context_sum(replica, replica->iteration + count - 1);
+    const double kv = last + replica->held + (double)(decoding * pool->timing->tokens_per_sequence);
+    if (kv > replica->peak_kv_tokens)
+        replica->peak_kv_tokens = kv;
+    pool->counters->iterations_at[decoding] += count;
+    pool->counters->context_at[decoding] +=
+        (double)count * (last - 0.5 * (double)(count - 1) * growth) / (double)decoding;
+}
+
+static void finish(Pool *pool, Replica *replica) {
+    const double end_s = replica->end_s;
+    if (replica->segment_iterations)
+        book_segment(pool, replica, replica->segment_iterations);
+    replica->iteration += replica->decoded;
+    replica->now_s = end_s;
+    replica->end_s = NOT_BEGUN;
+    replica->segment_iterations = 0;
+    while (replica->heap_length && replica->heap[0].last_iteration <= replica->iteration) {
+        const Completion entry = completion_pop(replica);
+        if (completion_is_valid(pool, &entry)) {
+            leave_decoding(replica, &pool->sequences[entry.sequence]);
+            complete(pool, replica, entry.sequence, end_s);
+        }
+    }
+    start_decoding(pool, replica, end_s);
+}
+
+/* --- the start of a segment --------------------------------------------------------------------------------------- */
+
+/* All resident sequences prefill their context again, in the order of their admission. */
+static void prefill_again(Pool *pool, Replica *replica) {
+    const int64_t recomputation = ++pool->recomputations;
+    for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
+        Sequence *sequence = &pool->sequences[i];
+        stop(pool, replica, i);
+        replica->held += own_tokens(sequence);
+        const int64_t tokens = generated(sequence);
+        const bool known = pool->sharing && pool->seen[sequence->group] == recomputation;
+        pool->seen[sequence->group] = recomputation;
+        sequence->prefill_left = known ? (tokens > 1 ? tokens : 1) : sequence->prompt + tokens;
+        list_append(&replica->prefilling, pool->queue_links, i);
+    }
+}
+
+/* Start a pause that is due, if any; an idle replica first serves those due before its next arrival. */
+static bool begin_pause(Pool *pool, Replica *replica) {
+    const Pause *pause = &pool->pauses[replica->next_pause];
+    double due_s = replica->now_s;
+    if (!replica->running.length) {
+        if (!replica->waiting.length)
+            return false;
+        due_s = later(due_s, pool->sequences[replica->waiting.head].arrival_s);
+    }
+    if (pause->time_s > due_s)
+        return false;
+    replica->next_pause++;
+    if (pause->recompute_kv)
+        prefill_again(pool, replica);
+    replica->end_s = later(replica->now_s, pause->time_s) + pause->duration_s;
+    return true;
+}
+
+/* Admit waiting sequences in order while budget, slots and KV cache last; KV tokens in use, and prefill tokens. */
+static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budget, double kv) {
+    const IterationTimes *timing = pool->timing;
+    while (replica->waiting.length && replica->running.length < timing->max_sequences) {
+        const int32_t i = replica->waiting.head;
+        Sequence *sequence = &pool->sequences[i];
+        if (sequence->arrival_s > replica->now_s)
+            break;
+        const int64_t key = prompt_key(replica, pool, sequence);
+        int64_t need = pool->sharing && residents_count(&pool->residents, key) ? 0 : sequence->prompt;
+        double held = (double)need;
+        if (sequence->resumed) {
+            need += generated(sequence);
+            held += own_tokens(sequence);
+        }
+        need = need ? need : 1;
+        const int64_t chunk = chunk_of(pool, need, *tokens, budget);
+        if (!chunk || kv + held + (double)timing->tokens_per_sequence > timing->kv_capacity_tokens)
+            break;
+        kv += held + (double)timing->tokens_per_sequence;
+        *tokens += chunk;
+        list_remove(&replica->waiting, pool->queue_links, i);
+        replica->held += held;
+        replica->waiting_prompts -= sequence->prompt;
+        list_append(&replica->running, pool->running_links, i);
+        if (pool->sharing)
+            residents_add(&pool->residents, key);
+        sequence->prefill_left = need - chunk;
+        list_append(&replica->prefilling, pool->queue_links, i);
+        replica->prefilled += !sequence->prefill_left;
+    }
+    return kv;
+}
+
+/* Start one iteration that prefills within the token budget. */
+static void begin_prefill(Pool *pool, Replica *replica, double kv) {
+    const IterationTimes *timing = pool->timing;
+    const int64_t decoding = timing->chunked_prefill ? replica->running.length - replica->prefilling.length : 0;
+    const int64_t budget = timing->max_batched_tokens - decoding * timing->tokens_per_sequence;
+    int64_t tokens = 0;
+    for (int32_t i = replica->prefilling.head; i != NONE; i = pool->queue_links[i].next) {
+        Sequence *sequence = &pool->sequences[i];
+        const int64_t chunk = chunk_of(pool, sequence->prefill_left, tokens, budget);
+        if (!chunk)
+            break;
+        sequence->prefill_left -= chunk;
+        tokens += chunk;
+        replica->prefilled += !sequence->prefill_left;
+    }
+    if (replica->prefilled == replica->prefilling.length)
+        kv = admit(pool, replica, &tokens, budget, kv);
+    if (kv > replica->peak_kv_tokens)
+        replica->peak_kv_tokens = kv;
+    const double added_s = prefill_s(timing, decoding, tokens);
+    double seconds = added_s;
+    if (decoding) {
+        const double context = context_sum(replica, replica->iteration) / (double)decoding;
+        seconds += decode_s(timing, decoding, context);
+        pool->counters->iterations_at[decoding]++;
+        pool->counters->context_at[decoding] += context;
+        replica->decoded = 1;
+    }
+    pool->counters->prefill_iterations++;
+    pool->counters->prefill_tokens += tokens;
+    pool->counters->prefill_s += added_s;
+    replica->end_s = replica->now_s + seconds;
+}
+
+/* Find how many iterations pass before the membership changes, and when the last of them ends. */
+static void begin_segment(Pool *pool, Replica *replica, double kv) {
+    const IterationTimes *timing = pool->timing;
+    const int64_t decoding = replica->running.length;
+    const double growth = replica->tokens_per_iteration;
+    while (!completion_is_valid(pool, &replica->heap[0]))
+        completion_pop(replica);
+    int64_t count = replica->heap[0].last_iteration - replica->iteration;
+    const double spare = timing->kv_capacity_tokens - kv;
+    if ((double)count * growth > spare) {
+        const int64_t fitting = (int64_t)(spare / growth) + 1;
+        count = count < fitting ? count : fitting;
+    }
+    const double context = context_sum(replica, replica->iteration) / (double)decoding;
+    replica->segment_iterations = replica->decoded = count;
+    replica->end_s = replica->now_s + segment_s(timing, decoding, context, growth / (double)decoding, count);
+    if (replica->next_pause < pool->num_pauses)
+        replica_end_early(pool, replica, pool->pauses[replica->next_pause].time_s);
+    if (replica->waiting.length && decoding < timing->max_sequences) {
+        const double arrival_s = pool->sequences[replica->waiting.head].arrival_s;
+        if (arrival_s > replica->now_s)
+            replica_end_early(pool, replica, arrival_s);
+    }
+}
+
+/* Settle what the next segment is and when it ends; an idle replica begins none. */
+static void begin(Pool *pool, Replica *replica) {
+    const IterationTimes *timing = pool->timing;
+    replica->segment_iterations = replica->decoded = 0;
+    if (replica->next_pause < pool->num_pauses && begin_pause(pool, replica))
+        return;
+    if (!replica->running.length) {
+        if (!replica->waiting.length)
+            return;
+        replica->now_s = later(replica->now_s, pool->sequences[replica->waiting.head].arrival_s);
+    }
+    double kv = kv_tokens(pool, replica);
+    if (kv > timing->kv_capacity_tokens)
+        kv = evict(pool, replica, kv);
+    bool prefills = replica->prefilling.length > 0;
+    if (!prefills && replica->waiting.length && replica->running.length < timing->max_sequences) {
+        const Sequence *next = &pool->sequences[replica->waiting.head];
+        prefills = next->arrival_s <= replica->now_s && kv + kv_of(pool, replica, next) <= timing->kv_capacity_tokens;
+    }
+    if (prefills)
+        begin_prefill(pool, replica, kv);
+    else
+        begin_segment(pool, replica, kv);
+}
+
+/* --- what the pool asks of a replica ------------------------------------------------------------------------------ */
+
+/* End a segment of decoding with the iteration that is in progress at time_s. */
+void replica_end_early(const Pool *pool, Replica *replica, double time_s) {
+    if (!replica->segment_iterations || replica->end_s == NOT_BEGUN || time_s >= replica->end_s)
+        return;
+    if (time_s <= replica->now_s) {
+        replica->end_s = NOT_BEGUN;
+        return;
+    }
+    const int64_t decoding = replica->running.length;
+    const double context = context_sum(replica, replica->iteration) / (double)decoding;
+    const Segment most = {replica->segment_iterations, replica->end_s - replica->now_s};
+    const Segment cut = iterations_until(pool->timing, time_s - replica->now_s, decoding, context,
+                                         replica->tokens_per_iteration / (double)decoding, most);
+    replica->segment_iterations = replica->decoded = cut.iterations;
+    replica->end_s = replica->now_s + cut.seconds;
+}
+
+/* Queue a sample at a time not before earlier submissions; one that could not fit even alone is noted instead. */
+void replica_submit(Pool *pool, Replica *replica, double time_s, int32_t sample) {
+    Sequence *sequence = &pool->sequences[sample];
+    const double spare = pool->timing->kv_capacity_tokens - (double)pool->timing->tokens_per_sequence + 1;
+    if ((double)(sequence->prompt + sequence->response) > spare) {
+        pool->infeasible = sample;
+        return;
+    }
+    sequence->arrival_s = time_s;
+    list_append(&replica->waiting, pool->queue_links, sample);
+    replica->waiting_prompts += sequence->prompt;
+    replica->outstanding++;
+    if (replica->waiting.length == 1 && replica->running.length < pool->timing->max_sequences)
+        replica_end_early(pool, replica, time_s);
+}
+
+/* Whether a slot and KV cache for the prompt of a sample are free behind all that wait. */
+bool replica_has_room(const Pool *pool, const Replica *replica, int32_t sample) {
+    const IterationTimes *timing = pool->timing;
+    const int64_t waiting = replica->waiting_prompts + (replica->waiting.length + 1) * timing->tokens_per_sequence;
+    return replica->outstanding < timing->max_sequences
+           && kv_tokens(pool, replica) + (double)waiting + (double)pool->sequences[sample].prompt
+                  <= timing->kv_capacity_tokens;
+}
+
+/* End of the segment in progress, which begins with this call if need be; infinite when idle. */
+double replica_next_event(Pool *pool, Replica *replica) {
+    if (replica->end_s == NOT_BEGUN)
+        begin(pool, replica);
+    return replica->end_s == NOT_BEGUN ? INFINITY : replica->end_s;
+}
+
+/* Complete all segments that end by a time; what starts at that time itself is left for later. */
+void replica_advance(Pool *pool, Replica *replica, double time_s) {
+    while (replica->end_s != NOT_BEGUN || replica->now_s < time_s) {
+        if (replica_next_event(pool, replica) > time_s)
+            return;
+        if (replica->end_s == NOT_BEGUN)
+            return; /* idle for good */
+        finish(pool, replica);
+    }
+}
