@@ -11,17 +11,75 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
-import simpy
 
-from rlsim.costs.interface import Prices
+from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import samples_of
-from rlsim.simulation.trace import Process, Trace
+from rlsim.simulation.trace import Trace
 from rlsim.workload.draw import DrawnWorkload
+
+
+class Generator(Protocol):
+    """The generation pool of an asynchronous loop, kept busy with the groups that may start. Times in seconds.
+
+    Time passes only in its calls, which come in order of their ``now_s``. times_s, running_at: unfinished samples in
+    the pool after every change, where the trace is detailed. counters: what the engines did so far.
+    """
+
+    @property
+    def counters(self) -> EngineCounters:
+        """What the engines did so far."""
+
+    @property
+    def peak_kv_tokens(self) -> float:
+        """Most KV cache that any replica had in use, in tokens."""
+
+    @property
+    def in_flight(self) -> int:
+        """Groups that have started and are not done."""
+
+    def advance_to(self, now_s: float) -> None:
+        """Book everything up to now."""
+
+    def batch_ready(self, target: int, now_s: float) -> float:
+        """When all groups of ``target`` are done, not before ``now_s``. Raises RuntimeError where nobody makes them."""
+
+    def take(self, target: int) -> dict[int, int]:
+        """Hand the batch of ``target`` over: samples by age, the versions between their start and their training."""
+
+    def busy_s(self, now_s: float) -> float:
+        """Seconds so far in which the pool had samples to generate and was not paused."""
+
+    def drain(self, now_s: float) -> float:
+        """Start no more groups until weights are published; when none is in flight."""
+
+    def pause(self, now_s: float, duration_s: float) -> None:
+        """Stop the pool for ``duration_s`` (each replica after its iteration in progress); no more groups start."""
+
+    def publish_weights(self, now_s: float) -> None:
+        """Go on with the next version of the weights, for which one more target is released."""
+
+    def close(self) -> None:
+        """Record what the timeline shows of batches that nobody took, and the running sequences."""
+
+
+NOBODY_GENERATES = "the trainer waits for prompt groups that nobody generates"
+
+
+def groups_per_step(scenario: Scenario) -> int:
+    """Prompt groups generated for a step, those dropped before training included."""
+    section = scenario.workload
+    return math.ceil(section.prompts_per_step * section.generated_batch_factor - 1e-9)
+
+
+def show_batch(trace: Trace, target: int, started_s: float, ready_s: float) -> None:
+    """Draw the generation of the batch of ``target``."""
+    trace.span("generator", "generation_s", target, started_s, ready_s, f"batch for step {target}")
 
 
 @dataclass
@@ -29,35 +87,32 @@ class _Target:
     """The batch of one training step.
 
     requests: its samples in the order of their groups. unfinished: groups without their rewards. versions: samples to
-    be trained on by the version of the weights with which their group started. ready: triggered with the last group.
+    be trained on by the version of the weights with which their group started. ready_s: when the last group was done.
     """
 
     requests: list[Request]
     unfinished: int
-    ready: simpy.Event
     started_s: float = math.inf
+    ready_s: float = math.inf
     versions: Counter[int] = field(default_factory=Counter)
 
 
-class Generator:
-    """The generation pool as a SimPy process, kept busy with the groups that may start. Times in seconds.
+class PythonGenerator:
+    """The :class:`Generator` in Python, the reference of the kernel's.
 
-    times_s, running_at: unfinished samples in the pool after every change, where the trace is detailed. Whoever acts on
-    the generator at a moment first lets it book what has finished by then (:meth:`_settle`).
+    Whoever acts on it at a moment first lets it book what has finished by then (:meth:`advance_to`).
     """
 
-    def __init__(
-        self, env: simpy.Environment, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace
-    ) -> None:
+    def __init__(self, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
         engine, section = scenario.engine, scenario.workload
         self.pool = GenerationPool(prices.iteration, prices.replicas, engine.dispatch, engine.prefix_caching)
         self.in_flight = 0
         self.times_s: list[float] = []
         self.running_at: list[float] = []
-        self._env, self._workload, self._trace = env, workload, trace
+        self._workload, self._trace = workload, trace
         self._lag, self._recompute_kv = scenario.loop.policy_lag, scenario.loop.recompute_kv
         self._group_size, self._trained_groups = section.generations_per_prompt, section.prompts_per_step
-        self._groups = math.ceil(section.prompts_per_step * section.generated_batch_factor - 1e-9)
+        self._groups = groups_per_step(scenario)
         self._environment_s = section.environment_s
         self._version = 0
         self._blocked = self._paused = False
@@ -65,63 +120,90 @@ class Generator:
         self._targets: dict[int, _Target] = {}
         self._unfinished: dict[int, int] = {}
         self._scoring: deque[tuple[float, int]] = deque()
-        self._drained: simpy.Event | None = None
+        self._last_done_s = 0.0
         self._running = 0
         self._busy_s = self._busy_since_s = 0.0
         for target in range(self._lag + 1):
             self._release_target(target)
         self._start_groups(0.0)
 
-    def generate(self) -> Process:
-        """The process: sleeps from one completed group to the next, at most until somebody else acts."""
-        while True:
-            # Nobody acts before the next event in SimPy's queue, so the pool may run that far in one go.
-            when_s = self._run_to(self._env.peek())
-            if math.isinf(when_s):
-                raise RuntimeError("the trainer waits for prompt groups that nobody generates")
-            yield self._env.timeout(max(0.0, when_s - self._env.now))
-            self._settle()
+    @property
+    def counters(self) -> EngineCounters:
+        """What the engines did so far."""
+        return self.pool.counters
 
-    def batch_ready(self, target: int) -> simpy.Event:
-        """Triggered when all groups of ``target`` are done."""
-        return self._targets[target].ready
+    @property
+    def peak_kv_tokens(self) -> float:
+        """Most KV cache that any replica had in use, in tokens."""
+        return self.pool.peak_kv_tokens
+
+    def advance_to(self, now_s: float) -> None:
+        """Book everything up to now."""
+        while True:
+            when_s = self._run_to(now_s)
+            if not self._scoring or self._scoring[0][0] > now_s:
+                return
+            while self._scoring and self._scoring[0][0] <= when_s:
+                self._complete(*self._scoring.popleft())
+
+    def batch_ready(self, target: int, now_s: float) -> float:
+        """When all groups of ``target`` are done, not before ``now_s``. Raises RuntimeError where nobody makes them."""
+        state = self._targets[target]
+        while state.unfinished:
+            self._advance_to_reward()
+        return max(now_s, state.ready_s)
 
     def take(self, target: int) -> dict[int, int]:
         """Hand the batch of ``target`` over: samples by age, the versions between their start and their training."""
-        versions = self._targets.pop(target).versions
-        return {target - version: samples for version, samples in versions.items()}
+        state = self._targets.pop(target)
+        show_batch(self._trace, target, state.started_s, state.ready_s)
+        return {target - version: samples for version, samples in state.versions.items()}
 
-    def busy_s(self) -> float:
+    def busy_s(self, now_s: float) -> float:
         """Seconds so far in which the pool had samples to generate and was not paused."""
-        self._settle()
-        return self._busy_s + (self._env.now - self._busy_since_s if self._running and not self._paused else 0.0)
+        self.advance_to(now_s)
+        return self._busy_s + (now_s - self._busy_since_s if self._running and not self._paused else 0.0)
 
-    def block(self) -> simpy.Event:
-        """No more groups start; triggered when none is in flight."""
-        self._settle()
+    def drain(self, now_s: float) -> float:
+        """Start no more groups until weights are published; when none is in flight."""
+        self.advance_to(now_s)
         self._blocked = True
-        self._drained = self._env.event()
         if not self.in_flight:
-            self._drained.succeed()
-        return self._drained
+            return now_s
+        while self.in_flight:
+            self._advance_to_reward()
+        return self._last_done_s
 
-    def pause(self, duration_s: float) -> None:
+    def pause(self, now_s: float, duration_s: float) -> None:
         """Stop the pool for ``duration_s`` (each replica after its iteration in progress); no more groups start."""
-        self._busy_s, self._paused = self.busy_s(), True
-        self._blocked = True
-        self.pool.pause(self._env.now, duration_s)
+        self._busy_s = self.busy_s(now_s)
+        self._paused = self._blocked = True
+        self.pool.pause(now_s, duration_s)
 
-    def publish_weights(self) -> None:
+    def publish_weights(self, now_s: float) -> None:
         """Go on with the next version of the weights, for which one more target is released."""
-        self._settle()
+        self.advance_to(now_s)
         self._blocked = self._paused = False
-        self._drained = None
-        self._busy_since_s = self._env.now
+        self._busy_since_s = now_s
         self._version += 1
         if self._recompute_kv:
-            self.pool.recompute_kv(self._env.now)
+            self.pool.recompute_kv(now_s)
         self._release_target(self._version + self._lag)
-        self._start_groups(self._env.now)
+        self._start_groups(now_s)
+
+    def close(self) -> None:
+        """Record what the timeline shows of batches that nobody took, and the running sequences."""
+        for target, state in self._targets.items():
+            if not state.unfinished:
+                show_batch(self._trace, target, state.started_s, state.ready_s)
+        self._trace.curve("running sequences", self.times_s, self.running_at)
+
+    def _advance_to_reward(self) -> None:
+        """Run on to the next groups that are done."""
+        when_s = self._run_to(math.inf)
+        if math.isinf(when_s):
+            raise RuntimeError(NOBODY_GENERATES)
+        self.advance_to(when_s)
 
     def _run_to(self, limit_s: float) -> float:
         """Run the pool until a group has its rewards; that time, or ``limit_s`` where none has before."""
@@ -129,16 +211,6 @@ class Generator:
             until_s = min(limit_s, self._scoring[0][0] if self._scoring else math.inf)
             if not self.pool.run(until_s, self._finish):
                 return until_s
-
-    def _settle(self) -> None:
-        """Book everything up to now."""
-        now_s = float(self._env.now)
-        while True:
-            when_s = self._run_to(now_s)
-            if not self._scoring or self._scoring[0][0] > now_s:
-                return
-            while self._scoring and self._scoring[0][0] <= when_s:
-                self._complete(*self._scoring.popleft())
 
     def _release_target(self, target: int) -> None:
         """Allow the groups of ``target`` to start."""
@@ -148,7 +220,7 @@ class Generator:
         batch, iterations = drawn.rollouts[0].batch, drawn.iterations[0]
         everyone = np.arange(batch.samples)
         requests = samples_of(batch, iterations, everyone, target * batch.samples, target * self._groups)
-        self._targets[target] = _Target(requests, self._groups, self._env.event())
+        self._targets[target] = _Target(requests, self._groups)
         self._released.extend((target, group) for group in range(self._groups))
 
     def _start_groups(self, now_s: float) -> None:
@@ -190,11 +262,9 @@ class Generator:
         self.in_flight -= 1
         state = self._targets[target]
         state.unfinished -= 1
+        self._last_done_s = when_s
         if not state.unfinished:
-            self._trace.span("generator", "generation_s", target, state.started_s, when_s, f"batch for step {target}")
-            state.ready.succeed()
-        if self._drained is not None and not self.in_flight:
-            self._drained.succeed()
+            state.ready_s = when_s
         if self._released:
             self._start_groups(when_s)
 

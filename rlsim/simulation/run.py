@@ -6,8 +6,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import simpy
-
 from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.asynchronous import run_asynchronous
@@ -21,10 +19,10 @@ def simulate(scenario: Scenario, workload: DrawnWorkload, prices: Prices, detail
 
     detailed: with spans and curves for a timeline. Raises Infeasible where a sample exceeds a replica's KV cache.
     """
-    trace, env = Trace(detailed=detailed), simpy.Environment()
+    trace = Trace(detailed=detailed)
     loop = run_asynchronous if scenario.loop.mode == "async" else run_synchronous
     with _cycles_left_alone():
-        loop(env, scenario, workload, prices, trace)
+        loop(scenario, workload, prices, trace)
     return trace
 
 

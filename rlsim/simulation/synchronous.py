@@ -17,10 +17,9 @@ SHOWN_REPLICAS = 8
 """Replicas drawn in the timeline."""
 
 
-def run_synchronous(
-    env: simpy.Environment, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace
-) -> None:
+def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
     """Simulate all steps into ``trace``, one after the other."""
+    env = simpy.Environment()
     weights_published = [env.event() for _ in prices.steps]
     batch_ready = [env.event() for _ in prices.steps]
     env.process(_generate(env, scenario, workload, prices, trace, weights_published, batch_ready))

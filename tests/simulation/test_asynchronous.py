@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simpy
 from fixed_costs import FixedCosts, World, run, steps, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.simulation.generator import Generator
+from rlsim.simulation.generator import PythonGenerator
+from rlsim.simulation.kernel.library import VARIABLE
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.trace import StepRecord, Trace
 
@@ -21,14 +21,11 @@ SLOW = FixedCosts(train_s=196.0)
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
 
 
-def generator_of(world: World, advance_s: float = 0.0) -> tuple[Generator, simpy.Environment]:
+def generator_of(world: World, advance_s: float = 0.0) -> PythonGenerator:
     """A generator without a trainer, after ``advance_s`` seconds."""
-    env = simpy.Environment()
-    generator = Generator(env, world.scenario, world.workload, world.prices, Trace())
-    env.process(generator.generate())
-    if advance_s:
-        env.run(until=advance_s)
-    return generator, env
+    generator = PythonGenerator(world.scenario, world.workload, world.prices, Trace())
+    generator.advance_to(advance_s)
+    return generator
 
 
 def total_s(found: list[StepRecord]) -> float:
@@ -112,7 +109,7 @@ def test_at_most_lag_batches_of_groups_are_in_flight(lag):
     trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16, size=4))
     (curve,) = trace.curves
     assert max(curve.values) == 16 * 4 * lag
-    generator, _ = generator_of(world_of(FixedCosts(), lag=lag, prompts=16, size=4))
+    generator = generator_of(world_of(FixedCosts(), lag=lag, prompts=16, size=4))
     assert generator.in_flight == 16 * lag
     assert generator.pool.outstanding == 16 * 4 * lag
 
@@ -131,10 +128,9 @@ def test_a_straggling_group_stalls_its_own_step_only():
 def test_a_group_is_done_with_its_slowest_sample():
     lengths = {0: [401, 5, 5, 5, 5, 5, 5, 5]}
     world = world_of(FixedCosts(), "simulation.steps=1", lag=1, lengths=lengths)
-    generator, env = generator_of(world, 50.0)
-    assert not generator.batch_ready(0).triggered
-    env.run(until=generator.batch_ready(0))
-    assert env.now == 100.0
+    generator = generator_of(world, 50.0)
+    assert generator.batch_ready(0, 50.0) == 100.0
+    assert generator.batch_ready(0, 130.0) == 130.0
     assert generator.take(0) == {0: 8}
 
 
@@ -142,25 +138,23 @@ def test_a_blocked_generator_starts_nothing_until_new_weights_are_published():
     """Four groups may be in flight; one of target 0 is done first and leaves its place to target 1."""
     lengths = {0: [5, 5, 401, 401, 401, 401, 401, 401]}
     world = world_of(FixedCosts(), lag=1, lengths=lengths)
-    (free, _), (blocked, env) = generator_of(world), generator_of(world)
-    free._env.run(until=50.0)
-    blocked.block()
-    env.run(until=50.0)
+    free, blocked = generator_of(world), generator_of(world)
+    blocked.pause(0.0, 0.0)
+    for generator in (free, blocked):
+        generator.advance_to(50.0)
     assert (free.in_flight, blocked.in_flight) == (4, 3)
-    blocked.publish_weights()
+    blocked.publish_weights(50.0)
     assert blocked.in_flight == 4
 
 
 def test_a_pause_counts_neither_as_busy_nor_as_time_to_generate():
-    generator, env = generator_of(world_of(FixedCosts(), lag=1, tokens=401), 10.0)
-    assert generator.busy_s() == 10.0
-    generator.pause(30.0)
-    env.run(until=40.0)
-    assert generator.busy_s() == 10.0
-    generator.publish_weights()
-    env.run(until=130.0)
-    assert generator.busy_s() == 100.0
-    assert generator.batch_ready(0).triggered
+    generator = generator_of(world_of(FixedCosts(), lag=1, tokens=401), 10.0)
+    assert generator.busy_s(10.0) == 10.0
+    generator.pause(10.0, 30.0)
+    assert generator.busy_s(40.0) == 10.0
+    generator.publish_weights(40.0)
+    assert generator.busy_s(130.0) == 100.0
+    assert generator.batch_ready(0, 40.0) == 130.0
 
 
 def test_rewards_keep_a_group_in_flight_without_keeping_the_engine_busy():
@@ -282,6 +276,7 @@ def test_every_sample_is_generated_once_and_every_batch_consumed_once(monkeypatc
         submit(pool, time_s, samples)
 
     monkeypatch.setattr(GenerationPool, "submit", recorded)
+    monkeypatch.setenv(VARIABLE, "python")
     trace = run(world_of(FixedCosts(), LOGNORMAL, lag=2, prompts=5, size=3))
     assert len(submitted) == len(set(submitted))
     assert set(range(12 * 15)) <= set(submitted)
@@ -299,8 +294,8 @@ def test_the_counters_leave_the_warm_up_out():
 
 
 def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
-    generator, env = generator_of(world_of(FixedCosts(), lag=1, tokens=5))
-    generator.block()
+    generator = generator_of(world_of(FixedCosts(), lag=1, tokens=5))
+    generator.drain(0.0)
     with pytest.raises(RuntimeError, match="nobody generates"):
-        env.run(until=generator.batch_ready(1))
+        generator.batch_ready(1, 1.0)
     assert not generator.in_flight

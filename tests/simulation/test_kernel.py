@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from fixed_costs import PROMPT, FixedCosts, World, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table, make_batch, sample_lists, tables
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible, InputError
+from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.kernel import library as kernel_library
 from rlsim.simulation.kernel.build import build
 from rlsim.simulation.kernel.library import VARIABLE, implementation
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.trace import Trace
 from rlsim.workload.batches import Batch
 
 DISPATCH = st.sampled_from(["static", "round_robin", "least_loaded", "shared_queue"])
@@ -92,6 +96,101 @@ def test_many_evictions_are_those_of_the_reference(both, dispatch, chunked):
     fast, slow = both(lambda: told(rollout(batch, iterations, 3, dispatch, table)))
     assert fast == slow
     assert slow["preemptions"] > 500
+
+
+LOOPS: dict[str, Any] = {
+    "loop__poll_s": st.sampled_from([0, 0.5, 3]),
+    "loop__in_flight_updates": st.booleans(),
+    "loop__recompute_kv": st.booleans(),
+    "workload__environment_s": st.sampled_from([0, 0, 2.5]),
+    "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]),
+    "engine__dispatch": DISPATCH,
+    "engine__prefix_caching": st.booleans(),
+    "simulation__warmup_steps": st.integers(0, 2),
+    "simulation__seed": st.integers(0, 10_000),
+}
+LONG = 700
+"""Tokens of the longest sample of a loop."""
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Asynchronous loops on engines with few slots, a small token budget and a KV cache of one long sample or more."""
+    overrides = [f"{name.replace('__', '.')}={str(draw(value)).lower()}" for name, value in LOOPS.items()]
+    world = world_of(
+        FixedCosts(
+            train_s=draw(st.sampled_from([0.0, 1.0, 30.0, 300.0])), refit_s=draw(st.sampled_from([0.0, 0.7, 11.0]))
+        ),
+        "workload.response_tokens={kind: lognormal, mean_tokens: 200, log_sigma: 0.8}",
+        f"workload.max_sequence_tokens={LONG}",
+        "simulation.steps=6",
+        *overrides,
+        lag=draw(st.integers(1, 4)),
+        prompts=draw(st.integers(1, 6)),
+        size=draw(st.integers(1, 4)),
+        replicas=draw(st.integers(1, 5)),
+    )
+    table = cost_table(
+        max_running_sequences=draw(st.integers(1, 8)),
+        max_batched_tokens=draw(st.sampled_from([16, 60, 8192])),
+        kv_capacity_tokens=LONG + draw(st.sampled_from([1, 40, 300, 1e6])) + 0.371717,
+        chunked_prefill=draw(st.booleans()),
+    )
+    return replace(world, prices=replace(world.prices, iteration=table))
+
+
+def traced(world: World, detailed: bool) -> dict[str, Any]:
+    """All that a trace holds, comparable with ==."""
+    trace = run(world, detailed)
+    return {**vars(trace), "counters": counted(trace.counters)}
+
+
+@settings(RANDOM, max_examples=150)
+@given(world=worlds(), detailed=st.booleans())
+def test_asynchronous_loops_are_those_of_the_reference(both, world, detailed):
+    """Pauses, recomputed caches, draining, polls, rewards, dropped groups, eviction, every dispatch."""
+    fast, slow = both(lambda: traced(world, detailed))
+    assert fast == slow
+
+
+def test_the_loops_reach_eviction_and_recomputation(both):
+    """A guard for the test above: pauses and recomputations meet a cache too small for its slots."""
+    table = cost_table(max_running_sequences=8, max_batched_tokens=60, kv_capacity_tokens=LONG + 40.371717)
+    overrides = ("loop.recompute_kv=true", "workload.max_sequence_tokens=700", "simulation.steps=6")
+    world = world_of(FixedCosts(), *overrides, lag=2, prompts=6, size=4, tokens=500)
+    fast, slow = both(lambda: traced(replace(world, prices=replace(world.prices, iteration=table)), True))
+    assert fast == slow
+    assert slow["counters"]["preemptions"] > 50
+    assert slow["counters"]["prefill_tokens"] > 6 * 24 * PROMPT
+
+
+def test_waiting_in_vain_is_an_error_in_both(both):
+    world = world_of(FixedCosts(), lag=1, tokens=5)
+
+    def waited() -> str:
+        generator = generator_of(world.scenario, world.workload, world.prices, Trace())
+        assert generator.drain(0.0) == 1.0
+        assert generator.in_flight == 0
+        with pytest.raises(RuntimeError) as error:
+            generator.batch_ready(1, 1.0)
+        return str(error.value)
+
+    fast, slow = both(waited)
+    assert fast == slow
+
+
+def test_a_sample_that_cannot_fit_a_loop_is_infeasible_in_both(both):
+    world = world_of(FixedCosts(), lag=1, lengths={1: [401] * 7 + [4001]})
+    table = replace(world.prices.iteration, kv_capacity_tokens=1000.0)
+    world = replace(world, prices=replace(world.prices, iteration=table))
+
+    def refused() -> str:
+        with pytest.raises(Infeasible) as error:
+            run(world)
+        return str(error.value)
+
+    fast, slow = both(refused)
+    assert fast == slow
 
 
 def test_a_sample_that_cannot_fit_is_infeasible_in_both(both):

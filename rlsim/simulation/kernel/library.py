@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int64, c_void_p
 from functools import cache
 from typing import Any, Literal
 
@@ -67,6 +67,16 @@ class SamplesStruct(Structure):
     )
 
 
+class LoopStruct(Structure):
+    """``Loop`` of generator.c."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("targets", "groups", "trained_groups", "group_size", "lag", "recompute_kv")),
+        ("environment_s", c_double),
+        *((name, c_void_p) for name in ("started_s", "ready_s", "samples_by_age", "times_s", "running_at")),
+    )
+
+
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sources_digest": (c_char_p, ()),
     "pool_new": (
@@ -86,6 +96,16 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pool_run_queue": (None, (c_void_p,)),
     "pool_peaks": (None, (c_void_p, c_void_p)),
     "pool_infeasible": (c_int64, (c_void_p,)),
+    "generator_new": (c_void_p, (c_void_p, POINTER(LoopStruct))),
+    "generator_free": (None, (c_void_p,)),
+    "generator_advance": (None, (c_void_p, c_double)),
+    "generator_batch_ready": (c_double, (c_void_p, c_int64)),
+    "generator_drain": (c_double, (c_void_p, c_double)),
+    "generator_busy_s": (c_double, (c_void_p, c_double)),
+    "generator_pause": (None, (c_void_p, c_double, c_double)),
+    "generator_publish_weights": (None, (c_void_p, c_double)),
+    "generator_in_flight": (c_int64, (c_void_p,)),
+    "generator_changes": (c_int64, (c_void_p,)),
 }
 
 
@@ -123,8 +143,9 @@ def address(array: NDArray[Any]) -> int:
 
 def engine_struct(timing: IterationTimes) -> EngineStruct:
     """Tables and limits of an engine; valid as long as ``timing`` lives, which keeps it."""
-    if timing.kernel_view is None:
-        timing.kernel_view = EngineStruct(
+    view: EngineStruct | None = timing.kernel_view
+    if view is None:
+        view = timing.kernel_view = EngineStruct(
             address(timing.step_s),
             address(timing.attention),
             address(timing.integral),
@@ -139,7 +160,7 @@ def engine_struct(timing: IterationTimes) -> EngineStruct:
             timing.max_sequences,
             timing.chunked_prefill,
         )
-    return timing.kernel_view
+    return view
 
 
 class CountersArrays:
