@@ -1,20 +1,22 @@
 """How fast rollouts are simulated: 4,096 samples of about 4,200 tokens on 64 replicas, one core.
 
-Prints rollouts per second of the closed form, of the event-driven path with a queue, and of the asynchronous pool, and
-in the same run those of the token-by-token reference (tests/simulation/reference_rollout.py) and of a SimPy loop with
-one timeout per engine iteration, each on a part of the same replicas. Costs are smooth functions of batch and context;
-only the time to simulate counts here.
+Prints rollouts per CPU second of the closed form and of the paths that need events (a queue on each replica, one queue
+for all, the asynchronous pool), the latter with the C kernel and with the Python reference in turn, and in the same run
+those of the token-by-token reference (tests/simulation/reference_rollout.py) and of a SimPy loop with one timeout per
+engine iteration, each on a part of the same replicas. Costs are smooth functions of batch and context; only the time to
+simulate counts here.
 
     python benchmarks/rollout.py
 """
 
 from __future__ import annotations
 
-import math
+import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +26,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "simul
 
 from reference_rollout import ReferenceReplica
 
-from rlsim.costs.interface import IterationTable
+from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
+from rlsim.loading import load_scenario
 from rlsim.schema.workload import Workload
+from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.iteration_times import IterationTimes
-from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.kernel.library import VARIABLE, library
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import rollout, samples_of
+from rlsim.simulation.trace import Trace
 from rlsim.workload.acceptance import Acceptance
-from rlsim.workload.batches import Batch, draw_batch, draw_iterations
+from rlsim.workload.batches import Batch, Generated, IntArray, draw_batch, draw_iterations
+from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 REPLICAS = 64
 SIMPY_REPLICAS = 8
@@ -41,6 +47,7 @@ WORKLOAD = {
     "max_sequence_tokens": 16384,
     "response_tokens": {"kind": "lognormal", "mean_tokens": 4200, "log_sigma": 0.7},
 }
+POOL = ("loop.policy_lag=1", "engine.dispatch=round_robin", "trainer.global_batch_samples=null")
 
 
 def costs(slots: int) -> IterationTable:
@@ -53,28 +60,50 @@ def costs(slots: int) -> IterationTable:
     return IterationTable(step, 256.0, attention, grid, np.array([0.0, float(slots)]), prefill, 1, 16384, slots, 1e9)
 
 
-def best_of(repeats: int, run: Callable[[], object]) -> float:
-    """Least seconds of several runs."""
+def best_of(repeats: int, run: Callable[[], object], clock_s: Callable[[], float] = time.perf_counter) -> float:
+    """Least seconds of several runs by a clock."""
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start_s = clock_s()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(clock_s() - start_s)
     return min(times)
 
 
-def run_pool(table: IterationTable, samples: list[Request], in_flight: int) -> None:
-    """Keep ``in_flight`` samples unfinished: every completion submits the next sample."""
-    pool = GenerationPool(table, REPLICAS, "round_robin")
-    waiting = deque(samples)
-    pool.submit(0.0, [waiting.popleft() for _ in range(in_flight)])
+@contextmanager
+def implementation(wanted: str) -> Iterator[None]:
+    """Simulate events with the kernel (auto) or with the reference (python) meanwhile."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = wanted
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
 
-    def finished(time_s: float, sample: int, replica: int) -> bool:
-        if waiting:
-            pool.submit(time_s, [waiting.popleft()])
-        return False
 
-    pool.run(math.inf, finished)
+def pool_of(batch: Batch, iterations: IntArray, table: IterationTable) -> Callable[[], None]:
+    """Two targets of half the samples each, all of which may start: every completion starts the next sample."""
+    half = batch.samples // 2
+    scenario = load_scenario(
+        "qwen8b_async_lag1", [f"workload.prompts_per_step={half}", "workload.generations_per_prompt=1", *POOL]
+    )
+    steps = []
+    for part in (slice(0, half), slice(half, None)):
+        drawn = Batch(batch.prompt_tokens[part], batch.response_tokens[part], batch.group[part])
+        steps.append(DrawnStep((Generated(drawn, np.ones(half, dtype=np.bool_)),), (iterations[part],)))
+    nothing = PhaseCost(0.0)
+    step = StepCost(nothing, nothing, nothing)
+    prices = Prices(table, REPLICAS, nothing, nothing, nothing, (step, step))
+    workload = DrawnWorkload(tuple(steps), 2)
+
+    def run() -> None:
+        generator = generator_of(scenario, workload, prices, Trace())
+        generator.batch_ready(0, 0.0)
+        generator.batch_ready(1, 0.0)
+
+    return run
 
 
 def simpy_replica(
@@ -101,12 +130,24 @@ def run_simpy(table: IterationTable, batches: list[list[Request]]) -> float:
     return float(env.now)
 
 
-def report(name: str, rollouts: int, seconds: float, fastest: float) -> float:
-    """Print one line; rollouts per second."""
+def report(name: str, rollouts: int, seconds: float, rate_before: float = 0.0, than: str = "") -> float:
+    """Print one line with the ratio to a slower or faster rate; rollouts per second."""
     rate = rollouts / seconds
-    ratio = f"{fastest / rate:12,.0f} x slower" if fastest else ""
-    print(f"{name:58s} {seconds * 1e3:10.2f} ms for {rollouts:5d} {rate:14,.0f} rollouts/s {ratio}")
+    ratio = max(rate / rate_before, rate_before / rate) if rate_before else 0.0
+    compared = f"{ratio:10,.0f} x {'slower' if rate < rate_before else 'faster'} than {than}" if rate_before else ""
+    print(f"{name:52s} {seconds * 1e3:9.2f} ms for {rollouts:5d} {rate:12,.0f} rollouts/s {compared}")
     return rate
+
+
+def compare(name: str, rollouts: int, run: Callable[[], object]) -> None:
+    """Print a path with the reference and, where it was compiled, with the kernel."""
+    with implementation("python"):
+        reference = report(f"{name}, Python", rollouts, best_of(3, run, time.process_time))
+    with implementation("auto"):
+        if library() is None:
+            print(f"{name}, C kernel: not compiled")
+        else:
+            report(f"{name}, C kernel", rollouts, best_of(20, run, time.process_time), reference, "Python")
 
 
 def main() -> None:
@@ -117,23 +158,21 @@ def main() -> None:
     samples = samples_of(batch, iterations, np.arange(batch.samples))
     batches = [[samples[i] for i in part] for part in np.array_split(np.arange(batch.samples), REPLICAS)]
     result = rollout(batch, iterations, REPLICAS, "static", table)
-    count = batch.samples
+    count, cpu_s = batch.samples, time.process_time
 
-    closed = best_of(20, lambda: rollout(batch, iterations, REPLICAS, "static", table))
-    fastest = report("closed form, static split, no queue", count, closed, 0.0)
-    seconds = best_of(3, lambda: rollout(batch, iterations, REPLICAS, "static", queued))
-    report("event-driven, static split, 32 slots a replica", count, seconds, fastest)
-    seconds = best_of(3, lambda: rollout(batch, iterations, REPLICAS, "shared_queue", queued))
-    report("event-driven, one queue, 32 slots a replica", count, seconds, fastest)
-    seconds = best_of(3, lambda: run_pool(table, samples, count // 2))
-    report("asynchronous pool, every completion submits a sample", count, seconds, fastest)
+    closed = best_of(20, lambda: rollout(batch, iterations, REPLICAS, "static", table), cpu_s)
+    fastest = report("closed form, static split, no queue", count, closed)
+    compare("static split, 32 slots", count, lambda: rollout(batch, iterations, REPLICAS, "static", queued))
+    compare("one queue, 32 slots", count, lambda: rollout(batch, iterations, REPLICAS, "shared_queue", queued))
+    compare("asynchronous pool", count, pool_of(batch, iterations, table))
     ends: list[float] = []
-    seconds = best_of(1, lambda: ends.append(run_simpy(table, batches[:SIMPY_REPLICAS])))
-    report("SimPy, one timeout per engine iteration", sum(map(len, batches[:SIMPY_REPLICAS])), seconds, fastest)
+    seconds = best_of(1, lambda: ends.append(run_simpy(table, batches[:SIMPY_REPLICAS])), cpu_s)
+    simpy_count = sum(map(len, batches[:SIMPY_REPLICAS]))
+    report("SimPy, one timeout per engine iteration", simpy_count, seconds, fastest, "the closed form")
     reference = ReferenceReplica(table, prefix_caching=False)
     reference.submit(0.0, batches[0])
-    seconds = best_of(1, reference.run)
-    report("token-by-token reference", len(batches[0]), seconds, fastest)
+    seconds = best_of(1, reference.run, cpu_s)
+    report("token-by-token reference", len(batches[0]), seconds, fastest, "the closed form")
     plain = rollout(batch, iterations, REPLICAS, "static", table, prefix_caching=False)
     print(
         f"agreement: reference {reference.now / plain.replica_end_s[0] - 1:+.1e}, "
