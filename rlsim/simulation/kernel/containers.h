@@ -53,37 +53,46 @@ static inline void list_remove(List *list, Link *links, int32_t i) {
 
 /* All replicas in a binary heap by (key, number). place[i]: where replica i stands in it. */
 typedef struct {
-    double *key;
-    int32_t *heap, *place;
+    double key;
+    int32_t number;
+} Place;
+
+typedef struct {
+    Place *heap;
+    int32_t *place;
     int32_t count;
 } Ordered;
 
-static inline int32_t ordered_first(const Ordered *ordered) { return ordered->heap[0]; }
+static inline Place ordered_first(const Ordered *ordered) { return ordered->heap[0]; }
 
-static inline bool ordered_before(const Ordered *ordered, int32_t a, int32_t b) {
-    return ordered->key[a] < ordered->key[b] || (ordered->key[a] == ordered->key[b] && a < b);
+static inline double ordered_key(const Ordered *ordered, int32_t number) {
+    return ordered->heap[ordered->place[number]].key;
 }
 
-/* Give replica i a new key. */
-static inline void ordered_set(Ordered *ordered, int32_t i, double key) {
-    int32_t at = ordered->place[i];
-    ordered->key[i] = key;
-    while (at > 0 && ordered_before(ordered, i, ordered->heap[(at - 1) / 2])) {
-        ordered->heap[at] = ordered->heap[(at - 1) / 2];
-        ordered->place[ordered->heap[at]] = at;
-        at = (at - 1) / 2;
-    }
+static inline bool place_before(Place a, Place b) {
+    return a.key < b.key || (a.key == b.key && a.number < b.number);
+}
+
+static inline void ordered_put(Ordered *ordered, int32_t at, Place entry) {
+    ordered->heap[at] = entry;
+    ordered->place[entry.number] = at;
+}
+
+/* Give a replica a new key. */
+static inline void ordered_set(Ordered *ordered, int32_t number, double key) {
+    const Place entry = {key, number};
+    int32_t at = ordered->place[number];
+    for (; at > 0 && place_before(entry, ordered->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        ordered_put(ordered, at, ordered->heap[(at - 1) / 2]);
     for (int32_t child = 2 * at + 1; child < ordered->count; child = 2 * at + 1) {
-        if (child + 1 < ordered->count && ordered_before(ordered, ordered->heap[child + 1], ordered->heap[child]))
+        if (child + 1 < ordered->count && place_before(ordered->heap[child + 1], ordered->heap[child]))
             child++;
-        if (!ordered_before(ordered, ordered->heap[child], i))
+        if (!place_before(ordered->heap[child], entry))
             break;
-        ordered->heap[at] = ordered->heap[child];
-        ordered->place[ordered->heap[at]] = at;
+        ordered_put(ordered, at, ordered->heap[child]);
         at = child;
     }
-    ordered->heap[at] = i;
-    ordered->place[i] = at;
+    ordered_put(ordered, at, entry);
 }
 
 /* How many samples of a key, a pair of replica and prompt, are resident: open addressing, linear probes.

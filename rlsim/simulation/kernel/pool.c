@@ -48,9 +48,9 @@ static void share(Pool *pool, double time_s, int32_t first, int32_t count) {
 }
 
 static int32_t least_loaded(Pool *pool) {
-    const int32_t number = ordered_first(&pool->load);
-    ordered_set(&pool->load, number, pool->load.key[number] + 1);
-    return number;
+    const Place least = ordered_first(&pool->load);
+    ordered_set(&pool->load, least.number, least.key + 1);
+    return least.number;
 }
 
 /* Replica of the i-th of `count` samples that are submitted together. */
@@ -89,8 +89,9 @@ static bool tell(Pool *pool, int32_t before, Finished finished, void *owner) {
 bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
     for (;;) {
         refresh(pool);
-        const int32_t number = ordered_first(&pool->due);
-        const double at_s = pool->due.key[number];
+        const Place next = ordered_first(&pool->due);
+        const int32_t number = next.number;
+        const double at_s = next.key;
         if (at_s > time_s || at_s == INFINITY)
             return false;
         Replica *replica = &pool->replicas[number];
@@ -98,7 +99,7 @@ bool pool_run(Pool *pool, double time_s, Finished finished, void *owner) {
         replica_advance(pool, replica, at_s);
         const int32_t completed = pool->num_done - before;
         if (completed && pool->dispatch == LEAST_LOADED)
-            ordered_set(&pool->load, number, pool->load.key[number] - completed);
+            ordered_set(&pool->load, number, ordered_key(&pool->load, number) - completed);
         const bool stop = tell(pool, before, finished, owner);
         while (pool->shared.length && offer(pool, number, at_s))
             ;
@@ -165,8 +166,8 @@ EXPORT void pool_free(Pool *pool) {
         return;
     void *parts[] = {pool->sequences, pool->queue_links, pool->running_links, pool->replicas, pool->heaps,
                      pool->pauses, pool->done, pool->residents.key, pool->residents.count, pool->seen,
-                     pool->due.key, pool->due.heap, pool->due.place, pool->load.key, pool->load.heap,
-                     pool->load.place, pool->stale, pool->is_stale};
+                     pool->due.heap, pool->due.place, pool->load.heap, pool->load.place, pool->stale,
+                     pool->is_stale};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);
     free(pool);
@@ -174,15 +175,12 @@ EXPORT void pool_free(Pool *pool) {
 
 static bool ordered_new(Ordered *ordered, int32_t count, double key) {
     ordered->count = count;
-    ordered->key = malloc((size_t)count * sizeof *ordered->key);
     ordered->heap = malloc((size_t)count * sizeof *ordered->heap);
     ordered->place = malloc((size_t)count * sizeof *ordered->place);
-    if (!ordered->key || !ordered->heap || !ordered->place)
+    if (!ordered->heap || !ordered->place)
         return false;
-    for (int32_t i = 0; i < count; i++) {
-        ordered->key[i] = key;
-        ordered->heap[i] = ordered->place[i] = i;
-    }
+    for (int32_t i = 0; i < count; i++)
+        ordered_put(ordered, i, (Place){key, i});
     return true;
 }
 
