@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,8 +17,8 @@ from rollout_cases import cost_table, make_batch, sample_lists, tables
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible, InputError
 from rlsim.simulation.asynchronous import generator_of
+from rlsim.simulation.kernel import build
 from rlsim.simulation.kernel import library as kernel_library
-from rlsim.simulation.kernel.build import build
 from rlsim.simulation.kernel.library import VARIABLE, implementation
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import RolloutResult, rollout
@@ -34,7 +35,7 @@ def kernel() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(VARIABLE, raising=False)
         if implementation() == "python":
-            build()
+            build.build()
             kernel_library._load.cache_clear()
         if implementation() == "python":
             pytest.skip("no C compiler")
@@ -212,6 +213,28 @@ def test_an_unknown_kernel_is_an_input_error(monkeypatch):
         implementation()
 
 
-def test_a_library_of_other_sources_is_not_loaded(kernel, monkeypatch):
-    monkeypatch.setattr(kernel_library, "sources_digest", lambda: "of other sources")
-    assert kernel_library._load.__wrapped__() is None
+def test_a_library_of_other_sources_is_not_found(kernel, monkeypatch, tmp_path):
+    for path in build.FOLDER.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    monkeypatch.setattr(build, "FOLDER", tmp_path)
+    assert build.library_path().exists()
+    with (tmp_path / "pool.c").open("a", encoding="utf-8") as source:
+        source.write("/* edited */")
+    assert not build.library_path().exists()
+
+
+def test_without_a_compiler_nothing_is_built(monkeypatch, capsys):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(build.sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr(build.shutil, "which", lambda word: None)
+    assert build.build() is None
+    assert "no C compiler" in capsys.readouterr().err
+
+
+def test_sources_that_do_not_compile_leave_no_library(kernel, monkeypatch, tmp_path, capsys):
+    (tmp_path / "broken.c").write_text("int main(", encoding="utf-8")
+    monkeypatch.setattr(build, "FOLDER", tmp_path)
+    assert build.build() is None
+    assert "does not compile" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.c"]

@@ -16,17 +16,18 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-LIBRARY = FOLDER / f"_event_core{'.dll' if sys.platform == 'win32' else '.so'}"
-"""Where the compiled kernel lies. It has no Python ABI: one for each platform."""
-
 FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-shared")
 """Without contraction to fused multiply-adds, which would round other than Python does."""
 
 
-def sources_digest() -> str:
-    """Digest of the C sources, which a library carries: one compiled from other sources is not loaded."""
+def library_path() -> Path:
+    """Where the compiled kernel lies, no matter whether it is there; it has no Python ABI, one for each platform.
+
+    The name carries a digest of the C sources, so that one compiled from others is not found.
+    """
     content = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]")))
-    return hashlib.sha256(content).hexdigest()[:16]
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return FOLDER / f"_event_core_{digest}{'.dll' if sys.platform == 'win32' else '.so'}"
 
 
 def compiler() -> list[str] | None:
@@ -40,25 +41,26 @@ def compiler() -> list[str] | None:
 
 
 def build() -> Path | None:
-    """Compile into :data:`LIBRARY`; None where there is no compiler or it fails, with one line to stderr."""
+    """Compile to :func:`library_path`; None where there is no compiler or it fails, with one line to stderr."""
     command = compiler()
     if command is None:
         print("rlsim: no C compiler found; events are simulated in Python", file=sys.stderr)
         return None
     sources = sorted(str(path) for path in FOLDER.glob("*.c"))
-    digest = f'-DSOURCES_DIGEST="{sources_digest()}"'
+    library = library_path()
     try:
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-            made = Path(folder) / LIBRARY.name
-            subprocess.run(
-                [*command, *FLAGS, digest, *sources, "-o", str(made)], check=True, capture_output=True, text=True
-            )
-            made.replace(LIBRARY)  # at once: other processes find the old library or the new one
+            made = Path(folder) / library.name
+            subprocess.run([*command, *FLAGS, *sources, "-o", str(made)], check=True, capture_output=True, text=True)
+            made.replace(library)  # at once: no other process finds half of it
+        for path in FOLDER.glob("_event_core_*"):
+            if path != library:
+                path.unlink(missing_ok=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[0]
         print(f"rlsim: the C kernel does not compile, events are simulated in Python: {reason}", file=sys.stderr)
         return None
-    return LIBRARY
+    return library
 
 
 if __name__ == "__main__":

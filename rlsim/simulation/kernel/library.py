@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
 from functools import cache
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import InputError
 from rlsim.simulation.iteration_times import IterationTimes
-from rlsim.simulation.kernel.build import LIBRARY, sources_digest
+from rlsim.simulation.kernel.build import library_path
 
 VARIABLE = "RLSIM_KERNEL"
 """Environment variable: ``python`` forces the Python reference; unset or ``auto`` takes the kernel where it is."""
@@ -78,7 +78,6 @@ class LoopStruct(Structure):
 
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "sources_digest": (c_char_p, ()),
     "pool_new": (
         c_void_p,
         (
@@ -124,16 +123,14 @@ def library() -> ctypes.CDLL | None:
 
 @cache
 def _load() -> ctypes.CDLL | None:
-    if not LIBRARY.exists():
-        return None
     try:
-        loaded = ctypes.CDLL(str(LIBRARY))
+        loaded = ctypes.CDLL(str(library_path()))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError):
         return None
-    return loaded if loaded.sources_digest() == sources_digest().encode() else None
+    return loaded
 
 
 def address(array: NDArray[Any]) -> int:

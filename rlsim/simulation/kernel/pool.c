@@ -239,6 +239,3 @@ EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Sa
     }
     return pool;
 }
-
-/* Digest of the sources that this was compiled from. */
-EXPORT const char *sources_digest(void) { return SOURCES_DIGEST; }
