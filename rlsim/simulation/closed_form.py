@@ -97,14 +97,14 @@ def closed_form(
     """
     real = batches.real
     count = real.sum(axis=1)
+    if count.min() > timing.max_sequences:
+        return ClosedForm(np.zeros(real.shape), np.zeros(count.size, dtype=np.bool_), np.zeros(count.size))
     leaders = real & _first_of_group(batches) if prefix_caching else real
     need = np.where(leaders, batches.prompt, real).astype(np.int64)
     queue = np.cumsum(need, axis=1)
     fitting = (count > 0) & (count <= timing.max_sequences)
     if not timing.chunked_prefill:
         fitting &= queue[:, -1] <= timing.max_batched_tokens
-    if not fitting.any():
-        return ClosedForm(np.zeros(real.shape), fitting, np.zeros(count.size))
     prefilled = _prefill(timing, batches, queue, fitting)
     last = np.where(real, prefilled.joined + batches.iterations, np.iinfo(np.int64).max)
     fitting &= last.min(axis=1) >= prefilled.last
@@ -124,10 +124,12 @@ def _first_of_group(batches: ReplicaBatches) -> BoolArray:
 
 
 def _group_keys(batches: ReplicaBatches) -> IntArray:
-    """Keys of (replica, group), from 0."""
-    width = int(batches.group.max()) + 1
-    keys: IntArray = batches.group + width * np.arange(batches.group.shape[0])[:, None]
-    return keys
+    """Keys of (replica, group), from 0 and few more than there are samples."""
+    width, replicas = int(batches.group.max()) + 1, batches.group.shape[0]
+    keys: IntArray = batches.group + width * np.arange(replicas)[:, None]
+    if width * replicas <= 16 * keys.size:
+        return keys
+    return np.unique(keys, return_inverse=True)[1].reshape(keys.shape)
 
 
 def _last_places(keys: IntArray) -> BoolArray:
