@@ -207,6 +207,19 @@ def test_a_sample_that_cannot_fit_is_infeasible_in_both(both):
     assert fast == slow
 
 
+def test_the_kernel_refuses_more_publications_than_it_has_places_for(kernel):
+    world = world_of(FixedCosts(), "simulation.steps=2", lag=1)
+    generator = generator_of(world.scenario, world.workload, world.prices, Trace())
+    steps = len(world.workload.steps)
+    for now_s in range(steps):
+        generator.pause(float(now_s), 0.5)
+        generator.publish_weights(now_s + 0.5)
+    with pytest.raises(ValueError, match="more pauses"):
+        generator.pause(float(steps), 0.5)
+    with pytest.raises(ValueError, match="more publications"):
+        generator.publish_weights(float(steps))
+
+
 def test_an_unknown_kernel_is_an_input_error(monkeypatch):
     monkeypatch.setenv(VARIABLE, "fortran")
     with pytest.raises(InputError, match="RLSIM_KERNEL"):

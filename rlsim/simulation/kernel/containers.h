@@ -95,12 +95,17 @@ static inline void ordered_set(Ordered *ordered, int32_t number, double key) {
     ordered_put(ordered, at, entry);
 }
 
-/* How many samples of a key, a pair of replica and prompt, are resident: open addressing, linear probes.
- *
- * size: a power of two, at least twice the keys that can be in it. A count of 0 marks a free place. */
+/* A key, a pair of replica and prompt, and how many of its samples are resident; 0 marks a free place. */
 typedef struct {
-    int64_t *key;
-    int32_t *count;
+    int64_t key;
+    int32_t count;
+} Shared;
+
+/* A hash table of them with open addressing and linear probes.
+ *
+ * mask: the number of places less 1, which is a power of two and at least twice the keys that can be in it. */
+typedef struct {
+    Shared *places;
     uint64_t mask;
 } Residents;
 
@@ -108,36 +113,36 @@ static inline uint64_t residents_home(const Residents *residents, int64_t key) {
     return ((uint64_t)key * UINT64_C(0x9E3779B97F4A7C15) >> 20) & residents->mask; /* Fibonacci hashing */
 }
 
-/* Place of a key, or the free one where it belongs. */
+/* The place of a key, or the free one where it belongs. */
 static inline uint64_t residents_find(const Residents *residents, int64_t key) {
     uint64_t at = residents_home(residents, key);
-    while (residents->count[at] && residents->key[at] != key)
+    while (residents->places[at].count && residents->places[at].key != key)
         at = (at + 1) & residents->mask;
     return at;
 }
 
 static inline int32_t residents_count(const Residents *residents, int64_t key) {
-    return residents->count[residents_find(residents, key)];
+    return residents->places[residents_find(residents, key)].count;
 }
 
 static inline void residents_add(Residents *residents, int64_t key) {
-    const uint64_t at = residents_find(residents, key);
-    residents->key[at] = key;
-    residents->count[at]++;
+    Shared *place = &residents->places[residents_find(residents, key)];
+    place->key = key;
+    place->count++;
 }
 
 /* One sample of a key less; how many are left. With the last one, later keys close the gap in their row of probes. */
 static inline int32_t residents_remove(Residents *residents, int64_t key) {
+    Shared *places = residents->places;
     uint64_t gap = residents_find(residents, key);
-    const int32_t left = --residents->count[gap];
+    const int32_t left = --places[gap].count;
     if (left)
         return left;
-    for (uint64_t at = (gap + 1) & residents->mask; residents->count[at]; at = (at + 1) & residents->mask) {
-        const uint64_t home = residents_home(residents, residents->key[at]);
+    for (uint64_t at = (gap + 1) & residents->mask; places[at].count; at = (at + 1) & residents->mask) {
+        const uint64_t home = residents_home(residents, places[at].key);
         if (((at - home) & residents->mask) >= ((at - gap) & residents->mask)) {
-            residents->key[gap] = residents->key[at];
-            residents->count[gap] = residents->count[at];
-            residents->count[at] = 0;
+            places[gap] = places[at];
+            places[at].count = 0;
             gap = at;
         }
     }

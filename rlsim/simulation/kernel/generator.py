@@ -29,6 +29,7 @@ class KernelGenerator:
         columns = _columns(workload, groups)
         changes = columns[0].size + steps * groups if trace.detailed else 0
         self._kernel, self._trace, self._taken = kernel, trace, 0
+        self._pauses_left = self._publications_left = steps
         self._counters = EngineCounters(timing.max_sequences)
         self._started_s, self._ready_s = np.zeros(steps), np.zeros(steps)
         self._samples_by_age = np.zeros((steps, loop.policy_lag + 1), dtype=np.int64)
@@ -41,7 +42,7 @@ class KernelGenerator:
             engine.dispatch,
             engine.prefix_caching,
             self._counters,
-            max_pauses=2 * len(prices.steps),
+            max_pauses=2 * steps,
         )
         struct = LoopStruct(
             steps,
@@ -109,11 +110,17 @@ class KernelGenerator:
 
     def pause(self, now_s: float, duration_s: float) -> None:
         """Stop the pool for ``duration_s`` (each replica after its iteration in progress); no more groups start."""
+        if not self._pauses_left:
+            raise ValueError("more pauses than steps")
+        self._pauses_left -= 1
         self._kernel.generator_pause(self._handle, now_s, duration_s)
         self._pool.check()
 
     def publish_weights(self, now_s: float) -> None:
         """Go on with the next version of the weights, for which one more target is released."""
+        if not self._publications_left:
+            raise ValueError("more publications of weights than steps")
+        self._publications_left -= 1
         self._kernel.generator_publish_weights(self._handle, now_s)
         self._pool.check()
 

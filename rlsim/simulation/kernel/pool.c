@@ -165,9 +165,8 @@ EXPORT void pool_free(Pool *pool) {
     if (!pool)
         return;
     void *parts[] = {pool->sequences, pool->queue_links, pool->running_links, pool->replicas, pool->heaps,
-                     pool->pauses, pool->done, pool->residents.key, pool->residents.count, pool->seen,
-                     pool->due.heap, pool->due.place, pool->load.heap, pool->load.place, pool->stale,
-                     pool->is_stale};
+                     pool->pauses, pool->done, pool->residents.places, pool->seen, pool->due.heap,
+                     pool->due.place, pool->load.heap, pool->load.place, pool->stale, pool->is_stale};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);
     free(pool);
@@ -200,14 +199,13 @@ static bool allocate(Pool *pool, int64_t slots, int64_t max_pauses) {
     pool->heaps = malloc(replicas * (size_t)pool->heap_places * sizeof *pool->heaps);
     pool->pauses = malloc((size_t)(max_pauses + 1) * sizeof *pool->pauses);
     pool->done = malloc(samples * sizeof *pool->done);
-    pool->residents.key = malloc(places * sizeof *pool->residents.key);
-    pool->residents.count = calloc(places, sizeof *pool->residents.count);
+    pool->residents.places = calloc(places, sizeof *pool->residents.places);
     pool->seen = calloc((size_t)pool->samples.groups, sizeof *pool->seen);
     pool->stale = malloc(replicas * sizeof *pool->stale);
     pool->is_stale = calloc(replicas, sizeof *pool->is_stale);
     return ordered_new(&pool->due, pool->num_replicas, INFINITY) && ordered_new(&pool->load, pool->num_replicas, 0.0)
            && pool->sequences && pool->queue_links && pool->running_links && pool->replicas && pool->heaps
-           && pool->pauses && pool->done && pool->residents.key && pool->residents.count && pool->seen && pool->stale
+           && pool->pauses && pool->done && pool->residents.places && pool->seen && pool->stale
            && pool->is_stale;
 }
 
