@@ -39,7 +39,8 @@ class Posterior:
     digests: of the fitted sets whose terms it moves, by set. columns: names of terms, then of groups. mean: shape
     (columns,); of terms, what they are moved by. factor: lower triangular, shape (columns, columns); the covariance is
     factor times its transpose. terms: how many columns are terms. spreads: scale of a group that was never measured, by
-    family; errors: scale of a published time's own error, by kind; both are scales of Student's t with ``degrees``.
+    family; errors: scale of a published time's own error, by kind; both are scales of Student's t, with
+    ``group_degrees`` and ``degrees``.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Posterior:
     spreads: Mapping[str, float]
     errors: Mapping[str, float]
     degrees: float
+    group_degrees: float
     rows: Mapping[str, int]
     fit: Mapping[str, object] = field(default_factory=dict)
 
@@ -78,7 +80,8 @@ class Posterior:
         header = {
             "schema": SCHEMA, "name": self.name, "description": self.description, "digests": dict(self.digests),
             "columns": self.columns, "terms": self.terms, "spreads": dict(self.spreads), "errors": dict(self.errors),
-            "degrees": self.degrees, "rows": dict(self.rows), "fit": dict(self.fit),
+            "degrees": self.degrees, "group_degrees": self.group_degrees, "rows": dict(self.rows),
+            "fit": dict(self.fit),
         }  # fmt: skip
         lower = self.factor[np.tril_indices(len(self.columns))]
         return archive(
@@ -163,8 +166,8 @@ def _read(path: Path, modified_ns: int, size: int) -> Posterior:
             raise ValueError("its arrays do not fit its header")
         return Posterior(
             header["name"], header["description"], header["digests"], tuple(header["columns"]), mean, factor,
-            int(header["terms"]), header["spreads"], header["errors"], float(header["degrees"]), header["rows"],
-            header["fit"],
+            int(header["terms"]), header["spreads"], header["errors"], float(header["degrees"]),
+            float(header["group_degrees"]), header["rows"], header["fit"],
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{where}: is no posterior of rlsim ({str(error)[:80]})") from None

@@ -138,7 +138,7 @@ def _direction(posterior: Posterior, slopes: Slopes, groups: Mapping[str, float]
             direction[place] += value
         elif name in groups:
             spread = posterior.spreads.get(family_of(name), UNMEASURED_SPREAD)
-            out += value * spread * _heavy(name, posterior.degrees)
+            out += value * spread * _heavy(name, posterior.group_degrees)
     return direction, out
 
 

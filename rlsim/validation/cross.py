@@ -21,7 +21,7 @@ from rlsim.hardware.parameters import Fitted, shipped
 from rlsim.schema.engine_parameters import version_order
 from rlsim.statistics import P90_DEVIATIONS
 from rlsim.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
-from rlsim.validation.hierarchy import DEGREES, Design, Spreads, Weights, fit_spreads, solve
+from rlsim.validation.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.validation.own_rows_score import OwnRowsScore, own_rows_score
 from rlsim.validation.scores import short
 
@@ -180,7 +180,7 @@ def predictive_draws(
     out = (known @ found.mean)[:, None] + np.sqrt(found.variances(known))[:, None] * generator.standard_normal(DRAWS)
     scales, middle = design.new_scales(spreads), design.middle
     for column in np.flatnonzero(~informed & (np.abs(matrix).sum(axis=0) > 0)):
-        out += np.outer(matrix[:, column], middle[column] + scales[column] * generator.standard_t(DEGREES, DRAWS))
+        out += np.outer(matrix[:, column], middle[column] + scales[column] * generator.standard_t(GROUP_DEGREES, DRAWS))
     errors = design.scales(spreads)[wanted]
     return out + errors[:, None] * generator.standard_t(DEGREES, (len(errors), DRAWS))
 

@@ -31,7 +31,7 @@ from rlsim.validation.evidence import (
     transfer_evidence,
 )
 from rlsim.validation.halves import TableRecords
-from rlsim.validation.hierarchy import DEGREES, Design, Solution, Spreads, calibrated, fit_spreads, solve
+from rlsim.validation.hierarchy import DEGREES, GROUP_DEGREES, Design, Solution, Spreads, calibrated, fit_spreads, solve
 from rlsim.validation.kind import Kind
 from rlsim.validation.kinds import kind_of
 from rlsim.validation.scores import short
@@ -177,6 +177,7 @@ def posterior_of(
         },
         errors={kind: _short(value) for kind, value in spreads.errors.items()},
         degrees=DEGREES,
+        group_degrees=GROUP_DEGREES,
         rows={column: counts[column] for column in columns[design.terms :]},
         fit={"command": "rlsim calibrate --jointly", "rows": dict(kinds), "tables": dict(digests)},
     )

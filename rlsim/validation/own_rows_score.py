@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.uncertainty.evidence import Evidence
-from rlsim.validation.hierarchy import DEGREES, Design, Spreads, Weights, solve
+from rlsim.validation.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, solve
 from rlsim.validation.scores import short
 from rlsim.validation.update import conditioned
 
@@ -98,7 +98,13 @@ class _LeftOut:
         """Errors of the rows ``rest`` as shares, without and with the rows ``own``."""
         matrix, surprise = self.design.matrix[:, self.columns], self.design.surprise - self.shift
         found = conditioned(
-            self.mean, self.covariance, matrix[own], surprise[own], self.errors_of[own], self.fresh, DEGREES
+            self.mean,
+            self.covariance,
+            matrix[own],
+            surprise[own],
+            self.errors_of[own],
+            self.fresh,
+            (DEGREES, GROUP_DEGREES),
         )
         start = np.concatenate([self.mean, np.zeros(len(self.fresh))])
         before, after = (np.abs(np.expm1(matrix[rest] @ mean - surprise[rest])) for mean in (start, found.mean))

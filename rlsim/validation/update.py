@@ -46,12 +46,13 @@ def conditioned(
     surprise: FloatArray,
     errors: FloatArray,
     fresh: FloatArray,
-    degrees: float,
+    degrees: tuple[float, float],
 ) -> Conditioned:
     """The normal posterior of columns given rows ``surprise = matrix @ columns + error``.
 
     mean, covariance: of the known columns, which come first. matrix: shape (rows, known + fresh columns). errors: scale
-    of each row's error. fresh: scale of each column that was never measured. degrees: of Student's t of both.
+    of each row's error. fresh: scale of each column that was never measured. degrees: of
+    Student's t of errors and of these columns.
     """
     known, rows, news = len(mean), np.ones(len(surprise)), np.ones(len(fresh))
     start = np.concatenate([mean, np.zeros(len(fresh))])
@@ -67,8 +68,8 @@ def conditioned(
         out = Conditioned(found, (after + after.T) / 2)
         misses = (surprise - matrix @ found) ** 2 + np.einsum("ij,ij->i", matrix @ out.covariance, matrix)
         squares = found[known:] ** 2 + np.diag(out.covariance)[known:]
-        rows = (degrees + 1) / (degrees + misses / errors**2)
-        news = (degrees + 1) / (degrees + squares / fresh**2)
+        rows = (degrees[0] + 1) / (degrees[0] + misses / errors**2)
+        news = (degrees[1] + 1) / (degrees[1] + squares / fresh**2)
     return out
 
 
@@ -91,7 +92,7 @@ def updated(posterior: Posterior, rows: Sequence[Evidence], name: str, about: Ma
         np.array([row.surprise for row in rows]),
         np.array([posterior.errors[row.kind] for row in rows]),
         np.array([posterior.spreads.get(family_of(group), UNMEASURED_SPREAD) for group in groups]),
-        posterior.degrees,
+        (posterior.degrees, posterior.group_degrees),
     )
     counts = Counter(group for row in rows for group in row.groups)
     return replace(

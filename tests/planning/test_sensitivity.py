@@ -34,7 +34,7 @@ def test_sources_split_the_variance_and_save_no_more_than_the_regret(answer: Sen
     assert [one.saved_s for one in answer.sources] == sorted((one.saved_s for one in answer.sources), reverse=True)
     for one in answer.sources:
         assert 0 <= one.saved_s <= answer.regret_s
-        assert 0 < one.narrowed <= 1.01
+        assert 0 < one.narrowed <= 1.03  # quantiles of 2,048 draws are sure to some 3 %
     largest = max(answer.sources, key=lambda one: one.share)
     assert largest.narrowed == min(one.narrowed for one in answer.sources)
 

@@ -40,8 +40,8 @@ def test_terms_and_spreads_are_found_again() -> None:
     spreads, weights = fit_spreads(design)
     found = solve(design, spreads, weights)
     assert found.mean[:2] == pytest.approx([TRUTH["x"], TRUTH["y"]], abs=0.02)
-    # Scales of Student's t with 3 degrees that fit normal deviations best lie some 15 to 30 % below theirs.
-    assert spreads.families["trainer with model"] == pytest.approx(0.78 * SPREAD, rel=0.25)
+    # Scales of Student's t that fit normal deviations best lie below theirs, by some 10 % with 6 degrees, 22 % with 3.
+    assert spreads.families["trainer with model"] == pytest.approx(0.9 * SPREAD, rel=0.25)
     assert spreads.errors["training"] == pytest.approx(0.78 * ERROR, rel=0.25)
 
 
@@ -83,7 +83,7 @@ def test_a_group_that_is_left_out_does_not_tell_of_itself() -> None:
 def test_rows_on_top_of_a_posterior_give_that_of_all_rows() -> None:
     rows = made_up()
     design = Design.of(rows, TERMS)
-    spreads, degrees = Spreads({"trainer with model": SPREAD}, {"training": ERROR}), 1e9
+    spreads, degrees = Spreads({"trainer with model": SPREAD}, {"training": ERROR}), (1e9, 1e9)
     own = np.array([row.about["model"] == "m0" for row in rows])
     before = solve(design, spreads, Weights.even(design), ~own)
     fresh = design.columns.index("trainer with model: m0")
