@@ -42,7 +42,15 @@ from rlsim.schema.scenario import Scenario
 
 OVERRIDES_CHARACTERS = 100
 """Most of a list of overrides that a message repeats."""
-LENGTH_KEYS = ("prompt_tokens", "response_tokens")
+DRAWN_KEYS = (
+    "prompt_tokens",
+    "response_tokens",
+    "agent.turns",
+    "agent.observation_tokens",
+    "agent.environment_s",
+    "agent.judge.trajectory_s",
+)
+"""Keys of the workload that hold a distribution, a record with its kind."""
 DIGEST_CHARACTERS = 16
 """Characters of a scenario's digest: 64 bits of its SHA-256, enough to tell scenarios apart in file names."""
 
@@ -100,6 +108,8 @@ def scenario_digest(scenario: Scenario) -> str:
     content["simulation"]["transfer_parameters"] = fitted.transfers.model_dump(mode="json")
     content["simulation"]["posterior"] = posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR)
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
+    if scenario.workload.agent is None:
+        del content["workload"]["agent"]  # scenarios without agents keep the digests they had before there were any
     for length in _traces(content):
         trace = length_file(length["path"])
         if trace is not None:
@@ -198,11 +208,10 @@ def _name_parameters(document: dict[str, Any]) -> None:
 def _drop_other_kinds(document: dict[str, Any], given: Sequence[_Setting]) -> None:
     """A length whose kind an override changes keeps none of its keys: they describe another distribution."""
     kinds = {setting.key: setting.value for setting in given}
-    for name in LENGTH_KEYS:
-        workload, wanted = document.get("workload"), kinds.get(f"workload.{name}.kind")
-        length = workload.get(name) if isinstance(workload, dict) else None
-        if wanted is not None and isinstance(workload, dict) and isinstance(length, dict):
-            document["workload"] = workload if length.get("kind") == wanted else {**workload, name: {}}
+    for name, owner, key in _drawn(document):
+        wanted = kinds.get(f"workload.{name}.kind")
+        if wanted is not None and isinstance(owner[key], dict) and owner[key].get("kind") != wanted:
+            owner[key] = {}
 
 
 def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[_Setting]) -> None:
@@ -303,11 +312,21 @@ _REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
 
 
 def _traces(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    workload = document.get("workload")
-    for key in LENGTH_KEYS:
-        length = workload.get(key) if isinstance(workload, dict) else None
+    for _, owner, key in _drawn(document):
+        length = owner[key]
         if isinstance(length, dict) and length.get("kind") == "trace" and isinstance(length.get("path"), str):
             yield length
+
+
+def _drawn(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Distributions of a document's workload that are there: name below the workload, the mapping that holds it, key."""
+    for name in DRAWN_KEYS:
+        owner: Any = document.get("workload")
+        *path, key = name.split(".")
+        for part in path:
+            owner = owner.get(part) if isinstance(owner, dict) else None
+        if isinstance(owner, dict) and key in owner:
+            yield name, owner, key
 
 
 def _anchor_files(document: dict[str, Any], folder: Path | None, origin: str) -> None:

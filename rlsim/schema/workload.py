@@ -2,79 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from pydantic import Field, model_validator
 
+from rlsim.schema.agent import Agent
 from rlsim.schema.base import Strict
+from rlsim.schema.lengths import ConstantLength, Length, LognormalLength, QuantileLength, TraceLength
 
-
-class ConstantLength(Strict):
-    """Every length is the same."""
-
-    kind: Literal["constant"] = "constant"
-    tokens: int = Field(ge=1, le=10_000_000, description="Length of every sample in tokens.")
-
-
-class LognormalLength(Strict):
-    """Lognormal lengths, truncated at the cap with a point mass there.
-
-    The location is solved so that the mean *after* truncation is ``mean_tokens``, as published means are.
-    """
-
-    kind: Literal["lognormal"] = "lognormal"
-    mean_tokens: float = Field(ge=1, le=1e7, description="Mean length after truncation at the cap, in tokens.")
-    log_sigma: float = Field(
-        default=0.6, ge=0, le=3, description="Standard deviation of the logarithm of the untruncated length."
-    )
-
-
-class QuantileLength(Strict):
-    """Empirical inverse distribution function, linear between its points."""
-
-    kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2, description="Increasing, from 0 to 1.")
-    tokens: tuple[float, ...] = Field(min_length=2, description="Length in tokens at each quantile, non-decreasing.")
-    mean_tokens: float | None = Field(
-        default=None,
-        ge=1,
-        le=1e7,
-        description="Where given, all lengths are scaled so that the mean after truncation is this.",
-    )
-
-    @model_validator(mode="after")
-    def _shape(self) -> QuantileLength:
-        if len(self.quantiles) != len(self.tokens):
-            raise ValueError(
-                f"quantiles has {len(self.quantiles)} entries and tokens {len(self.tokens)}; they must agree"
-            )
-        if self.quantiles[0] != 0 or self.quantiles[-1] != 1:
-            raise ValueError("quantiles must start at 0 and end at 1")
-        if any(b <= a for a, b in zip(self.quantiles, self.quantiles[1:], strict=False)):
-            raise ValueError("quantiles must increase strictly")
-        if self.tokens[0] < 0 or any(b < a for a, b in zip(self.tokens, self.tokens[1:], strict=False)):
-            raise ValueError("tokens must be non-negative and must not decrease")
-        return self
-
-
-class TraceLength(Strict):
-    """Lengths drawn with replacement from a file of served requests."""
-
-    kind: Literal["trace"] = "trace"
-    path: str = Field(
-        min_length=1,
-        description="JSONL or CSV file; formats: Mooncake JSONL, Azure CSV, or one column of output tokens.",
-    )
-    column: str | None = Field(default=None, description="Column or key with output tokens; guessed for known formats.")
-    mean_tokens: float | None = Field(
-        default=None,
-        ge=1,
-        le=1e7,
-        description="Where given, all lengths are scaled so that the mean after truncation is this.",
-    )
-
-
-Length = Annotated[ConstantLength | LognormalLength | QuantileLength | TraceLength, Field(discriminator="kind")]
+__all__ = ["ConstantLength", "Length", "LognormalLength", "QuantileLength", "TraceLength", "Workload"]
 
 
 class Workload(Strict):
@@ -85,7 +19,9 @@ class Workload(Strict):
     prompt_tokens: Length = Field(
         default=ConstantLength(tokens=107), description="Prompt length. Default: OpenMathInstruct-2 with its template."
     )
-    response_tokens: Length = Field(description="Generated length per sample, without the prompt.")
+    response_tokens: Length = Field(
+        description="Generated length per sample, without the prompt; with agent: of each turn."
+    )
     max_sequence_tokens: int = Field(
         ge=2, le=10_000_000, description="Cap on prompt plus response; longer responses are truncated here."
     )
@@ -116,6 +52,9 @@ class Workload(Strict):
     )
     environment_s: float = Field(
         default=0.0, ge=0, le=1e6, description="Time from the last token of a sample to its reward, in seconds."
+    )
+    agent: Agent | None = Field(
+        default=None, description="Trajectories of several turns with an environment; default: single responses."
     )
 
     @property

@@ -52,6 +52,11 @@ class Dispatcher:
         if self._dispatch == "least_loaded":
             self._change_load(number, -count)
 
+    def returned(self, number: int) -> None:
+        """A sample came back to replica ``number``, past the policy."""
+        if self._dispatch == "least_loaded":
+            self._change_load(number, 1)
+
     def _least_loaded(self) -> int:
         load, heap = self._load, self._heap
         while heap[0][0] != load[heap[0][1]]:

@@ -138,6 +138,12 @@ class IterationTimes:
         i = min(bisect_right(grid, tokens), len(grid) - 1) - 1
         return row[i] + (row[i + 1] - row[i]) * (tokens - grid[i]) / (grid[i + 1] - grid[i])
 
+    def chunk(self, need: int, taken: int, budget: int) -> int:
+        """Tokens of a prefill that fit an iteration: any share of it when chunked, else all or nothing."""
+        if self.chunked_prefill:
+            return min(need, budget - taken)
+        return need if not taken or taken + need <= budget else 0
+
     def decodes(self, n: IntArray, mean_context: FloatArray) -> FloatArray:
         """:meth:`decode` over arrays; 0 where n is 0."""
         x = mean_context * self.inverse_knot

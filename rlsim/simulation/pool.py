@@ -48,6 +48,17 @@ class GenerationPool:
             self.replicas[number].submit(time_s, part)
             self._stale[number] = None
 
+    def leave(self, time_s: float, number: int, sample: int, tokens: int) -> None:
+        """A sample that has just finished on replica ``number`` will come back; ``tokens`` stay in its prefix cache."""
+        self.replicas[number].leave(time_s, sample, tokens)
+
+    def submit_to(self, time_s: float, number: int, sample: Request) -> None:
+        """A sample comes back to the replica that it left."""
+        self._dispatcher.returned(number)
+        self.replicas[number].absence.returns(time_s)
+        self.replicas[number].submit(time_s, (sample,))
+        self._stale[number] = None
+
     def _offer(self, number: int, time_s: float) -> bool:
         """Hand the head of the shared queue to a replica that has room, or is idle and must take or refuse it."""
         replica, queue = self.replicas[number], self._shared
@@ -110,9 +121,9 @@ class GenerationPool:
             self._stale[number] = None
 
     def recompute_kv(self, time_s: float) -> None:
-        """All resident sequences prefill their context again."""
+        """All resident sequences prefill their context again, from the first iteration boundary on."""
         for number, replica in enumerate(self.replicas):
-            replica.recompute_kv(time_s)
+            replica.pause(time_s, 0.0, recompute_kv=True)
             self._stale[number] = None
 
     @property

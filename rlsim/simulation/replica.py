@@ -13,6 +13,8 @@ Rules, after the scheduler of vLLM V1 (``vllm/v1/core/sched/scheduler.py``):
   iteration. Where that exceeds the capacity, the newest running sequence is evicted to the head of the queue, where it
   cannot fit again before another one leaves. It prefills all its tokens again, which emits one more and counts as one
   decode iteration.
+- What a sample that will come back leaves in the prefix cache may be reclaimed, the oldest first, where running
+  sequences need its room; when it is admitted again it prefills what is no longer there.
 - A sample counts as arrived at the first iteration that starts at or after its submission. A pause starts when the
   iteration in progress ends.
 
@@ -28,8 +30,9 @@ from heapq import heappop, heappush
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
+from rlsim.simulation.absence import Absence, PrefixCache
 from rlsim.simulation.iteration_times import prepare
-from rlsim.simulation.requests import Request, RunningRequest
+from rlsim.simulation.requests import TOO_LONG, Request, RunningRequest
 
 _INFINITY = math.inf
 
@@ -49,6 +52,8 @@ class Replica:
         self.now_s = 0.0
         self.peak_kv_tokens = 0.0
         self.outstanding = 0
+        self.cache = PrefixCache()
+        self.absence = Absence()
         self._waiting: deque[RunningRequest] = deque()
         self._waiting_prompts = 0
         self._running: dict[RunningRequest, None] = {}
@@ -77,19 +82,23 @@ class Replica:
         spare = self._timing.kv_capacity_tokens - self._timing.tokens_per_sequence + 1
         waiting = self._waiting
         first = not waiting
+        self.absence.ends(time_s)
         for sample in samples:
-            if sample[2] + sample[3] > spare:
-                raise Infeasible(
-                    "one sequence exceeds the KV cache of a replica",
-                    sample[2] + sample[3] + self._timing.tokens_per_sequence - 1,
-                    self._timing.kv_capacity_tokens,
-                    "tokens",
-                )
+            if sample[2] + sample[5] + sample[3] > spare:
+                tokens = sample[2] + sample[5] + sample[3] + self._timing.tokens_per_sequence - 1
+                raise Infeasible(TOO_LONG, tokens, self._timing.kv_capacity_tokens, "tokens")
             waiting.append(RunningRequest(sample, time_s))
-            self._waiting_prompts += sample[2]
+            self._waiting_prompts += sample[2] + sample[5]
             self.outstanding += 1
         if first and len(self._running) < self._timing.max_sequences:
             self._end_early(time_s)
+
+    def leave(self, time_s: float, sample: int, tokens: int) -> None:
+        """A sample that has just finished will come back; ``tokens`` of its context stay in the prefix cache."""
+        self.absence.leaves(time_s, idle=not self.outstanding)
+        if tokens and self._sharing:
+            self.cache.keep(sample, tokens)
+            self.cache.reclaim(self._timing.kv_capacity_tokens - self._kv_tokens())
 
     def has_room(self, sample: Request) -> bool:
         """Whether a slot and KV cache for the prompt are free behind all that wait."""
@@ -100,16 +109,9 @@ class Replica:
         )
 
     def pause(self, time_s: float, duration_s: float, recompute_kv: bool = False) -> None:
-        """Stop for ``duration_s`` once the iteration in progress at ``time_s`` has ended.
-
-        recompute_kv: all resident sequences then prefill their context again.
-        """
+        """Stop for ``duration_s`` once the iteration in progress has ended; recompute_kv: then prefill all anew."""
         self._interrupts.append((time_s, duration_s, recompute_kv))
         self._end_early(time_s)
-
-    def recompute_kv(self, time_s: float) -> None:
-        """Drop the KV cache at the first iteration boundary from ``time_s`` on; resident sequences prefill again."""
-        self.pause(time_s, 0.0, recompute_kv=True)
 
     def next_event_time(self) -> float:
         """End of the current segment, infinite when idle.
@@ -174,7 +176,7 @@ class Replica:
         budget = timing.max_batched_tokens - decoding * timing.tokens_per_sequence
         tokens = 0
         for sequence in self._prefilling:
-            chunk = self._chunk(sequence.prefill_left, tokens, budget)
+            chunk = timing.chunk(sequence.prefill_left, tokens, budget)
             if not chunk:
                 break
             sequence.prefill_left -= chunk
@@ -197,23 +199,26 @@ class Replica:
     def _admit(self, tokens: int, budget: int, kv: float) -> tuple[int, float]:
         """Admit waiting sequences in order while budget, slots and KV cache last; tokens and KV tokens taken so far."""
         waiting, running, residents, timing = self._waiting, self._running, self._residents, self._timing
-        capacity, per_sequence = timing.kv_capacity_tokens, timing.tokens_per_sequence
+        capacity, per_sequence, cache = timing.kv_capacity_tokens, timing.tokens_per_sequence, self.cache
         while waiting and len(running) < timing.max_sequences and waiting[0].arrival_s <= self.now_s:
             sequence = waiting[0]
             others = residents.get(sequence.group, 0) if self._sharing else 0
             need = 0 if others else sequence.prompt
-            held: float = need
-            if sequence.resumed:
-                need += sequence.generated()
-                held += (sequence.done + 1) * sequence.tokens_per_iteration
-            chunk = self._chunk(need or 1, tokens, budget)
+            held = need + sequence.own_tokens()
+            need += sequence.history + sequence.generated()
+            if cache.tokens:
+                need -= cache.found(sequence, bool(others))
+            chunk = timing.chunk(need or 1, tokens, budget)
             if not chunk or kv + held + per_sequence > capacity:
                 break
             kv += held + per_sequence
             tokens += chunk
             waiting.popleft()
             self._held += held
-            self._waiting_prompts -= sequence.prompt
+            self._waiting_prompts -= sequence.prompt + sequence.history
+            if cache.tokens:
+                cache.take(sequence.id)
+                cache.reclaim(capacity - kv)
             running[sequence] = None
             if self._sharing:
                 residents[sequence.group] = others + 1
@@ -222,12 +227,6 @@ class Replica:
             if not sequence.prefill_left:
                 self._prefilled.append(sequence)
         return tokens, kv
-
-    def _chunk(self, need: int, taken: int, budget: int) -> int:
-        """Tokens of a prefill that fit an iteration: any share of it when chunked, else all or nothing."""
-        if self._timing.chunked_prefill:
-            return min(need, budget - taken)
-        return need if not taken or taken + need <= budget else 0
 
     def _begin_segment(self, kv: float) -> None:
         """Find how many iterations pass before the membership changes, and when the last of them ends."""
@@ -282,6 +281,8 @@ class Replica:
             counters = self.counters
             counters.iterations_at[decoding] += count
             counters.context_at[decoding] += count * (last - 0.5 * (count - 1) * growth) / decoding
+            if self.cache.tokens:
+                self.cache.reclaim(self._timing.kv_capacity_tokens - kv)
         self._iteration += self._decoded
         self.now_s = end_s
         self._end_s = None
@@ -300,14 +301,14 @@ class Replica:
         iteration = self._iteration
         for sequence in self._prefilled:
             self._prefilling.popleft()
-            self._held -= (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
+            self._held -= sequence.own_tokens()
             sequence.done += sequence.resumed
             sequence.resumed = True
             if sequence.done >= sequence.total:
                 self._remove(sequence)
                 done.append((end_s, sequence.id))
                 continue
-            base = sequence.prompt + (sequence.done - iteration) * sequence.tokens_per_iteration
+            base = sequence.prompt + sequence.history + (sequence.done - iteration) * sequence.tokens_per_iteration
             sequence.context_at_zero = base
             self._context_at_zero += base
             self._tokens_per_iteration += sequence.tokens_per_iteration
@@ -324,7 +325,7 @@ class Replica:
 
     def _kv_of(self, sequence: RunningRequest) -> float:
         """KV tokens that admission of ``sequence`` adds."""
-        own = (sequence.done + sequence.resumed) * sequence.tokens_per_iteration + self._timing.tokens_per_sequence
+        own = sequence.own_tokens() + self._timing.tokens_per_sequence
         return own if self._sharing and sequence.group in self._residents else own + sequence.prompt
 
     def _leave_decoding(self, sequence: RunningRequest) -> None:
@@ -354,7 +355,7 @@ class Replica:
             self._stop(sequence)
             self._remove(sequence, completed=False)
             self._waiting.appendleft(sequence)
-            self._waiting_prompts += sequence.prompt
+            self._waiting_prompts += sequence.prompt + sequence.history
             self.counters.preemptions += 1
             kv = self._kv_tokens()
         return kv
@@ -363,7 +364,7 @@ class Replica:
         """Leave decoding or prefill with nothing but the prompt held."""
         if sequence.heap_key < 0:
             self._prefilling.remove(sequence)
-            self._held -= (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
+            self._held -= sequence.own_tokens()
         else:
             sequence.done = sequence.total - (sequence.last_iteration - self._iteration)
             self._leave_decoding(sequence)
@@ -380,6 +381,7 @@ class Replica:
             return False
         self._interrupts.popleft()
         if recompute:
+            self.cache.clear()
             self._prefill_again()
         self._end_s = max(self.now_s, time_s) + duration_s
         return True
@@ -389,8 +391,8 @@ class Replica:
         seen: set[Hashable] = set()
         for sequence in self._running:
             self._stop(sequence)
-            self._held += (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
-            generated = sequence.generated()
+            self._held += sequence.own_tokens()
+            generated = sequence.history + sequence.generated()
             known = self._sharing and sequence.group in seen
             seen.add(sequence.group)
             sequence.prefill_left = max(1, generated) if known else sequence.prompt + generated

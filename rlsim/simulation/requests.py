@@ -7,10 +7,14 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 
+TOO_LONG = "one sequence exceeds the KV cache of a replica"
+
+
 class Request(NamedTuple):
     """One request: ``iterations`` decode iterations for all response tokens but the first, which the prefill emits.
 
     group: key of the prompt; samples of equal group share it. prompt_tokens and response_tokens are at least 1.
+    history_tokens: context between the prompt and this response, of the request's own (earlier turns of an agent).
     """
 
     id: int
@@ -18,6 +22,7 @@ class Request(NamedTuple):
     prompt_tokens: int
     response_tokens: int
     iterations: int
+    history_tokens: int = 0
 
 
 class RunningRequest:
@@ -34,6 +39,7 @@ class RunningRequest:
         "done",
         "group",
         "heap_key",
+        "history",
         "id",
         "last_iteration",
         "prefill_left",
@@ -44,13 +50,17 @@ class RunningRequest:
     )
 
     def __init__(self, sample: Request, arrival_s: float) -> None:
-        self.id, self.group, self.prompt, response, self.total = sample
+        self.id, self.group, self.prompt, response, self.total, self.history = sample
         self.tokens_per_iteration = (response - 1) / self.total if self.total else 0.0
         self.arrival_s = arrival_s
         self.context_at_zero = 0.0
         self.done = self.last_iteration = self.prefill_left = 0
         self.resumed = False
         self.heap_key = -1
+
+    def own_tokens(self) -> float:
+        """Tokens beyond its prompt that it holds while it is not decoding."""
+        return self.history + (self.done + self.resumed) * self.tokens_per_iteration
 
     def generated(self) -> int:
         """Tokens to prefill beyond the prompt: all emitted ones, the last of which was never in the KV cache."""

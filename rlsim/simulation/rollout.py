@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +124,7 @@ def samples_of(
         batch.response_tokens[index],
         iterations[index],
     )
-    return list(map(Request._make, zip(*(column.tolist() for column in columns), strict=True)))
+    return list(starmap(Request, zip(*(column.tolist() for column in columns), strict=True)))
 
 
 def replica_batches(batch: Batch, iterations: IntArray, assigned: IntArray, num_replicas: int) -> ReplicaBatches:

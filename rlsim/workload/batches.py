@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
 from rlsim.schema.workload import ConstantLength, Workload
+from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.acceptance import Acceptance, iterations_needed
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
 
@@ -51,10 +52,20 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """One rollout of a step; trained: of each sample, whether the step trains on it."""
+    """One rollout of a step; trained: of each sample, whether the step trains on it.
+
+    turns: of trajectories that have any. The responses of ``batch`` are then all of a trajectory beyond its prompt,
+    observations included, as it is trained on.
+    """
 
     batch: Batch
     trained: BoolArray
+    turns: Turns | None = None
+
+    @property
+    def generated(self) -> Batch | Turns:
+        """What holds the response_tokens that the engine generates: one entry per sample, or per turn."""
+        return self.batch if self.turns is None else self.turns
 
 
 @functools.lru_cache(maxsize=64)
@@ -68,13 +79,13 @@ def draw_rollouts(workload: Workload, seed: int, step: int, replication: int) ->
     wanted, found = workload.prompts_per_step, []
     rng = _generator(seed, replication, step, _USABLE)
     for number in range(workload.max_rollouts_per_step):
-        batch = draw_batch(workload, seed, step, replication, number)
+        batch, turns = _draw(workload, seed, step, replication, number)
         usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
         if workload.usable_group_share < 1:
             usable = rng.random(usable.size) < workload.usable_group_share
         usable &= np.cumsum(usable) <= wanted
         wanted -= int(usable.sum())
-        found.append(Generated(batch, usable[batch.group]))
+        found.append(Generated(batch, usable[batch.group], turns))
         if wanted == 0:
             return tuple(found)
     needed = workload.prompts_per_step
@@ -94,6 +105,11 @@ def draw_batch(workload: Workload, seed: int, step: int, replication: int, numbe
     rho = group_correlation. Prompts stay below max_sequence_tokens; responses are cut where prompt and response reach
     it. Raises InputError where a mean length reaches its cap or a length file cannot be used.
     """
+    return _draw(workload, seed, step, replication, number)[0]
+
+
+def _draw(workload: Workload, seed: int, step: int, replication: int, number: int) -> tuple[Batch, Turns | None]:
+    """Rollout ``number`` of a step, and the turns of its trajectories where they have any."""
     prompts, responses = _distributions(workload)
     groups = math.ceil(workload.prompts_per_step * workload.generated_batch_factor - 1e-9)
     size = workload.generations_per_prompt
@@ -104,18 +120,18 @@ def draw_batch(workload: Workload, seed: int, step: int, replication: int, numbe
     own = _normals(groups * size, seed, replication, step, _SAMPLES, number)
     rho = workload.group_correlation
     scores = np.repeat(math.sqrt(rho) * shared, size) + math.sqrt(1 - rho) * own
-    prompt = np.repeat(prompt, size)
-    return Batch(
-        prompt_tokens=prompt,
-        response_tokens=whole_tokens(responses.at(scores), workload.max_sequence_tokens - prompt),
-        group=np.repeat(np.arange(groups), size),
-    )
+    prompt, group = np.repeat(prompt, size), np.repeat(np.arange(groups), size)
+    if workload.agent is not None:
+        seeds, drawn = (seed, replication, step, number), (np.repeat(shared, size), own)
+        turns, trained = draw_turns(workload, workload.agent, seeds, prompt, group, drawn, responses)
+        return Batch(prompt, trained, group), turns
+    return Batch(prompt, whole_tokens(responses.at(scores), workload.max_sequence_tokens - prompt), group), None
 
 
 def draw_iterations(
-    batch: Batch, acceptance: Acceptance, seed: int, step: int, replication: int, number: int = 0
+    batch: Batch | Turns, acceptance: Acceptance, seed: int, step: int, replication: int, number: int = 0
 ) -> IntArray:
-    """Decode iterations of each sample of ``batch``, rollout ``number`` of its step.
+    """Decode iterations of each sample of ``batch``, rollout ``number`` of its step, or of each turn.
 
     The prefill emits the first token; the rest takes one iteration a token, or as many verifications as it needs.
     """

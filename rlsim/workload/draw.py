@@ -18,7 +18,10 @@ from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterati
 
 @dataclass(frozen=True, eq=False)
 class DrawnStep:
-    """The rollouts of one step (several under dynamic sampling) and the decode iterations of each of their samples."""
+    """The rollouts of one step (several under dynamic sampling) and the decode iterations of each of their samples.
+
+    Trajectories of several turns have iterations for each of these.
+    """
 
     rollouts: tuple[Generated, ...]
     iterations: tuple[IntArray, ...]
@@ -37,13 +40,14 @@ class DrawnStep:
     @cached_property
     def generated_tokens(self) -> int:
         """Response tokens of all rollouts."""
-        return sum(int(one.batch.response_tokens.sum()) for one in self.rollouts)
+        return sum(int(one.generated.response_tokens.sum()) for one in self.rollouts)
 
     @cached_property
     def tokens_per_verification(self) -> float:
         """Mean tokens that a decode iteration gave a sequence; the first token of a response comes from its prefill."""
         iterations = sum(int(counts.sum()) for counts in self.iterations)
-        return (self.generated_tokens - self.generated_samples) / max(1, iterations)
+        responses = sum(counts.size for counts in self.iterations)
+        return (self.generated_tokens - responses) / max(1, iterations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +86,6 @@ def draw_step(scenario: Scenario, acceptance: Acceptance, step: int, replication
     seed = scenario.simulation.seed
     rollouts = draw_rollouts(scenario.workload, seed, step, replication)
     iterations = (
-        draw_iterations(one.batch, acceptance, seed, step, replication, number) for number, one in enumerate(rollouts)
+        draw_iterations(one.generated, acceptance, seed, step, replication, number) for number, one in enumerate(rollouts)
     )
     return DrawnStep(rollouts, tuple(iterations))

@@ -17,7 +17,7 @@ from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
 from rlsim.hardware.lookup import delivered_lengths, length_file
 
 FloatArray = NDArray[np.float64]
-Subject = Literal["prompt", "response"]
+Subject = Literal["prompt", "response", "observation", "time"]
 
 _COLUMNS: dict[Subject, tuple[str, ...]] = {
     "response": (
@@ -37,7 +37,16 @@ _COLUMNS: dict[Subject, tuple[str, ...]] = {
         "prompt_length",
         "context_tokens",
     ),
+    "observation": ("observation_tokens", "observation_length"),
+    "time": ("seconds", "environment_s", "duration_s"),
 }
+_KEYS: dict[Subject, str] = {
+    "prompt": "workload.prompt_tokens",
+    "response": "workload.response_tokens",
+    "observation": "workload.agent.observation_tokens",
+    "time": "workload.agent.environment_s",
+}
+_UNITS: dict[Subject, str] = {"time": "seconds"}
 _QUANTILE = "quantile"
 _PROMPT_IDS = ("prompt_id", "prompt_index", "group_id", "group", "uid", "hash_ids")
 
@@ -68,6 +77,11 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
         raise InputError(f"{where}: every length in '{name}' is 0")
     quantiles = (np.arange(tokens.size) + 0.5) / tokens.size
     return np.concatenate(([0.0], quantiles, [1.0])), np.concatenate((tokens[:1], tokens, tokens[-1:]))
+
+
+def key_of(subject: Subject) -> str:
+    """Key of the scenario that asks for a file of lengths."""
+    return _KEYS[subject]
 
 
 def ignored_ids(path: str) -> str:
@@ -143,7 +157,8 @@ def _guess(row: dict[str, Any], where: str, subject: Subject) -> str:
     if len(values) == 1:
         return values[0]
     raise InputError(
-        f"{where}: which column holds the {subject} tokens? Set workload.{subject}_tokens.column to one of: "
+        f"{where}: which column holds the {_UNITS.get(subject, f'{subject} tokens')}? Set {key_of(subject)}.column to "
+        "one of: "
         + _names(row)
     )
 

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.schema.workload import ConstantLength, Length, LognormalLength, QuantileLength
-from rlsim.workload.length_files import Subject, read_lengths
+from rlsim.schema.agent import ConstantTime, ConstantTurns, LognormalTime, LognormalTurns, QuantileTime, Time, Turns
+from rlsim.schema.lengths import ConstantLength, Length, LognormalLength, QuantileLength
+from rlsim.workload.length_files import Subject, key_of, read_lengths
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -71,6 +72,31 @@ def solve_distribution(length: Length, caps: FloatArray, subject: Subject) -> Le
     return LengthDistribution(scale=scale, quantiles=quantiles, tokens=tokens)
 
 
+def solve_turns(turns: Turns, most: int) -> LengthDistribution:
+    """Distribution of the turns of a trajectory. most: where it is cut, before the mean that the section gives."""
+    if isinstance(turns, ConstantTurns):
+        return LengthDistribution(location=math.log(turns.turns))
+    if isinstance(turns, LognormalTurns):
+        if most == 1:
+            return LengthDistribution()
+        sigma = turns.log_sigma
+        location = _increasing_root(lambda mu: limited_lognormal_mean(mu, sigma, most) - turns.mean_turns)
+        return LengthDistribution(location=location, sigma=sigma)
+    return LengthDistribution(quantiles=np.asarray(turns.quantiles), tokens=np.asarray(turns.turns))
+
+
+def solve_time(time: Time) -> LengthDistribution:
+    """Distribution of a time in seconds, in place of tokens."""
+    if isinstance(time, ConstantTime):
+        return LengthDistribution(quantiles=np.array([0.0, 1.0]), tokens=np.full(2, time.seconds))
+    if isinstance(time, LognormalTime):
+        return LengthDistribution(location=math.log(time.mean_s) - time.log_sigma**2 / 2, sigma=time.log_sigma)
+    if isinstance(time, QuantileTime):
+        return LengthDistribution(quantiles=np.asarray(time.quantiles), tokens=np.asarray(time.seconds))
+    quantiles, seconds = read_lengths(time.path, time.column, "time")
+    return LengthDistribution(quantiles=quantiles, tokens=seconds)
+
+
 def limited_lognormal_mean(location: float, sigma: float, cap: float) -> float:
     """E[min(X, cap)] for ln X normal with mean ``location`` and standard deviation ``sigma``; tokens.
 
@@ -91,7 +117,7 @@ def _check_mean(mean: float, caps: FloatArray, subject: Subject) -> None:
     bound = float(caps.mean())
     if mean >= bound:
         raise InputError(
-            f"workload.{subject}_tokens.mean_tokens must be below {bound:g}, the cap that "
+            f"{key_of(subject)}.mean_tokens must be below {bound:g}, the cap that "
             f"workload.max_sequence_tokens leaves it; got {mean:g}"
         )
 
@@ -101,7 +127,7 @@ def _scale_for(mean: float, quantiles: FloatArray, tokens: FloatArray, caps: Flo
     reach = float(caps.mean()) * float(np.mean(points > 0))
     if mean >= reach:
         raise InputError(
-            f"workload.{subject}_tokens.mean_tokens must be below {reach:g}, as the other lengths are 0; got {mean:g}"
+            f"{key_of(subject)}.mean_tokens must be below {reach:g}, as the other lengths are 0; got {mean:g}"
         )
 
     def gap(log_scale: float) -> float:

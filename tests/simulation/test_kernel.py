@@ -69,7 +69,7 @@ def told(result: RolloutResult) -> dict[str, Any]:
 
 def batch_of(samples: list[Request]) -> tuple[Batch, Any]:
     """A batch whose groups may come in any order, and its iterations."""
-    _, group, prompt, response, iterations = map(np.asarray, zip(*samples, strict=True))
+    _, group, prompt, response, iterations, _ = map(np.asarray, zip(*samples, strict=True))
     return Batch(prompt, response, group), iterations
 
 

@@ -180,7 +180,7 @@ def test_recomputing_the_cache_costs_a_prefill_of_the_context() -> None:
     plain, again = Replica(table), Replica(table)
     for replica in (plain, again):
         replica.submit(0.0, samples)
-    again.recompute_kv(0.5)
+    again.pause(0.5, 0.0, recompute_kv=True)
     assert again.advance_to(math.inf)[0][0] > plain.advance_to(math.inf)[0][0]
     assert 50 < again.counters.prefill_tokens - plain.counters.prefill_tokens < 450
 

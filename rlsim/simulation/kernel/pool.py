@@ -14,6 +14,7 @@ from rlsim.errors import Infeasible
 from rlsim.simulation.dispatch import Dispatch
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, address, engine_struct
+from rlsim.simulation.requests import TOO_LONG
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -106,7 +107,7 @@ class KernelPool:
             timing: Any = self._timing
             prompt, response = (int(column[sample]) for column in self._columns[:2])
             raise Infeasible(
-                "one sequence exceeds the KV cache of a replica",
+                TOO_LONG,
                 prompt + response + timing.tokens_per_sequence - 1,
                 timing.kv_capacity_tokens,
                 "tokens",

@@ -1,0 +1,211 @@
+"""The turns of a step's trajectories, drawn from a seed alone, failed attempts included.
+
+The first turn of the first attempt is the response that :func:`~rlsim.workload.batches.draw_batch` draws where there are
+no agents. Every further purpose has a stream of its own, so that no key moves what another one draws.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.schema.agent import Agent
+from rlsim.schema.workload import Workload
+from rlsim.workload.lengths import LengthDistribution, solve_distribution, solve_time, solve_turns, whole_tokens
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_FIRST_PURPOSE = 16
+_COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES, _FAILURES, _JUDGE = range(
+    _FIRST_PURPOSE, _FIRST_PURPOSE + 9
+)
+_NO_CAP = 10_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """Turns of a rollout's trajectories one after the other, each trajectory's attempts in order.
+
+    first: number of the first turn of each trajectory and, last, of all turns, shape (samples + 1,). The others have
+    one entry per turn. history_tokens: context beyond the prompt when it begins, 0 where an attempt begins.
+    response_tokens: generated. environment_s: the environment works after it, 0 after the last turn of a trajectory.
+    judge_s: of each trajectory, shape (samples,).
+    """
+
+    first: IntArray
+    history_tokens: IntArray
+    response_tokens: IntArray
+    environment_s: FloatArray
+    judge_s: FloatArray
+
+    @property
+    def count(self) -> int:
+        """All turns."""
+        return int(self.response_tokens.size)
+
+    @property
+    def single(self) -> bool:
+        """Whether every trajectory has one turn alone."""
+        return self.count == self.first.size - 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Turn number t of one attempt of the trajectories ``index``."""
+
+    index: IntArray
+    history_tokens: IntArray
+    response_tokens: IntArray
+    environment_s: FloatArray
+
+
+@dataclass
+class _Draw:
+    """What the draws of one rollout share. shared: normal score of each trajectory's prompt for its lengths."""
+
+    workload: Workload
+    agent: Agent
+    seeds: tuple[int, int, int, int]
+    prompt: IntArray
+    group: IntArray
+    shared: FloatArray
+    turn_lengths: LengthDistribution
+    out: list[_Drawn] = field(default_factory=list)
+
+    def stream(self, purpose: int, attempt: int = 0) -> np.random.Generator:
+        """A stream of its own for each purpose and attempt."""
+        seed, replication, step, number = self.seeds
+        return np.random.default_rng([seed, replication, step, purpose, number, attempt])
+
+    def normals(self, purpose: int, attempt: int = 0) -> Iterator[FloatArray]:
+        """One normal score a trajectory, again and again."""
+        stream = self.stream(purpose, attempt)
+        return (stream.standard_normal(self.group.size) for _ in count())
+
+    def of_groups(self, purpose: int) -> FloatArray:
+        """One normal score a prompt, for each of its trajectories."""
+        return self.stream(purpose).standard_normal(int(self.group[-1]) + 1)[self.group]
+
+
+@functools.lru_cache(maxsize=64)
+def _distributions(agent: Agent) -> tuple[LengthDistribution, ...]:
+    """Of turns, observations, environment times and the judge's times; files are read once per process."""
+    judge = () if agent.judge is None else (solve_time(agent.judge.trajectory_s),)
+    observations = solve_distribution(agent.observation_tokens, np.array([float(_NO_CAP)]), "observation")
+    return solve_turns(agent.turns, agent.max_turns), observations, solve_time(agent.environment_s), *judge
+
+
+def draw_turns(
+    workload: Workload,
+    agent: Agent,
+    seeds: tuple[int, int, int, int],
+    prompt: IntArray,
+    group: IntArray,
+    scores: tuple[FloatArray, FloatArray],
+    turn_lengths: LengthDistribution,
+) -> tuple[Turns, IntArray]:
+    """The turns of a rollout, and each trajectory's tokens beyond its prompt that are trained on.
+
+    seeds: seed, replication, step, number of the rollout. prompt, group: of each trajectory. scores: normal scores of
+    prompts and of first turns. A trajectory also ends where its context reaches max_sequence_tokens.
+    """
+    draw = _Draw(workload, agent, seeds, prompt, group, scores[0], turn_lengths)
+    trained = np.zeros(prompt.size, dtype=np.int64)
+    open_ = np.ones(prompt.size, dtype=np.bool_)
+    failing = draw.stream(_FAILURES)
+    for attempt in range(agent.max_attempts if agent.failure_share else 1):
+        chance, place = failing.random(prompt.size), failing.random(prompt.size)
+        fails = open_ & (chance < agent.failure_share) & (attempt + 1 < agent.max_attempts)
+        tokens = _attempt(draw, attempt, open_, np.where(fails, place, -1.0), scores[1] if attempt == 0 else None)
+        trained = np.where(open_, tokens, trained)
+        open_ = fails
+        if not open_.any():
+            break
+    return _laid_out(draw), trained
+
+
+def _attempt(
+    draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, first: FloatArray | None
+) -> IntArray:
+    """Draw one attempt of the trajectories ``open_``; their tokens beyond the prompt at its end.
+
+    fails_at: place in the attempt after which it fails, as a share of its turns, or -1. first: scores of first turns.
+    """
+    agent, cap = draw.agent, draw.workload.max_sequence_tokens
+    counts, observations, times, *_ = _distributions(agent)
+    rho = draw.workload.group_correlation
+    own_counts = next(draw.normals(_COUNTS, attempt))
+    score = math.sqrt(rho) * draw.of_groups(_GROUP_COUNTS) + math.sqrt(1 - rho) * own_counts
+    wanted = whole_tokens(counts.at(score), agent.max_turns)
+    length, seen, slow = (draw.normals(purpose, attempt) for purpose in (_TURNS, _OBSERVATIONS, _TIMES))
+    pace = _pace(draw, attempt)
+    context, alive, turns = draw.prompt.copy(), open_.copy(), []
+    for turn in range(int(wanted[open_].max())):
+        own = first if turn == 0 and first is not None else next(length)
+        scores = math.sqrt(rho) * draw.shared + math.sqrt(1 - rho) * own
+        response = whole_tokens(draw.turn_lengths.at(scores), np.maximum(cap - context, 1))
+        answer = np.maximum(np.rint(observations.at(next(seen))), 1).astype(np.int64)
+        rest_s = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
+        seconds = times.at(pace + rest_s * next(slow))
+        if agent.turn_timeout_s is not None:
+            seconds = np.minimum(seconds, agent.turn_timeout_s)
+        index = np.flatnonzero(alive)
+        turns.append((index, context[index] - draw.prompt[index], response[index], seconds[index]))
+        context[index] += response[index]
+        alive &= (turn + 1 < wanted) & (context + answer < cap)
+        context += np.where(alive, answer, 0)
+        if not alive.any():
+            break
+    return _cut(draw, turns, fails_at, context)
+
+
+def _pace(draw: _Draw, attempt: int) -> FloatArray:
+    """What all turns of a trajectory share of the score of their environment times."""
+    agent = draw.agent
+    group = math.sqrt(agent.environment_group_correlation) * draw.of_groups(_GROUP_TIMES)
+    own = next(draw.normals(_OWN_TIMES, attempt))
+    return group + math.sqrt(agent.environment_trajectory_correlation) * own
+
+
+def _cut(
+    draw: _Draw,
+    turns: list[tuple[IntArray, IntArray, IntArray, FloatArray]],
+    fails_at: FloatArray,
+    context: IntArray,
+) -> IntArray:
+    """Keep the turns of an attempt up to where it fails; nothing waits for the environment after a last turn."""
+    done = np.zeros(context.size, dtype=np.int64)
+    for index, *_ in turns:
+        done[index] += 1
+    last = np.where(fails_at >= 0, np.floor(fails_at * done), done - 1).astype(np.int64)
+    for number, (index, history, response, seconds) in enumerate(turns):
+        kept = last[index] >= number
+        ends = (last[index] == number) & (fails_at[index] < 0)
+        draw.out.append(_Drawn(index[kept], history[kept], response[kept], np.where(ends, 0.0, seconds)[kept]))
+    return context - draw.prompt
+
+
+def _laid_out(draw: _Draw) -> Turns:
+    """All turns, trajectory by trajectory; those of one trajectory were drawn in their order."""
+    index = np.concatenate([turn.index for turn in draw.out])
+    order = np.argsort(index, kind="stable")
+    first = np.concatenate(([0], np.cumsum(np.bincount(index, minlength=draw.group.size))))
+    judged = draw.agent.judge is not None
+    judge_s = (
+        _distributions(draw.agent)[3].at(next(draw.normals(_JUDGE))) if judged else np.zeros(draw.group.size)
+    )
+    return Turns(
+        first.astype(np.int64),
+        np.concatenate([turn.history_tokens for turn in draw.out])[order],
+        np.concatenate([turn.response_tokens for turn in draw.out])[order],
+        np.concatenate([turn.environment_s for turn in draw.out])[order],
+        judge_s,
+    )
