@@ -319,7 +319,7 @@ def _traces(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _drawn(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Distributions of a document's workload that are there: name below the workload, the mapping that holds it, key."""
+    """Distributions that a document's workload holds: name below the workload, the mapping that holds it, its key."""
     for name in DRAWN_KEYS:
         owner: Any = document.get("workload")
         *path, key = name.split(".")

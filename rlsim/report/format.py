@@ -23,6 +23,8 @@ PHASE_LABELS = {
     "train_s": "train",
     "refit_s": "refit",
     "exposed_generation_s": "exposed generation",
+    "environment_s": "environment",
+    "judge_s": "judge",
     "other": "other",
 }
 ASYNC_LABELS = {**PHASE_LABELS, "generation_s": "generation (busy)", "refit_s": "refit pause"}

@@ -73,6 +73,8 @@ def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
 
 
 def _number(axes: Axes, span: Span, x: float, y: float, room: float, color: str) -> None:
+    if span.actor in ("environment", "judge"):
+        return  # at any time there are trajectories of several steps
     text = axes.text(x, y, str(span.step), ha="center", va="center", fontsize=8.5, color=text_color(color))
     if text.get_window_extent().transformed(axes.transData.inverted()).width > 0.7 * room:
         text.remove()

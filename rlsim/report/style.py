@@ -29,6 +29,8 @@ PHASE_COLORS = {
     "exposed_generation_s": "#56B4E9",
     "logprob_s": "#E69F00",
     "train_s": "#009E73",
+    "environment_s": "#8C564B",
+    "judge_s": "#6A3D9A",
     "other": "#BBBBBB",
 }
 VARIANT_COLORS = {"baseline": GREY, "candidate": "#0072B2", "autoregressive": "#0072B2"}

@@ -116,10 +116,16 @@ class Agent(Strict):
         description="Share of the variance of log environment time common to all trajectories of a prompt.",
     )
     environment_trajectory_correlation: float = Field(
-        default=0.0, ge=0, le=1, description="Share of it common to all turns of a trajectory, beside that of its prompt."
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share common to all turns of a trajectory, beside its prompt's.",
     )
     max_environments: int | None = Field(
-        default=None, ge=1, le=10_000_000, description="Turns that environments work on at once; others queue. None: all."
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="Turns that environments work on at once; others queue.",
     )
     max_trajectories: int | None = Field(
         default=None,

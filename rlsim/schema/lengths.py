@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -16,9 +17,9 @@ def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str
         raise ValueError(f"quantiles has {len(quantiles)} entries and {name} {len(values)}; they must agree")
     if quantiles[0] != 0 or quantiles[-1] != 1:
         raise ValueError("quantiles must start at 0 and end at 1")
-    if any(b <= a for a, b in zip(quantiles, quantiles[1:], strict=False)):
+    if any(b <= a for a, b in pairwise(quantiles)):
         raise ValueError("quantiles must increase strictly")
-    if values[0] < 0 or any(b < a for a, b in zip(values, values[1:], strict=False)):
+    if values[0] < 0 or any(b < a for a, b in pairwise(values)):
         raise ValueError(f"{name} must be non-negative and must not decrease")
 
 

@@ -142,6 +142,12 @@ def _loop_and_cluster(s: Scenario) -> None:
             "give workload.generated_batch_factor instead"
         )
     _refit(s)
+    agent = s.workload.agent
+    if agent is not None and agent.max_trajectories is not None and s.engine.dispatch == "static":
+        raise ValueError(
+            "workload.agent.max_trajectories lets trajectories start one by one, which engine.dispatch static cannot "
+            "deal out; give round_robin, least_loaded or shared_queue"
+        )
     if s.cluster.generation % s.engine.gpus_per_replica:
         raise ValueError(
             f"engine.tensor_parallel x pipeline_parallel ({s.engine.gpus_per_replica}) must divide the "

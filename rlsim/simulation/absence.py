@@ -12,10 +12,11 @@ class PrefixCache:
 
     After the free block queue of vLLM V1 (``vllm/v1/core/kv_cache_manager.py``): the blocks of a request that ends join
     the queue's tail, its last block first. The prompt is counted with each context, shared or not. tokens: all of them.
+    reused: tokens found in them that would have been prefilled else.
     """
 
     def __init__(self) -> None:
-        self.tokens = 0
+        self.tokens = self.reused = 0
         self._kept: dict[int, int] = {}
 
     def keep(self, sample: int, tokens: int) -> None:
@@ -28,9 +29,10 @@ class PrefixCache:
         kept = self._kept.get(sequence.id, 0)
         return max(0, kept - sequence.prompt) if prompt_resident else kept
 
-    def take(self, sample: int) -> None:
-        """Remove the context of a sample, if there is any."""
-        self.tokens -= self._kept.pop(sample, 0)
+    def take(self, sequence: RunningRequest, prompt_resident: bool) -> None:
+        """``sequence`` runs again on what it found."""
+        self.reused += self.found(sequence, prompt_resident)
+        self.tokens -= self._kept.pop(sequence.id, 0)
 
     def reclaim(self, room: float) -> None:
         """Give up the oldest blocks until at most ``room`` tokens are left."""

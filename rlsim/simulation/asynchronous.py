@@ -12,6 +12,7 @@ import math
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.results import StepPhases
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.agent_counters import AgentCounters
 from rlsim.simulation.generator import Generator, PythonGenerator
 from rlsim.simulation.kernel.generator import KernelGenerator
 from rlsim.simulation.kernel.library import library
@@ -22,19 +23,23 @@ from rlsim.workload.draw import DrawnWorkload
 def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
     """Simulate all training steps into ``trace``; the first one waits for the first batch from an empty pool."""
     generator, before, now_s = generator_of(scenario, workload, prices, trace), EngineCounters(), 0.0
+    agents: AgentCounters | None = None
     for step in range(len(prices.steps)):
         if step == scenario.simulation.warmup_steps:
-            before = copy.deepcopy(generator.counters)
+            before, agents = copy.deepcopy((generator.counters, generator.agent_counters))
         now_s = _train(step, now_s, scenario, workload, prices, trace, generator)
     trace.count(generator.counters, generator.peak_kv_tokens)
     trace.counters.add(before, -1)
+    if agents is not None and generator.agent_counters is not None:
+        trace.agents.add(generator.agent_counters)
+        trace.agents.add(agents, -1)
     generator.close()
 
 
 def generator_of(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> Generator:
     """A generator that has started on the first weights: the kernel's, or the reference where that is not there."""
     kernel = library()
-    if kernel is None:
+    if kernel is None or scenario.workload.agent is not None:
         return PythonGenerator(scenario, workload, prices, trace)
     return KernelGenerator(kernel, scenario, workload, prices, trace)
 

@@ -17,10 +17,15 @@ import numpy as np
 
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.agent_counters import AgentCounters
+from rlsim.simulation.agent_timeline import show_agents
+from rlsim.simulation.agents import AgentPool
+from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import samples_of
 from rlsim.simulation.trace import Trace
+from rlsim.simulation.trajectories import Trajectories
 from rlsim.workload.draw import DrawnWorkload
 
 
@@ -34,6 +39,10 @@ class Generator(Protocol):
     @property
     def counters(self) -> EngineCounters:
         """What the engines did so far."""
+
+    @property
+    def agent_counters(self) -> AgentCounters | None:
+        """What trajectories did so far besides generating, where there are any."""
 
     @property
     def peak_kv_tokens(self) -> float:
@@ -71,6 +80,14 @@ class Generator(Protocol):
 NOBODY_GENERATES = "the trainer waits for prompt groups that nobody generates"
 
 
+def trajectories_of(scenario: Scenario, workload: DrawnWorkload) -> Trajectories | None:
+    """The trajectories of all steps, where there are agents."""
+    if scenario.workload.agent is None:
+        return None
+    drawn = ((step.rollouts[0], step.iterations[0]) for step in workload.steps)
+    return Trajectories.of(drawn, groups_per_step(scenario))
+
+
 def groups_per_step(scenario: Scenario) -> int:
     """Prompt groups generated for a step, those dropped before training included."""
     section = scenario.workload
@@ -105,7 +122,12 @@ class PythonGenerator:
 
     def __init__(self, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
         engine, section = scenario.engine, scenario.workload
-        self.pool = GenerationPool(prices.iteration, prices.replicas, engine.dispatch, engine.prefix_caching)
+        pool = GenerationPool(prices.iteration, prices.replicas, engine.dispatch, engine.prefix_caching)
+        self._trajectories = trajectories_of(scenario, workload)
+        self.pool: GenerationPool | AgentPool = pool
+        if self._trajectories is not None and section.agent is not None:
+            self._trajectories.check_fit(prepare(prices.iteration))
+            self.pool = AgentPool(pool, section.agent, self._trajectories, engine.prefix_caching)
         self.in_flight = 0
         self.times_s: list[float] = []
         self.running_at: list[float] = []
@@ -131,6 +153,11 @@ class PythonGenerator:
     def counters(self) -> EngineCounters:
         """What the engines did so far."""
         return self.pool.counters
+
+    @property
+    def agent_counters(self) -> AgentCounters | None:
+        """What trajectories did so far besides generating, where there are any."""
+        return self.pool.agent_counters if isinstance(self.pool, AgentPool) else None
 
     @property
     def peak_kv_tokens(self) -> float:
@@ -197,6 +224,8 @@ class PythonGenerator:
             if not state.unfinished:
                 show_batch(self._trace, target, state.started_s, state.ready_s)
         self._trace.curve("running sequences", self.times_s, self.running_at)
+        if isinstance(self.pool, AgentPool):
+            show_agents(self._trace, self.pool.timeline)
 
     def _advance_to_reward(self) -> None:
         """Run on to the next groups that are done."""
@@ -218,8 +247,11 @@ class PythonGenerator:
             return
         drawn = self._workload.steps[target]
         batch, iterations = drawn.rollouts[0].batch, drawn.iterations[0]
-        everyone = np.arange(batch.samples)
-        requests = samples_of(batch, iterations, everyone, target * batch.samples, target * self._groups)
+        first = target * batch.samples
+        if self._trajectories is not None:
+            requests = [self._trajectories.first_request(first + number) for number in range(batch.samples)]
+        else:
+            requests = samples_of(batch, iterations, np.arange(batch.samples), first, target * self._groups)
         self._targets[target] = _Target(requests, self._groups)
         self._released.extend((target, group) for group in range(self._groups))
 

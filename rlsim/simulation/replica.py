@@ -217,7 +217,7 @@ class Replica:
             self._held += held
             self._waiting_prompts -= sequence.prompt + sequence.history
             if cache.tokens:
-                cache.take(sequence.id)
+                cache.take(sequence, bool(others))
                 cache.reclaim(capacity - kv)
             running[sequence] = None
             if self._sharing:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Hashable
 from typing import NamedTuple
 
-
 TOO_LONG = "one sequence exceeds the KV cache of a replica"
 
 

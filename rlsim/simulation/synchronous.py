@@ -9,6 +9,8 @@ import simpy
 from rlsim.costs.interface import Prices
 from rlsim.results import StepPhases
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.agent_rollout import AgentRollout, agent_rollout
+from rlsim.simulation.agent_timeline import show_agents
 from rlsim.simulation.rollout import RolloutResult, rollout
 from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
@@ -38,16 +40,22 @@ def _generate(
     """The rollouts of each step with the weights that its trainer published."""
     for step, drawn in enumerate(workload.steps):
         yield weights_published[step]
-        results = _rollouts(scenario, drawn, prices)
+        agents = _agent_rollouts(scenario, drawn, prices)
+        results = [one.result for one in agents] if agents else _rollouts(scenario, drawn, prices)
         begin_s = float(env.now)
         if step >= scenario.simulation.warmup_steps:
             for result in results:
                 trace.count(result.counters, float(result.peak_kv_tokens.max(initial=0.0)))
                 trace.imbalances.append(result.imbalance)
+            for one in agents:
+                trace.agents.add(one.counters)
         generation_s = sum(result.seconds + scenario.workload.environment_s for result in results)
         yield from trace.passing(env, "generator", "generation_s", step, generation_s)
         if step == 0:
             _show_rollout(trace, results, begin_s, step)
+            for number, one in enumerate(agents):
+                before_s = sum(result.seconds + scenario.workload.environment_s for result in results[:number])
+                show_agents(trace, one.timeline, begin_s + before_s, step)
         batch_ready[step].succeed(generation_s)
 
 
@@ -86,6 +94,17 @@ def _rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[Roll
     engine = scenario.engine
     return [
         rollout(one.batch, iterations, prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching)
+        for one, iterations in zip(drawn.rollouts, drawn.iterations, strict=True)
+    ]
+
+
+def _agent_rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[AgentRollout]:
+    """The same for trajectories of several turns; empty where there are no agents."""
+    engine, agent = scenario.engine, scenario.workload.agent
+    if agent is None:
+        return []
+    return [
+        agent_rollout(one, iterations, prices.replicas, engine.dispatch, prices.iteration, agent, engine.prefix_caching)
         for one, iterations in zip(drawn.rollouts, drawn.iterations, strict=True)
     ]
 

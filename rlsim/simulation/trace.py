@@ -11,6 +11,7 @@ import simpy
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.results import Curve, Span, StepPhases
+from rlsim.simulation.agent_counters import AgentCounters
 from rlsim.workload.draw import DrawnStep
 
 Process = Generator[simpy.Event, Any, None]
@@ -72,7 +73,8 @@ class Trace:
     """Everything one replication recorded. Spans and curves are kept only where ``detailed``.
 
     counters: what the engines did in the measured steps. peak_kv_tokens: most KV cache of a replica. imbalances: the
-    slowest replica's time over the mean, for each measured synchronous rollout.
+    slowest replica's time over the mean, for each measured synchronous rollout. agents: what trajectories of several
+    turns did besides generating in the measured steps.
     """
 
     detailed: bool = False
@@ -82,6 +84,7 @@ class Trace:
     counters: EngineCounters = field(default_factory=EngineCounters)
     peak_kv_tokens: float = 0.0
     imbalances: list[float] = field(default_factory=list)
+    agents: AgentCounters = field(default_factory=AgentCounters)
 
     def passing(self, env: simpy.Environment, actor: str, phase: str, step: int, seconds: float) -> Process:
         """Let ``seconds`` pass for ``actor`` and record them."""

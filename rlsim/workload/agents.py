@@ -1,7 +1,7 @@
 """The turns of a step's trajectories, drawn from a seed alone, failed attempts included.
 
-The first turn of the first attempt is the response that :func:`~rlsim.workload.batches.draw_batch` draws where there are
-no agents. Every further purpose has a stream of its own, so that no key moves what another one draws.
+The first turn of the first attempt is the response that :func:`~rlsim.workload.batches.draw_batch` draws without
+agents. Every further purpose has a stream of its own, so that no key moves what another one draws.
 """
 
 from __future__ import annotations
@@ -132,9 +132,7 @@ def draw_turns(
     return _laid_out(draw), trained
 
 
-def _attempt(
-    draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, first: FloatArray | None
-) -> IntArray:
+def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, first: FloatArray | None) -> IntArray:
     """Draw one attempt of the trajectories ``open_``; their tokens beyond the prompt at its end.
 
     fails_at: place in the attempt after which it fails, as a share of its turns, or -1. first: scores of first turns.
@@ -199,9 +197,7 @@ def _laid_out(draw: _Draw) -> Turns:
     order = np.argsort(index, kind="stable")
     first = np.concatenate(([0], np.cumsum(np.bincount(index, minlength=draw.group.size))))
     judged = draw.agent.judge is not None
-    judge_s = (
-        _distributions(draw.agent)[3].at(next(draw.normals(_JUDGE))) if judged else np.zeros(draw.group.size)
-    )
+    judge_s = _distributions(draw.agent)[3].at(next(draw.normals(_JUDGE))) if judged else np.zeros(draw.group.size)
     return Turns(
         first.astype(np.int64),
         np.concatenate([turn.history_tokens for turn in draw.out])[order],

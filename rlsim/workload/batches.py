@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
 from rlsim.schema.workload import ConstantLength, Workload
-from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.acceptance import Acceptance, iterations_needed
+from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
 
 FloatArray = NDArray[np.float64]

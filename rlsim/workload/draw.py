@@ -86,6 +86,7 @@ def draw_step(scenario: Scenario, acceptance: Acceptance, step: int, replication
     seed = scenario.simulation.seed
     rollouts = draw_rollouts(scenario.workload, seed, step, replication)
     iterations = (
-        draw_iterations(one.generated, acceptance, seed, step, replication, number) for number, one in enumerate(rollouts)
+        draw_iterations(one.generated, acceptance, seed, step, replication, number)
+        for number, one in enumerate(rollouts)
     )
     return DrawnStep(rollouts, tuple(iterations))

@@ -158,8 +158,7 @@ def _guess(row: dict[str, Any], where: str, subject: Subject) -> str:
         return values[0]
     raise InputError(
         f"{where}: which column holds the {_UNITS.get(subject, f'{subject} tokens')}? Set {key_of(subject)}.column to "
-        "one of: "
-        + _names(row)
+        "one of: " + _names(row)
     )
 
 

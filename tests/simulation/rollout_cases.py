@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from rlsim.costs.interface import IterationTable
+from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.simulation.requests import Request
 from rlsim.workload.batches import Batch
 
@@ -33,6 +33,11 @@ def cost_table(**keys: Any) -> IterationTable:
         **keys,
     }
     return IterationTable(step, 64.0, attention, grid, np.array([0.0, slots / 2, float(slots)]), prefill, **values)
+
+
+def counted(counters: EngineCounters) -> dict[str, Any]:
+    """All that the engines did."""
+    return {name: getattr(counters, name) for name in EngineCounters.__slots__}
 
 
 def make_batch(prompts: list[int], responses: list[int], group_size: int = 1) -> Batch:

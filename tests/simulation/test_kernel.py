@@ -12,9 +12,9 @@ import pytest
 from fixed_costs import PROMPT, FixedCosts, World, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rollout_cases import cost_table, make_batch, sample_lists, tables
+from rollout_cases import cost_table, counted, make_batch, sample_lists, tables
 
-from rlsim.costs.interface import EngineCounters, IterationTable
+from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible, InputError
 from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.kernel import build
@@ -54,11 +54,6 @@ def both(kernel: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Ca
         return results[0], results[1]
 
     yield run
-
-
-def counted(counters: EngineCounters) -> dict[str, Any]:
-    """All that the engines did."""
-    return {name: getattr(counters, name) for name in EngineCounters.__slots__}
 
 
 def told(result: RolloutResult) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.agent_counters import AgentCounters
 from rlsim.simulation.generator import NOBODY_GENERATES, groups_per_step, show_batch
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.kernel.library import LoopStruct, address
@@ -70,6 +71,11 @@ class KernelGenerator:
         """What the engines did so far."""
         self._pool.book()
         return self._counters
+
+    @property
+    def agent_counters(self) -> AgentCounters | None:
+        """What trajectories did so far besides generating, where there are any."""
+        return None
 
     @property
     def peak_kv_tokens(self) -> float:

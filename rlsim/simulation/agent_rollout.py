@@ -1,0 +1,72 @@
+"""One rollout phase of trajectories with several turns, from time 0 to the end of the last trajectory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.costs.interface import IterationTable
+from rlsim.schema.agent import Agent
+from rlsim.simulation.agent_counters import AgentCounters
+from rlsim.simulation.agent_timeline import AgentTimeline
+from rlsim.simulation.agents import AgentPool
+from rlsim.simulation.dispatch import Dispatch
+from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.trajectories import Trajectories
+from rlsim.workload.batches import Generated
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class AgentRollout:
+    """A rollout, what its trajectories did besides generating, and when."""
+
+    result: RolloutResult
+    counters: AgentCounters
+    timeline: AgentTimeline
+
+
+def agent_rollout(
+    one: Generated,
+    iterations: IntArray,
+    num_replicas: int,
+    dispatch: Dispatch,
+    table: IterationTable,
+    agent: Agent,
+    prefix_caching: bool = True,
+) -> AgentRollout:
+    """Run the trajectories of ``one`` on ``num_replicas`` replicas, all submitted at time 0.
+
+    iterations: decode iterations of each turn. A sample finishes with its last turn, or when it has been judged.
+    Raises Infeasible where a turn exceeds a replica's KV cache.
+    """
+    if one.turns is None:
+        raise ValueError("a rollout without turns is no rollout of agents")
+    unlimited = agent.max_trajectories is None or agent.max_trajectories >= one.batch.samples
+    if one.turns.single and agent.judge is None and unlimited:
+        result = rollout(one.batch, iterations, num_replicas, dispatch, table, prefix_caching)
+        return AgentRollout(result, AgentCounters(turns=float(one.turns.count)), AgentTimeline())
+    trajectories = Trajectories.of([(one, iterations)], int(one.batch.group[-1]) + 1)
+    trajectories.check_fit(prepare(table))
+    pool = GenerationPool(table, num_replicas, dispatch, prefix_caching)
+    agents = AgentPool(pool, agent, trajectories, prefix_caching)
+    samples = one.batch.samples
+    finish_s, replica, end_s = np.zeros(samples), np.zeros(samples, dtype=np.int64), np.zeros(num_replicas)
+
+    def finished(time_s: float, sample: int, number: int) -> bool:
+        finish_s[sample], replica[sample] = time_s, number
+        end_s[number] = max(end_s[number], time_s)
+        return False
+
+    agents.submit(0.0, [trajectories.first_request(number) for number in range(samples)])
+    agents.run(math.inf, finished)
+    peak = np.array([one.peak_kv_tokens for one in pool.replicas])
+    generated = one.turns.response_tokens.sum() - agents.agent_counters.skipped_tokens
+    result = RolloutResult(finish_s, replica, end_s, peak, pool.counters, int(generated))
+    return AgentRollout(result, agents.agent_counters, agents.timeline)

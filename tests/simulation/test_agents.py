@@ -1,0 +1,253 @@
+"""Trajectories of several turns against arithmetic: environments, limits, prefixes, time-outs, failures, judges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fixed_costs import PROMPT, FixedCosts, World, run, world_of
+from rollout_cases import cost_table, counted
+
+from rlsim.errors import Infeasible, InputError
+from rlsim.loading import load_scenario, scenario_digest
+from rlsim.schema.agent import Agent
+from rlsim.simulation.agent_rollout import AgentRollout, agent_rollout
+from rlsim.simulation.rollout import rollout
+from rlsim.workload.agents import Turns
+from rlsim.workload.batches import Batch, Generated
+from rlsim.workload.draw import draw
+
+TURN, OBSERVATION = 21, 7
+"""Tokens of a turn and of the environment's answer."""
+
+
+def trajectories(count: int, turns: int, environment_s: float, judge_s: float = 0.0, size: int = 1) -> Generated:
+    """Equal trajectories; ``size`` of them share a prompt."""
+    history = np.arange(turns) * (TURN + OBSERVATION)
+    group = np.arange(count) // size
+    response = turns * TURN + (turns - 1) * OBSERVATION
+    batch = Batch(np.full(count, PROMPT), np.full(count, response), group)
+    waits = np.where(np.arange(turns) < turns - 1, environment_s, 0.0)
+    drawn = Turns(
+        np.arange(count + 1) * turns,
+        np.tile(history, count),
+        np.full(count * turns, TURN),
+        np.tile(waits, count),
+        np.full(count, judge_s),
+    )
+    return Generated(batch, np.ones(count, dtype=np.bool_), drawn)
+
+
+def ran(one: Generated, agent: Agent, costs: FixedCosts | None = None, replicas: int = 1, **keys: Any) -> AgentRollout:
+    """The rollout on engines whose iterations all take 0.25 s."""
+    assert one.turns is not None
+    table = (costs or FixedCosts()).iteration
+    iterations = one.turns.response_tokens - 1
+    return agent_rollout(one, iterations, replicas, keys.pop("dispatch", "round_robin"), table, agent, **keys)
+
+
+def some(**keys: Any) -> Agent:
+    """An agent whose turns are given; the keys matter that the simulation itself reads."""
+    return Agent.model_validate(keys)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5])
+@pytest.mark.parametrize("keep", [True, False])
+def test_one_trajectory_takes_its_turns_and_what_the_environment_takes_between_them(turns, keep):
+    """T (prefill + L tpot) + (T - 1) e, with prefills of the whole context or of what is new since the last turn."""
+    costs = FixedCosts(prefill_token_s=0.5)
+    found = ran(trajectories(1, turns, environment_s=3.0), some(keep_prefix=keep), costs)
+    new = [PROMPT + turn * (TURN + OBSERVATION) for turn in range(turns)]
+    if keep:  # the last token of a turn was never in the cache
+        new = [PROMPT, *[OBSERVATION + 1] * (turns - 1)]
+    assert found.result.seconds == 0.5 * sum(new) + turns * (TURN - 1) * 0.25 + (turns - 1) * 3.0
+    assert found.result.counters.prefill_tokens == sum(new)
+    if turns > 1:
+        assert found.counters.environment_s == 3.0 * (turns - 1) == found.counters.idle_s
+        assert found.counters.reused_tokens == (sum(PROMPT + t * 28 for t in range(turns)) - sum(new))
+
+
+def test_one_environment_serialises_what_it_does():
+    """Turns of equal length end together; with one place the k-th of them waits for k - 1 others."""
+    found = ran(trajectories(4, 2, environment_s=10.0), some(max_environments=1))
+    generation_s = (TURN - 1) * 0.25
+    assert sorted(found.result.finish_s) == [2 * generation_s + 10.0 * k for k in (1, 2, 3, 4)]
+    assert found.counters.queued_s == 10.0 * (1 + 2 + 3)
+    unlimited = ran(trajectories(4, 2, environment_s=10.0), some())
+    assert unlimited.result.seconds == 2 * generation_s + 10.0
+
+
+def test_one_trajectory_at_a_time_serialises_all():
+    alone = ran(trajectories(1, 3, environment_s=2.0), some()).result.seconds
+    found = ran(trajectories(5, 3, environment_s=2.0), some(max_trajectories=1))
+    assert sorted(found.result.finish_s) == [alone * k for k in (1, 2, 3, 4, 5)]
+
+
+def test_a_trajectory_out_of_time_ends_with_the_turn_or_the_wait_in_progress():
+    generation_s = (TURN - 1) * 0.25
+    waiting = ran(trajectories(1, 4, environment_s=10.0), some(trajectory_timeout_s=generation_s + 4.0))
+    assert waiting.result.seconds == generation_s + 4.0
+    generating = ran(trajectories(1, 4, environment_s=10.0), some(trajectory_timeout_s=generation_s + 11.0))
+    assert generating.result.seconds == 2 * generation_s + 10.0
+    assert (waiting.counters.timed_out, waiting.counters.skipped_tokens) == (1, 3 * TURN)
+    assert (generating.counters.timed_out, generating.counters.skipped_tokens) == (1, 2 * TURN)
+    assert generating.result.generated_tokens == 2 * TURN
+
+
+def test_the_judge_sees_every_trajectory_after_its_last_turn():
+    generation_s = (TURN - 1) * 0.25
+    judge = {"gpus": 1, "concurrency": 2, "trajectory_s": {"kind": "constant", "seconds": 6.0}}
+    found = ran(trajectories(5, 1, 0.0, judge_s=6.0), some(judge=judge))
+    assert sorted(found.result.finish_s) == [generation_s + wait for wait in (6.0, 6.0, 12.0, 12.0, 18.0)]
+    assert (found.counters.judge_s, found.counters.judge_queued_s) == (30.0, 6.0 + 6.0 + 12.0)
+
+
+def test_a_trajectory_stays_on_its_replica():
+    found = ran(trajectories(7, 4, environment_s=1.5), some(), replicas=3)
+    assert found.result.replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away():
+    """Two long contexts do not fit at once: whoever comes back finds little and prefills the rest again."""
+    one = trajectories(6, 6, environment_s=0.4)
+    assert one.turns is not None
+    tokens = {}
+    for capacity in (1e6, 260.37):
+        table = cost_table(max_running_sequences=4, kv_capacity_tokens=capacity)
+        found = agent_rollout(one, one.turns.response_tokens - 1, 1, "round_robin", table, some())
+        tokens[capacity] = found.result.counters.prefill_tokens
+        assert found.counters.turns == 36
+        assert found.result.generated_tokens == 36 * TURN
+        assert found.result.peak_kv_tokens[0] <= capacity
+    assert tokens[260.37] > 1.3 * tokens[1e6]
+
+
+def test_a_turn_that_cannot_fit_is_infeasible():
+    one = trajectories(2, 6, environment_s=0.4)
+    assert one.turns is not None
+    with pytest.raises(Infeasible, match="exceeds the KV cache"):
+        agent_rollout(
+            one, one.turns.response_tokens - 1, 1, "round_robin", cost_table(kv_capacity_tokens=100.0), some()
+        )
+
+
+AGENT = "workload.agent={turns: {kind: constant, turns: 3}, environment_s: {kind: constant, seconds: 8}}"
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_one_turn_gives_what_no_agent_gives(lag):
+    """Whatever an environment would take that is never asked."""
+    lengths = "workload.response_tokens={kind: lognormal, mean_tokens: 200, log_sigma: 0.8}"
+    agent = "workload.agent={environment_s: {kind: constant, seconds: 50}, max_environments: 1, keep_prefix: false}"
+    plain, single = (run(world_of(FixedCosts(), lengths, *keys, lag=lag)) for keys in ((), (agent,)))
+    assert plain.steps == single.steps
+    assert counted(plain.counters) == counted(single.counters)
+    assert (plain.spans, plain.curves) == (single.spans, single.curves)
+
+
+def agent_world(lag: int, *overrides: str, **keys: Any) -> World:
+    """Trajectories of three equal turns that wait 8 s for their environment after each of the first two."""
+    return world_of(FixedCosts(), AGENT, *overrides, lag=lag, tokens=TURN, **keys)
+
+
+def test_a_synchronous_step_waits_for_its_environment():
+    trace = run(agent_world(0))
+    generation_s = 3 * (TURN - 1) * 0.25 + 2 * 8.0
+    assert {step.phases.generation_s for step in trace.steps} == {generation_s}
+    assert trace.agents.turns == 12 * 8 * 3
+    assert {span.actor for span in trace.spans} >= {"environment", "trainer"}
+
+
+def test_an_asynchronous_step_hides_what_the_environment_takes_behind_the_trainer():
+    """A batch that takes less than the trainer's own work exposes nothing; one that takes longer sets the pace."""
+    trace = run(agent_world(1))
+    costs = FixedCosts()
+    batch_s, chain_s = 3 * (TURN - 1) * 0.25 + 2 * 8.0, costs.trainer_s + costs.refit_s
+    steady = trace.steps[4:]
+    assert all(step.seconds == pytest.approx(max(batch_s + costs.refit_s, chain_s), abs=0.75) for step in steady)
+    assert trace.agents.turns >= 12 * 8 * 3
+
+
+def test_failed_trajectories_are_generated_and_not_trained_on():
+    def drawn(share: float) -> Any:
+        keys = f"workload.agent={{turns: {{kind: constant, turns: 4}}, failure_share: {share}}}"
+        return draw(world_of(FixedCosts(), keys, tokens=TURN, prompts=50).scenario, 0).steps[0]
+
+    failing, sound = drawn(0.4), drawn(0.0)
+    assert (failing.trained_tokens == sound.trained_tokens).all()
+    turns = failing.rollouts[0].turns
+    attempts = int((turns.history_tokens == 0).sum())
+    assert 1.3 < attempts / 100 < 1.8  # 1 + 0.4 + 0.16
+    assert sound.generated_tokens < failing.generated_tokens == turns.response_tokens.sum()
+
+
+def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
+    keys = ["environment_s: {kind: lognormal, mean_s: 5}", "turns: {kind: lognormal, mean_turns: 6}, max_turns: 9"]
+
+    def drawn(*given: str, seed: int = 3) -> Turns:
+        world = world_of(
+            FixedCosts(),
+            "workload.response_tokens={kind: lognormal, mean_tokens: 90}",
+            f"workload.agent={{{', '.join(given)}}}",
+            f"simulation.seed={seed}",
+        )
+        turns = draw(world.scenario, 0).steps[2].rollouts[0].turns
+        assert turns is not None
+        return turns
+
+    both, again, other = drawn(*keys), drawn(*keys), drawn(*keys, seed=4)
+    for name in ("first", "history_tokens", "response_tokens", "environment_s", "judge_s"):
+        assert getattr(both, name).tobytes() == getattr(again, name).tobytes()
+    assert both.environment_s.tobytes() != other.environment_s.tobytes()
+    longer = drawn(*keys, "observation_tokens: {kind: constant, tokens: 40}")
+    assert (longer.response_tokens == both.response_tokens).all()
+    assert (longer.environment_s == both.environment_s).all()
+    assert np.diff(both.first).max() <= 9
+
+
+def test_lengths_end_where_the_context_is_full():
+    world = agent_world(0, "workload.agent.turns.turns=500", "workload.max_sequence_tokens=300")
+    step = draw(world.scenario, 0).steps[0]
+    turns = step.rollouts[0].turns
+    assert turns is not None
+    assert (PROMPT + turns.history_tokens + turns.response_tokens).max() <= 300
+    assert step.trained_tokens.max() <= 300
+    assert np.diff(turns.first).min() > 5
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("workload.agent.turn=3", "turns"),
+        ("workload.agent.max_environments=0", "max_environments"),
+        ("workload.agent.environment_group_correlation=0.7", "must not exceed 1"),
+        ("workload.agent.environment_s={kind: trace, path: nowhere.csv}", "nowhere.csv"),
+    ],
+)
+def test_bad_keys_are_told_in_one_line(override, message):
+    with pytest.raises(InputError, match=message) as error:
+        draw(
+            world_of(FixedCosts(), AGENT, "workload.agent.environment_trajectory_correlation=0.5", override).scenario, 0
+        )
+    assert "\n" not in str(error.value)
+
+
+def test_the_digest_knows_agents_and_nothing_else_moved():
+    plain = load_scenario("quickstart")
+    agent = load_scenario("quickstart", ["workload.agent={}"])
+    assert scenario_digest(plain) != scenario_digest(agent)
+
+
+def test_a_static_split_cannot_start_trajectories_one_by_one():
+    with pytest.raises(InputError, match="static"):
+        load_scenario("quickstart", ["workload.agent={max_trajectories: 4}", "engine.dispatch=static"])
+
+
+def test_a_rollout_of_single_turns_is_a_plain_rollout():
+    one = trajectories(9, 1, 0.0, size=3)
+    assert one.turns is not None
+    iterations = one.turns.response_tokens - 1
+    plain = rollout(one.batch, iterations, 2, "round_robin", FixedCosts().iteration)
+    found = agent_rollout(one, iterations, 2, "round_robin", FixedCosts().iteration, some()).result
+    assert plain.finish_s.tolist() == found.finish_s.tolist()
