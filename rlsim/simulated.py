@@ -10,6 +10,7 @@ from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import ScenarioPrices, price
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.agent_counters import AgentCounters
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.workload.draw import DrawnStep, draw, measured_steps
@@ -44,6 +45,14 @@ class SimulatedVariant:
         counters = EngineCounters()
         for trace in self.traces:
             counters.add(trace.counters)
+        return counters
+
+    @cached_property
+    def agents(self) -> AgentCounters:
+        """What trajectories of several turns did besides generating, in all measured steps of all replications."""
+        counters = AgentCounters()
+        for trace in self.traces:
+            counters.add(trace.agents)
         return counters
 
     @property

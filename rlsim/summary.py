@@ -123,8 +123,10 @@ def _statistics(run: SimulatedVariant, steps: Sequence[StepRecord]) -> EngineSta
     counters, count, replicas = run.counters, len(steps), run.prices.replicas
     rewards_s = _rewards_s(run, steps) if run.scenario.loop.mode == "sync" else 0.0
     seconds = sum(step.phases.generation_s for step in steps) - rewards_s * count
+    generated = sum(step.generated_tokens for step in steps) - run.agents.skipped_tokens
     imbalances = [value for trace in run.traces for value in trace.imbalances]
     repeated = run.scenario.workload.usable_group_share < 1
+    agents = run.agents if run.scenario.workload.agent is not None else None
     return EngineStatistics(
         replicas=float(replicas),
         decode_iterations=counters.iterations / count,
@@ -135,11 +137,15 @@ def _statistics(run: SimulatedVariant, steps: Sequence[StepRecord]) -> EngineSta
         prefill_tokens=counters.prefill_tokens / count,
         preemptions=counters.preemptions / count,
         peak_kv_tokens=_peak_kv_tokens(run),
-        tokens_per_s=sum(step.generated_tokens for step in steps) / seconds if seconds > 0 else 0.0,
+        tokens_per_s=generated / seconds if seconds > 0 else 0.0,
         iterations_per_s=counters.iterations / seconds / replicas if seconds > 0 else 0.0,
         tokens_per_verification=float(np.mean([step.tokens_per_verification for step in steps])),
         replica_imbalance=float(np.mean(imbalances)) if imbalances else None,
         rollouts=float(np.mean([step.rollouts for step in steps])) if repeated else None,
+        turns=agents.turns / count if agents else None,
+        environment_queue_s=agents.queued_s / max(1.0, agents.turns) if agents else None,
+        reused_tokens=agents.reused_tokens / count if agents else None,
+        timed_out=agents.timed_out / count if agents else None,
     )
 
 
@@ -200,7 +206,21 @@ def _generation(run: SimulatedVariant, phase_s: float, steps: int) -> tuple[Part
     busy_s = sum(part.seconds for part in each)
     if busy_s > phase_s:
         return tuple(replace(part, seconds=part.seconds / busy_s * phase_s) for part in each)
-    return (*each, Part("imbalance", phase_s - busy_s, "schedule"))
+    return (*each, *_idle(run, phase_s - busy_s, steps))
+
+
+def _idle(run: SimulatedVariant, idle_s: float, steps: int) -> tuple[Part, ...]:
+    """What a replica waited for: environments and a judge as far as trajectories of its own were there, else others."""
+    if run.scenario.workload.agent is None:
+        return (Part("imbalance", idle_s, "schedule"),)
+    per_step = 1.0 / steps / run.prices.replicas
+    environment_s = min(idle_s, run.agents.environment_idle_s * per_step)
+    judge_s = min(idle_s - environment_s, run.agents.judge_idle_s * per_step)
+    return (
+        Part("environment", environment_s, "environment", "assumed"),
+        Part("judge", judge_s, "judge", "assumed"),
+        Part("imbalance", idle_s - environment_s - judge_s, "schedule"),
+    )
 
 
 def _shown(phase: str, parts: Iterable[Part]) -> list[PhasePart]:

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Bound = Literal["compute", "memory", "network", "host", "host link", "launch", "schedule", "none"]
-"""What limits a time. host link: the link between a GPU and its host; schedule: waiting for others in turn."""
+Bound = Literal[
+    "compute", "memory", "network", "host", "host link", "launch", "schedule", "environment", "judge", "none"
+]
+"""What limits a time. host link: the link between a GPU and its host; schedule: waiting for others in turn;
+environment, judge: waiting for those of agents."""
 
 
 @dataclass(frozen=True)

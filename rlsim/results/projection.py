@@ -72,7 +72,9 @@ class EngineStatistics:
 
     mean_batch, mean_context_tokens: over decode iterations. eager_share: of the iterations, beyond the largest captured
     graph. peak_kv_tokens: most KV cache of one replica. replica_imbalance: the slowest replica's time over the mean.
-    tokens_per_s: response tokens over the generation phase. iterations_per_s: of one replica.
+    tokens_per_s: response tokens over the generation phase. iterations_per_s: of one replica. turns,
+    environment_queue_s (mean wait of a turn for a free environment), reused_tokens (found in prefix caches by
+    trajectories that came back) and timed_out: of agents.
     """
 
     replicas: Annotated[float, Label("replicas")]
@@ -89,6 +91,10 @@ class EngineStatistics:
     tokens_per_verification: Annotated[float, Label("generated", "tokens per verification")]
     replica_imbalance: Annotated[float | None, Label("slowest replica", "times the mean")] = None
     rollouts: Annotated[float | None, Label("rollouts", "per step")] = None
+    turns: Annotated[float | None, Label("turns", "per step")] = None
+    environment_queue_s: Annotated[float | None, Label("queue of the environment", "seconds per turn")] = None
+    reused_tokens: Annotated[float | None, Label("reused prefixes", "tokens per step")] = None
+    timed_out: Annotated[float | None, Label("trajectories out of time", "per step")] = None
 
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, value) of what has a meaning."""

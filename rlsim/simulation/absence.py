@@ -56,27 +56,41 @@ class PrefixCache:
 
 
 class Absence:
-    """Seconds in which a replica had nothing to do while samples of it were away (idle_s)."""
+    """Seconds in which a replica had nothing to do while samples of it were with their environments (environment_s) or
+    with the judge alone (judge_s).
+    """
 
     def __init__(self) -> None:
-        self.idle_s = 0.0
-        self._away = 0
-        self._since_s = -1.0
+        self.environment_s = self.judge_s = 0.0
+        self._away = self._judged = 0
+        self._idle = False
+        self._since_s = 0.0
 
-    def leaves(self, time_s: float, idle: bool) -> None:
-        """One more sample is away; idle: no other is on the replica."""
-        self._away += 1
-        if idle and self._since_s < 0:
-            self._since_s = time_s
+    def turn_ended(self, time_s: float, idle: bool) -> None:
+        """A sample has its last token; idle: no other is on the replica."""
+        if idle and not self._idle:
+            self._idle, self._since_s = True, time_s
 
-    def returns(self, time_s: float) -> None:
-        """One sample is no longer away."""
-        self._away -= 1
-        if not self._away:
-            self.ends(time_s)
+    def environment(self, time_s: float, change: int) -> None:
+        """So many samples more are with their environments."""
+        self._book(time_s)
+        self._away += change
+
+    def judge(self, time_s: float, change: int) -> None:
+        """So many samples more are with the judge."""
+        self._book(time_s)
+        self._judged += change
 
     def ends(self, time_s: float) -> None:
-        """The replica has something to do, or nobody to wait for."""
-        if self._since_s >= 0:
-            self.idle_s += time_s - self._since_s
-            self._since_s = -1.0
+        """The replica has something to do."""
+        self._book(time_s)
+        self._idle = False
+
+    def _book(self, time_s: float) -> None:
+        if not self._idle:
+            return
+        if self._away:
+            self.environment_s += time_s - self._since_s
+        elif self._judged:
+            self.judge_s += time_s - self._since_s
+        self._since_s = time_s

@@ -9,9 +9,10 @@ from dataclasses import dataclass, fields
 class AgentCounters:
     """What trajectories did besides generating, sums over all of them.
 
-    turns: ended ones. environment_s, judge_s: worked. queued_s, judge_queued_s: waited for a place there. idle_s:
-    replicas had nothing to do while trajectories of theirs were away. reused_tokens: of contexts found in the prefix
-    cache. timed_out: trajectories out of time, skipped_tokens: what they would have generated still.
+    turns: ended ones. environment_s, judge_s: worked. queued_s, judge_queued_s: waited for a place there.
+    environment_idle_s, judge_idle_s: replicas had nothing to do while trajectories of theirs were with their
+    environments, or with the judge alone. reused_tokens: of contexts found in the prefix cache. timed_out: trajectories
+    out of time, skipped_tokens: what they would have generated still.
     """
 
     turns: float = 0.0
@@ -19,7 +20,8 @@ class AgentCounters:
     queued_s: float = 0.0
     judge_s: float = 0.0
     judge_queued_s: float = 0.0
-    idle_s: float = 0.0
+    environment_idle_s: float = 0.0
+    judge_idle_s: float = 0.0
     reused_tokens: float = 0.0
     timed_out: float = 0.0
     skipped_tokens: float = 0.0

@@ -87,7 +87,8 @@ class AgentPool:
     def agent_counters(self) -> AgentCounters:
         """What trajectories did so far besides generating."""
         counters, replicas = self._counters, self._pool.replicas
-        counters.idle_s = sum(replica.absence.idle_s for replica in replicas)
+        counters.environment_idle_s = sum(replica.absence.environment_s for replica in replicas)
+        counters.judge_idle_s = sum(replica.absence.judge_s for replica in replicas)
         counters.reused_tokens = float(sum(replica.cache.reused for replica in replicas))
         counters.queued_s, counters.judge_queued_s = self._environments.queued_s, self._judges.queued_s
         return counters
@@ -152,6 +153,8 @@ class AgentPool:
         """A turn has its last token; whether the pool must stop for what follows."""
         self._counters.turns += 1.0
         self._replica[trajectory] = replica
+        engine = self._pool.replicas[replica]
+        engine.absence.turn_ended(time_s, idle=not engine.outstanding)
         turn, foreseen = self._turn[trajectory], self._foreseen
         self._turn[trajectory] = following = turn + 1
         if following == self._end[trajectory] or time_s >= self._deadline_s[trajectory]:
@@ -178,7 +181,7 @@ class AgentPool:
         self.timeline.environment.change(time_s, -1)
         number = self._replica[trajectory]
         if time_s >= self._deadline_s[trajectory]:
-            self._pool.replicas[number].absence.returns(time_s)
+            self._pool.replicas[number].absence.environment(time_s, -1)
             self._leave(time_s, trajectory)
             return
         request = self._requests[self._turn[trajectory]]
@@ -197,6 +200,7 @@ class AgentPool:
             self._stop |= self._finished(time_s, trajectory, self._replica[trajectory])
             return
         self.timeline.judge.change(time_s, 1)
+        self._pool.replicas[self._replica[trajectory]].absence.judge(time_s, 1)
         self._judges.ask(time_s, trajectory)
 
     def _judge(self, time_s: float, trajectory: int) -> None:
@@ -207,4 +211,5 @@ class AgentPool:
     def _judgement(self, time_s: float, trajectory: int) -> None:
         self._judges.leave(time_s)
         self.timeline.judge.change(time_s, -1)
+        self._pool.replicas[self._replica[trajectory]].absence.judge(time_s, -1)
         self._stop |= self._finished(time_s, trajectory, self._replica[trajectory])

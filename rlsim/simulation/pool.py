@@ -55,7 +55,7 @@ class GenerationPool:
     def submit_to(self, time_s: float, number: int, sample: Request) -> None:
         """A sample comes back to the replica that it left."""
         self._dispatcher.returned(number)
-        self.replicas[number].absence.returns(time_s)
+        self.replicas[number].absence.environment(time_s, -1)
         self.replicas[number].submit(time_s, (sample,))
         self._stale[number] = None
 

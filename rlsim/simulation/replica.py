@@ -95,7 +95,7 @@ class Replica:
 
     def leave(self, time_s: float, sample: int, tokens: int) -> None:
         """A sample that has just finished will come back; ``tokens`` of its context stay in the prefix cache."""
-        self.absence.leaves(time_s, idle=not self.outstanding)
+        self.absence.environment(time_s, 1)
         if tokens and self._sharing:
             self.cache.keep(sample, tokens)
             self.cache.reclaim(self._timing.kv_capacity_tokens - self._kv_tokens())

@@ -95,6 +95,9 @@ def step_response(run: SimulatedVariant) -> StepResponse:
     steps = [step for replication in run.steps for step in replication]
     mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in steps[0].phases}
     rewards_s = run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
+    if run.scenario.workload.agent is not None:  # no error of the engine's model moves what an environment takes
+        idle_s = run.agents.environment_idle_s + run.agents.judge_idle_s
+        rewards_s += idle_s / run.prices.replicas / len(steps)
     if run.scenario.loop.mode == "sync":
         engine_s = max(0.0, mean["generation_s"] - rewards_s)
         fixed_s = mean["data_s"] + mean["generation_s"] - engine_s

@@ -64,7 +64,7 @@ def test_one_trajectory_takes_its_turns_and_what_the_environment_takes_between_t
     assert found.result.seconds == 0.5 * sum(new) + turns * (TURN - 1) * 0.25 + (turns - 1) * 3.0
     assert found.result.counters.prefill_tokens == sum(new)
     if turns > 1:
-        assert found.counters.environment_s == 3.0 * (turns - 1) == found.counters.idle_s
+        assert found.counters.environment_s == 3.0 * (turns - 1) == found.counters.environment_idle_s
         assert found.counters.reused_tokens == (sum(PROMPT + t * 28 for t in range(turns)) - sum(new))
 
 
