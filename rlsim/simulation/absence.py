@@ -57,19 +57,19 @@ class PrefixCache:
 
 class Absence:
     """Seconds in which a replica had nothing to do while samples of it were with their environments (environment_s) or
-    with the judge alone (judge_s).
+    with the judge alone (judge_s). idle: it has nothing to do now.
     """
 
     def __init__(self) -> None:
         self.environment_s = self.judge_s = 0.0
         self._away = self._judged = 0
-        self._idle = False
+        self.idle = False
         self._since_s = 0.0
 
     def turn_ended(self, time_s: float, idle: bool) -> None:
         """A sample has its last token; idle: no other is on the replica."""
-        if idle and not self._idle:
-            self._idle, self._since_s = True, time_s
+        if idle and not self.idle:
+            self.idle, self._since_s = True, time_s
 
     def environment(self, time_s: float, change: int) -> None:
         """So many samples more are with their environments."""
@@ -84,10 +84,10 @@ class Absence:
     def ends(self, time_s: float) -> None:
         """The replica has something to do."""
         self._book(time_s)
-        self._idle = False
+        self.idle = False
 
     def _book(self, time_s: float) -> None:
-        if not self._idle:
+        if not self.idle:
             return
         if self._away:
             self.environment_s += time_s - self._since_s

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.interface import IterationTable
+from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.schema.agent import Agent
 from rlsim.simulation.agent_counters import AgentCounters
 from rlsim.simulation.agent_timeline import AgentTimeline
 from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.dispatch import Dispatch
 from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.kernel.agents import KernelAgents, first_turns
+from rlsim.simulation.kernel.library import library
+from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.rollout import RolloutResult, rollout
 from rlsim.simulation.trajectories import Trajectories
 from rlsim.workload.batches import Generated
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
@@ -54,19 +59,62 @@ def agent_rollout(
         return AgentRollout(result, AgentCounters(turns=float(one.turns.count)), AgentTimeline())
     trajectories = Trajectories.of([(one, iterations)], int(one.batch.group[-1]) + 1)
     trajectories.check_fit(prepare(table))
+    kernel = library()
+    if kernel is not None:
+        return _in_kernel(kernel, trajectories, num_replicas, dispatch, table, agent, prefix_caching)
     pool = GenerationPool(table, num_replicas, dispatch, prefix_caching)
     agents = AgentPool(pool, agent, trajectories, prefix_caching)
     samples = one.batch.samples
-    finish_s, replica, end_s = np.zeros(samples), np.zeros(samples, dtype=np.int64), np.zeros(num_replicas)
+    finish_s, replica = np.zeros(samples), np.zeros(samples, dtype=np.int64)
 
     def finished(time_s: float, sample: int, number: int) -> bool:
         finish_s[sample], replica[sample] = time_s, number
-        end_s[number] = max(end_s[number], time_s)
         return False
 
     agents.submit(0.0, [trajectories.first_request(number) for number in range(samples)])
     agents.run(math.inf, finished)
     peak = np.array([one.peak_kv_tokens for one in pool.replicas])
-    generated = one.turns.response_tokens.sum() - agents.agent_counters.skipped_tokens
-    result = RolloutResult(finish_s, replica, end_s, peak, pool.counters, int(generated))
+    result = _result(trajectories, finish_s, replica, peak, pool.counters, agents.agent_counters)
     return AgentRollout(result, agents.agent_counters, agents.timeline)
+
+
+def _in_kernel(
+    kernel: ctypes.CDLL,
+    trajectories: Trajectories,
+    num_replicas: int,
+    dispatch: Dispatch,
+    table: IterationTable,
+    agent: Agent,
+    prefix_caching: bool,
+) -> AgentRollout:
+    timing, turns = prepare(table), trajectories.response_tokens.size
+    counters = EngineCounters(timing.max_sequences)
+    with KernelPool(
+        kernel,
+        timing,
+        first_turns(trajectories),
+        num_replicas,
+        dispatch,
+        prefix_caching,
+        counters,
+        completions=turns,
+    ) as pool:
+        agents = KernelAgents(kernel, pool, agent, trajectories, prefix_caching, detailed=True)
+        agents.run_all()
+        told, timeline = agents.counters, agents.timeline
+    result = _result(trajectories, pool.finish_s, pool.replica, pool.peak_kv_tokens, counters, told)
+    return AgentRollout(result, told, timeline)
+
+
+def _result(
+    trajectories: Trajectories,
+    finish_s: FloatArray,
+    replica: IntArray,
+    peak: FloatArray,
+    counters: EngineCounters,
+    agents: AgentCounters,
+) -> RolloutResult:
+    end_s = np.zeros(peak.size)
+    np.maximum.at(end_s, replica, finish_s)
+    generated = int(trajectories.response_tokens.sum()) - int(agents.skipped_tokens)
+    return RolloutResult(finish_s, replica, end_s, peak, counters, generated)

@@ -172,9 +172,12 @@ class AgentPool:
     def _work(self, time_s: float, trajectory: int) -> None:
         """The environment begins to work after the turn that a trajectory ended."""
         seconds = self._environment_s[self._turn[trajectory] - 1]
-        seconds = max(0.0, min(seconds, self._deadline_s[trajectory] - time_s))
+        until_s, deadline_s = time_s + seconds, self._deadline_s[trajectory]
+        if until_s > deadline_s:
+            until_s = max(time_s, deadline_s)
+            seconds = until_s - time_s
         self._counters.environment_s += seconds
-        self._foresee(time_s + seconds, self._answered, trajectory)
+        self._foresee(until_s, self._answered, trajectory)
 
     def _answered(self, time_s: float, trajectory: int) -> None:
         self._environments.leave(time_s)

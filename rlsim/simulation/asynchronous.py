@@ -39,7 +39,7 @@ def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices
 def generator_of(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> Generator:
     """A generator that has started on the first weights: the kernel's, or the reference where that is not there."""
     kernel = library()
-    if kernel is None or scenario.workload.agent is not None:
+    if kernel is None:
         return PythonGenerator(scenario, workload, prices, trace)
     return KernelGenerator(kernel, scenario, workload, prices, trace)
 

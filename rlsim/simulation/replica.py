@@ -82,7 +82,8 @@ class Replica:
         spare = self._timing.kv_capacity_tokens - self._timing.tokens_per_sequence + 1
         waiting = self._waiting
         first = not waiting
-        self.absence.ends(time_s)
+        if self.absence.idle:
+            self.absence.ends(time_s)
         for sample in samples:
             if sample[2] + sample[5] + sample[3] > spare:
                 tokens = sample[2] + sample[5] + sample[3] + self._timing.tokens_per_sequence - 1
@@ -94,7 +95,7 @@ class Replica:
             self._end_early(time_s)
 
     def leave(self, time_s: float, sample: int, tokens: int) -> None:
-        """A sample that has just finished will come back; ``tokens`` of its context stay in the prefix cache."""
+        """A sample that just finished will come back; ``tokens`` of its context stay in the prefix cache."""
         self.absence.environment(time_s, 1)
         if tokens and self._sharing:
             self.cache.keep(sample, tokens)
@@ -204,8 +205,8 @@ class Replica:
             sequence = waiting[0]
             others = residents.get(sequence.group, 0) if self._sharing else 0
             need = 0 if others else sequence.prompt
-            held = need + sequence.own_tokens()
-            need += sequence.history + sequence.generated()
+            held = need + (sequence.history + (sequence.done + sequence.resumed) * sequence.tokens_per_iteration)
+            need += sequence.history + (sequence.generated() if sequence.resumed else 0)
             if cache.tokens:
                 need -= cache.found(sequence, bool(others))
             chunk = timing.chunk(need or 1, tokens, budget)
@@ -301,7 +302,7 @@ class Replica:
         iteration = self._iteration
         for sequence in self._prefilled:
             self._prefilling.popleft()
-            self._held -= sequence.own_tokens()
+            self._held -= sequence.history + (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
             sequence.done += sequence.resumed
             sequence.resumed = True
             if sequence.done >= sequence.total:

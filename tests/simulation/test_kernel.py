@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible, InputError
 from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.kernel import build
-from rlsim.simulation.kernel import library as kernel_library
 from rlsim.simulation.kernel.library import VARIABLE, implementation
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import RolloutResult, rollout
@@ -27,33 +25,6 @@ from rlsim.workload.batches import Batch
 
 DISPATCH = st.sampled_from(["static", "round_robin", "least_loaded", "shared_queue"])
 RANDOM = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(scope="module")
-def kernel() -> None:
-    """The kernel of these sources, compiled if need be; no test where there is no compiler."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(VARIABLE, raising=False)
-        if implementation() == "python":
-            build.build()
-            kernel_library._load.cache_clear()
-        if implementation() == "python":
-            pytest.skip("no C compiler")
-
-
-@pytest.fixture
-def both(kernel: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], Any]], tuple[Any, Any]]]:
-    """What a function gives with the kernel and with the reference."""
-
-    def run(function: Callable[[], Any]) -> tuple[Any, Any]:
-        results = []
-        for wanted in ("auto", "python"):
-            monkeypatch.setenv(VARIABLE, wanted)
-            assert implementation() == ("python" if wanted == "python" else "c")
-            results.append(function())
-        return results[0], results[1]
-
-    yield run
 
 
 def told(result: RolloutResult) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 /* Which prompt groups may start, which are in flight, which are done; the rules of generator.py. */
 #include <stdlib.h>
 
-#include "pool.h"
+#include "agents.h"
 
 /* What the caller knows of the loop, and what it wants to know. Groups are numbered through all targets, and so are
  * samples through all groups.
@@ -27,6 +27,7 @@ typedef struct {
  * of their last samples, of which num_done have their rewards. Groups start in order: next_group is the next one. */
 typedef struct {
     Pool *pool;
+    Agents *agents;
     Loop loop;
     int64_t *unfinished, *open_groups;
     Scored *scoring;
@@ -63,7 +64,10 @@ static void start_groups(Generator *generator, double now_s) {
     if (!generator->running)
         generator->busy_since_s = now_s;
     change_running(generator, now_s, samples);
-    pool_submit(generator->pool, now_s, (int32_t)(first * loop->group_size), (int32_t)samples);
+    if (generator->agents)
+        agents_submit(generator->agents, now_s, (int32_t)(first * loop->group_size), (int32_t)samples);
+    else
+        pool_submit(generator->pool, now_s, (int32_t)(first * loop->group_size), (int32_t)samples);
 }
 
 /* Allow the groups of one more target to start. */
@@ -103,11 +107,18 @@ static double next_reward(const Generator *generator) {
     return generator->num_done < generator->num_scoring ? generator->scoring[generator->num_done].time_s : INFINITY;
 }
 
+/* Run the pool, or the trajectories on it, until a time; whether a group has gone to its rewards. */
+static bool run_pool(Generator *generator, double until_s) {
+    if (generator->agents)
+        return agents_run(generator->agents, until_s, finish, generator);
+    return pool_run(generator->pool, until_s, finish, generator);
+}
+
 /* Run the pool until a group has its rewards; that time, or limit_s where none has before. */
 static double run_to(Generator *generator, double limit_s) {
     for (;;) {
         const double reward_s = next_reward(generator), until_s = reward_s < limit_s ? reward_s : limit_s;
-        if (!pool_run(generator->pool, until_s, finish, generator))
+        if (!run_pool(generator, until_s))
             return until_s;
     }
 }
@@ -192,14 +203,16 @@ EXPORT void generator_free(Generator *generator) {
     free(generator);
 }
 
-/* A generator that has started on the first weights at time 0; NULL without memory. The pool and what `loop` points to
+/* A generator that has started on the first weights at time 0; NULL without memory. agents: the trajectories of several
+ * turns on the pool, or NULL. They, the pool and what `loop` points to
  * stay the caller's and must outlive it. */
-EXPORT Generator *generator_new(Pool *pool, const Loop *loop) {
+EXPORT Generator *generator_new(Pool *pool, Agents *agents, const Loop *loop) {
     const size_t groups = (size_t)(loop->targets * loop->groups);
     Generator *generator = calloc(1, sizeof *generator);
     if (!generator)
         return NULL;
     generator->pool = pool;
+    generator->agents = agents;
     generator->loop = *loop;
     generator->unfinished = calloc(groups, sizeof *generator->unfinished);
     generator->open_groups = calloc((size_t)loop->targets, sizeof *generator->open_groups);

@@ -10,8 +10,10 @@ import numpy as np
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.agent_counters import AgentCounters
-from rlsim.simulation.generator import NOBODY_GENERATES, groups_per_step, show_batch
+from rlsim.simulation.agent_timeline import show_agents
+from rlsim.simulation.generator import NOBODY_GENERATES, groups_per_step, show_batch, trajectories_of
 from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.kernel.agents import KernelAgents, first_turns
 from rlsim.simulation.kernel.library import LoopStruct, address
 from rlsim.simulation.kernel.pool import IntArray, KernelPool
 from rlsim.simulation.trace import Trace
@@ -27,7 +29,10 @@ class KernelGenerator:
         engine, section, loop = scenario.engine, scenario.workload, scenario.loop
         steps, groups = len(workload.steps), groups_per_step(scenario)
         timing = prepare(prices.iteration)
-        columns = _columns(workload, groups)
+        trajectories = trajectories_of(scenario, workload)
+        columns = _columns(workload, groups) if trajectories is None else first_turns(trajectories)
+        if trajectories is not None:
+            trajectories.check_fit(timing)
         changes = columns[0].size + steps * groups if trace.detailed else 0
         self._kernel, self._trace, self._taken = kernel, trace, 0
         self._pauses_left = self._publications_left = steps
@@ -44,7 +49,13 @@ class KernelGenerator:
             engine.prefix_caching,
             self._counters,
             max_pauses=2 * steps,
+            completions=None if trajectories is None else trajectories.response_tokens.size,
         )
+        self._agents: KernelAgents | None = None
+        if trajectories is not None and section.agent is not None:
+            self._agents = KernelAgents(
+                kernel, self._pool, section.agent, trajectories, engine.prefix_caching, trace.detailed
+            )
         struct = LoopStruct(
             steps,
             groups,
@@ -56,7 +67,9 @@ class KernelGenerator:
             *map(address, (self._started_s, self._ready_s, self._samples_by_age)),
             *(map(address, (self._times_s, self._running_at)) if trace.detailed else (None, None)),
         )
-        self._handle: int | None = kernel.generator_new(self._pool.handle, struct)
+        self._handle: int | None = kernel.generator_new(
+            self._pool.handle, None if self._agents is None else self._agents.handle, struct
+        )
         if self._handle is None:
             raise MemoryError("no memory for the prompt groups of a run")
         self._pool.check()
@@ -75,7 +88,7 @@ class KernelGenerator:
     @property
     def agent_counters(self) -> AgentCounters | None:
         """What trajectories did so far besides generating, where there are any."""
-        return None
+        return None if self._agents is None else self._agents.counters
 
     @property
     def peak_kv_tokens(self) -> float:
@@ -137,6 +150,8 @@ class KernelGenerator:
                 show_batch(self._trace, target, float(self._started_s[target]), float(self._ready_s[target]))
         changes = self._kernel.generator_changes(self._handle)
         self._trace.curve("running sequences", self._times_s[:changes].tolist(), self._running_at[:changes].tolist())
+        if self._agents is not None:
+            show_agents(self._trace, self._agents.timeline)
 
     def _reached(self, time_s: float) -> float:
         """A time that the generator ran to. Raises Infeasible or RuntimeError where it never comes."""

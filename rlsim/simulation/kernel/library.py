@@ -60,6 +60,7 @@ class SamplesStruct(Structure):
     _fields_ = (
         ("samples", c_int64),
         ("groups", c_int64),
+        ("completions", c_int64),
         *(
             (name, c_void_p)
             for name in ("prompt_tokens", "response_tokens", "iterations", "group", "finish_s", "replica")
@@ -74,6 +75,18 @@ class LoopStruct(Structure):
         *((name, c_int64) for name in ("targets", "groups", "trained_groups", "group_size", "lag", "recompute_kv")),
         ("environment_s", c_double),
         *((name, c_void_p) for name in ("started_s", "ready_s", "samples_by_age", "times_s", "running_at")),
+    )
+
+
+class RulesStruct(Structure):
+    """``Rules`` of agents.c."""
+
+    _fields_ = (
+        ("trajectories", c_int64),
+        *((name, c_void_p) for name in ("first", "history", "response", "iterations", "environment_s", "judge_s")),
+        *((name, c_int64) for name in ("max_trajectories", "max_environments", "judges", "keeps")),
+        ("timeout_s", c_double),
+        *((name, c_void_p) for name in ("times_s", "away", "judge_times_s", "judged")),
     )
 
 
@@ -95,7 +108,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pool_run_queue": (None, (c_void_p,)),
     "pool_peaks": (None, (c_void_p, c_void_p)),
     "pool_infeasible": (c_int64, (c_void_p,)),
-    "generator_new": (c_void_p, (c_void_p, POINTER(LoopStruct))),
+    "agents_new": (c_void_p, (c_void_p, POINTER(RulesStruct))),
+    "agents_free": (None, (c_void_p,)),
+    "agents_run_all": (None, (c_void_p,)),
+    "agents_told": (None, (c_void_p, c_void_p, c_void_p)),
+    "generator_new": (c_void_p, (c_void_p, c_void_p, POINTER(LoopStruct))),
     "generator_free": (None, (c_void_p,)),
     "generator_advance": (None, (c_void_p, c_double)),
     "generator_batch_ready": (c_double, (c_void_p, c_int64)),

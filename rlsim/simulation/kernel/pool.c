@@ -25,6 +25,14 @@ static void submit_to(Pool *pool, int32_t number, double time_s, int32_t sample)
     mark_stale(pool, number);
 }
 
+/* A sample comes back to the replica that it left. */
+void pool_return(Pool *pool, double time_s, int32_t number, int32_t sample) {
+    if (pool->dispatch == LEAST_LOADED)
+        ordered_set(&pool->load, number, ordered_key(&pool->load, number) + 1);
+    absence_environment(&pool->replicas[number].absence, time_s, -1);
+    submit_to(pool, number, time_s, sample);
+}
+
 /* Hand the head of the shared queue to a replica that has room, or is idle and must take or refuse it. */
 static bool offer(Pool *pool, int32_t number, double time_s) {
     const Replica *replica = &pool->replicas[number];
@@ -164,7 +172,8 @@ EXPORT int64_t pool_infeasible(const Pool *pool) { return pool->infeasible; }
 EXPORT void pool_free(Pool *pool) {
     if (!pool)
         return;
-    void *parts[] = {pool->sequences, pool->queue_links, pool->running_links, pool->replicas, pool->heaps,
+    void *parts[] = {pool->sequences, pool->queue_links, pool->running_links, pool->kept_links,
+                     pool->kept_tokens, pool->replicas, pool->heaps,
                      pool->pauses, pool->done, pool->residents.places, pool->seen, pool->due.heap,
                      pool->due.place, pool->load.heap, pool->load.place, pool->stale, pool->is_stale};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -195,17 +204,19 @@ static bool allocate(Pool *pool, int64_t slots, int64_t max_pauses) {
     pool->sequences = calloc(samples, sizeof *pool->sequences);
     pool->queue_links = malloc(samples * sizeof *pool->queue_links);
     pool->running_links = malloc(samples * sizeof *pool->running_links);
+    pool->kept_links = malloc(samples * sizeof *pool->kept_links);
+    pool->kept_tokens = calloc(samples, sizeof *pool->kept_tokens);
     pool->replicas = calloc(replicas, sizeof *pool->replicas);
     pool->heaps = malloc(replicas * (size_t)pool->heap_places * sizeof *pool->heaps);
     pool->pauses = malloc((size_t)(max_pauses + 1) * sizeof *pool->pauses);
-    pool->done = malloc(samples * sizeof *pool->done);
+    pool->done = malloc((size_t)pool->samples.completions * sizeof *pool->done);
     pool->residents.places = calloc(places, sizeof *pool->residents.places);
     pool->seen = calloc((size_t)pool->samples.groups, sizeof *pool->seen);
     pool->stale = malloc(replicas * sizeof *pool->stale);
     pool->is_stale = calloc(replicas, sizeof *pool->is_stale);
     return ordered_new(&pool->due, pool->num_replicas, INFINITY) && ordered_new(&pool->load, pool->num_replicas, 0.0)
-           && pool->sequences && pool->queue_links && pool->running_links && pool->replicas && pool->heaps
-           && pool->pauses && pool->done && pool->residents.places && pool->seen && pool->stale
+           && pool->sequences && pool->queue_links && pool->running_links && pool->kept_links && pool->kept_tokens
+           && pool->replicas && pool->heaps && pool->pauses && pool->done && pool->residents.places && pool->seen && pool->stale
            && pool->is_stale;
 }
 
@@ -227,7 +238,8 @@ EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Sa
     for (int32_t number = 0; number < pool->num_replicas; number++) {
         Completion *heap = pool->heaps + (size_t)number * (size_t)pool->heap_places;
         pool->replicas[number] = (Replica){.number = number, .waiting = EMPTY_LIST, .running = EMPTY_LIST,
-                                           .prefilling = EMPTY_LIST, .heap = heap, .end_s = NOT_BEGUN};
+                                           .prefilling = EMPTY_LIST, .heap = heap, .end_s = NOT_BEGUN,
+                                           .kept = {.contexts = EMPTY_LIST}};
     }
     for (int64_t i = 0; i < samples->samples; i++) {
         const int64_t total = samples->iterations[i], response = samples->response_tokens[i];

@@ -28,9 +28,10 @@ typedef struct {
     double prefill_s;
 } Counters;
 
-/* What the caller knows of all samples, and what it wants to know: when each finished and where. */
+/* What the caller knows of all samples, and what it wants to know: when each finished and where. completions: how often
+ * samples finish, those that come back again and again. */
 typedef struct {
-    int64_t samples, groups;
+    int64_t samples, groups, completions;
     const int64_t *prompt_tokens, *response_tokens, *iterations, *group;
     double *finish_s;
     int64_t *replica;
@@ -38,11 +39,11 @@ typedef struct {
 
 /* A sample with what its replica keeps about it.
  *
- * done of its total decode iterations; prefill_left: tokens left to prefill; resumed: has emitted its first token.
+ * history: context of its own before this response. done of its total decode iterations; prefill_left: tokens left to prefill; resumed: has emitted its first token.
  * While it decodes, heap_key is its key in the heap (else NONE), context_at_zero its context extrapolated to decode
  * iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes. */
 typedef struct {
-    int64_t group, prompt, response, total;
+    int64_t group, prompt, history, response, total;
     double tokens_per_iteration, arrival_s, context_at_zero;
     int64_t done, last_iteration, prefill_left, heap_key;
     bool resumed;
@@ -60,6 +61,19 @@ typedef struct {
     bool recompute_kv;
 } Pause;
 
+/* Contexts of samples that are away, oldest first, and their tokens; reused: found again. absence.py has the rules. */
+typedef struct {
+    List contexts;
+    int64_t tokens, reused;
+} Kept;
+
+/* Seconds in which a replica had nothing to do while samples of it were with environments, or with the judge alone. */
+typedef struct {
+    double environment_s, judge_s, since_s;
+    int64_t away, judged;
+    bool idle;
+} Absence;
+
 /* waiting, running, prefilling: in the order of submission, admission, admission. The first `prefilled` of those in
  * prefill finish it with the iteration in progress. end_s: end of the segment in progress, or NOT_BEGUN. */
 typedef struct {
@@ -69,12 +83,14 @@ typedef struct {
     int32_t heap_length;
     int64_t heap_keys, waiting_prompts, iteration, segment_iterations, decoded;
     double now_s, end_s, peak_kv_tokens, context_at_zero, tokens_per_iteration, held;
+    Kept kept;
+    Absence absence;
 } Replica;
 
 typedef enum { STATIC, ROUND_ROBIN, LEAST_LOADED, SHARED_QUEUE } Dispatch;
 
 /* queue_links: of lists of samples in which one is before it decodes (the shared queue, waiting or prefilling on a
- * replica). done: samples in the order of completion. due: replicas by their next event, load: by unfinished samples.
+ * replica). kept_tokens: of the context that a sample has left in a prefix cache, linked by kept_links. done: samples in the order of completion. due: replicas by their next event, load: by unfinished samples.
  * stale: replicas whose next event must be asked for anew. seen: last recomputation that met a prompt. */
 typedef struct {
     const IterationTimes *timing;
@@ -83,7 +99,8 @@ typedef struct {
     bool sharing;
     Dispatch dispatch;
     Sequence *sequences;
-    Link *queue_links, *running_links;
+    Link *queue_links, *running_links, *kept_links;
+    int64_t *kept_tokens;
     List shared;
     int32_t num_replicas, heap_places;
     Replica *replicas;
@@ -112,6 +129,17 @@ void replica_end_early(const Pool *pool, Replica *replica, double time_s);
 double replica_next_event(Pool *pool, Replica *replica);
 void replica_advance(Pool *pool, Replica *replica, double time_s);
 
+void replica_leave(Pool *pool, Replica *replica, double time_s, int32_t sample, int64_t tokens);
+void kept_clear(Pool *pool, Replica *replica);
+int64_t kept_found(const Pool *pool, const Sequence *sequence, int32_t i, bool prompt_resident);
+void kept_take(Pool *pool, Replica *replica, int32_t i, bool prompt_resident);
+void kept_reclaim(Pool *pool, Replica *replica, double room);
+void absence_turn_ended(Absence *absence, double time_s, bool idle);
+void absence_environment(Absence *absence, double time_s, int64_t change);
+void absence_judge(Absence *absence, double time_s, int64_t change);
+void absence_ends(Absence *absence, double time_s);
+
+void pool_return(Pool *pool, double time_s, int32_t number, int32_t sample);
 void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count);
 bool pool_run(Pool *pool, double time_s, Finished finished, void *owner);
 void pool_drain(Pool *pool);

@@ -27,7 +27,8 @@ class KernelPool:
     """Idle replicas and samples that nobody has submitted; a context that frees the kernel's memory.
 
     columns: prompt tokens, response tokens, iterations and group of each sample; groups are numbers from 0. finish_s,
-    replica: of each sample, once it has finished. counters: brought up to date by :meth:`book`.
+    replica: of each sample, once it has finished. counters: brought up to date by :meth:`book`. completions: how often
+    samples finish, where some come back; default once each.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class KernelPool:
         prefix_caching: bool,
         counters: EngineCounters,
         max_pauses: int = 0,
+        completions: int | None = None,
     ) -> None:
         samples = columns[0].size
         self.kernel, self.counters = kernel, counters
@@ -50,6 +52,7 @@ class KernelPool:
         self._samples = SamplesStruct(
             samples,
             int(self._columns[3].max(initial=0)) + 1,
+            samples if completions is None else completions,
             *map(address, self._columns),
             address(self.finish_s),
             address(self.replica),

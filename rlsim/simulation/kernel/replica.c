@@ -26,7 +26,7 @@ static int64_t prompt_key(const Replica *replica, const Pool *pool, const Sequen
 
 /* Tokens beyond its prompt that a sequence holds while it is not decoding. */
 static double own_tokens(const Sequence *sequence) {
-    return (double)(sequence->done + sequence->resumed) * sequence->tokens_per_iteration;
+    return (double)sequence->history + (double)(sequence->done + sequence->resumed) * sequence->tokens_per_iteration;
 }
 
 static double context_sum(const Replica *replica, int64_t iteration) {
@@ -94,7 +94,7 @@ static double evict(Pool *pool, Replica *replica, double kv) {
         stop(pool, replica, i);
         remove_running(pool, replica, i);
         list_prepend(&replica->waiting, pool->queue_links, i);
-        replica->waiting_prompts += pool->sequences[i].prompt;
+        replica->waiting_prompts += pool->sequences[i].prompt + pool->sequences[i].history;
         pool->counters->preemptions++;
         kv = kv_tokens(pool, replica);
     }
@@ -118,7 +118,7 @@ static void start_decoding(Pool *pool, Replica *replica, double end_s) {
             continue;
         }
         const double grown = (double)(sequence->done - iteration) * sequence->tokens_per_iteration;
-        sequence->context_at_zero = (double)sequence->prompt + grown;
+        sequence->context_at_zero = (double)(sequence->prompt + sequence->history) + grown;
         replica->context_at_zero += sequence->context_at_zero;
         replica->tokens_per_iteration += sequence->tokens_per_iteration;
         replica->held -= (double)sequence->prompt;
@@ -140,6 +140,8 @@ static void book_segment(Pool *pool, Replica *replica, int64_t count) {
     pool->counters->iterations_at[decoding] += count;
     pool->counters->context_at[decoding] +=
         (double)count * (last - 0.5 * (double)(count - 1) * growth) / (double)decoding;
+    if (replica->kept.tokens)
+        kept_reclaim(pool, replica, pool->timing->kv_capacity_tokens - kv);
 }
 
 static void finish(Pool *pool, Replica *replica) {
@@ -169,7 +171,7 @@ static void prefill_again(Pool *pool, Replica *replica) {
         Sequence *sequence = &pool->sequences[i];
         stop(pool, replica, i);
         replica->held += own_tokens(sequence);
-        const int64_t tokens = generated(sequence);
+        const int64_t tokens = sequence->history + generated(sequence);
         const bool known = pool->sharing && pool->seen[sequence->group] == recomputation;
         pool->seen[sequence->group] = recomputation;
         sequence->prefill_left = known ? (tokens > 1 ? tokens : 1) : sequence->prompt + tokens;
@@ -189,8 +191,10 @@ static bool begin_pause(Pool *pool, Replica *replica) {
     if (pause->time_s > due_s)
         return false;
     replica->next_pause++;
-    if (pause->recompute_kv)
+    if (pause->recompute_kv) {
+        kept_clear(pool, replica);
         prefill_again(pool, replica);
+    }
     replica->end_s = later(replica->now_s, pause->time_s) + pause->duration_s;
     return true;
 }
@@ -204,12 +208,12 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
         if (sequence->arrival_s > replica->now_s)
             break;
         const int64_t key = prompt_key(replica, pool, sequence);
-        int64_t need = pool->sharing && residents_count(&pool->residents, key) ? 0 : sequence->prompt;
-        double held = (double)need;
-        if (sequence->resumed) {
-            need += generated(sequence);
-            held += own_tokens(sequence);
-        }
+        const bool resident = pool->sharing && residents_count(&pool->residents, key);
+        int64_t need = resident ? 0 : sequence->prompt;
+        const double held = (double)need + own_tokens(sequence);
+        need += sequence->history + generated(sequence);
+        if (replica->kept.tokens)
+            need -= kept_found(pool, sequence, i, resident);
         need = need ? need : 1;
         const int64_t chunk = chunk_of(pool, need, *tokens, budget);
         if (!chunk || kv + held + (double)timing->tokens_per_sequence > timing->kv_capacity_tokens)
@@ -218,7 +222,11 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
         *tokens += chunk;
         list_remove(&replica->waiting, pool->queue_links, i);
         replica->held += held;
-        replica->waiting_prompts -= sequence->prompt;
+        replica->waiting_prompts -= sequence->prompt + sequence->history;
+        if (replica->kept.tokens) {
+            kept_take(pool, replica, i, resident);
+            kept_reclaim(pool, replica, timing->kv_capacity_tokens - kv);
+        }
         list_append(&replica->running, pool->running_links, i);
         if (pool->sharing)
             residents_add(&pool->residents, key);
@@ -336,13 +344,15 @@ void replica_end_early(const Pool *pool, Replica *replica, double time_s) {
 void replica_submit(Pool *pool, Replica *replica, double time_s, int32_t sample) {
     Sequence *sequence = &pool->sequences[sample];
     const double spare = pool->timing->kv_capacity_tokens - (double)pool->timing->tokens_per_sequence + 1;
-    if ((double)(sequence->prompt + sequence->response) > spare) {
+    if (replica->absence.idle)
+        absence_ends(&replica->absence, time_s);
+    if ((double)(sequence->prompt + sequence->history + sequence->response) > spare) {
         pool->infeasible = sample;
         return;
     }
     sequence->arrival_s = time_s;
     list_append(&replica->waiting, pool->queue_links, sample);
-    replica->waiting_prompts += sequence->prompt;
+    replica->waiting_prompts += sequence->prompt + sequence->history;
     replica->outstanding++;
     if (replica->waiting.length == 1 && replica->running.length < pool->timing->max_sequences)
         replica_end_early(pool, replica, time_s);

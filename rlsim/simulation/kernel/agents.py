@@ -1,0 +1,96 @@
+"""Trajectories of several turns in the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import fields
+
+import numpy as np
+
+from rlsim.schema.agent import Agent
+from rlsim.simulation.agent_counters import AgentCounters
+from rlsim.simulation.agent_timeline import AgentTimeline, Presence
+from rlsim.simulation.kernel.library import RulesStruct, address
+from rlsim.simulation.kernel.pool import IntArray, KernelPool
+from rlsim.simulation.trajectories import Trajectories
+
+
+def first_turns(trajectories: Trajectories) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Columns of a :class:`KernelPool`: every trajectory with its first turn."""
+    first = trajectories.first[:-1]
+    return (
+        trajectories.prompt_tokens,
+        trajectories.response_tokens[first],
+        trajectories.iterations[first],
+        trajectories.group,
+    )
+
+
+class KernelAgents:
+    """Trajectories on a pool of the kernel that was made of their :func:`first_turns`.
+
+    detailed: with the timeline of environments and judge.
+    """
+
+    def __init__(
+        self,
+        kernel: ctypes.CDLL,
+        pool: KernelPool,
+        agent: Agent,
+        trajectories: Trajectories,
+        sharing: bool,
+        detailed: bool,
+    ) -> None:
+        self._kernel, self._pool = kernel, pool
+        turns, count = trajectories.response_tokens.size, trajectories.group.size
+        whole = (trajectories.first, trajectories.history_tokens, trajectories.response_tokens, trajectories.iterations)
+        self._whole = tuple(np.ascontiguousarray(column, dtype=np.int64) for column in whole)
+        self._seconds = tuple(
+            np.ascontiguousarray(column, dtype=np.float64)
+            for column in (trajectories.environment_s, trajectories.judge_s)
+        )
+        sizes = (2 * turns, 2 * turns, 2 * count, 2 * count) if detailed else (0, 0, 0, 0)
+        self._presence = tuple(np.zeros(size) for size in sizes)
+        rules = RulesStruct(
+            count,
+            *map(address, self._whole),
+            *map(address, self._seconds),
+            *(-1 if most is None else most for most in (agent.max_trajectories, agent.max_environments)),
+            0 if agent.judge is None else agent.judge.concurrency,
+            agent.keep_prefix and sharing,
+            math.inf if agent.trajectory_timeout_s is None else agent.trajectory_timeout_s,
+            *(map(address, self._presence) if detailed else (None,) * 4),
+        )
+        self.handle: int | None = kernel.agents_new(pool.handle, rules)
+        if self.handle is None:
+            raise MemoryError("no memory for the trajectories of a run")
+
+    def __del__(self) -> None:
+        handle, self.handle = getattr(self, "handle", None), None
+        if handle is not None:
+            self._kernel.agents_free(handle)
+
+    def run_all(self) -> None:
+        """Run all trajectories from time 0."""
+        self._kernel.agents_run_all(self.handle)
+        self._pool.book()
+
+    @property
+    def counters(self) -> AgentCounters:
+        """What trajectories did so far besides generating."""
+        return AgentCounters(*self._told()[0])
+
+    @property
+    def timeline(self) -> AgentTimeline:
+        """Environments and judge so far, where ``detailed``."""
+        _, (away, judged) = self._told()
+        times_s, counts, judge_times_s, judge_counts = (array.tolist() for array in self._presence)
+        return AgentTimeline(
+            Presence(times_s[:away], counts[:away]), Presence(judge_times_s[:judged], judge_counts[:judged])
+        )
+
+    def _told(self) -> tuple[list[float], list[int]]:
+        counters, changes = np.zeros(len(fields(AgentCounters))), np.zeros(2, dtype=np.int64)
+        self._kernel.agents_told(self.handle, address(counters), address(changes))
+        return counters.tolist(), changes.tolist()
