@@ -109,7 +109,9 @@ def scenario_digest(scenario: Scenario) -> str:
     content["simulation"]["posterior"] = posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR)
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
     if scenario.workload.agent is None:
-        del content["workload"]["agent"]  # scenarios without agents keep the digests they had before there were any
+        del content["workload"]["agent"]  # scenarios that use neither keep the digests they had before
+    if scenario.loop.start_unit == "group":
+        del content["loop"]["start_unit"]
     for length in _traces(content):
         trace = length_file(length["path"])
         if trace is not None:

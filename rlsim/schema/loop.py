@@ -81,6 +81,11 @@ class Loop(Strict):
     in_flight_updates: bool = Field(
         default=True, description="Publish weights while requests run (they pause); false drains the generators first."
     )
+    start_unit: Literal["group", "batch"] = Field(
+        default="group",
+        description="Asynchronous: what starts at once. group: each prompt group as soon as one may (NeMo-RL's own "
+        "collector); batch: all groups of a step, once that many places are free (one worker for a step's batch).",
+    )
     recompute_kv: bool = Field(
         default=False, description="Running requests prefill their context again after an update."
     )

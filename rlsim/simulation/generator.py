@@ -3,7 +3,8 @@
 Semantics of NeMo-RL v0.7 (``async_utils/trajectory_collector.py``, ``replay_buffer.py``): a group belongs to one target
 step for good; with weights of version v groups for targets v + 1 .. v + lag may start (0 .. lag on the first weights),
 with at most prompts_per_step x lag in flight; a group is done when its last sample has its reward; the trainer of step
-v takes exactly the groups with target v, so one straggling group stalls its step.
+v takes exactly the groups with target v, so one straggling group stalls its step. With ``start_unit`` batch the groups
+of a target start together, once so many fewer than the limit are in flight.
 """
 
 from __future__ import annotations
@@ -135,6 +136,7 @@ class PythonGenerator:
         self._lag, self._recompute_kv = scenario.loop.policy_lag, scenario.loop.recompute_kv
         self._group_size, self._trained_groups = section.generations_per_prompt, section.prompts_per_step
         self._groups = groups_per_step(scenario)
+        self._whole_batches = scenario.loop.start_unit == "batch"
         self._environment_s = section.environment_s
         self._version = 0
         self._blocked = self._paused = False
@@ -260,7 +262,10 @@ class PythonGenerator:
         limit, size = self._groups * self._lag, self._group_size
         submitted: list[Request] = []
         while self._released and self.in_flight < limit and not self._blocked:
-            target, group = self._released.popleft()
+            target, group = self._released[0]
+            if self._whole_batches and not group and self.in_flight + self._groups > limit:
+                break
+            self._released.popleft()
             state = self._targets[target]
             submitted += state.requests[group * size : (group + 1) * size]
             state.started_s = min(state.started_s, now_s)

@@ -13,6 +13,7 @@ from rlsim.errors import RlsimError, shortened
 from rlsim.projection import project
 from rlsim.results import Interval, Variant
 from rlsim.schema.scenario import Scenario
+from rlsim.validation.agent_rows import agent_runs, agent_scenario, run_rows
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.measured import Detail, MeasuredRow, MeasuredTable, Names, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
@@ -45,6 +46,8 @@ def validate_phases(records: TableRecords) -> MeasuredTable:
     for done, record in enumerate(records.rows, start=1):
         rows += _phases(record, names, cache, records.seed)
         records.tell(done)
+    for run in agent_runs(records.rows, records.seed):
+        rows += run_rows(run)
     return MeasuredTable("phases", records.table, records.digest, tuple(rows), _remarks(rows))
 
 
@@ -58,7 +61,7 @@ def _phases(record: TableRow, names: Names, cache: dict[str, Variant], seed: int
         names.check(record)
         if not known.keys() - {"step"}:
             raise SkippedRow("no phase is given besides the whole step" if known else "no phase is given")
-        scenario = phase_scenario(cells, seed)
+        scenario = agent_scenario(cells, seed) or phase_scenario(cells, seed)
         found = _simulated(scenario, cache)
     except (SkippedRow, RlsimError) as reason:
         return [row.skip(reason) for row in rows] or [MeasuredRow(name, "no phase", "s", details=about).skip(reason)]
@@ -90,6 +93,8 @@ def _simulated(scenario: Scenario, cache: dict[str, Variant]) -> Variant:
 def _predicted(row: MeasuredRow, cells: Mapping[str, str], scenario: Scenario, found: Variant) -> MeasuredRow:
     stack = "" if scenario.stack is None else scenario.stack.name
     if row.group in _ENVIRONMENT and measured_value(cells, ["max_agent_turns"]):
+        if scenario.workload.agent is not None:
+            return row.skip("is one draw of its trajectories: the median and the spread over the run's steps count")
         return row.skip("waits for the environment of an agent, whose times are not given")
     phase = "prepare_s" if row.group == "refit" and scenario.loop.mode == "sync" else f"{row.group}_s"
     time: Interval = found.step_s if row.group == "step" else dict(found.phases.items())[phase]

@@ -114,6 +114,7 @@ LOOPS: dict[str, Any] = {
     "loop__poll_s": st.sampled_from([0, 0.5]),
     "loop__in_flight_updates": st.booleans(),
     "loop__recompute_kv": st.booleans(),
+    "loop__start_unit": st.sampled_from(["group", "batch"]),
     "workload__environment_s": st.sampled_from([0, 2.5]),
     "workload__generated_batch_factor": st.sampled_from([1, 1.4]),
     "workload__agent__max_environments": st.sampled_from(["null", 1, 3]),

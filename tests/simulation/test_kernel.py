@@ -69,6 +69,7 @@ LOOPS: dict[str, Any] = {
     "loop__poll_s": st.sampled_from([0, 0.5, 3]),
     "loop__in_flight_updates": st.booleans(),
     "loop__recompute_kv": st.booleans(),
+    "loop__start_unit": st.sampled_from(["group", "group", "batch"]),
     "workload__environment_s": st.sampled_from([0, 0, 2.5]),
     "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]),
     "engine__dispatch": DISPATCH,

@@ -10,7 +10,7 @@
  * the weights between their start and their training, lag + 1 values a target. times_s, running_at: unfinished samples
  * after every change, or NULL. */
 typedef struct {
-    int64_t targets, groups, trained_groups, group_size, lag, recompute_kv;
+    int64_t targets, groups, trained_groups, group_size, lag, recompute_kv, whole_batches;
     double environment_s;
     double *started_s, *ready_s;
     int64_t *samples_by_age;
@@ -50,7 +50,10 @@ static void start_groups(Generator *generator, double now_s) {
     const Loop *loop = &generator->loop;
     const int64_t first = generator->next_group, limit = loop->groups * loop->lag;
     while (generator->next_group < generator->released_groups && generator->in_flight < limit && !generator->blocked) {
-        const int64_t group = generator->next_group++, target = group / loop->groups;
+        const int64_t group = generator->next_group, target = group / loop->groups;
+        if (loop->whole_batches && group % loop->groups == 0 && generator->in_flight + loop->groups > limit)
+            break;
+        generator->next_group++;
         if (now_s < loop->started_s[target])
             loop->started_s[target] = now_s;
         if (group % loop->groups < loop->trained_groups)

@@ -63,6 +63,7 @@ class KernelGenerator:
             section.generations_per_prompt,
             loop.policy_lag,
             loop.recompute_kv,
+            loop.start_unit == "batch",
             section.environment_s,
             *map(address, (self._started_s, self._ready_s, self._samples_by_age)),
             *(map(address, (self._times_s, self._running_at)) if trace.detailed else (None, None)),

@@ -72,7 +72,10 @@ class LoopStruct(Structure):
     """``Loop`` of generator.c."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("targets", "groups", "trained_groups", "group_size", "lag", "recompute_kv")),
+        *(
+            (name, c_int64)
+            for name in ("targets", "groups", "trained_groups", "group_size", "lag", "recompute_kv", "whole_batches")
+        ),
         ("environment_s", c_double),
         *((name, c_void_p) for name in ("started_s", "ready_s", "samples_by_age", "times_s", "running_at")),
     )
