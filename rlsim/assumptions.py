@@ -11,6 +11,7 @@ from rlsim.costs.weight_transfer import job_of
 from rlsim.datafiles import shown_path
 from rlsim.hardware.parameters import own_sets
 from rlsim.report.format import percent
+from rlsim.schema.agent import ConstantTime, LognormalTime, QuantileTime, Time
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
@@ -57,6 +58,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"Dynamic sampling: {percent(scenario.workload.usable_group_share)} of the prompt groups are usable, "
             "whatever their lengths (workload.usable_group_share); the rollouts of a step follow each other."
         )
+    own += _agents(scenario)
     own += _drafting(scenario)
     own.append(
         "90 % intervals hold the error of the model, of a mean step: fitted terms, deviations of software, device and "
@@ -89,6 +91,36 @@ def _host_source(scenario: Scenario) -> str:
         f"fitted: {engines.name}, of {which}; what the RL framework adds is {parameters.name}'s of {added.engine} "
         f"{added.version}"
     )
+
+
+def _agents(scenario: Scenario) -> list[str]:
+    """What trajectories of several turns assume."""
+    agent = scenario.workload.agent
+    if agent is None:
+        return []
+    prefix = "stays in the prefix cache, reclaimable" if agent.keep_prefix else "is prefilled again every turn"
+    common = percent(agent.environment_group_correlation)
+    out = [
+        f"Environments: {_shown_time(agent.environment_s)} after a turn, {common} of the variance common to a prompt "
+        "(workload.agent.environment_s; stated, its error is not in the intervals); the "
+        f"context {prefix} meanwhile (workload.agent.keep_prefix)."
+    ]
+    if agent.judge is not None:
+        out.append(
+            f"A judge on {agent.judge.gpus} GPUs of its own takes {_shown_time(agent.judge.trajectory_s)} for each "
+            f"of {agent.judge.concurrency} trajectories at once (workload.agent.judge; stated, not in the USD)."
+        )
+    return out
+
+
+def _shown_time(time: Time) -> str:
+    if isinstance(time, ConstantTime):
+        return f"{time.seconds:g} s"
+    if isinstance(time, LognormalTime):
+        return f"{time.mean_s:g} s in the mean (log-normal, sigma {time.log_sigma:g})"
+    if isinstance(time, QuantileTime):
+        return f"{time.seconds[0]:g} to {time.seconds[-1]:g} s (quantiles)"
+    return f"times of {shown_path(Path(time.path))}"
 
 
 def _drafting(scenario: Scenario) -> list[str]:
@@ -136,6 +168,11 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     if preemptions > 0:
         out.append(
             f"KV cache overflows: {preemptions:.0f} preemptions per step; evicted sequences are prefilled again."
+        )
+    if run.agents.timed_out:
+        out.append(
+            f"{run.agents.timed_out / statistics_steps:.3g} trajectories per step run out of time "
+            "(workload.agent.trajectory_timeout_s); the trainer is priced as if they had ended by themselves."
         )
     if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < scenario.loop.policy_lag + 1:
         out.append("simulation.warmup_steps is below policy_lag + 1: the first steps still hold the start-up.")

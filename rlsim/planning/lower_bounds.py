@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rlsim.costs.interface import IterationTable
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
+from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, draw_iterations, draw_rollouts
 
 FloatArray = NDArray[np.float64]
@@ -39,9 +40,39 @@ def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[
     """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
     seed, acceptance = scenario.simulation.seed, acceptance_of(scenario.speculation)
     rollouts = draw_rollouts(scenario.workload, seed, step, replication)
-    return tuple(
-        _work(one.batch, draw_iterations(one.batch, acceptance, seed, step, replication, number).astype(np.float64))
-        for number, one in enumerate(rollouts)
+    works = []
+    for number, one in enumerate(rollouts):
+        iterations = draw_iterations(one.generated, acceptance, seed, step, replication, number).astype(np.float64)
+        if one.turns is None:
+            works.append(_work(one.batch, iterations))
+        else:
+            works.append(_agent_work(one.batch, one.turns, iterations, _may_end_early(scenario)))
+    return tuple(works)
+
+
+def _may_end_early(scenario: Scenario) -> bool:
+    agent = scenario.workload.agent
+    return agent is not None and agent.trajectory_timeout_s is not None
+
+
+def _agent_work(batch: Batch, turns: Turns, iterations: FloatArray, first_alone: bool) -> RolloutWork:
+    """The work of trajectories, whose turns follow each other; first_alone: only their first turns are certain."""
+    context = turns.history_tokens + 0.5 * np.maximum(
+        turns.response_tokens - turns.response_tokens / np.maximum(iterations, 1), 0
+    )
+    weighted = iterations * (np.repeat(batch.prompt_tokens, np.diff(turns.first)) + context)
+    first = turns.first[:-1]
+    if first_alone:
+        own, own_weighted = iterations[first], weighted[first]
+    else:
+        own, own_weighted = np.add.reduceat(iterations, first), np.add.reduceat(weighted, first)
+    longest = int(np.argmax(own))
+    return RolloutWork(
+        float(own.sum()),
+        float(own_weighted.sum()),
+        float(own[longest]),
+        float(own_weighted[longest] / max(own[longest], 1.0)),
+        batch.samples,
     )
 
 

@@ -20,6 +20,7 @@ from rlsim.simulated import SimulatedVariant, simulate_variant
 from rlsim.simulation.trace import StepRecord
 from rlsim.uncertainty.predictive import around, prediction_of
 from rlsim.validation.measured import MeasuredRow, measured_value
+from rlsim.validation.rows import number
 from rlsim.validation.table import TableRow
 
 AGENT_SCENARIOS = ("mlperf_grpo",)
@@ -110,7 +111,7 @@ def run_rows(run: AgentRun) -> list[MeasuredRow]:
     steps = [step for replication in simulated.steps for step in replication]
     out = []
     for phase, column in SUMMARISED.items():
-        values = [value for cells in run.rows if (value := measured_value(cells, [column]))]
+        values = seconds_of(run.rows, column)
         if len(values) < FEWEST_STEPS:
             continue
         drawn = [_seconds(step, phase) for step in steps]
@@ -119,6 +120,11 @@ def run_rows(run: AgentRun) -> list[MeasuredRow]:
             width = spread(drawn)
             out.append(_row(run, f"{phase}, p10 to p90 of steps", spread(values), Interval(width, width, width)))
     return out
+
+
+def seconds_of(rows: Sequence[Mapping[str, str]], column: str) -> list[float]:
+    """Seconds of the rows that give any; a step that waited for nothing counts with 0."""
+    return [value for cells in rows if (value := number(cells, column, -1.0)) >= 0]
 
 
 def _row(run: AgentRun, group: str, measured: float, found: Interval) -> MeasuredRow:

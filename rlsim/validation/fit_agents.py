@@ -26,8 +26,7 @@ from rlsim.errors import InputError, RlsimError
 from rlsim.loading import load_scenario, vary
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
-from rlsim.validation.agent_rows import SUMMARISED, spread
-from rlsim.validation.measured import measured_value
+from rlsim.validation.agent_rows import SUMMARISED, seconds_of, spread
 from rlsim.validation.table import read_table
 from rlsim.workload.draw import draw
 
@@ -83,7 +82,7 @@ def measured_runs(path: Path, batches: Sequence[int], seeds: Sequence[int]) -> l
 
 
 def _of(rows: Sequence[Mapping[str, str]], phase: str) -> tuple[float, ...]:
-    return tuple(value for cells in rows if (value := measured_value(cells, [SUMMARISED[phase]])))
+    return tuple(seconds_of(rows, SUMMARISED[phase]))
 
 
 def of_batch(scenario: Scenario, run: Measured) -> Scenario:
