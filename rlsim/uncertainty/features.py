@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.groups import refit_method, series
+from rlsim.schema.agent import ConstantTurns, LognormalTurns
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.workload import ConstantLength, Length
+from rlsim.schema.workload import ConstantLength, Length, Workload
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
@@ -146,12 +147,27 @@ def _tokens(length: Length) -> float:
     return float(length.tokens if isinstance(length, ConstantLength) else length.mean_tokens or 0.0)
 
 
+def _response(workload: Workload) -> float:
+    """Mean length beyond the prompt; that of a trajectory with its observations where there are agents."""
+    agent, response = workload.agent, _tokens(workload.response_tokens)
+    if agent is None:
+        return response
+    turns = agent.turns
+    if isinstance(turns, ConstantTurns):
+        count = float(turns.turns)
+    elif isinstance(turns, LognormalTurns):
+        count = turns.mean_turns
+    else:
+        count = float(np.trapezoid(turns.turns, turns.quantiles))
+    return count * response + (count - 1) * _tokens(agent.observation_tokens)
+
+
 def engine_about(scenario: Scenario) -> dict[str, str | float]:
     """A replica in the midst of a rollout: full, with half of a response done."""
     engine, workload = scenario.engine, scenario.workload
     replicas = scenario.cluster.generation / engine.gpus_per_replica
     waiting = workload.samples_per_step * workload.generated_batch_factor / replicas
-    context = _tokens(workload.prompt_tokens) + _tokens(workload.response_tokens) / 2
+    context = _tokens(workload.prompt_tokens) + _response(workload) / 2
     return _machine(scenario) | {
         "engine": engine.name, "release": scenario.engine_version or "", "precision": engine.weight_precision,
         "gpus": float(engine.gpus_per_replica), "expert_parallel": float(engine.expert_parallel),
@@ -173,7 +189,7 @@ def trainer_about(scenario: Scenario) -> dict[str, str | float]:
         "precision": trainer.precision, "gpus": float(scenario.cluster.training),
         "tensor_parallel": float(trainer.tensor_parallel), "pipeline_parallel": float(trainer.pipeline_parallel),
         "expert_parallel": float(trainer.expert_parallel),
-        "sequence_tokens": _tokens(workload.prompt_tokens) + _tokens(workload.response_tokens),
+        "sequence_tokens": _tokens(workload.prompt_tokens) + _response(workload),
     }  # fmt: skip
 
 
@@ -198,7 +214,7 @@ def step_about(scenario: Scenario) -> dict[str, str | float]:
         "train_pipeline_parallel": float(trainer.pipeline_parallel),
         "expert_parallel": float(trainer.expert_parallel), "precision": engine.weight_precision,
         "train_precision": trainer.precision, "samples": float(scenario.workload.samples_per_step),
-        "response_tokens": _tokens(scenario.workload.response_tokens), "draft_length": _drafted(scenario),
+        "response_tokens": _response(scenario.workload), "draft_length": _drafted(scenario),
     }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What the logs of a run of agents do not say, fitted to its steps.
 
-``python -m rlsim.validation.fit_agents STEPS.csv`` fits turns and environment times to the median and the spread of
+``python -m rlsim.validation.fit_agents STEPS.csv`` fits environment times to the median and the spread of
 exposed generation, and the least host time of an expert layer of the trainer to the median of training; the scenario's
 other keys stay. Rows of other batches or seeds than those named are predictions afterwards. The answer is printed as
 overrides; nothing is written.
@@ -24,35 +24,70 @@ from scipy.optimize import minimize
 from rlsim.costs.prices import ScenarioPrices, price
 from rlsim.errors import InputError, RlsimError
 from rlsim.loading import load_scenario, vary
+from rlsim.schema.agent import QuantileTime
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.validation.agent_rows import SUMMARISED, seconds_of, spread
 from rlsim.validation.table import read_table
 from rlsim.workload.draw import draw
 
+TIME_KEY = "workload.agent.environment_s"
+"""Fitted to exposed generation: an inverse distribution function of four points, most prompts and a few slow ones."""
+JUMP = 0.01
+"""Share of the quantiles over which ordinary times pass into slow ones."""
+
 
 @dataclass(frozen=True)
-class Fitted:
-    """A key that is fitted between bounds, on its logarithm."""
+class Environment:
+    """What is fitted of environment times: ordinary ones from (1 - width) to (1 + width) of ``ordinary_s``, a share
+    ``slow`` of them from ``factor`` to ``most`` times that.
+    """
 
-    key: str
-    low: float
-    high: float
+    ordinary_s: float
+    width: float
+    slow: float
+    factor: float
+    most: float
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Environment:
+        """Those of a scenario. Raises InputError where its times are no such quantiles."""
+        time = None if scenario.workload.agent is None else scenario.workload.agent.environment_s
+        if not isinstance(time, QuantileTime) or len(time.seconds) != 4 or time.seconds[1] <= 0:
+            raise InputError(f"{TIME_KEY}: the scenario to fit needs four quantiles there")
+        low, high, factor, most = time.seconds
+        middle = (low + high) / 2
+        return cls(middle, (high - low) / (high + low), 1 - time.quantiles[2], factor / middle, most / middle)
+
+    @classmethod
+    def at(cls, point: Sequence[float]) -> Environment:
+        """At a point of the search, which knows no bounds."""
+        ordinary, width, slow, factor, more = point
+        factor = 1.0 + math.exp(factor)
+        slow = min(math.exp(slow), 0.5)
+        return cls(math.exp(ordinary), 1 / (1 + math.exp(-width)), slow, factor, factor * (1 + math.exp(more)))
+
+    @property
+    def point(self) -> list[float]:
+        """Where the search is at these values."""
+        width = min(max(self.width, 1e-3), 1 - 1e-3)
+        logs = [math.log(self.ordinary_s), math.log(width / (1 - width)), math.log(max(self.slow, 1e-3))]
+        return [*logs, math.log(max(self.factor - 1, 1e-3)), math.log(max(self.most / self.factor - 1, 1e-3))]
+
+    @property
+    def override(self) -> str:
+        """The scenario's key with these values."""
+        shares = (1 - self.width, 1 + self.width, max(self.factor, 1 + self.width), max(self.most, 1 + self.width))
+        seconds = ", ".join(f"{share * self.ordinary_s:.4g}" for share in shares)
+        quantiles = f"0, {1 - self.slow - JUMP:.4g}, {1 - self.slow:.4g}, 1"
+        return f"{TIME_KEY}={{kind: quantiles, quantiles: [{quantiles}], seconds: [{seconds}]}}"
 
 
-AGENT_KEYS = (
-    Fitted("workload.agent.environment_s.mean_s", 0.1, 100.0),
-    Fitted("workload.agent.environment_s.log_sigma", 0.1, 3.0),
-    Fitted("workload.agent.environment_group_correlation", 0.02, 0.94),
-    Fitted("workload.agent.turns.mean_turns", 2.0, 29.5),
-    Fitted("workload.agent.turns.log_sigma", 0.02, 2.0),
-)
-"""Fitted to exposed generation."""
 HOST_KEY = "trainer.moe_host_layer_s"
 """Fitted to policy training."""
 MEDIAN_WEIGHT, SPREAD_WEIGHT, LOW_WEIGHT = 1 / 0.15, 1 / 0.25, 1 / 0.4
 """Inverse relative errors at which the median, the spread and the 10th percentile of exposed generation count alike."""
-STEPS, WARMUP = 64, 2
+STEPS, WARMUP = 128, 2
 """Steps simulated for one trial; the first of them are the start-up."""
 
 
@@ -112,7 +147,7 @@ def fit_host_s(scenario: Scenario, runs: Sequence[Measured]) -> float:
 
 
 class AgentFit:
-    """Relative errors of exposed generation as a function of AGENT_KEYS.
+    """Relative errors of exposed generation as a function of environment times.
 
     Prices are those of the scenario's own trajectories: what is fitted moves the trainer's work little.
     """
@@ -124,10 +159,9 @@ class AgentFit:
             varied = of_batch(scenario, run)
             self._prices.append(price(varied, draw(varied, 0)))
 
-    def varied(self, logs: Sequence[float]) -> Scenario:
-        """The scenario at logarithms of the fitted values."""
-        values = [min(max(math.exp(x), key.low), key.high) for x, key in zip(logs, AGENT_KEYS, strict=True)]
-        return vary(self.scenario, *(f"{key.key}={value:.4g}" for key, value in zip(AGENT_KEYS, values, strict=True)))
+    def varied(self, point: Sequence[float]) -> Scenario:
+        """The scenario with the environment at a point of the search."""
+        return vary(self.scenario, Environment.at(point).override)
 
     def exposed_s(self, scenario: Scenario) -> list[list[float]]:
         """Exposed generation of every simulated step, by run."""
@@ -138,35 +172,26 @@ class AgentFit:
             out.append([step.phases.exposed_generation_s for step in trace.steps[WARMUP:]])
         return out
 
-    def loss(self, logs: Sequence[float]) -> float:
+    def loss(self, point: Sequence[float]) -> float:
         """Sum of squared weighted relative errors of medians, spreads and 10th percentiles."""
         total = 0.0
-        for run, drawn in zip(self.runs, self.exposed_s(self.varied(logs)), strict=True):
+        for run, drawn in zip(self.runs, self.exposed_s(self.varied(point)), strict=True):
             for of, weight in ((np.median, MEDIAN_WEIGHT), (spread, SPREAD_WEIGHT), (_low, LOW_WEIGHT)):
                 measured = float(of(run.exposed_s))
-                total += (weight * (float(of(drawn)) / measured - 1)) ** 2
-        return total + sum(max(0.0, x - math.log(k.high)) for x, k in zip(logs, AGENT_KEYS, strict=True))
+                scale = max(measured, 0.1 * float(np.median(run.exposed_s)), 1e-3)  # a percentile may be 0
+                total += (weight * (float(of(drawn)) - measured) / scale) ** 2
+        return total
 
 
 def _low(values: Sequence[float]) -> float:
     return float(np.percentile(values, 10))
 
 
-def _value(scenario: Scenario, key: str) -> float:
-    found: object = scenario
-    for part in key.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, float | int):
-        raise InputError(f"{key}: the scenario to fit needs a number there")
-    return float(found)
-
-
 def fit(scenario: Scenario, runs: Sequence[Measured], trials: int) -> tuple[Scenario, AgentFit]:
     """The scenario with fitted values, and what they were fitted with."""
     scenario = vary(scenario, f"{HOST_KEY}={fit_host_s(scenario, runs):.4g}")
-    problem = AgentFit(scenario, runs)
-    start = [math.log(_value(scenario, key.key)) for key in AGENT_KEYS]
-    simplex = np.array([start, *(np.add(start, 0.3 * np.eye(len(start))[i]) for i in range(len(start)))])
+    problem, start = AgentFit(scenario, runs), Environment.of(scenario).point
+    simplex = np.array([start, *(np.add(start, 0.25 * np.eye(len(start))[i]) for i in range(len(start)))])
     found = minimize(problem.loss, start, method="Nelder-Mead", options={"maxfev": trials, "initial_simplex": simplex})
     return problem.varied(found.x), problem
 
@@ -186,8 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RlsimError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for key in (HOST_KEY, *(one.key for one in AGENT_KEYS)):
-        print(f"--set {key}={_value(fitted, key):g}")
+    print(f"--set {HOST_KEY}={fitted.trainer.moe_host_layer_s:g}")
+    print(f"--set '{Environment.of(fitted).override}'")
     for run, drawn in zip(runs, problem.exposed_s(fitted), strict=True):
         shown = ", ".join(
             f"{name} {of(drawn):.0f} s (measured {of(run.exposed_s):.0f})"

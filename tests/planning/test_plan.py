@@ -86,6 +86,18 @@ def test_a_rollout_takes_at_least_its_bound_and_less_than_three_times_it(overrid
     assert 1 <= numbers.generation_s / bound < 3
 
 
+@pytest.mark.parametrize("agent", ["failure_share: 0.3", "trajectory_timeout_s: 20"])
+def test_a_rollout_of_agents_takes_at_least_its_bound(agent: str) -> None:
+    turns = "turns: {kind: lognormal, mean_turns: 4}, observation_tokens: {kind: constant, tokens: 300}"
+    keys = (f"workload.agent={{{turns}, {agent}}}", "workload.response_tokens.mean_tokens=900")
+    scenario = load_scenario("qwen8b_rl_zero", ("simulation.replications=1", *keys))
+    rates = engine_rates(engine_prices(price_inputs(scenario).engine).table)
+    bound = rollout_bound_s(rates, rollout_works(scenario, 0)[0], 32 // scenario.engine.tensor_parallel)
+    numbers = evaluate_overrides(scenario, {}, with_baseline=False).numbers
+    assert numbers is not None
+    assert 1 <= numbers.generation_s / bound < 20
+
+
 def test_bounds_fall_with_lag_replicas_and_speed(tiny: Scenario) -> None:
     rates, work = engine_rates(engine_prices(price_inputs(tiny).engine).table), rollout_works(tiny, 0)[0]
     bounds = [lagged_bound_s(rates, work, 4, lag, 1.0) for lag in (1, 2, 4, 8)]

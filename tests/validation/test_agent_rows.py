@@ -29,7 +29,8 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         [
             "name=small_agents",
             "workload.agent={turns: {kind: lognormal, mean_turns: 2.5}, max_turns: 4, "
-            "environment_s: {kind: lognormal, mean_s: 20, log_sigma: 0.5}, environment_group_correlation: 0.3}",
+            "environment_s: {kind: quantiles, quantiles: [0, 0.8, 0.9, 1], seconds: [10, 20, 40, 60]}, "
+            "environment_group_correlation: 0.9}",
             "workload.response_tokens={kind: lognormal, mean_tokens: 60}",
             "speculation={method: none}",
             "trainer.global_batch_samples=null",
@@ -114,13 +115,14 @@ def test_the_fit_finds_the_environment_that_steps_were_simulated_with(small, tmp
     steps = simulated_steps(truth)
     path = table_of(tmp_path / "t.csv", steps)
     monkeypatch.setattr(fit_agents, "fit_host_s", lambda scenario, runs: 0.025)  # a dense model has no such layer
-    monkeypatch.setattr(fit_agents, "load_scenario", lambda name: vary(small, "workload.agent.environment_s.mean_s=10"))
+    half = "workload.agent.environment_s={kind: quantiles, quantiles: [0, 0.8, 0.9, 1], seconds: [5, 10, 20, 30]}"
+    monkeypatch.setattr(fit_agents, "load_scenario", lambda name: vary(small, half))
     assert fit_agents.main([str(path), "--batches", "16", "--seeds", "1", "--trials", "60"]) == 0
     out = capsys.readouterr().out
     median = float(out.split("median ")[1].split(" s")[0])
     measured = np.median([step["exposed_generation_time_s"] for step in steps])
     assert median == pytest.approx(measured, rel=0.1)
-    assert "--set workload.agent.environment_s.mean_s=" in out
+    assert "--set 'workload.agent.environment_s={kind: quantiles" in out
 
 
 def test_a_batch_without_steps_is_told_in_one_line(small, tmp_path, capsys):

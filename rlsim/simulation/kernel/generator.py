@@ -17,6 +17,7 @@ from rlsim.simulation.kernel.agents import KernelAgents, first_turns
 from rlsim.simulation.kernel.library import LoopStruct, address
 from rlsim.simulation.kernel.pool import IntArray, KernelPool
 from rlsim.simulation.trace import Trace
+from rlsim.simulation.trajectories import Trajectories
 from rlsim.workload.draw import DrawnWorkload
 
 
@@ -26,22 +27,35 @@ class KernelGenerator:
     def __init__(
         self, kernel: ctypes.CDLL, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace
     ) -> None:
-        engine, section, loop = scenario.engine, scenario.workload, scenario.loop
         steps, groups = len(workload.steps), groups_per_step(scenario)
-        timing = prepare(prices.iteration)
         trajectories = trajectories_of(scenario, workload)
         columns = _columns(workload, groups) if trajectories is None else first_turns(trajectories)
-        if trajectories is not None:
-            trajectories.check_fit(timing)
         changes = columns[0].size + steps * groups if trace.detailed else 0
         self._kernel, self._trace, self._taken = kernel, trace, 0
         self._pauses_left = self._publications_left = steps
-        self._counters = EngineCounters(timing.max_sequences)
+        self._counters = EngineCounters(prepare(prices.iteration).max_sequences)
         self._started_s, self._ready_s = np.zeros(steps), np.zeros(steps)
-        self._samples_by_age = np.zeros((steps, loop.policy_lag + 1), dtype=np.int64)
+        self._samples_by_age = np.zeros((steps, scenario.loop.policy_lag + 1), dtype=np.int64)
         self._times_s, self._running_at = np.zeros(changes), np.zeros(changes)
-        self._pool = KernelPool(
-            kernel,
+        self._pool, self._agents = self._engines(scenario, prices, columns, steps, trajectories)
+        agents = None if self._agents is None else self._agents.handle
+        self._handle: int | None = kernel.generator_new(self._pool.handle, agents, self._loop(scenario, steps, groups))
+        if self._handle is None:
+            raise MemoryError("no memory for the prompt groups of a run")
+        self._pool.check()
+
+    def _engines(
+        self,
+        scenario: Scenario,
+        prices: Prices,
+        columns: tuple[IntArray, IntArray, IntArray, IntArray],
+        steps: int,
+        trajectories: Trajectories | None,
+    ) -> tuple[KernelPool, KernelAgents | None]:
+        """Idle replicas, and the trajectories on them where there are agents."""
+        engine, agent, timing = scenario.engine, scenario.workload.agent, prepare(prices.iteration)
+        pool = KernelPool(
+            self._kernel,
             timing,
             columns,
             prices.replicas,
@@ -51,12 +65,15 @@ class KernelGenerator:
             max_pauses=2 * steps,
             completions=None if trajectories is None else trajectories.response_tokens.size,
         )
-        self._agents: KernelAgents | None = None
-        if trajectories is not None and section.agent is not None:
-            self._agents = KernelAgents(
-                kernel, self._pool, section.agent, trajectories, engine.prefix_caching, trace.detailed
-            )
-        struct = LoopStruct(
+        if trajectories is None or agent is None:
+            return pool, None
+        trajectories.check_fit(timing)
+        detailed = self._trace.detailed
+        return pool, KernelAgents(self._kernel, pool, agent, trajectories, engine.prefix_caching, detailed)
+
+    def _loop(self, scenario: Scenario, steps: int, groups: int) -> LoopStruct:
+        section, loop = scenario.workload, scenario.loop
+        return LoopStruct(
             steps,
             groups,
             section.prompts_per_step,
@@ -66,14 +83,8 @@ class KernelGenerator:
             loop.start_unit == "batch",
             section.environment_s,
             *map(address, (self._started_s, self._ready_s, self._samples_by_age)),
-            *(map(address, (self._times_s, self._running_at)) if trace.detailed else (None, None)),
+            *(map(address, (self._times_s, self._running_at)) if self._trace.detailed else (None, None)),
         )
-        self._handle: int | None = kernel.generator_new(
-            self._pool.handle, None if self._agents is None else self._agents.handle, struct
-        )
-        if self._handle is None:
-            raise MemoryError("no memory for the prompt groups of a run")
-        self._pool.check()
 
     def __del__(self) -> None:
         handle, self._handle = getattr(self, "_handle", None), None
