@@ -9,7 +9,7 @@ from rlsim.costs.borrowed import TableSource, borrowed_tables
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.operators import Operators
 from rlsim.costs.reference import table_device
-from rlsim.hardware.table_files import EXPERT_EXCHANGE
+from rlsim.hardware.table_files import EXPERT_EXCHANGE, table_path
 from rlsim.hardware.tables import MEASURED, OperatorTables, available, tables_folder
 from rlsim.schema.hardware import HardwareProfile
 
@@ -85,6 +85,6 @@ def exchange_tables() -> OperatorTables | None:
     Every NVLink 5 device takes them; they are read only where experts spread over several nodes of one domain.
     """
     for system, engine in available():
-        if (tables_folder() / system / engine / f"{EXPERT_EXCHANGE.name}.parquet").is_file():
+        if table_path(tables_folder() / system / engine, EXPERT_EXCHANGE).is_file():
             return OperatorTables.load(system, engine)
     return None
