@@ -339,21 +339,21 @@ def _anchor_posterior(document: dict[str, Any], folder: Path | None, origin: str
         raise InputError(f"{origin}: simulation.posterior: {error}") from error
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Quotes every text that rlsim's reader would take for a number, and keeps lists of numbers on one line."""
 
 
-def _represent_list(dumper: _Dumper, items: list[Any]) -> yaml.Node:
+def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
     numbers = all(isinstance(item, int | float) for item in items)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=numbers)
 
 
-def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     """Unprintable characters (line breaks of any kind) only survive escaped between double quotes."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
 
 
-def _represent_float(dumper: _Dumper, value: float) -> yaml.Node:
+def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
     """The shorter of plain and scientific form, both exact: 72.0, 0.0015, 2.5e+15."""
     mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
     scientific = f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"

@@ -74,7 +74,11 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
 
     Raises Infeasible where the scenario cannot run.
     """
-    inputs = price_inputs(scenario, tables)
+    return priced(scenario, price_inputs(scenario, tables), workload)
+
+
+def priced(scenario: Scenario, inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
+    """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the trainer does not fit."""
     trainer_bytes = trainer_memory(scenario)
     engine = engine_prices(inputs.engine)
     trained = (TrainedBatch.of(s.trained_tokens, s.generated_samples) for s in workload.steps[: workload.trained])

@@ -183,9 +183,10 @@ def _transfer(scenario: Scenario, now: WeightTransfer, changed: Mapping[str, Ove
 
     base, out = seconds(now), dict[str, float]()
     for name, overheads in changed.items():
-        if name.startswith(("engines/", "training/")):
+        mine, others = now.overheads, overheads
+        if (mine.refit, mine.handover_tensor_s) == (others.refit, others.handover_tensor_s):
             continue
-        after = seconds(replace(now, overheads=overheads))
+        after = seconds(now.under(overheads))
         if base > 0 and after != base:
             out[name] = float(np.log(after / base)) / STEP
     return out

@@ -240,7 +240,7 @@ def _series(version: str | None) -> str:
     return "" if version is None else ".".join(str(number) for number in version_order(version)[:3])
 
 
-def _release_order(key: tuple[str, str]) -> tuple[str, list[int]]:
+def _release_order(key: tuple[str, str]) -> tuple[str, tuple[int, ...]]:
     return key[0], version_order(key[1])
 
 
