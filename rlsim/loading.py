@@ -56,7 +56,7 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     """
     path = find_scenario(path_or_name)
     text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
-    return _assemble(parse_yaml(text, where), overrides, where, path.parent, text)
+    return _assemble(parse_yaml(text, where), _all_settings(overrides), where, path.parent, text)
 
 
 def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
@@ -65,7 +65,8 @@ def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
     overrides: ``"a.b=value"``, the value read as YAML, or mappings ``{"a.b": value}`` and ``{"a": {"b": value}}``,
     whose values are taken as they are; a section keeps the keys that a mapping does not name.
     """
-    return _assemble(scenario.model_dump(mode="json"), overrides, f"scenario '{shortened(scenario.name)}'", None)
+    given = _all_settings(overrides)
+    return _assemble(_opened(scenario, given), given, f"scenario '{shortened(scenario.name)}'", None)
 
 
 def find_scenario(path_or_name: str | Path) -> Path:
@@ -133,13 +134,12 @@ def scenario_json_schema() -> dict[str, Any]:
 
 def _assemble(
     document: dict[str, Any],
-    overrides: Sequence[str | Mapping[str, Any]],
+    given: Sequence[_Setting],
     where: str,
     folder: Path | None,
     text: str = "",
 ) -> Scenario:
-    """The scenario of ``document`` under ``overrides``; text: the YAML it was read from, for the lines of messages."""
-    given = [setting for override in overrides for setting in _settings(override)]
+    """The scenario of ``document`` under overrides; text: the YAML it was read from, for the lines of messages."""
     told = [setting.text for setting in given]
     origin = f"{where} with {shortened(', '.join(told), OVERRIDES_CHARACTERS)}" if given else where
     changed = [setting.key for setting in given]
@@ -213,7 +213,7 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Se
             entry
             for entry in given
             if not isinstance(entry, dict)
-            or not isinstance(entry.get("keys"), list)
+            or not isinstance(entry.get("keys"), list | tuple)
             or not any(_same_branch(str(key), other) for key in entry["keys"] for other in changed)
         ]
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
@@ -229,6 +229,30 @@ class _Setting:
     key: str
     text: str
     value: Any
+
+
+def _all_settings(overrides: Sequence[str | Mapping[str, Any]]) -> list[_Setting]:
+    return [setting for override in overrides for setting in _settings(override)]
+
+
+def _opened(scenario: Scenario, given: Sequence[_Setting]) -> dict[str, Any]:
+    """``scenario`` as a document whose sections on the way to ``given`` keys are mappings.
+
+    All others stay the checked records they are: a search varies a scenario thousands of times in a few keys.
+    """
+    document: dict[str, Any] = dict(scenario)
+    document["assumptions"] = [assumption.model_dump() for assumption in scenario.assumptions]
+    for parts in (setting.key.split(".") for setting in given):
+        holder = document
+        for part in parts:
+            section = holder.get(part)
+            if not isinstance(section, BaseModel | dict):
+                break
+            holder[part] = holder = dict(section)
+    if isinstance(document["workload"], dict):
+        lengths = ((key, document["workload"].get(key)) for key in LENGTH_KEYS)
+        document["workload"] |= {key: dict(length) for key, length in lengths if isinstance(length, BaseModel)}
+    return document
 
 
 def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[_Setting]:
