@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
@@ -35,7 +33,7 @@ from rlsim.hardware.parameters import (
 from rlsim.hardware.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.hardware.posterior import SUFFIX, load_posterior, posterior_digest
 from rlsim.hardware.profile import anchored_tables, load_profile
-from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
+from rlsim.loading_yaml import dump_yaml, line_finder, parse_value, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
@@ -115,11 +113,6 @@ def dump_scenario(scenario: Scenario) -> str:
     return dump_yaml(scenario)
 
 
-def dump_yaml(record: BaseModel) -> str:
-    """``record`` as YAML in the order of its schema, readable by rlsim's own strict reader."""
-    return yaml.dump(record.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-
-
 def scenario_json_schema() -> dict[str, Any]:
     """JSON Schema of a scenario file for editors; unlike a resolved Scenario it takes names and paths as references."""
     schema = Scenario.model_json_schema()
@@ -140,8 +133,7 @@ def _assemble(
     text: str = "",
 ) -> Scenario:
     """The scenario of ``document`` under overrides; text: the YAML it was read from, for the lines of messages."""
-    told = [setting.text for setting in given]
-    origin = f"{where} with {shortened(', '.join(told), OVERRIDES_CHARACTERS)}" if given else where
+    origin = f"{where} with {_told(given)}" if given else where
     changed = [setting.key for setting in given]
     _name_parameters(document)
     _drop_other_kinds(document, given)
@@ -171,6 +163,13 @@ def _line_finder(text: str, changed: Sequence[str]) -> Callable[[str], int | Non
     """Lines of keys in ``text``; none for keys that an override has set."""
     find = line_finder(text) if text else None
     return lambda key: None if find is None or any(_same_branch(key, other) for other in changed) else find(key)
+
+
+@lru_cache(maxsize=4096)
+def _prefixes(key: str) -> tuple[str, ...]:
+    """A dotted key and the sections that it lies in."""
+    parts = key.split(".")
+    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
 
 
 def _same_branch(key: str, other: str) -> bool:
@@ -208,13 +207,19 @@ def _drop_other_kinds(document: dict[str, Any], given: Sequence[_Setting]) -> No
 def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[_Setting]) -> None:
     """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
     given = document.get("assumptions")
+    above = {prefix for key in changed for prefix in _prefixes(key)}
+    below = set(changed)
+
+    def _in_branch(key: str) -> bool:
+        return key in above or any(prefix in below for prefix in _prefixes(key))
+
     if isinstance(given, list) and "assumptions" not in changed:
         document["assumptions"] = [
             entry
             for entry in given
             if not isinstance(entry, dict)
             or not isinstance(entry.get("keys"), list | tuple)
-            or not any(_same_branch(str(key), other) for key in entry["keys"] for other in changed)
+            or not any(_in_branch(str(key)) for key in entry["keys"])
         ]
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
@@ -224,11 +229,25 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Se
 
 @dataclass(frozen=True)
 class _Setting:
-    """One override: dotted key, ``key=value`` as written, and the value."""
+    """One override: dotted key and value; written: as the user wrote it, ``key=value``."""
 
     key: str
-    text: str
     value: Any
+    written: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.written or f"{self.key}={json.dumps(self.value, default=str)}"
+
+
+def _told(given: Sequence[_Setting]) -> str:
+    """The first of ``given`` as messages repeat them; a search gives thousands of settings that none needs."""
+    told = ""
+    for setting in given:
+        told += f", {setting.text}" if told else setting.text
+        if len(told) > OVERRIDES_CHARACTERS:
+            break
+    return shortened(told, OVERRIDES_CHARACTERS)
 
 
 def _all_settings(overrides: Sequence[str | Mapping[str, Any]]) -> list[_Setting]:
@@ -262,14 +281,13 @@ def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[
         if not equals or not all(dotted.strip().split(".")):
             raise InputError(f"--set '{shortened(override)}' is not KEY=VALUE, such as engine.tensor_parallel=8")
         value = parse_value(text, f"--set {shortened(override, OVERRIDES_CHARACTERS)}")
-        yield _Setting(dotted.strip(), override, value)
+        yield _Setting(dotted.strip(), value, override)
         return
     for key, value in override.items():
         if isinstance(value, Mapping) and value:
             yield from _settings(value, f"{section}{key}.")
         else:
-            text = f"{section}{key}={json.dumps(value, default=str)}"
-            yield _Setting(f"{section}{key}", text, list(value) if isinstance(value, tuple) else value)
+            yield _Setting(f"{section}{key}", list(value) if isinstance(value, tuple) else value)
 
 
 def _apply(document: dict[str, Any], setting: _Setting, origin: str, folder: Path | None) -> None:
@@ -361,36 +379,3 @@ def _anchor_posterior(document: dict[str, Any], folder: Path | None, origin: str
         load_posterior(simulation["posterior"])
     except InputError as error:
         raise InputError(f"{origin}: simulation.posterior: {error}") from error
-
-
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Quotes every text that rlsim's reader would take for a number, and keeps lists of numbers on one line."""
-
-
-def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
-    numbers = all(isinstance(item, int | float) for item in items)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=numbers)
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Unprintable characters (line breaks of any kind) only survive escaped between double quotes."""
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
-
-
-def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
-    """The shorter of plain and scientific form, both exact: 72.0, 0.0015, 2.5e+15."""
-    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
-    scientific = f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
-    plain = repr(value)
-    text = plain if len(plain) <= len(scientific) and "e" not in plain else scientific
-    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
-
-
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?$"),
-    list("-+.0123456789"),
-)
-_Dumper.add_representer(list, _represent_list)
-_Dumper.add_representer(str, _represent_text)
-_Dumper.add_representer(float, _represent_float)

@@ -42,11 +42,9 @@ class OperatorTime:
 
     def __add__(self, other: OperatorTime) -> OperatorTime:
         seconds = self.seconds + other.seconds
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.where(
-                seconds > 0, (self.seconds * self.measured + other.seconds * other.measured) / seconds, 1.0
-            )
-        longer = self if float(np.sum(self.seconds)) >= float(np.sum(other.seconds)) else other
+        known = self.seconds * self.measured + other.seconds * other.measured
+        share = np.where(seconds > 0, known / np.maximum(seconds, 1e-300), 1.0)
+        longer = self if self.seconds.sum() >= other.seconds.sum() else other
         return OperatorTime(seconds, share, longer.bound)
 
     def repeated(self, factor: float) -> OperatorTime:
@@ -96,9 +94,10 @@ class Operators:
         self.stands_in = stands_in
         self.profile, self.tables, self.reference = profile, tables, reference or profile
         self.siblings = siblings if tables is not None else ()
+        self._measured_here = self.profile == self.reference
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
-        own = () if tables is None else (TableSource(tables, self.reference),)
-        self.sources = (*own, *(() if lent is None else (lent,)))
+        own = None if tables is None else TableSource(tables, self.reference)
+        self.sources = tuple(source for source in (own, lent) if source is not None)
 
     def host_s(self, name: str) -> float | None:
         """Host seconds measured on exactly this profile; None where it was not, or where the user changed it."""
@@ -137,7 +136,7 @@ class Operators:
         self, timed: OperatorTime, amount: Work, precision: str, operation: Operation = "gemm"
     ) -> OperatorTime:
         """A time measured on the reference profile, carried over to this one by the ratio of both rooflines."""
-        if self.profile == self.reference:
+        if self._measured_here:
             return timed
         here = self._roof_s(self.profile, amount, precision, operation)
         return timed.scaled_by(here / self._roof_s(self.reference, amount, precision, operation))

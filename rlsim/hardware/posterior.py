@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -99,10 +99,17 @@ def _places(posterior: Posterior) -> dict[str, int]:
 
 def posterior_path(name_or_path: str, base: Path | None = None) -> Path:
     """File of the posterior called ``name_or_path``, or the file of that path. Raises InputError with the nearest."""
-    folder = data_folder("calibration") / "posterior"
-    known = {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem != "evidence"}
+    known = _shipped()
+    if name_or_path in known:
+        return known[name_or_path]
     hint = f", a path to a file ({SUFFIX}), or {NONE}"
     return as_path(name_or_path, (SUFFIX,), base) or find_entry(name_or_path, known, "posterior", hint)
+
+
+@cache
+def _shipped() -> dict[str, Path]:
+    folder = data_folder("calibration") / "posterior"
+    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem != "evidence"}
 
 
 def posterior_digest(name_or_path: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from rlsim.costs.engine_prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads, overheads_of
-from rlsim.costs.prices import price_inputs
+from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.costs.work import FloatArray
@@ -58,7 +58,7 @@ def all_terms(fitted: Fitted) -> tuple[Term, ...]:
 def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     """Slopes of the phases of a simulated scenario around the sets that it uses."""
     scenario, fitted = run.scenario, fitted_of(run.scenario)
-    inputs = price_inputs(scenario)
+    inputs = PriceInputs(scenario)
     changed = _changed(scenario, fitted)
     batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
     logprob, train = _trainer(inputs.trainer, batch, tuple((n, o.training) for n, o in changed.items()))
