@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from rlsim.costs.borrowed import tables_error
@@ -49,8 +49,8 @@ class PriceInputs:
     @cached_property
     def device(self) -> Device:
         """The GPU with its tables and links. Raises InputError where tables are missing."""
-        device = device_of(self.scenario.hardware, self.scenario.engine.name, self.tables)
-        return replace(device, rack_aligned=self.scenario.rack_aligned)
+        scenario = self.scenario
+        return device_of(scenario.hardware, scenario.engine.name, self.tables, scenario.rack_aligned)
 
     @cached_property
     def overheads(self) -> Overheads:

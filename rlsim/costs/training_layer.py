@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rlsim.costs.device import Device
 from rlsim.costs.interface import Part
 from rlsim.costs.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
-from rlsim.costs.operators import OperatorTime
+from rlsim.costs.operator_time import OperatorTime
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.training_work import LayerWork, layer_work

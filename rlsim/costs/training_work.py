@@ -14,7 +14,8 @@ import numpy as np
 from rlsim.costs import work
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.device import Device
-from rlsim.costs.operators import Operators, OperatorTime, zero
+from rlsim.costs.operator_time import OperatorTime, zero
+from rlsim.costs.operators import Operators
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.work import Matrix
 from rlsim.schema.model import ModelCard, MoECard
@@ -31,7 +32,6 @@ ADAPTER_OUTPUTS = 4
 frozen product (two reads, a write)."""
 LAYERS_KEPT = 16_384
 """Layers kept per process: a search prices thousands of layouts on one batch."""
-PRODUCTS_KEPT = 32_768
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,14 @@ class _LayerCounter:
     def passes(self, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
         """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
         total = _no_pass()
+        rows = np.array([tokens])
         for matrix in matrices:
-            total = total + _product_passes(self.operators, tokens, matrix, precision)
+            transposed, gradient = Matrix("dx", matrix.k, matrix.n), Matrix("dw", matrix.k, max(1, round(tokens)))
+            total = total + Pass(
+                self.operators.gemm(rows, matrix, precision),
+                self.operators.gemm(rows, transposed, precision),
+                self.operators.gemm(np.array([float(matrix.n)]), gradient, precision),
+            )
         return total
 
     def _experts(self, moe: MoECard) -> Pass:
@@ -197,18 +203,6 @@ class _LayerCounter:
         tp, cp, card = self.trainer.tensor_parallel, self.trainer.context_parallel, self.card
         kv_row = 2.0 * card.num_kv_heads / min(tp, card.num_kv_heads) * card.head_dim * BYTES_PER_ELEMENT["bf16"]
         return float(self.fabric.collective("all_gather", cp, self.tokens * cp * kv_row, stride=tp).seconds)
-
-
-@lru_cache(maxsize=PRODUCTS_KEPT)
-def _product_passes(operators: Operators, tokens: float, matrix: Matrix, precision: str) -> Pass:
-    """One matrix forward and backward; layouts that differ in pipeline or expert groups share their products."""
-    rows = np.array([tokens])
-    transposed, gradient = Matrix("dx", matrix.k, matrix.n), Matrix("dw", matrix.k, max(1, round(tokens)))
-    return Pass(
-        operators.gemm(rows, matrix, precision),
-        operators.gemm(rows, transposed, precision),
-        operators.gemm(np.array([float(matrix.n)]), gradient, precision),
-    )
 
 
 def _no_pass() -> Pass:
