@@ -22,6 +22,7 @@ from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError
 from rlsim.hardware.parameters import load_engine_parameters, shipped
+from rlsim.hardware.terms import ENGINE_RELEASE_SPREAD, ENGINE_VALUE_SPREAD, START
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, IterationFit, ReleaseHost, version_order
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.iteration_points import EngineSetup, Load, engine_setup, inputs_of, load_of
@@ -31,14 +32,9 @@ from rlsim.validation.scores import robust_deviation
 from rlsim.validation.table import TableRow, read_table
 from rlsim.validation.validate import table_digest
 
-START = "start"
 OVERLAPS_S = (0.0, 0.5e-6, 1e-6, 2e-6, 4e-6)
 """Overlaps at which iterations are priced; between them seconds are taken as linear."""
 HOP_S = 1e-5
-SPREAD = 0.7
-"""Standard deviation of the logarithm of a family's value around the start: a factor of two either way."""
-RELEASE_SPREAD = 0.5
-"""The same of a release's host time around its family's."""
 PRIOR_WEIGHT = 0.15
 """Error of a row (share of its time) against which a prior of one deviation counts as much as one row."""
 SOFT = 0.1
@@ -114,7 +110,9 @@ class _Problem:
         self._release = np.array([places.get(key, len(self.releases)) for key in keys])
         values = [[getattr(one, name) for name in FAMILY_VALUES] for one in start.families]
         self.x0 = np.log([*np.ravel(values), start.network_hop_s, *([1.0] * len(self.releases))])
-        spreads = [SPREAD] * (len(self.x0) - len(self.releases)) + [RELEASE_SPREAD] * len(self.releases)
+        spreads = [ENGINE_VALUE_SPREAD] * (len(self.x0) - len(self.releases)) + [ENGINE_RELEASE_SPREAD] * len(
+            self.releases
+        )
         self._prior = PRIOR_WEIGHT / np.array(spreads)
 
     def split(self, x: FloatArray) -> tuple[FloatArray, float, FloatArray]:
