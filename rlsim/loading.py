@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
@@ -35,13 +32,12 @@ from rlsim.hardware.parameters import (
 from rlsim.hardware.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.hardware.posterior import SUFFIX, load_posterior, posterior_digest
 from rlsim.hardware.profile import anchored_tables, load_profile
-from rlsim.loading_yaml import line_finder, parse_value, parse_yaml, read_yaml
+from rlsim.loading_overrides import Setting, settings_of, told
+from rlsim.loading_yaml import dump_yaml, line_finder, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
 
-OVERRIDES_CHARACTERS = 100
-"""Most of a list of overrides that a message repeats."""
 DRAWN_KEYS = (
     "prompt_tokens",
     "response_tokens",
@@ -64,7 +60,7 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     """
     path = find_scenario(path_or_name)
     text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
-    return _assemble(parse_yaml(text, where), overrides, where, path.parent, text)
+    return _assemble(parse_yaml(text, where), settings_of(overrides), where, path.parent, text)
 
 
 def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
@@ -73,7 +69,8 @@ def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
     overrides: ``"a.b=value"``, the value read as YAML, or mappings ``{"a.b": value}`` and ``{"a": {"b": value}}``,
     whose values are taken as they are; a section keeps the keys that a mapping does not name.
     """
-    return _assemble(scenario.model_dump(mode="json"), overrides, f"scenario '{shortened(scenario.name)}'", None)
+    given = settings_of(overrides)
+    return _assemble(_opened(scenario, given), given, f"scenario '{shortened(scenario.name)}'", None)
 
 
 def find_scenario(path_or_name: str | Path) -> Path:
@@ -126,11 +123,6 @@ def dump_scenario(scenario: Scenario) -> str:
     return dump_yaml(scenario)
 
 
-def dump_yaml(record: BaseModel) -> str:
-    """``record`` as YAML in the order of its schema, readable by rlsim's own strict reader."""
-    return yaml.dump(record.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-
-
 def scenario_json_schema() -> dict[str, Any]:
     """JSON Schema of a scenario file for editors; unlike a resolved Scenario it takes names and paths as references."""
     schema = Scenario.model_json_schema()
@@ -145,15 +137,13 @@ def scenario_json_schema() -> dict[str, Any]:
 
 def _assemble(
     document: dict[str, Any],
-    overrides: Sequence[str | Mapping[str, Any]],
+    given: Sequence[Setting],
     where: str,
     folder: Path | None,
     text: str = "",
 ) -> Scenario:
-    """The scenario of ``document`` under ``overrides``; text: the YAML it was read from, for the lines of messages."""
-    given = [setting for override in overrides for setting in _settings(override)]
-    told = [setting.text for setting in given]
-    origin = f"{where} with {shortened(', '.join(told), OVERRIDES_CHARACTERS)}" if given else where
+    """The scenario of ``document`` under overrides; text: the YAML it was read from, for the lines of messages."""
+    origin = f"{where} with {told(given)}" if given else where
     changed = [setting.key for setting in given]
     _name_parameters(document)
     _drop_other_kinds(document, given)
@@ -185,6 +175,13 @@ def _line_finder(text: str, changed: Sequence[str]) -> Callable[[str], int | Non
     return lambda key: None if find is None or any(_same_branch(key, other) for other in changed) else find(key)
 
 
+@lru_cache(maxsize=4096)
+def _prefixes(key: str) -> tuple[str, ...]:
+    """A dotted key and the sections that it lies in."""
+    parts = key.split(".")
+    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+
+
 def _same_branch(key: str, other: str) -> bool:
     """Whether one of two dotted keys is, or lies below, the other."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
@@ -207,7 +204,7 @@ def _name_parameters(document: dict[str, Any]) -> None:
         document["simulation"] = {**simulation, **missing}
 
 
-def _drop_other_kinds(document: dict[str, Any], given: Sequence[_Setting]) -> None:
+def _drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> None:
     """A length whose kind an override changes keeps none of its keys: they describe another distribution."""
     kinds = {setting.key: setting.value for setting in given}
     for name, owner, key in _drawn(document):
@@ -216,16 +213,22 @@ def _drop_other_kinds(document: dict[str, Any], given: Sequence[_Setting]) -> No
             owner[key] = {}
 
 
-def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[_Setting]) -> None:
+def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[Setting]) -> None:
     """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
     given = document.get("assumptions")
+    above = {prefix for key in changed for prefix in _prefixes(key)}
+    below = set(changed)
+
+    def _in_branch(key: str) -> bool:
+        return key in above or any(prefix in below for prefix in _prefixes(key))
+
     if isinstance(given, list) and "assumptions" not in changed:
         document["assumptions"] = [
             entry
             for entry in given
             if not isinstance(entry, dict)
-            or not isinstance(entry.get("keys"), list)
-            or not any(_same_branch(str(key), other) for key in entry["keys"] for other in changed)
+            or not isinstance(entry.get("keys"), list | tuple)
+            or not any(_in_branch(str(key)) for key in entry["keys"])
         ]
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
@@ -233,33 +236,31 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Se
         document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """One override: dotted key, ``key=value`` as written, and the value."""
+def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
+    """``scenario`` as a document whose sections on the way to ``given`` keys are mappings.
 
-    key: str
-    text: str
-    value: Any
-
-
-def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[_Setting]:
-    """Every setting of one override."""
-    if isinstance(override, str):
-        dotted, equals, text = override.partition("=")
-        if not equals or not all(dotted.strip().split(".")):
-            raise InputError(f"--set '{shortened(override)}' is not KEY=VALUE, such as engine.tensor_parallel=8")
-        value = parse_value(text, f"--set {shortened(override, OVERRIDES_CHARACTERS)}")
-        yield _Setting(dotted.strip(), override, value)
-        return
-    for key, value in override.items():
-        if isinstance(value, Mapping) and value:
-            yield from _settings(value, f"{section}{key}.")
-        else:
-            text = f"{section}{key}={json.dumps(value, default=str)}"
-            yield _Setting(f"{section}{key}", text, list(value) if isinstance(value, tuple) else value)
+    All others stay the checked records they are: a search varies a scenario thousands of times in a few keys.
+    """
+    document: dict[str, Any] = dict(scenario)
+    document["assumptions"] = [assumption.model_dump() for assumption in scenario.assumptions]
+    for parts in (setting.key.split(".") for setting in given):
+        holder = document
+        for part in parts:
+            section = holder.get(part)
+            if not isinstance(section, BaseModel | dict):
+                break
+            holder[part] = holder = dict(section)
+    if isinstance(document["workload"], dict):
+        for name in DRAWN_KEYS:
+            holder = document["workload"]
+            for part in name.split("."):
+                if not isinstance(holder.get(part), BaseModel | dict):
+                    break
+                holder[part] = holder = dict(holder[part])
+    return document
 
 
-def _apply(document: dict[str, Any], setting: _Setting, origin: str, folder: Path | None) -> None:
+def _apply(document: dict[str, Any], setting: Setting, origin: str, folder: Path | None) -> None:
     """Set one key; sections on the way are copied, so that YAML aliases of them keep their values."""
     parts = setting.key.split(".")
     holder = document
@@ -358,36 +359,3 @@ def _anchor_posterior(document: dict[str, Any], folder: Path | None, origin: str
         load_posterior(simulation["posterior"])
     except InputError as error:
         raise InputError(f"{origin}: simulation.posterior: {error}") from error
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes every text that rlsim's reader would take for a number, and keeps lists of numbers on one line."""
-
-
-def _represent_list(dumper: _Dumper, items: list[Any]) -> yaml.Node:
-    numbers = all(isinstance(item, int | float) for item in items)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=numbers)
-
-
-def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
-    """Unprintable characters (line breaks of any kind) only survive escaped between double quotes."""
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
-
-
-def _represent_float(dumper: _Dumper, value: float) -> yaml.Node:
-    """The shorter of plain and scientific form, both exact: 72.0, 0.0015, 2.5e+15."""
-    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
-    scientific = f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
-    plain = repr(value)
-    text = plain if len(plain) <= len(scientific) and "e" not in plain else scientific
-    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
-
-
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?$"),
-    list("-+.0123456789"),
-)
-_Dumper.add_representer(list, _represent_list)
-_Dumper.add_representer(str, _represent_text)
-_Dumper.add_representer(float, _represent_float)

@@ -1,13 +1,15 @@
-"""Strict YAML: what a person means by ``1e-6``, ``no`` and a repeated key, and one message for everything else."""
+"""Strict YAML: what a person means by ``1e-6``, ``no`` and a repeated key, one message for the rest, and back."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
+from pydantic import BaseModel
 
 from rlsim.datafiles import DOCUMENT_BYTES, delivered, read_text, shown_path
 from rlsim.errors import InputError, shortened
@@ -162,3 +164,41 @@ def _kind(value: Any) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Mapping of a YAML file; raises InputError naming the file (and the line) for whatever keeps it from being one."""
     return parse_yaml(read_text(path, DOCUMENT_BYTES), shown_path(path), delivered(path))
+
+
+def dump_yaml(record: BaseModel) -> str:
+    """``record`` as YAML in the order of its schema, readable by rlsim's own strict reader."""
+    return yaml.dump(record.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Quotes every text that rlsim's reader would take for a number, and keeps lists of numbers on one line."""
+
+
+def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
+    numbers = all(isinstance(item, int | float) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=numbers)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Unprintable characters (line breaks of any kind) only survive escaped between double quotes."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
+    """The shorter of plain and scientific form, both exact: 72.0, 0.0015, 2.5e+15."""
+    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
+    scientific = f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
+    plain = repr(value)
+    text = plain if len(plain) <= len(scientific) and "e" not in plain else scientific
+    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?$"),
+    list("-+.0123456789"),
+)
+_Dumper.add_representer(list, _represent_list)
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(float, _represent_float)

@@ -8,11 +8,15 @@ from types import TracebackType
 
 
 class ProgressLine:
-    """Progress on stderr while it is a terminal, nothing anywhere else. Use as a context manager."""
+    """Progress on stderr while it is a terminal, nothing anywhere else. Use as a context manager.
+
+    remark: what else to say, behind the share.
+    """
 
     def __init__(self, what: str, total: int = 0, done: int = 0) -> None:
         self.what, self.total, self.first, self.done = what, total, done, done
         self.start_s = self.shown_s = time.monotonic()
+        self.remark = ""
         self.visible = sys.stderr.isatty()
 
     def __enter__(self) -> ProgressLine:
@@ -40,7 +44,7 @@ class ProgressLine:
     def text(self, elapsed_s: float) -> str:
         """``312/1000 cells  31 %  0:12 left``; what was there before this run does not count for the pace."""
         share = self.done / self.total if self.total else 1.0
-        line = f"{self.done}/{self.total} {self.what}  {share:.0%}"
+        line = f"{self.done}/{self.total} {self.what}  {share:.0%}" + (f"  {self.remark}" if self.remark else "")
         fresh = self.done - self.first
         if not fresh:
             return line

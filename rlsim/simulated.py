@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.prices import ScenarioPrices, price
+from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.agent_counters import AgentCounters
@@ -72,9 +72,10 @@ def simulate_variant(
     Raises Infeasible where it cannot run and InputError where it makes no sense.
     """
     prices, traces, first_steps = [], [], []
+    inputs = PriceInputs(scenario, tables)
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication)
-        prices.append(price(scenario, workload, tables))
+        prices.append(priced(inputs, workload))
         traces.append(simulate(scenario, workload, prices[-1], detailed=replication == 0))
         first_steps.append(workload.steps[scenario.simulation.warmup_steps])
         advance(replication + 1)

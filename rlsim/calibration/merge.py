@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import yaml
 
 from rlsim.calibration.columns import BoolArray, Columns, row_count, take
 from rlsim.calibration.table_writing import write_table
-from rlsim.errors import InputError
-from rlsim.hardware.table_files import LATENCY, LAYOUTS, METADATA, TableLayout, read_metadata
+from rlsim.hardware.table_files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
 from rlsim.outputs import staged_folder
 
 OWN = "rlsim: "
 """Prefix of the kernel column of a row that the user measured."""
-_KERNEL = "kernel"
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def merge_tables(measured: Path, imported: Path, out: Path) -> dict[str, Merged]
     merged: dict[str, Merged] = {}
     with staged_folder(out) as stage:
         for layout in LAYOUTS:
-            table, report = _merge(layout, _read(measured, layout), _read(imported, layout))
+            table, report = _merge(layout, read_columns(measured, layout), read_columns(imported, layout))
             if row_count(table):
                 write_table(stage, layout, table)
                 merged[layout.name] = report
@@ -67,22 +64,10 @@ def merged_text(merged: dict[str, Merged], out: Path) -> str:
     return "\n".join(lines)
 
 
-def _read(folder: Path, layout: TableLayout) -> Columns:
-    path = folder / f"{layout.name}.parquet"
-    if not path.is_file():
-        return {}
-    names = [*layout.keys, *layout.sizes, _KERNEL, LATENCY]
-    try:
-        table = pq.read_table(path, columns=names)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path.name} of {folder.name}: not a table of measured operators ({error})") from error
-    return {name: np.array(table.column(name).to_pylist()) for name in names}
-
-
 def _merge(layout: TableLayout, own: Columns, imported: Columns) -> tuple[Columns, Merged]:
     if not row_count(own):
         return imported, Merged(row_count(imported), 0, 0, 0)
-    own = {**own, _KERNEL: np.array([f"{OWN}{kernel}" for kernel in own[_KERNEL]])}
+    own = {**own, KERNEL: np.array([f"{OWN}{kernel}" for kernel in own[KERNEL]])}
     if not row_count(imported):
         return own, Merged(0, 0, row_count(own), 0)
     kept = take(own, _on_grid(layout, own, imported))

@@ -1,4 +1,4 @@
-"""Writing of compact measured tables: deterministic Parquet files, the same bytes for the same rows."""
+"""Writing of compact measured tables: the same bytes for the same rows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rlsim.calibration.columns import BoolArray, Columns, Efficiencies, FloatArray, take
 from rlsim.calibration.lower_bounds import element_bytes, least_time, least_work
 from rlsim.calibration.package_tables import Sheet
 from rlsim.calibration.table_checks import BULK_S, GRAPH_LAUNCH_S, LAUNCH_BOUND_S
-from rlsim.hardware.table_files import LATENCY, TableLayout
+from rlsim.hardware.table_files import LATENCY, TableLayout, write_columns
 from rlsim.hardware.tables import Efficiency
 
 MANTISSA_BITS = 11
@@ -40,18 +38,7 @@ def write_table(folder: Path, layout: TableLayout, table: Columns) -> Path:
     """Write one operation's rows, sorted by key and size. Returns the file."""
     names = [*layout.keys, *layout.sizes]
     table = take(table, np.lexsort([table[name] for name in reversed(names)]))
-    arrays: dict[str, pa.Array] = {}
-    for name in names:
-        column = table[name]
-        integer = pa.int64() if name == "message_bytes" else pa.int32()
-        arrays[name] = pa.array(column, type=integer) if column.dtype.kind in "iu" else pa.array(column.tolist())
-    arrays["kernel"] = pa.array(table["kernel"].tolist())
-    arrays[LATENCY] = pa.array(round_mantissa(table["latency_s"]))
-    path = folder / f"{layout.name}.parquet"
-    pq.write_table(
-        pa.table(arrays), path, compression="zstd", compression_level=19, use_dictionary=True, write_statistics=False
-    )
-    return path
+    return write_columns(folder, layout, {**table, LATENCY: round_mantissa(table[LATENCY])})
 
 
 def efficiencies(tables: Mapping[str, Columns], sheet: Sheet) -> Efficiencies:

@@ -73,7 +73,7 @@ def list_models() -> None:
 def show_model(name: o.NameArgument) -> None:
     """Print a model card with its parameter counts; NAME may be a Hugging Face config.json."""
     from rlsim.hardware.cards import load_card
-    from rlsim.loading import dump_yaml
+    from rlsim.loading_yaml import dump_yaml
     from rlsim.schema.model import parameter_counts
 
     card = load_card(name)
@@ -93,6 +93,6 @@ def list_hardware() -> None:
 def show_hardware(name: o.NameArgument) -> None:
     """Print a hardware profile, every value with its source."""
     from rlsim.hardware.profile import load_profile
-    from rlsim.loading import dump_yaml
+    from rlsim.loading_yaml import dump_yaml
 
     print_answer(dump_yaml(load_profile(name)))

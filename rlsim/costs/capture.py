@@ -11,7 +11,7 @@ from rlsim.schema.hardware import HardwareProfile
 
 VLLM_TOKENS, VLLM_BLACKWELL_TOKENS = 512, 1024
 """Largest sizes of vLLM in tokens (config/vllm.py); on Blackwell since PR 49390 of July 2026, release 0.26."""
-VLLM_COUNTS_DRAFTS, VLLM_KNOWS_BLACKWELL = [0, 14], [0, 26]
+VLLM_COUNTS_DRAFTS, VLLM_KNOWS_BLACKWELL = (0, 14), (0, 26)
 """Releases from which vLLM's ceiling is min(2 S (1 + k), ...) instead of min(2 S, ...) (PR 30330), and from which it is
 larger on Blackwell; S is max_num_seqs, k the draft length."""
 SGLANG_SEQUENCES, SGLANG_FEW_GPUS, SGLANG_SEQUENCES_FEW_GPUS = 512, 4, 256
@@ -23,8 +23,8 @@ TRTLLM_SEQUENCES = 128
 
 def captured_sizes(largest: int) -> FloatArray:
     """Batch sizes in tokens that engines capture by default: 1, 2, 4, then every 8 to 256, then every 16."""
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 100_000, 16)]
-    return np.array([s for s in sizes if s < largest] + [largest], dtype=np.float64)
+    sizes = np.concatenate([[1, 2, 4], np.arange(8, 256, 8), np.arange(256, max(largest, 256), 16)])
+    return np.append(sizes[sizes < largest], largest).astype(np.float64)
 
 
 def largest_captured_tokens(engine: Engine, draft_length: int, profile: HardwareProfile) -> int:

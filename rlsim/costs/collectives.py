@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.costs.operators import KERNEL_FLOOR_S, OperatorTime, modelled
+from rlsim.costs.operator_time import OperatorTime, modelled
+from rlsim.costs.operators import KERNEL_FLOOR_S
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables

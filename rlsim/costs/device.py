@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from rlsim.costs.borrowed import TableSource, borrowed_tables
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.operators import Operators
 from rlsim.costs.reference import table_device
-from rlsim.hardware.table_files import EXPERT_EXCHANGE
+from rlsim.hardware.table_files import EXPERT_EXCHANGE, table_path
 from rlsim.hardware.tables import MEASURED, OperatorTables, available, tables_folder
 from rlsim.schema.hardware import HardwareProfile
 
@@ -36,12 +36,12 @@ class Device:
         """Engine whose tables stand in; None where the device has the engine's own, or none at all."""
         return str(self.tables.metadata["engine"]) if self.stands_in and self.tables is not None else None
 
-    @property
+    @cached_property
     def operators(self) -> Operators:
         """Seconds of single operations."""
         return Operators(self.profile, self.tables, self.reference, self.lent, self.siblings, self.stands_in)
 
-    @property
+    @cached_property
     def fabric(self) -> Collectives:
         """Seconds of collective operations."""
         return Collectives(
@@ -49,13 +49,21 @@ class Device:
         )
 
 
-def device_of(profile: HardwareProfile, engine: str, tables: OperatorTables | None = None) -> Device:
+def device_of(
+    profile: HardwareProfile, engine: str, tables: OperatorTables | None = None, rack_aligned: bool = True
+) -> Device:
     """The device of ``profile`` with its tables of ``engine``, or with the given ones.
 
     An engine that was not measured on the device takes the tables of one that was. Raises InputError where the tables
     that the profile names are missing.
     """
-    return _device(profile, engine) if tables is None else _with_tables(profile, tables)
+    device = _device(profile, engine) if tables is None else _with_tables(profile, tables)
+    return device if rack_aligned else _unaligned(device)
+
+
+@lru_cache(maxsize=8)
+def _unaligned(device: Device) -> Device:
+    return replace(device, rack_aligned=False)
 
 
 @lru_cache(maxsize=32)
@@ -85,6 +93,6 @@ def exchange_tables() -> OperatorTables | None:
     Every NVLink 5 device takes them; they are read only where experts spread over several nodes of one domain.
     """
     for system, engine in available():
-        if (tables_folder() / system / engine / f"{EXPERT_EXCHANGE.name}.parquet").is_file():
+        if table_path(tables_folder() / system / engine, EXPERT_EXCHANGE).is_file():
             return OperatorTables.load(system, engine)
     return None

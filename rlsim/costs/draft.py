@@ -9,7 +9,7 @@ import numpy as np
 from rlsim.costs import work
 from rlsim.costs.interface import Bound
 from rlsim.costs.layers import UNCOMPILED_LAUNCHES, Components, EngineLayers, elementwise, total
-from rlsim.costs.operators import OperatorTime, modelled
+from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.hardware.interpolation import BoolArray
 from rlsim.schema.drafter import DraftCard, default_eagle3_draft, mtp_draft

@@ -15,7 +15,7 @@ from rlsim.costs.capture import captured_sizes
 from rlsim.costs.draft import Drafting
 from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
-from rlsim.costs.operators import OperatorTime, modelled
+from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import BoolArray

@@ -12,7 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from rlsim.costs import work
-from rlsim.costs.operators import Operators, OperatorTime, modelled
+from rlsim.costs.operator_time import OperatorTime, modelled
+from rlsim.costs.operators import Operators
 from rlsim.costs.work import FloatArray, Work
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables

@@ -10,7 +10,8 @@ from rlsim.costs import work
 from rlsim.costs.capture import largest_captured_tokens
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.latent import LatentBlock
-from rlsim.costs.operators import Operators, OperatorTime, beside, mean_layer, modelled, zero
+from rlsim.costs.operator_time import OperatorTime, beside, mean_layer, modelled, zero
+from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.schema.engine import Engine

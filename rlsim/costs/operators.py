@@ -7,8 +7,7 @@ sampling, rejection, host) is None unless tables of ``rlsim calibrate`` hold it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import ArrayLike
 from rlsim.costs import work
 from rlsim.costs.borrowed import TableSource, nearest_layouts
 from rlsim.costs.interface import Bound
+from rlsim.costs.operator_time import OperatorTime, mean_layer, modelled, zero
 from rlsim.costs.work import FloatArray, Matrix, Work
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables
@@ -26,55 +26,13 @@ from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND
 
 KERNEL_FLOOR_S = 2.5 * MICROSECOND
 """Least device time of a kernel inside a replayed graph. Assumption; the smallest table entries are 4 to 10 us."""
+PRODUCTS_KEPT, ROWS_KEPT = 65_536, 64
+"""Matrix products that are kept, of at most so many rows each: the same one is asked for under each host, by each pass
+and by most layouts of a plan."""
 DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
 """Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
 
 Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
-
-
-@dataclass(frozen=True)
-class OperatorTime:
-    """Seconds (array) of an operation, whether each rests on a measurement, and what bounds it."""
-
-    seconds: FloatArray
-    measured: FloatArray
-    bound: Bound
-
-    def __add__(self, other: OperatorTime) -> OperatorTime:
-        seconds = self.seconds + other.seconds
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.where(
-                seconds > 0, (self.seconds * self.measured + other.seconds * other.measured) / seconds, 1.0
-            )
-        longer = self if float(np.sum(self.seconds)) >= float(np.sum(other.seconds)) else other
-        return OperatorTime(seconds, share, longer.bound)
-
-    def repeated(self, factor: float) -> OperatorTime:
-        """The operation repeated ``factor`` times."""
-        return OperatorTime(self.seconds * factor, self.measured, self.bound)
-
-    def deviating(self, factor: float) -> OperatorTime:
-        """Times a fitted factor; what it adds is modelled."""
-        return OperatorTime(self.seconds * factor, self.measured * min(1.0, 1.0 / factor), self.bound)
-
-    def shortened_by(self, seconds: float, least_s: float) -> OperatorTime:
-        """Less ``seconds``, yet not under ``least_s``, or what it takes where that is less."""
-        shorter = np.maximum(self.seconds - seconds, np.minimum(self.seconds, least_s))
-        return OperatorTime(shorter, self.measured, self.bound) if seconds > 0 else self
-
-    def unmeasured(self) -> OperatorTime:
-        """The same seconds, measured on something else."""
-        return OperatorTime(self.seconds, np.zeros_like(self.measured), self.bound)
-
-    def scaled_by(self, ratio: FloatArray) -> OperatorTime:
-        """Times a modelled ratio: what it changes is no longer a measurement."""
-        return OperatorTime(self.seconds * ratio, np.where(ratio == 1.0, self.measured, 0.0), self.bound)
-
-
-def modelled(seconds: ArrayLike, bound: Bound) -> OperatorTime:
-    """A time without a measurement behind it."""
-    values = np.asarray(seconds, dtype=np.float64)
-    return OperatorTime(values, np.zeros_like(values), bound)
 
 
 class Operators:
@@ -96,9 +54,11 @@ class Operators:
         self.stands_in = stands_in
         self.profile, self.tables, self.reference = profile, tables, reference or profile
         self.siblings = siblings if tables is not None else ()
+        self._measured_here = self.profile == self.reference
+        self._products: dict[tuple[bytes, tuple[int, ...], int, int, str], OperatorTime] = {}
         self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
-        own = () if tables is None else (TableSource(tables, self.reference),)
-        self.sources = (*own, *(() if lent is None else (lent,)))
+        own = None if tables is None else TableSource(tables, self.reference)
+        self.sources = tuple(source for source in (own, lent) if source is not None)
 
     def host_s(self, name: str) -> float | None:
         """Host seconds measured on exactly this profile; None where it was not, or where the user changed it."""
@@ -137,7 +97,7 @@ class Operators:
         self, timed: OperatorTime, amount: Work, precision: str, operation: Operation = "gemm"
     ) -> OperatorTime:
         """A time measured on the reference profile, carried over to this one by the ratio of both rooflines."""
-        if self.profile == self.reference:
+        if self._measured_here:
             return timed
         here = self._roof_s(self.profile, amount, precision, operation)
         return timed.scaled_by(here / self._roof_s(self.reference, amount, precision, operation))
@@ -233,6 +193,17 @@ class Operators:
     def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> OperatorTime:
         """Matrix product of ``tokens`` rows with one weight matrix."""
         rows = np.asarray(tokens, dtype=np.float64)
+        if rows.size > ROWS_KEPT:
+            return self._gemm(rows, matrix, precision)
+        key = (rows.tobytes(), rows.shape, matrix.n, matrix.k, precision)
+        found = self._products.get(key)
+        if found is None:
+            if len(self._products) >= PRODUCTS_KEPT:
+                self._products.clear()
+            found = self._products[key] = self._gemm(rows, matrix, precision)
+        return found
+
+    def _gemm(self, rows: FloatArray, matrix: Matrix, precision: str) -> OperatorTime:
         amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
         look = self._fastest(lambda tables: _product(tables, precision, rows, matrix), precision)
         return self.timed(look, amount, precision, "gemm")
@@ -363,32 +334,6 @@ def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: M
     if look is None or search is None:
         return look
     return TableTime(np.maximum(look.seconds - search.seconds, KERNEL_FLOOR_S), look.measured & search.measured)
-
-
-def beside(one: OperatorTime, other: OperatorTime) -> OperatorTime:
-    """Two operations at the same time: the longer of the two, where they do not get in each other's way."""
-    longer = one.seconds >= other.seconds
-    return OperatorTime(
-        np.where(longer, one.seconds, other.seconds), np.where(longer, one.measured, other.measured), one.bound
-    )
-
-
-def mean_layer(times: Sequence[tuple[int, OperatorTime]]) -> OperatorTime:
-    """Mean over layers of several kinds, from (layers, time of one) of each; the bound is that of the longest kind."""
-    (_, first), *others = times
-    total = sum(layers for layers, _ in times)
-    # Written as the first kind and what others differ by, so that equal kinds leave it exactly as it is.
-    seconds = first.seconds + sum((n / total * (t.seconds - first.seconds) for n, t in others), np.zeros(()))
-    weights = [n / total * t.seconds / np.maximum(seconds, 1e-300) for n, t in others]
-    differ = (w * (t.measured - first.measured) for w, (_, t) in zip(weights, others, strict=True))
-    longest = max(times, key=lambda kind: kind[0] * float(np.sum(kind[1].seconds)))[1]
-    return OperatorTime(seconds, first.measured + sum(differ, np.zeros(())), longest.bound)
-
-
-def zero(like: ArrayLike) -> OperatorTime:
-    """No time, shaped like ``like``."""
-    shape = np.shape(np.asarray(like))
-    return OperatorTime(np.zeros(shape), np.ones(shape), "none")
 
 
 def _rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:

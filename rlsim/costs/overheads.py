@@ -146,18 +146,38 @@ def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) 
 
     tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.borrowed.tables_error`).
     """
-    loop, steps, groups = scenario.loop, fitted.steps, phase_groups(scenario)
+    groups = phase_groups(scenario)
     return Overheads(
-        engine=rollout_host(scenario, steps, fitted.engines, fitted.factor(groups["generation"])),
+        engine=rollout_host(scenario, fitted.steps, fitted.engines, fitted.factor(groups["generation"])),
         training=training_overheads(scenario, fitted),
-        refit=replace(
-            TransferTerms.of(fitted.transfers, scenario.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s),
-            factor=fitted.factor(groups["transfer"]),
-        ),
-        handover_tensor_s=_handover_tensor_s(scenario, steps),
-        source=steps.name,
+        refit=_refit_terms(scenario, fitted, fitted.factor(groups["transfer"])),
+        handover_tensor_s=_handover_tensor_s(scenario, fitted.steps),
+        source=fitted.steps.name,
         tables_error=tables_error,
     )
+
+
+def overheads_after(now: Overheads, scenario: Scenario, fitted: Fitted, changed: str) -> Overheads:
+    """``now`` after one of the sets has become that of ``fitted``: what rests on the others stays as it is.
+
+    changed: name of that set; the groups deviate as before.
+    """
+    if changed == "transfers":
+        return replace(now, refit=_refit_terms(scenario, fitted, now.refit.factor))
+    if changed == "training":
+        return replace(now, training=training_overheads(scenario, fitted, now.training.factor))
+    engine = rollout_host(scenario, fitted.steps, fitted.engines, now.engine.factor)
+    if changed == "engines":
+        return replace(now, engine=engine)
+    training = training_overheads(scenario, fitted, now.training.factor)
+    handover_tensor_s = _handover_tensor_s(scenario, fitted.steps)
+    return replace(now, engine=engine, training=training, handover_tensor_s=handover_tensor_s)
+
+
+def _refit_terms(scenario: Scenario, fitted: Fitted, factor: float) -> TransferTerms:
+    loop = scenario.loop
+    terms = TransferTerms.of(fitted.transfers, scenario.refit_framework, loop.refit_tensor_s, loop.refit_fixed_s)
+    return replace(terms, factor=factor)
 
 
 def _handover_tensor_s(scenario: Scenario, steps: GlobalParameters) -> float:
@@ -166,8 +186,10 @@ def _handover_tensor_s(scenario: Scenario, steps: GlobalParameters) -> float:
     return steps.colocated_tensor_s if mine and scenario.loop.refit_tensor_s is None else 0.0
 
 
-def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
+def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None = None) -> TrainingOverheads:
     """What the trainer's stack makes of the times of tables and links; a stated key wins over a fitted value.
+
+    factor: deviation of the groups of the trainer, where it is known already.
 
     A framework whose training steps were measured alone has its own speed and host time; RL trainers (packed sequences
     of unequal lengths, offload between phases, no graphs) have those of the fit to RL steps.
@@ -199,7 +221,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted) -> TrainingOverheads:
         step_fixed_s=terms.step_fixed_s,
         features=features,
         update_speed=stack.update_speed,
-        factor=fitted.factor(phase_groups(scenario)["train"]),
+        factor=fitted.factor(phase_groups(scenario)["train"]) if factor is None else factor,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
@@ -35,48 +36,64 @@ class ScenarioPrices(Prices):
     stand_in: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PriceInputs:
-    """A scenario taken apart into what each half depends on."""
+    """A scenario taken apart into what each half depends on, each found where it is asked for.
 
-    device: Device
-    overheads: Overheads
-    transfers: WeightTransfer
-    engine_memory: EngineMemory
-    engine: EngineInputs
-    trainer: TrainerInputs
-
-
-def price_inputs(scenario: Scenario, tables: OperatorTables | None = None) -> PriceInputs:
-    """What prices of ``scenario`` depend on; its halves can be priced apart.
-
-    tables: measured operator tables; by default those that the hardware profile names, of the scenario's engine. Raises
-    Infeasible where the engine does not fit its GPU and InputError where tables are missing.
+    tables: in place of those that the hardware profile names.
     """
-    device = device_of(scenario.hardware, scenario.engine.name, tables)
-    device = replace(device, rack_aligned=scenario.rack_aligned)
-    overheads = overheads_of(scenario, fitted_of(scenario), tables_error(device.operators.sources))
-    transfers = WeightTransfer(scenario, device.fabric, overheads)
-    memory = engine_memory(scenario)
-    prompt_tokens = expected_prompt_tokens(scenario.workload)
-    return PriceInputs(
-        device,
-        overheads,
-        transfers,
-        memory,
-        engine_inputs(scenario, device, overheads.engine, prompt_tokens, memory.kv_capacity_tokens),
-        trainer_inputs(scenario, device, overheads.training, transfers),
-    )
+
+    scenario: Scenario
+    tables: OperatorTables | None = None
+
+    @cached_property
+    def device(self) -> Device:
+        """The GPU with its tables and links. Raises InputError where tables are missing."""
+        scenario = self.scenario
+        return device_of(scenario.hardware, scenario.engine.name, self.tables, scenario.rack_aligned)
+
+    @cached_property
+    def overheads(self) -> Overheads:
+        """Host and framework costs."""
+        error = tables_error(self.device.operators.sources)
+        return overheads_of(self.scenario, fitted_of(self.scenario), error)
+
+    @cached_property
+    def transfers(self) -> WeightTransfer:
+        """Weights between trainer and engine."""
+        return WeightTransfer(self.scenario, self.device.fabric, self.overheads)
+
+    @cached_property
+    def engine_memory(self) -> EngineMemory:
+        """Memory of an engine GPU. Raises Infeasible where the engine does not fit."""
+        return engine_memory(self.scenario)
+
+    @cached_property
+    def engine(self) -> EngineInputs:
+        """What an iteration table depends on. Raises Infeasible where the engine does not fit."""
+        prompt_tokens = expected_prompt_tokens(self.scenario.workload)
+        capacity = self.engine_memory.kv_capacity_tokens
+        return engine_inputs(self.scenario, self.device, self.overheads.engine, prompt_tokens, capacity)
+
+    @cached_property
+    def trainer(self) -> TrainerInputs:
+        """What log-prob passes and updates depend on."""
+        return trainer_inputs(self.scenario, self.device, self.overheads.training, self.transfers)
 
 
 def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | None = None) -> ScenarioPrices:
-    """Price everything that ``scenario`` does with ``workload``; arguments as of :func:`price_inputs`.
+    """Price everything that ``scenario`` does with ``workload``; ``tables`` as in :class:`PriceInputs`.
 
     Raises Infeasible where the scenario cannot run.
     """
-    inputs = price_inputs(scenario, tables)
-    trainer_bytes = trainer_memory(scenario)
+    return priced(PriceInputs(scenario, tables), workload)
+
+
+def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
+    """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
+    scenario = inputs.scenario
     engine = engine_prices(inputs.engine)
+    trainer_bytes = trainer_memory(scenario)
     trained = (TrainedBatch.of(s.trained_tokens, s.generated_samples) for s in workload.steps[: workload.trained])
     return ScenarioPrices(
         iteration=engine.table,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -38,17 +39,17 @@ class TrainingCosts:
     overheads: TrainingOverheads
     gpus: int
 
-    @property
+    @cached_property
     def layout(self) -> TrainLayout:
         """Parallel layout and parameters per rank."""
         return train_layout(self.trainer, self.card, self.gpus)
 
-    @property
+    @cached_property
     def layers(self) -> TrainingLayers:
         """Times of single layers in log-prob passes."""
         return TrainingLayers(self.card, self.trainer, self.device, self.overheads)
 
-    @property
+    @cached_property
     def update(self) -> TrainingUpdate:
         """Gradients and optimizer."""
         return TrainingUpdate(self.card, self.trainer, self.layout, self.device, self.overheads)
@@ -66,7 +67,17 @@ class TrainingCosts:
         )
 
     def _stage(self, batch: MicroBatches, backward: bool) -> PhaseCost:
-        """The layers of one pipeline stage on one micro-batch."""
+        """The layers of one pipeline stage on one micro-batch; log-probs, update and exchange ask for the same one."""
+        found = self._stages.get((batch, backward))
+        if found is None:
+            found = self._stages[batch, backward] = self._found_stage(batch, backward)
+        return found
+
+    @cached_property
+    def _stages(self) -> dict[tuple[MicroBatches, bool], PhaseCost]:
+        return {}
+
+    def _found_stage(self, batch: MicroBatches, backward: bool) -> PhaseCost:
         card, recompute = self.card, self.trainer.recompute
         parts: list[Part] = []
         layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
@@ -118,8 +129,8 @@ class TrainingCosts:
 
 def _modelled(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Times that follow from measured ones by a factor of the model."""
-    return tuple(replace(part, measured=0.0) for part in parts)
+    return tuple(part.lasting(part.seconds, 0.0) for part in parts)
 
 
 def _times(factor: float, parts: Iterable[Part]) -> tuple[Part, ...]:
-    return tuple(replace(part, seconds=factor * part.seconds) for part in parts)
+    return tuple(part.lasting(factor * part.seconds, part.measured) for part in parts)

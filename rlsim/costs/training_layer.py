@@ -6,12 +6,12 @@ elementwise traffic, 2.5 times the attention, the communication mirrored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rlsim.costs.device import Device
 from rlsim.costs.interface import Part
 from rlsim.costs.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
-from rlsim.costs.operators import OperatorTime
+from rlsim.costs.operator_time import OperatorTime
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.training_work import LayerWork, layer_work
@@ -111,14 +111,14 @@ class TrainingLayers:
             self._moved("quantisation", raw.quantised[1] * self.overheads.quantise_bytes, moe_layer),
             self._elementwise(raw, ELEMENTWISE_BACKWARD, moe_layer),
         )
-        return tuple(replace(part, measured=0.0) for part in parts)
+        return tuple(part.lasting(part.seconds, 0.0) for part in parts)
 
     def _computed(
         self, raw: LayerWork, products: OperatorTime, experts: OperatorTime, router_s: float, moe_layer: bool
     ) -> tuple[Part, ...]:
         own, speed = self.overheads, self.overheads.speed(moe_layer)
         dense = _at_efficiency("products", products, own.dense_efficiency * speed)
-        dense = replace(dense, seconds=dense.seconds + router_s / speed)
+        dense = dense.lasting(dense.seconds + router_s / speed, dense.measured)
         if not raw.local_experts:
             return (dense,)
         return (dense, _at_efficiency("experts", experts, own.grouped_efficiency * speed))

@@ -14,7 +14,8 @@ import numpy as np
 from rlsim.costs import work
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.device import Device
-from rlsim.costs.operators import Operators, OperatorTime, zero
+from rlsim.costs.operator_time import OperatorTime, zero
+from rlsim.costs.operators import Operators
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.work import Matrix
 from rlsim.schema.model import ModelCard, MoECard

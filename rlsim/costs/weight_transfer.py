@@ -7,7 +7,7 @@ over, offload them; onload both for the next log-prob and training passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlsim.costs.collectives import Collectives
@@ -98,6 +98,16 @@ class WeightTransfer:
     overheads: Overheads
 
     @cached_property
+    def _job(self) -> TransferJob:
+        return job_of(self.scenario)
+
+    def under(self, overheads: Overheads) -> WeightTransfer:
+        """The same transfers with other overheads."""
+        other = replace(self, overheads=overheads)
+        other.__dict__["_job"] = self._job  # counted from the scenario alone
+        return other
+
+    @cached_property
     def _layout(self) -> TrainLayout:
         return train_layout(self.scenario.trainer, self.scenario.model, self.scenario.cluster.training)
 
@@ -113,7 +123,7 @@ class WeightTransfer:
 
         A stated loop.refit_bandwidth_bytes_per_s replaces what the links allow.
         """
-        stated, job = self.scenario.loop.refit_bandwidth_bytes_per_s, job_of(self.scenario)
+        stated, job = self.scenario.loop.refit_bandwidth_bytes_per_s, self._job
         added = Part("hand-over of older releases", job.tensors * self.overheads.handover_tensor_s, "host")
         cost = PhaseCost.of((*transfer_parts(job, self.overheads.refit, stated), added))
         return cost.deviating(self.overheads.refit.factor)

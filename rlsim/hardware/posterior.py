@@ -6,12 +6,10 @@ shipped one, ``rlsim calibrate --from-steps`` one with a user's own rows.
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from rlsim.datafiles import TABLE_BYTES, data_folder, read_bytes, shown_path
 from rlsim.errors import InputError
+from rlsim.hardware.archives import archive, unarchived
 from rlsim.hardware.fingerprint import file_digest
 from rlsim.hardware.lookup import as_path, find_entry
 
@@ -98,38 +97,19 @@ def _places(posterior: Posterior) -> dict[str, int]:
     return {name: column for column, name in enumerate(posterior.columns)}
 
 
-def archive(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
-    """Arrays as one .npz file without times of day, so that equal arrays give equal bytes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, values in arrays.items():
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.ascontiguousarray(values), allow_pickle=False)
-            file.writestr(
-                zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), content.getvalue(), zipfile.ZIP_DEFLATED
-            )
-    return buffer.getvalue()
-
-
-def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, NDArray[np.generic]]:
-    """Arrays of an archive by name, those that are wanted. Raises ValueError where ``content`` is none."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as file:
-            return {
-                name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(file.read(name)), allow_pickle=False)
-                for name in file.namelist()
-                if wanted(name.removesuffix(".npy"))
-            }
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(str(error)) from error
-
-
 def posterior_path(name_or_path: str, base: Path | None = None) -> Path:
     """File of the posterior called ``name_or_path``, or the file of that path. Raises InputError with the nearest."""
-    folder = data_folder("calibration") / "posterior"
-    known = {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem != "evidence"}
+    known = _shipped()
+    if name_or_path in known:
+        return known[name_or_path]
     hint = f", a path to a file ({SUFFIX}), or {NONE}"
     return as_path(name_or_path, (SUFFIX,), base) or find_entry(name_or_path, known, "posterior", hint)
+
+
+@cache
+def _shipped() -> dict[str, Path]:
+    folder = data_folder("calibration") / "posterior"
+    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem != "evidence"}
 
 
 def posterior_digest(name_or_path: str) -> str:

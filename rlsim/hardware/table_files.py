@@ -1,28 +1,34 @@
-"""Reading of measured-table files: one Parquet file per operation in long form, one ``metadata.yaml`` per folder.
+"""Measured-table files: one archive of columns per operation, one ``metadata.yaml`` per folder.
 
-A row is key columns (what is discrete: precision, heads, parallel sizes), size columns (what is interpolated) and
-``latency_s``. Rows are sorted by key, so that the rows of one key are contiguous.
+A row is key columns (what is discrete: precision, heads, parallel sizes), size columns (what is interpolated),
+``latency_s`` and the measured kernel. Rows are sorted by key, so that the rows of one key are contiguous: the file
+(.npz, an array for each column) holds a key once, with the number of its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
-from rlsim.datafiles import DOCUMENT_BYTES, read_text
+from rlsim.datafiles import DOCUMENT_BYTES, TABLE_BYTES, delivered, read_bytes, read_text
 from rlsim.errors import InputError
+from rlsim.hardware.archives import archive, unarchived
 from rlsim.hardware.interpolation import Grid, build_grid
 
 LATENCY = "latency_s"
+KERNEL = "kernel"
 METADATA = "metadata.yaml"
+SUFFIX = ".npz"
+ROWS = "rows_of_key"
+"""Array of a file with the number of rows of each key."""
+WORDS = ".words"
+"""A column of text is stored as numbers of words; this array holds the words."""
 
 Key = tuple[str | int, ...]
 
@@ -102,7 +108,7 @@ class Table:
 
     layout: TableLayout
     rows: dict[Key, slice]
-    sizes: tuple[NDArray[np.int64], ...]
+    sizes: tuple[NDArray[np.integer], ...]
     latency_s: NDArray[np.float32]
     _grids: dict[Key, Grid] = field(default_factory=dict)
 
@@ -112,59 +118,118 @@ class Table:
             if key not in self.rows:
                 return None
             here = self.rows[key]
-            columns = [size[here] for size in self.sizes]
+            columns = [size[here].astype(np.int64) for size in self.sizes]
             self._grids[key] = build_grid(columns, self.latency_s[here], self.layout.growth, substitute)
         return self._grids[key]
+
+
+def table_path(folder: Path, layout: TableLayout) -> Path:
+    """File of one operation's rows; absent where none was measured."""
+    return folder / f"{layout.name}{SUFFIX}"
 
 
 def read_table(folder: Path, layout: TableLayout) -> Table:
     """The table of one operation; empty where the folder has no file of it.
 
-    Raises InputError where the file is not Parquet, lacks a column or holds a latency that is not positive.
+    Raises InputError where the file is no archive, lacks a column or holds a latency that is not positive.
     """
-    path = folder / f"{layout.name}.parquet"
-    if not path.is_file():
+    if not table_path(folder, layout).is_file():
         return Table(layout, {}, (), np.empty(0, np.float32))
-    columns = [*layout.keys, *layout.sizes, LATENCY]
+    keys, counts, columns = _read(folder, layout, (*layout.sizes, LATENCY))
+    ends = np.cumsum(counts).tolist()
+    names = zip(*(keys[name] for name in layout.keys), strict=True)
+    rows = {key: slice(start, end) for key, start, end in zip(names, [0, *ends[:-1]], ends, strict=True)}
+    return Table(layout, rows, tuple(columns[name] for name in layout.sizes), columns[LATENCY])
+
+
+def read_columns(folder: Path, layout: TableLayout) -> dict[str, NDArray[Any]]:
+    """All columns of one operation's rows in long form, the kernel's name among them; empty where there is no file.
+
+    Raises InputError as :func:`read_table` does.
+    """
+    if not table_path(folder, layout).is_file():
+        return {}
+    keys, counts, columns = _read(folder, layout, (*layout.sizes, KERNEL, LATENCY))
+    return {name: np.repeat(np.array(values), counts) for name, values in keys.items()} | columns
+
+
+def write_columns(folder: Path, layout: TableLayout, columns: Mapping[str, NDArray[Any]]) -> Path:
+    """Write one operation's rows, in long form and sorted by key. Returns the file; equal rows give equal bytes."""
+    count = len(columns[LATENCY])
+    starts = np.zeros(count, dtype=bool)
+    starts[:1] = True
+    for name in layout.keys:
+        starts[1:] |= columns[name][1:] != columns[name][:-1]
+    first = np.flatnonzero(starts)
+    arrays = {ROWS: _narrow(np.diff([*first, count]))}
+    for name in (*layout.keys, *layout.sizes, KERNEL):
+        column = columns[name][first] if name in layout.keys else columns[name]
+        if column.dtype.kind in "iu":
+            arrays[name] = _narrow(column)
+        else:
+            words, codes = np.unique(column.astype(str), return_inverse=True)
+            arrays[name], arrays[f"{name}{WORDS}"] = _narrow(codes), words
+    arrays[LATENCY] = columns[LATENCY].astype("<f4")
+    path = table_path(folder, layout)
+    path.write_bytes(archive(arrays))
+    return path
+
+
+def _narrow(values: NDArray[Any]) -> NDArray[Any]:
+    """The same whole numbers in the smallest type that holds them all."""
+    return np.asarray(values).astype(np.min_scalar_type(int(np.max(values, initial=0))).newbyteorder("<"))
+
+
+def _read(
+    folder: Path, layout: TableLayout, names: tuple[str, ...]
+) -> tuple[dict[str, list[str | int]], NDArray[np.int64], dict[str, NDArray[Any]]]:
+    """Key columns by key, rows of each key, and the wanted columns by row."""
+    path = table_path(folder, layout)
+    wanted = {ROWS, *layout.keys, *names}
+    wanted |= {f"{name}{WORDS}" for name in wanted}
     try:
-        with pq.ParquetFile(path) as file:  # read_table would import pandas
-            table = file.read(columns=columns, use_threads=False)
-        keys = [_codes(table.column(name)) for name in layout.keys]
-        sizes = tuple(_numbers(table.column(name)).astype(np.int64) for name in layout.sizes)
-        latency = _numbers(table.column(LATENCY)).astype(np.float32)
-    except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
-        wanted = ", ".join(columns)
-        raise InputError(f"{path.name} of {folder.name}: not a table with columns {wanted} ({error})") from error
+        arrays = unarchived(read_bytes(path, TABLE_BYTES), lambda name: name in wanted)
+        found = _spelled(arrays)
+        counts = found[ROWS].astype(np.int64)
+        keys: dict[str, list[str | int]] = {name: found[name].tolist() for name in layout.keys}
+        columns = {name: found[name] for name in names}
+        _check(counts, keys, columns)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        listed = ", ".join([*layout.keys, *names])
+        raise InputError(f"{path.name} of {folder.name}: not a table with columns {listed} ({error})") from error
+    latency = columns[LATENCY]
     if not (np.isfinite(latency) & (latency > 0)).all():
         raise InputError(f"{path.name} of {folder.name}: {LATENCY} must be positive and finite in every row")
-    return Table(layout, _slices(keys), sizes, latency)
+    return keys, counts, columns
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
-    encoded = column.combine_chunks().dictionary_encode()
-    return np.from_dlpack(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()
+def _spelled(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Columns with words instead of their numbers."""
+    columns = {name: values for name, values in arrays.items() if not name.endswith(WORDS)}
+    spelled = ((name, arrays.get(f"{name}{WORDS}")) for name in columns)
+    return columns | {name: words[columns[name]] for name, words in spelled if words is not None}
 
 
-def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
-    """A numeric column; through DLPack, because Arrow's own conversion imports pandas."""
-    return np.from_dlpack(column.combine_chunks())
+def _check(counts: NDArray[np.int64], keys: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) -> None:
+    """Raises ValueError where the lengths of columns do not fit each other."""
+    if counts.ndim != 1 or (counts < 0).any() or any(len(values) != len(counts) for values in keys.values()):
+        raise ValueError("its keys differ in number")
+    total = int(counts.sum())
+    if any(values.shape != (total,) for values in columns.values()):
+        raise ValueError(f"its columns do not have {total} rows each")
 
 
-def _slices(keys: Sequence[tuple[NDArray[np.int64], list[Any]]]) -> dict[Key, slice]:
-    """Key -> its rows, for rows sorted by key."""
-    codes = np.stack([code for code, _ in keys])
-    if codes.shape[1] == 0:
-        return {}
-    starts = np.concatenate([[0], 1 + np.flatnonzero((np.diff(codes) != 0).any(0)), [codes.shape[1]]])
-    names = [[words[code] for code in codes[row, starts[:-1]]] for row, (_, words) in enumerate(keys)]
-    return {key: slice(a, b) for key, a, b in zip(zip(*names, strict=True), starts[:-1], starts[1:], strict=True)}
+def _loader(path: Path) -> Callable[[str], Any]:
+    """libyaml, ten times as fast, for files that come with rlsim: it has no guard against depth."""
+    swift = getattr(yaml, "CSafeLoader", None) if delivered(path) else None
+    return lambda text: yaml.load(text, Loader=swift or yaml.SafeLoader)
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
     """What the folder says of its own origin. Raises InputError where the file is no YAML mapping."""
     path = folder / METADATA
     try:
-        content = yaml.safe_load(read_text(path, DOCUMENT_BYTES))
+        content = _loader(path)(read_text(path, DOCUMENT_BYTES))
     except yaml.YAMLError as error:
         raise InputError(f"{path.name} of {folder.name}: cannot be read ({error})") from error
     if not isinstance(content, dict):

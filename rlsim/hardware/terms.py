@@ -28,14 +28,9 @@ from rlsim.schema.transfer_parameters import TransferParameters
 
 START = "start"
 """Sets of the values that were assumed before anything was measured."""
-ENGINE_SPREAD = {
-    "overlap_s": 0.7,
-    "iteration_s": 0.7,
-    "sequence_s": 0.7,
-    "drafting_iteration_s": 0.7,
-    "drafting_sequence_s": 0.7,
-}
-"""Standard deviations of the logarithms of an engine's values around where their fit starts: a factor of two."""
+ENGINE_VALUES = ("overlap_s", "iteration_s", "sequence_s", "drafting_iteration_s", "drafting_sequence_s")
+ENGINE_VALUE_SPREAD = 0.7
+"""Standard deviation of the logarithm of an engine's value around where its fit starts: a factor of two."""
 ENGINE_RELEASE_SPREAD = 0.5
 TRAINING_SPREAD = {
     "dense_efficiency": 0.1,
@@ -109,7 +104,7 @@ def term_family(name: str) -> str:
     """
     head, *rest = name.split("/")
     if head == "engines":
-        return "term: engine release" if len(rest) == 2 and rest[1] not in ENGINE_SPREAD else ""
+        return "term: engine release" if len(rest) == 2 and rest[1] not in ENGINE_VALUES else ""
     if head == "training" and len(rest) > 1:
         return f"term: {'framework' if len(rest) == 2 else 'trainer release'} {rest[-1]}"
     if head == "transfers":
@@ -127,11 +122,13 @@ def terms_of(fitted: Fitted) -> tuple[Term, ...]:
 
 def _engine_terms(fitted: Fitted) -> list[Term]:
     now, start = fitted.engines, load_engine_parameters(START)
-    out = [_assumed("engines/network_hop_s", 0.7, now.network_hop_s, start.network_hop_s)]
+    out = [_assumed("engines/network_hop_s", ENGINE_VALUE_SPREAD, now.network_hop_s, start.network_hop_s)]
     for family in now.families:
         before, at = start.family(family.engine), f"engines/{family.engine}"
-        for name, spread in ENGINE_SPREAD.items():
-            out.append(_assumed(f"{at}/{name}", spread, getattr(family, name), getattr(before, name)))
+        out += [
+            _assumed(f"{at}/{name}", ENGINE_VALUE_SPREAD, getattr(family, name), getattr(before, name))
+            for name in ENGINE_VALUES
+        ]
         out += [
             _assumed(f"{at}/{one.version}", ENGINE_RELEASE_SPREAD, one.iteration_s, family.iteration_s)
             for one in family.releases
@@ -229,7 +226,7 @@ def _engines(engines: EngineParameters, path: str, z: float) -> EngineParameters
         return _scaled(engines, path, z)
 
     def change(one: EngineFamily) -> EngineFamily:
-        if name not in ENGINE_SPREAD:
+        if name not in ENGINE_VALUES:
             return one.model_copy(
                 update={
                     "releases": _one(one.releases, lambda r: r.version == name, lambda r: _scaled(r, "iteration_s", z))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlsim.costs.engine_prices import engine_prices
-from rlsim.costs.prices import price_inputs
+from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer_prices import TrainedBatch, step_cost
 from rlsim.planning.execution import Runner
 from rlsim.planning.layouts import Engine, GpuSplit, Layout, TrainerLayout
@@ -167,7 +167,7 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
 
 def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
-    trainer, acceptance, seconds = price_inputs(scenario).trainer, acceptance_of(scenario.speculation), 0.0
+    trainer, acceptance, seconds = PriceInputs(scenario).trainer, acceptance_of(scenario.speculation), 0.0
     for step in steps:
         drawn = draw_step(scenario, acceptance, step, 0)
         cost = step_cost(trainer, TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples))
@@ -177,7 +177,7 @@ def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
 
 def transfer_s(scenario: Scenario) -> float:
     """Seconds of the weight transfer, with everything around it in a synchronous step."""
-    transfers = price_inputs(scenario).transfers
+    transfers = PriceInputs(scenario).transfers
     return (transfers.prepare() if scenario.loop.mode == "sync" else transfers.transfer()).seconds
 
 
@@ -198,4 +198,4 @@ def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[E
 
 def engine_rates_of(task: tuple[Scenario, Overrides]) -> EngineRates:
     """Rates of one engine replica."""
-    return engine_rates(engine_prices(price_inputs(varied(*task)).engine).table)
+    return engine_rates(engine_prices(PriceInputs(varied(*task)).engine).table)

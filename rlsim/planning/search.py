@@ -85,10 +85,12 @@ def _until_excluded(scenario: Scenario, found: Found, among: Sequence[int], tole
                 taken.append(index)
                 yield scenario, found.cells[index].layout.overrides()
 
-    with ProgressLine("plans, the rest excluded by bounds", len(among)) as progress:
-        for position, result in run(simulate_cell, promising()):
+    with ProgressLine("plans", len(among)) as progress:
+        for done, (position, result) in enumerate(run(simulate_cell, promising()), start=1):
             found.note(taken[position], result)
-            progress.advance(1)
+            excluded = sum(1 for i in among if i not in found.results and not found.within(i, tolerance))
+            progress.remark = f"{excluded:,} layouts excluded by their bounds"
+            progress.reach(done, len(among) - excluded)
     found.results = {i: result for i, result in sorted(found.results.items()) if found.within(i, tolerance)}
 
 

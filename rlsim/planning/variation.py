@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, get_args
 
 import numpy as np
@@ -86,11 +87,12 @@ def _drafting(speculation: Speculation, k: int) -> Overrides:
         "speculation.draft_length": k,
         "speculation.acceptance_length": None,
         "speculation.first_acceptance": None,
-        "speculation.position_acceptance": extended_rates(speculation, k),
+        "speculation.position_acceptance": list(extended_rates(speculation, k)),
     }
 
 
-def extended_rates(speculation: Speculation, draft_length: int) -> list[float]:
+@lru_cache(maxsize=256)
+def extended_rates(speculation: Speculation, draft_length: int) -> tuple[float, ...]:
     """Cumulative acceptance P_1..P_k of ``speculation`` for another draft length, as ``position_acceptance`` takes it.
 
     Positions that the scenario has keep their rate; further ones continue with a_(i+1) = a_i d, d the ratio of the
@@ -106,7 +108,7 @@ def extended_rates(speculation: Speculation, draft_length: int) -> list[float]:
     while len(conditional) < draft_length:
         conditional.append(conditional[-1] * decay)
     cumulative = np.minimum.accumulate(np.cumprod(conditional[:draft_length]))
-    return [float(p) for p in np.clip(cumulative, 0.0, 1.0)]
+    return tuple(float(p) for p in np.clip(cumulative, 0.0, 1.0))
 
 
 def _lagging(scenario: Scenario, lag: int) -> Overrides:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -14,13 +15,14 @@ Record = TypeVar("Record")
 EngineName = Literal["vllm", "sglang", "trtllm"]
 
 
-def version_order(version: str) -> list[int]:
+@lru_cache(maxsize=1024)
+def version_order(version: str) -> tuple[int, ...]:
     """Numbers of a release, for comparing two of them.
 
     >>> version_order("0.5.10.post1") > version_order("0.5.9")
     True
     """
-    return [int(number) for number in re.findall(r"\d+", version)]
+    return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def standing_for(version: str, known: Iterable[Record], release: Callable[[Record], str]) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -88,9 +89,15 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from _all_keys(inner, f"{prefix}{name}.")
 
 
+@cache
+def _keys(model: type[BaseModel]) -> dict[str, None]:
+    """Every dotted key of ``model`` in the order of its fields."""
+    return dict.fromkeys(_all_keys(model))
+
+
 def is_key(dotted: str, model: type[BaseModel]) -> bool:
     """Whether ``dotted`` is a key of ``model``, in any branch of its unions."""
-    return dotted in set(_all_keys(model))
+    return dotted in _keys(model)
 
 
 def unknown_key(dotted: str, model: type[BaseModel]) -> str:
@@ -105,7 +112,7 @@ def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
     ``dotted`` itself, valid in another branch of a union, is never the answer.
     """
     parent, _, leaf = dotted.rpartition(".")
-    keys = [key for key in dict.fromkeys(_all_keys(model)) if key != dotted]
+    keys = [key for key in _keys(model) if key != dotted]
     siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == parent}
     close = difflib.get_close_matches(leaf, siblings, n=1)
     if close:
@@ -123,7 +130,7 @@ def nearest_key(dotted: str, model: type[BaseModel]) -> str | None:
 def _unknown_key(dotted: str, holders: list[type[BaseModel]], model: type[BaseModel]) -> str:
     shown = shortened(dotted)
     here = {name for holder in holders for name in holder.model_fields}
-    branch = dotted in set(_all_keys(model)) and dotted.rpartition(".")[2] not in here
+    branch = dotted in _keys(model) and dotted.rpartition(".")[2] not in here
     near = None if branch else nearest_key(dotted, model)
     if near is not None:
         return f"unknown key '{shown}'; did you mean '{near}'?"

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlsim.datafiles import TABLE_BYTES, data_folder, read_bytes, shown_path
 from rlsim.errors import InputError
-from rlsim.hardware.posterior import archive, unarchived
+from rlsim.hardware.archives import archive, unarchived
 from rlsim.hardware.terms import Term
 from rlsim.uncertainty.features import HALVES, runs_of
 from rlsim.uncertainty.slopes import Slopes

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlsim.datafiles import TABLE_BYTES, read_bytes, shown_path
 from rlsim.errors import InputError
-from rlsim.hardware.posterior import unarchived
+from rlsim.hardware.archives import unarchived
 from rlsim.results import Difference, Neighbour
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.evidence import SCHEMA, evidence_path

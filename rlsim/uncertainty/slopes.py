@@ -5,22 +5,23 @@ Engine iterations are priced anew at the batches and contexts that the simulatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
 import numpy as np
 
 from rlsim.costs.engine_prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads, overheads_of
-from rlsim.costs.prices import price_inputs
+from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of
+from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.parameters import SETS, Fitted
 from rlsim.hardware.terms import Term, moved, terms_of
+from rlsim.schema.base import Strict
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant
 
@@ -57,28 +58,63 @@ def all_terms(fitted: Fitted) -> tuple[Term, ...]:
 
 def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     """Slopes of the phases of a simulated scenario around the sets that it uses."""
-    scenario, fitted = run.scenario, fitted_of(run.scenario)
-    inputs = price_inputs(scenario)
-    changed = _changed(scenario, fitted)
+    inputs = PriceInputs(run.scenario)
+    kept = _Kept.of(run.scenario, _moves(fitted_of(run.scenario)))
     batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
-    logprob, train = _trainer(inputs.trainer, batch, tuple((n, o.training) for n, o in changed.items()))
-    generation = engine_slopes(inputs.engine, run.counters, {n: o.engine for n, o in changed.items()})
+    logprob, train = _trainer(inputs.trainer, batch, kept)
+    hosts = {name: after.engine for name, after in _changed(kept, ("engines", "steps")).items()}
+    generation = engine_slopes(inputs.engine, run.counters, hosts)
     launched = run.prices.engine.launch_share(run.counters)
     return PhaseSlopes(
         generation={**generation, **({LAUNCH.name: launched} if launched > 0 else {})},
         logprob=logprob,
         train=train,
-        transfer=_transfer(scenario, inputs.transfers, changed),
+        transfer=_transfer(kept),
     )
 
 
-def _changed(scenario: Scenario, fitted: Fitted) -> dict[str, Overheads]:
-    """Overheads with each term moved by STEP, of the terms that may matter to ``scenario``."""
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """Fitted sets, and the same with each of their terms moved by STEP, by its name."""
+
+    fitted: Fitted
+    after: Mapping[str, Fitted]
+
+
+@lru_cache(maxsize=8)
+def _moves(fitted: Fitted) -> _Moves:
     # The terms that a posterior moves are known by its columns: no need to read where their fits began.
     posterior = fitted.posterior
     names = [term.name for term in terms_of(fitted)] if posterior is None else posterior.columns[: posterior.terms]
-    kept = [name for name in names if name.partition("/")[0] in SETS and _concerns(name, scenario)]
-    return {name: overheads_of(scenario, moved(fitted, {name: STEP})) for name in kept}
+    terms = [name for name in names if name.partition("/")[0] in SETS]
+    return _Moves(fitted, {name: moved(fitted, {name: STEP}) for name in terms})
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What of a scenario the slopes of trainer and transfer depend on: cells of a sweep that differ in work alone, or
+    in what they draft, share them."""
+
+    sections: tuple[Strict | None, ...]
+    moves: _Moves
+    scenario: Scenario = field(compare=False)
+
+    @classmethod
+    def of(cls, scenario: Scenario, moves: _Moves) -> _Kept:
+        named = scenario.model, scenario.hardware, scenario.cluster, scenario.trainer
+        return cls((*named, scenario.engine, scenario.loop, scenario.stack), moves, scenario)
+
+
+def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:
+    """Overheads with each term of some sets moved, of the terms that may matter to the scenario."""
+    scenario, moves = kept.scenario, kept.moves
+    now = overheads_of(scenario, moves.fitted)
+    heads = {name: name.partition("/")[0] for name in moves.after}
+    return {
+        name: overheads_after(now, scenario, moves.after[name], head)
+        for name, head in heads.items()
+        if head in sets and _concerns(name, scenario)
+    }
 
 
 def _concerns(name: str, scenario: Scenario) -> bool:
@@ -125,10 +161,10 @@ def point_changes_s(
     is priced once for each of them and not for each of many terms.
     """
     now, moves = inputs.host, dict[str, tuple[HostOverheads, float]]()
-    for field in fields(HostOverheads):
-        if any(getattr(host, field.name) != getattr(now, field.name) for host in hosts.values()):
-            step = max(0.05 * getattr(now, field.name), 1e-7)
-            moves[field.name] = replace(now, **{field.name: getattr(now, field.name) + step}), step
+    for name in (one.name for one in fields(HostOverheads)):
+        if any(getattr(host, name) != getattr(now, name) for host in hosts.values()):
+            step = max(0.05 * getattr(now, name), 1e-7)
+            moves[name] = replace(now, **{name: getattr(now, name) + step}), step
     found_s = decode_points_of_hosts_s(inputs, [now, *(host for host, _ in moves.values())], sequences, contexts)
     base_s = found_s[0]
     by_field = {
@@ -160,32 +196,34 @@ def _points(counters: EngineCounters) -> tuple[FloatArray, FloatArray, FloatArra
 
 
 @lru_cache(maxsize=64)
-def _trainer(
-    inputs: TrainerInputs, batch: TrainedBatch, changed: tuple[tuple[str, TrainingOverheads], ...]
-) -> tuple[Slopes, Slopes]:
+def _trainer(inputs: TrainerInputs, batch: TrainedBatch, kept: _Kept) -> tuple[Slopes, Slopes]:
     """Slopes of log-prob passes and of the update."""
     base = step_cost(inputs, batch)
     logprob: dict[str, float] = {}
     train: dict[str, float] = {}
-    for name, overheads in changed:
-        if overheads == inputs.overheads:
+    for name, changed in _changed(kept, ("training", "steps")).items():
+        if changed.training == inputs.overheads:
             continue
-        after = step_cost(replace(inputs, overheads=overheads), batch)
+        after = step_cost(replace(inputs, overheads=changed.training), batch)
         for out, before, then in ((logprob, base.logprob, after.logprob), (train, base.train, after.train)):
             if before.seconds > 0 and then.seconds != before.seconds:
                 out[name] = float(np.log(then.seconds / before.seconds)) / STEP
     return logprob, train
 
 
-def _transfer(scenario: Scenario, now: WeightTransfer, changed: Mapping[str, Overheads]) -> Slopes:
+@lru_cache(maxsize=64)
+def _transfer(kept: _Kept) -> Slopes:
+    scenario, now = kept.scenario, PriceInputs(kept.scenario).transfers
+
     def seconds(transfer: WeightTransfer) -> float:
         return (transfer.prepare() if scenario.loop.mode == "sync" else transfer.transfer()).seconds
 
     base, out = seconds(now), dict[str, float]()
-    for name, overheads in changed.items():
-        if name.startswith(("engines/", "training/")):
+    for name, overheads in _changed(kept, ("transfers", "steps")).items():
+        mine, others = now.overheads, overheads
+        if (mine.refit, mine.handover_tensor_s) == (others.refit, others.handover_tensor_s):
             continue
-        after = seconds(replace(now, overheads=overheads))
+        after = seconds(now.under(overheads))
         if base > 0 and after != base:
             out[name] = float(np.log(after / base)) / STEP
     return out

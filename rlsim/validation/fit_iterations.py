@@ -22,6 +22,7 @@ from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError
 from rlsim.hardware.parameters import load_engine_parameters, shipped
+from rlsim.hardware.terms import ENGINE_RELEASE_SPREAD, ENGINE_VALUE_SPREAD, ENGINE_VALUES, START
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, IterationFit, ReleaseHost, version_order
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.iteration_points import EngineSetup, Load, engine_setup, inputs_of, load_of
@@ -31,14 +32,9 @@ from rlsim.validation.scores import robust_deviation
 from rlsim.validation.table import TableRow, read_table
 from rlsim.validation.validate import table_digest
 
-START = "start"
 OVERLAPS_S = (0.0, 0.5e-6, 1e-6, 2e-6, 4e-6)
 """Overlaps at which iterations are priced; between them seconds are taken as linear."""
 HOP_S = 1e-5
-SPREAD = 0.7
-"""Standard deviation of the logarithm of a family's value around the start: a factor of two either way."""
-RELEASE_SPREAD = 0.5
-"""The same of a release's host time around its family's."""
 PRIOR_WEIGHT = 0.15
 """Error of a row (share of its time) against which a prior of one deviation counts as much as one row."""
 SOFT = 0.1
@@ -48,8 +44,6 @@ FEWEST_ROWS, FEWEST_KINDS = 8, 2
 that of the model."""
 NOT_A_LOAD = 0.5
 """A row that takes less than this share of what its kernels alone take was measured under another load than it says."""
-
-FAMILY_VALUES = ("overlap_s", "iteration_s", "sequence_s", "drafting_iteration_s", "drafting_sequence_s")
 
 
 @dataclass(frozen=True)
@@ -112,14 +106,16 @@ class _Problem:
         places = {key: place for place, key in enumerate(self.releases)}
         keys = zip(points.family, points.release, strict=True)
         self._release = np.array([places.get(key, len(self.releases)) for key in keys])
-        values = [[getattr(one, name) for name in FAMILY_VALUES] for one in start.families]
+        values = [[getattr(one, name) for name in ENGINE_VALUES] for one in start.families]
         self.x0 = np.log([*np.ravel(values), start.network_hop_s, *([1.0] * len(self.releases))])
-        spreads = [SPREAD] * (len(self.x0) - len(self.releases)) + [RELEASE_SPREAD] * len(self.releases)
+        spreads = [ENGINE_VALUE_SPREAD] * (len(self.x0) - len(self.releases)) + [ENGINE_RELEASE_SPREAD] * len(
+            self.releases
+        )
         self._prior = PRIOR_WEIGHT / np.array(spreads)
 
     def split(self, x: FloatArray) -> tuple[FloatArray, float, FloatArray]:
         """(values by family, network hop, factors of releases and 1 for rows without one)."""
-        n = len(self.families) * len(FAMILY_VALUES)
+        n = len(self.families) * len(ENGINE_VALUES)
         families = np.exp(x[:n]).reshape(len(self.families), -1)
         return families, float(np.exp(x[n])), np.append(np.exp(x[n + 1 :]), 1.0)
 
@@ -240,7 +236,7 @@ def _series(version: str | None) -> str:
     return "" if version is None else ".".join(str(number) for number in version_order(version)[:3])
 
 
-def _release_order(key: tuple[str, str]) -> tuple[str, list[int]]:
+def _release_order(key: tuple[str, str]) -> tuple[str, tuple[int, ...]]:
     return key[0], version_order(key[1])
 
 
@@ -253,7 +249,7 @@ def _parameters(
     found = []
     for start, values in zip(problem.start.families, families.tolist(), strict=True):
         of_engine, drafts = names == start.engine, problem.points.speculates > 0
-        iteration = values[FAMILY_VALUES.index("iteration_s")]
+        iteration = values[ENGINE_VALUES.index("iteration_s")]
         known = [
             ReleaseHost(version=version, iteration_s=_rounded(iteration * factor), rows=problem.counts[family, version])
             for (family, version), factor in zip(problem.releases, releases[:-1].tolist(), strict=True)
@@ -264,7 +260,7 @@ def _parameters(
                 engine=start.engine,
                 rows=int((of_engine & ~drafts).sum()),
                 drafting_rows=int((of_engine & drafts).sum()),
-                **{name: _rounded(value) for name, value in zip(FAMILY_VALUES, values, strict=True)},
+                **{name: _rounded(value) for name, value in zip(ENGINE_VALUES, values, strict=True)},
                 releases=tuple(known),
                 error=_rounded(robust_deviation(held[of_engine])) if of_engine.any() else start.error,
             )

@@ -14,6 +14,7 @@ from rlsim.datafiles import data_folder, shown_path
 from rlsim.errors import Infeasible, InputError, shortened
 from rlsim.hardware.fingerprint import file_digest
 from rlsim.hardware.parameters import load_parameters
+from rlsim.hardware.terms import START
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
@@ -42,8 +43,6 @@ GROUPINGS = {"model": "model", "device": "gpu", "release": "framework_version"}
 FEWEST_ROWS = 2
 MAX_FIT_SAMPLES = 16_384
 """Samples of one step: a fit simulates each row more than a hundred times. The largest published step has 4,096."""
-START = "start"
-"""Committed values from which the fit to published steps starts."""
 
 
 @dataclass(frozen=True)

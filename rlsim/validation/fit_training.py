@@ -18,6 +18,14 @@ from scipy.optimize import least_squares
 from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError, RlsimError
 from rlsim.hardware.parameters import Fitted, load_training_parameters, shipped
+from rlsim.hardware.terms import (
+    FRAMEWORK_RELEASE_SPREAD,
+    FRAMEWORK_SPREAD,
+    MODEL_FRAMEWORK,
+    SHARES,
+    START,
+    TRAINING_SPREAD,
+)
 from rlsim.report.format import percent
 from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.training_parameters import TrainingFit, TrainingFramework, TrainingParameters, TrainingRelease
@@ -29,30 +37,6 @@ from rlsim.validation.table import TableRow, read_table
 from rlsim.validation.training_rows import MEASURED, TrainerSetup, predicted_s, trainer_setup, validate_training
 from rlsim.validation.validate import table_digest
 
-START = "start"
-TERMS = {
-    "dense_efficiency": 0.1,
-    "grouped_efficiency": 0.3,
-    "fused_grouped_gain": 0.3,
-    "nvfp4_gain": 0.2,
-    "elementwise_passes": 0.3,
-    "permute_passes": 0.4,
-    "quantise_bytes": 0.3,
-    "logits_passes": 0.3,
-    "overlap_cost": 0.4,
-    "context_attention": 0.3,
-    "moe_host_layer_s": 0.7,
-    "graph_host_share": 0.5,
-    "step_fixed_s": 0.3,
-}
-"""Terms of all frameworks, and how far the logarithm of each may lie from its start (standard deviation)."""
-AT_MOST_ONE = ("grouped_efficiency", "overlap_cost", "graph_host_share")
-"""Shares."""
-FRAMEWORK_SPREAD = {"speed": 0.25, "blackwell_speed": 0.4, "host_factor": 0.5}
-RELEASE_SPREAD = {"grouped_speed": 0.2, "host_factor": 0.3}
-"""Standard deviations of the logarithms of what frameworks and releases differ by."""
-BASE = "megatron_bridge"
-"""Framework that the terms of all are those of: its own factors are 1, so that there is one scale."""
 SOFT = 0.08
 """Relative errors beyond this count less and less."""
 FEWEST_ROWS = 4
@@ -106,21 +90,21 @@ class _Problem:
         alone = Counter(framework for framework, _ in releases)
         known = [key for key, rows in releases.items() if rows >= FEWEST_ROWS and alone[key[0]] > 1]
         self.releases = {key: releases[key] for key in sorted(known, key=lambda key: (key[0], version_order(key[1])))}
-        self.values = [_Value(name, spread=spread) for name, spread in TERMS.items()]
+        self.values = [_Value(name, spread=spread) for name, spread in TRAINING_SPREAD.items()]
         for framework in self.frameworks:
-            if framework != BASE:
+            if framework != MODEL_FRAMEWORK:
                 self.values += [_Value(n, framework, spread=s) for n, s in FRAMEWORK_SPREAD.items()]
         for framework, release in self.releases:
-            self.values += [_Value(n, framework, release, s) for n, s in RELEASE_SPREAD.items()]
+            self.values += [_Value(n, framework, release, s) for n, s in FRAMEWORK_RELEASE_SPREAD.items()]
         self.x0 = np.array([np.log(getattr(start, v.name)) if not v.framework else 0.0 for v in self.values])
-        shares = [v.name in AT_MOST_ONE for v in self.values]
+        shares = [v.name in SHARES for v in self.values]
         self.highest = np.where(shares, 0.0, np.inf)
         self.spread = np.array([value.spread for value in self.values])
 
     def parameters(self, x: FloatArray) -> TrainingParameters:
         """The set that ``x`` stands for."""
         found = {(v.name, v.framework, v.release): float(np.exp(at)) for v, at in zip(self.values, x, strict=True)}
-        terms = {name: found[name, "", ""] for name in TERMS}
+        terms = {name: found[name, "", ""] for name in TRAINING_SPREAD}
         frameworks = []
         for one in self.start.frameworks:
             rows = sum(setup.framework == one.framework for setup in self.setups)
@@ -128,7 +112,7 @@ class _Problem:
                 TrainingRelease(
                     version=release,
                     rows=count,
-                    **{name: _rounded(found[name, framework, release]) for name in RELEASE_SPREAD},
+                    **{name: _rounded(found[name, framework, release]) for name in FRAMEWORK_RELEASE_SPREAD},
                 )
                 for (framework, release), count in self.releases.items()
                 if framework == one.framework

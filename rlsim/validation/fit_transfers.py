@@ -21,6 +21,7 @@ from rlsim.costs.refit_methods import TransferJob, TransferTerms
 from rlsim.costs.work import FloatArray
 from rlsim.errors import InputError
 from rlsim.hardware.parameters import load_transfer_parameters
+from rlsim.hardware.terms import SHARES, START, TRANSFER_FAMILY_SPREAD, TRANSFER_SPREAD
 from rlsim.schema.transfer_parameters import TransferFamily, TransferFit, TransferParameters, TransferValues
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.measured import MeasuredTable
@@ -36,11 +37,6 @@ from rlsim.validation.transfer_rows import (
 )
 from rlsim.validation.validate import table_digest
 
-START = "start"
-SPREAD = 0.8
-"""Standard deviation of the logarithm of a value around the start: somewhat more than a factor of two either way."""
-FAMILY_SPREAD = {"link_factor": 0.7, "gather_factor": 0.7, "host_factor": 0.5, "fixed_s": 0.7}
-"""The same of a framework around the values over all of them; fixed_s around the fixed time over all."""
 PRIOR_WEIGHT = 0.15
 """Error of a row (share of its time) against which a prior of one deviation counts as much as one row."""
 SOFT = 0.3
@@ -48,7 +44,6 @@ SOFT = 0.3
 ASSUMED = ("host_link_share", "pageable_in_bytes_per_s", "copy_s")
 """Values that no table tells apart from others; they stay where the fit starts."""
 NEEDED = ("id", "model", "gpu", "method")
-SHARES = ("nvlink_share", "network_share", "shard_share", "host_link_share")
 
 
 @dataclass(frozen=True)
@@ -91,9 +86,9 @@ class _Problem:
         self.names = [name for name in TransferValues.model_fields if name not in ASSUMED]
         self.families = list(start.names)
         values = [getattr(start.values, name) for name in self.names]
-        deviations = [0.0] * len(FAMILY_SPREAD) * len(self.families)
+        deviations = [0.0] * len(TRANSFER_FAMILY_SPREAD) * len(self.families)
         self.x0 = np.array([*np.log(values), *deviations])
-        spreads = [SPREAD] * len(values) + [*FAMILY_SPREAD.values()] * len(self.families)
+        spreads = [TRANSFER_SPREAD] * len(values) + [*TRANSFER_FAMILY_SPREAD.values()] * len(self.families)
         self._prior = PRIOR_WEIGHT / np.array(spreads)
         # A share cannot exceed 1; everything else is free.
         self._high = np.array([0.0 if name in SHARES else np.inf for name in self.names] + [np.inf] * len(deviations))
@@ -212,7 +207,7 @@ def _parameters(
 
 
 def _family(found: TransferFamily, rows: int, error: NDArray[np.float64]) -> TransferFamily:
-    numbers = {key: _rounded(getattr(found, key)) for key in FAMILY_SPREAD}
+    numbers = {key: _rounded(getattr(found, key)) for key in TRANSFER_FAMILY_SPREAD}
     median = _rounded(float(np.median(error))) if rows else found.median_error
     return found.model_copy(update={**numbers, "rows": rows, "median_error": median})
 

@@ -23,7 +23,7 @@ from rlsim.costs.engine_prices import EngineInputs, engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.overheads import NO_HOST
-from rlsim.costs.prices import price_inputs
+from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
@@ -210,7 +210,7 @@ def engine_inputs_of(
         },
         "speculation": dict(speculation),
     }
-    return price_inputs(Scenario.model_validate(document)).engine
+    return PriceInputs(Scenario.model_validate(document)).engine
 
 
 def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:

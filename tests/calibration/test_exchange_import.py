@@ -47,7 +47,7 @@ def test_nothing_is_written_of_a_file_without_rows_that_are_kept(package: Path, 
     put(package, "quantize", "vllm", "computescale", [scale_row(m, 1024, "int8") for m in SIZES])
     _, tables = imported(package, tmp_path)
     assert tables.dynamic_scale_s(16, 1024) is None
-    assert not (tables.folder / "quantize.parquet").exists()
+    assert not (tables.folder / "quantize.npz").exists()
 
 
 @pytest.mark.parametrize("phase", ["prepare", "dispatch", "combine"])
@@ -90,7 +90,7 @@ def test_an_operation_of_which_less_than_a_tenth_is_left_is_dropped(
     assert gemm.rows_kept < gemm.rows_selected
     assert (gemm.rows_kept >= 0.1 * gemm.rows_selected) == kept
     assert ("too few of the operation's rows are left" in gemm.rejected) != kept
-    assert (tables.folder / "gemm.parquet").exists() == kept
+    assert (tables.folder / "gemm.npz").exists() == kept
 
 
 def test_a_file_that_was_carried_over_whole_is_read_and_one_with_older_rows_beside_is_not(

@@ -21,6 +21,7 @@ from rlsim.costs.layers import UNCOMPILED_LAUNCHES, elementwise
 from rlsim.costs.operators import KERNEL_FLOOR_S, Operators
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile
+from rlsim.hardware.table_files import GEMM, read_columns
 from rlsim.hardware.tables import OperatorTables
 
 NODE = ("gpus_per_node", "nvlink_domain_gpus")
@@ -163,7 +164,7 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
     imported = OperatorTables.load("h200_sxm", "vllm")
     ratios = {ratio.op: ratio for ratio in compare(read_measurements(path), imported)}
     assert ratios["gemm bf16"].cases > 50
-    merged = pq.read_table(tmp_path / "h200_sxm" / "vllm" / "gemm.parquet").column("kernel").to_pylist()
+    merged = read_columns(tmp_path / "h200_sxm" / "vllm", GEMM)["kernel"].tolist()
     assert sum(kernel.startswith("rlsim: ") for kernel in merged) > 50
     used = OperatorTables.load(str(made.operator_tables), "vllm")
     for queries in (1, 4, 8):

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -11,7 +10,7 @@ from rlsim.calibration.columns import Columns
 from rlsim.calibration.merge import OWN, Merged, merge_tables
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError
-from rlsim.hardware.table_files import GEMM, METADATA, MOE
+from rlsim.hardware.table_files import GEMM, METADATA, MOE, read_columns
 from rlsim.hardware.tables import OperatorTables
 
 
@@ -41,8 +40,13 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_measured_rows_win_on_the_grid_and_keep_their_origin(folders: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "device" / "vllm"
     assert merge_tables(*folders, out)["gemm"] == Merged(imported=2, replaced=1, added=0, left_out=2)
-    rows = pq.read_table(out / "gemm.parquet").to_pylist()
-    assert {row["m"]: row["kernel"] for row in rows} == {1: "theirs", 2: f"{OWN}mine", 4: "theirs"}
+    rows = read_columns(out, GEMM)
+    kernels = dict(zip(rows["m"].tolist(), rows["kernel"].tolist(), strict=True))
+    assert kernels == {
+        1: "theirs",
+        2: f"{OWN}mine",
+        4: "theirs",
+    }
     tables = OperatorTables.load("device", "vllm", tmp_path)
     found = tables.gemm_s("bf16", [1, 2, 4], 64, 64)
     assert found is not None

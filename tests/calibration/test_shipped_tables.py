@@ -10,7 +10,7 @@ from rlsim.costs.prices import price
 from rlsim.costs.trainer_prices import step_cost
 from rlsim.datafiles import data_folder
 from rlsim.hardware import tables
-from rlsim.hardware.table_files import LAYOUTS, TableLayout, read_table
+from rlsim.hardware.table_files import LAYOUTS, TableLayout, read_table, table_path
 from rlsim.loading import load_scenario
 from rlsim.workload.draw import draw
 
@@ -34,7 +34,7 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
     seen: set[str] = set()
 
     def reading(folder: Path, layout: TableLayout) -> object:
-        if (folder / f"{layout.name}.parquet").is_file():
+        if table_path(folder, layout).is_file():
             seen.add(layout.name)
         return read_table(folder, layout)
 
@@ -48,7 +48,7 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
 
 
 def test_every_shipped_table_is_read_or_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = {path.stem for path in data_folder("calibration").glob("tables/*/*/*.parquet")}
+    shipped = {path.stem for path in data_folder("calibration").glob("tables/*/*/*.npz")}
     assert shipped <= {layout.name for layout in LAYOUTS}
     found = opened([(str(path), ()) for path in SCENARIOS], monkeypatch)
     assert shipped - found == set(NO_SCENARIO_SHIPS)

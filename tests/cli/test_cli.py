@@ -299,7 +299,7 @@ class FakeReport:
 def test_calibrate_moves_whole_tables_into_place(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def import_tables(system: str, backend: str, out: Path) -> FakeReport:
         (out / system / backend).mkdir(parents=True)
-        (out / system / backend / "gemm.parquet").write_text("rows")
+        (out / system / backend / "gemm.npz").write_text("rows")
         if system == "broken":
             raise InputError("no such system")
         return FakeReport(out / system / backend)
@@ -310,7 +310,7 @@ def test_calibrate_moves_whole_tables_into_place(run: Run, tmp_path: Path, monke
     folder = tmp_path / "tables" / "gb200" / "vllm"
     result = run("calibrate", "--from", "aiconfigurator", "--system", "gb200", "--out", str(tmp_path / "tables"))
     assert result == (0, f"tables in {folder}\n", "")
-    assert (folder / "gemm.parquet").read_text() == "rows"
+    assert (folder / "gemm.npz").read_text() == "rows"
 
 
 def test_calibrate_lists_what_there_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads
-from rlsim.costs.prices import PriceInputs, price_inputs
+from rlsim.costs.prices import PriceInputs
 from rlsim.costs.reference import table_device
 from rlsim.costs.refit_methods import TransferTerms
 from rlsim.costs.trainer_prices import TrainedBatch, step_cost
@@ -41,7 +41,7 @@ class Costs:
     @cached_property
     def inputs(self) -> PriceInputs:
         """What the prices depend on."""
-        return price_inputs(self.scenario)
+        return PriceInputs(self.scenario)
 
     @property
     def iteration_costs(self) -> IterationCosts:

@@ -17,7 +17,7 @@ from rlsim.costs.borrowed import P90_DEVIATIONS, TRANSFER_ERROR, TableSource, bo
 from rlsim.costs.draft import REJECTION_LAUNCHES, Drafting
 from rlsim.costs.latent import LatentBlock
 from rlsim.costs.operators import Operators
-from rlsim.costs.prices import price_inputs
+from rlsim.costs.prices import PriceInputs
 from rlsim.hardware import table_files as files
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
@@ -233,8 +233,8 @@ def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(
     assert tables_error(own) == pytest.approx(math.log(1.2) / P90_DEVIATIONS)
     assert tables_error(carried) == pytest.approx(TRANSFER_ERROR * tables_error(own))
     assert tables_error([TableSource(OperatorTables.load("h100_sxm", "vllm"), load_profile("h100_sxm"))]) == 0.0
-    before = price_inputs(builders.scenario(hardware="h200_sxm")).overheads
+    before = PriceInputs(builders.scenario(hardware="h200_sxm")).overheads
     lend(monkeypatch, calibration)
-    after = price_inputs(builders.scenario(hardware="h200_sxm")).overheads
+    after = PriceInputs(builders.scenario(hardware="h200_sxm")).overheads
     assert before.tables_error == 0.0
     assert after.tables_error == pytest.approx(math.log(1.2) / P90_DEVIATIONS)

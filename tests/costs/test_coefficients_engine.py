@@ -15,7 +15,8 @@ from rlsim.costs.collectives import Collectives
 from rlsim.costs.engine_prices import decode_points_s, engine_prices
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.memory import attention_parameters, engine_memory, weight_bytes
-from rlsim.costs.operators import Operators, OperatorTime, beside
+from rlsim.costs.operator_time import OperatorTime, beside
+from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile

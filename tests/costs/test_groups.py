@@ -10,7 +10,7 @@ import pytest
 
 from rlsim.costs.engine_prices import decode_points_s
 from rlsim.costs.groups import family_of, phase_groups, refit_method, series, trainer_groups
-from rlsim.costs.prices import ScenarioPrices, price, price_inputs
+from rlsim.costs.prices import PriceInputs, ScenarioPrices, price
 from rlsim.hardware.posterior import DEFAULT, load_posterior
 from rlsim.loading import load_scenario
 from rlsim.schema.scenario import Scenario
@@ -68,7 +68,7 @@ def test_all_of_an_iteration_is_scaled(tmp_path: Path) -> None:
     ratio = np.exp(DEVIATION)
     assert tables[1].attention_s[1:, 1:] == pytest.approx(tables[0].attention_s[1:, 1:] * ratio)
     assert tables[1].prefill_s == pytest.approx(tables[0].prefill_s * ratio)
-    points = [decode_points_s(price_inputs(each).engine, np.array([4.0]), np.array([900.0])) for each in (one, other)]
+    points = [decode_points_s(PriceInputs(each).engine, np.array([4.0]), np.array([900.0])) for each in (one, other)]
     assert points[1] == pytest.approx(points[0] * ratio)
 
 

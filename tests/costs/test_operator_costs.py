@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from rlsim.costs import work
 from rlsim.costs.latent import LatentBlock
-from rlsim.costs.operators import (
-    DEFAULT_COMPUTE,
-    DEFAULT_MEMORY,
-    KERNEL_FLOOR_S,
-    Operators,
-    OperatorTime,
-    modelled,
-    zero,
-)
+from rlsim.costs.operator_time import OperatorTime, modelled, zero
+from rlsim.costs.operators import DEFAULT_COMPUTE, DEFAULT_MEMORY, KERNEL_FLOOR_S, Operators
 from rlsim.costs.reference import table_device
 from rlsim.costs.work import Matrix
 from rlsim.hardware.cards import load_card

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.prices import price_inputs
+from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile
 
@@ -177,4 +177,4 @@ def test_table_covers_every_sequence_that_can_run() -> None:
 def test_unknown_tables_are_named() -> None:
     profile = load_profile("h100_sxm").model_copy(update={"operator_tables": "h101"})
     with pytest.raises(InputError, match="h101"):
-        price_inputs(builders.scenario(hardware=profile))
+        _ = PriceInputs(builders.scenario(hardware=profile)).device

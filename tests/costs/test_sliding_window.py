@@ -13,7 +13,7 @@ from rlsim.costs import work
 from rlsim.costs.device import device_of
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.memory import engine_memory, kv_bytes_per_gpu_token
-from rlsim.costs.operators import OperatorTime, mean_layer, modelled
+from rlsim.costs.operator_time import OperatorTime, mean_layer, modelled
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.training_layer import TrainingLayers
 from rlsim.hardware.cards import load_card

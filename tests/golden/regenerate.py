@@ -60,7 +60,7 @@ class Anchor:
 def calibration_digest() -> str:
     """SHA-256, first 12 hex digits, of the fitted parameters and operator tables that come with rlsim."""
     digest, folder = hashlib.sha256(), data_folder("calibration")
-    names = (path.relative_to(folder) for kind in ("*.yaml", "*.parquet") for path in folder.rglob(kind))
+    names = (path.relative_to(folder) for kind in ("*.yaml", "*.npz") for path in folder.rglob(kind))
     for name in sorted(name for name in names if name.parts[0] != "published"):
         digest.update(name.as_posix().encode() + (folder / name).read_bytes())
     return digest.hexdigest()[:12]

@@ -223,12 +223,12 @@ def test_unknown_system_is_told_what_is_there() -> None:
 def test_broken_files_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "toy" / "vllm"
     write(folder, files.GEMM, gemm_rows())
-    (folder / "moe.parquet").write_bytes(b"not parquet")
-    (folder / "gemm.parquet").rename(folder / "decode_attention.parquet")
+    (folder / "moe.npz").write_bytes(b"no archive")
+    (folder / "gemm.npz").rename(folder / "decode_attention.npz")
     tables = OperatorTables.load("toy", "vllm", tmp_path)
-    with pytest.raises(InputError, match=r"moe\.parquet of vllm"):
+    with pytest.raises(InputError, match=r"moe\.npz of vllm"):
         tables.moe_s("bf16", 1, 1, 1, 1, 1, 1, "balanced", 1)
-    with pytest.raises(InputError, match=r"decode_attention\.parquet of vllm.*head_dim"):
+    with pytest.raises(InputError, match=r"decode_attention\.npz of vllm.*head_dim"):
         tables.decode_attention_s(8, 1, 128, "bf16", 1, 1)
     with pytest.raises(InputError, match="no eager and graph all-reduce"):
         tables.eager_launch_s()
@@ -246,6 +246,6 @@ def test_rounding_keeps_order_and_is_within_half_a_step(values: list[float]) -> 
 
 
 def test_committed_tables_are_small() -> None:
-    sizes = [path.stat().st_size for path in data_folder("calibration").rglob("*.parquet")]
+    sizes = [path.stat().st_size for path in data_folder("calibration").glob("tables/*/*/*.npz")]
     assert max(sizes) < 1.5e6
     assert sum(sizes) < 12e6

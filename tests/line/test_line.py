@@ -53,7 +53,7 @@ def test_no_price_is_asked_and_nothing_is_drawn_while_time_passes(name: str, mon
             if callable(value) and not attribute.startswith("__"):
                 monkeypatch.setattr(owner, attribute, refused)
     for module, names in (
-        (prices, ("price", "price_inputs", "engine_prices", "step_cost")),
+        (prices, ("price", "engine_prices", "step_cost")),
         (engine_prices, ("engine_prices", "build_iteration")),
         (trainer_prices, ("step_cost",)),
         (batches, ("draw_rollouts", "draw_batch", "draw_iterations")),
@@ -160,4 +160,4 @@ def test_priced_prompts_are_as_long_as_drawn_ones(length: str, tmp_path: Any) ->
     scenario = one("quickstart", *keys, "workload.generations_per_prompt=1", "trainer.global_batch_samples=null")
     drawn = np.mean([draw_batch(scenario.workload, 0, step, 0).prompt_tokens.mean() for step in range(4)])
     assert expected_prompt_tokens(scenario.workload) == pytest.approx(drawn, rel=0.05)
-    assert prices.price_inputs(scenario).engine.prompt_tokens == expected_prompt_tokens(scenario.workload)
+    assert prices.PriceInputs(scenario).engine.prompt_tokens == expected_prompt_tokens(scenario.workload)

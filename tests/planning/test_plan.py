@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsim.costs.engine_prices import engine_prices
-from rlsim.costs.prices import price_inputs
+from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import load_scenario, vary
 from rlsim.planning import plan
@@ -79,7 +79,7 @@ def test_no_plan_is_faster_than_its_bound(tiny: Scenario, lag: int) -> None:
 @pytest.mark.parametrize("overrides", [(), ("engine.tensor_parallel=8",), ("workload.response_tokens.log_sigma=0.05",)])
 def test_a_rollout_takes_at_least_its_bound_and_less_than_three_times_it(overrides: tuple[str, ...]) -> None:
     scenario = load_scenario("qwen8b_rl_zero", ("simulation.replications=1", *overrides))
-    rates = engine_rates(engine_prices(price_inputs(scenario).engine).table)
+    rates = engine_rates(engine_prices(PriceInputs(scenario).engine).table)
     bound = rollout_bound_s(rates, rollout_works(scenario, 0)[0], 32 // scenario.engine.tensor_parallel)
     numbers = evaluate_overrides(scenario, {}, with_baseline=False).numbers
     assert numbers is not None
@@ -91,7 +91,7 @@ def test_a_rollout_of_agents_takes_at_least_its_bound(agent: str) -> None:
     turns = "turns: {kind: lognormal, mean_turns: 4}, observation_tokens: {kind: constant, tokens: 300}"
     keys = (f"workload.agent={{{turns}, {agent}}}", "workload.response_tokens.mean_tokens=900")
     scenario = load_scenario("qwen8b_rl_zero", ("simulation.replications=1", *keys))
-    rates = engine_rates(engine_prices(price_inputs(scenario).engine).table)
+    rates = engine_rates(engine_prices(PriceInputs(scenario).engine).table)
     bound = rollout_bound_s(rates, rollout_works(scenario, 0)[0], 32 // scenario.engine.tensor_parallel)
     numbers = evaluate_overrides(scenario, {}, with_baseline=False).numbers
     assert numbers is not None
@@ -99,7 +99,7 @@ def test_a_rollout_of_agents_takes_at_least_its_bound(agent: str) -> None:
 
 
 def test_bounds_fall_with_lag_replicas_and_speed(tiny: Scenario) -> None:
-    rates, work = engine_rates(engine_prices(price_inputs(tiny).engine).table), rollout_works(tiny, 0)[0]
+    rates, work = engine_rates(engine_prices(PriceInputs(tiny).engine).table), rollout_works(tiny, 0)[0]
     bounds = [lagged_bound_s(rates, work, 4, lag, 1.0) for lag in (1, 2, 4, 8)]
     assert bounds == sorted(bounds, reverse=True)
     assert rollout_bound_s(rates, work, 8) <= rollout_bound_s(rates, work, 4)

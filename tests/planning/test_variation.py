@@ -40,7 +40,7 @@ def test_k_extends_the_two_parameter_form_exactly() -> None:
 
 def test_k_of_a_drafter_that_seldom_proposes_keeps_its_rates_per_proposal() -> None:
     speculation = Speculation(method="ngram", draft_length=2, position_acceptance=(0.8, 0.6), match_probability=0.25)
-    assert extended_rates(speculation, 2) == pytest.approx([0.8, 0.6])
+    assert extended_rates(speculation, 2) == pytest.approx((0.8, 0.6))
 
 
 def test_k_zero_is_autoregressive_and_needs_no_drafter(tiny: Scenario) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sysconfig
 from dataclasses import replace
 from typing import Any
 
@@ -206,8 +207,8 @@ def test_a_library_of_other_sources_is_not_found(kernel, monkeypatch, tmp_path):
 
 def test_without_a_compiler_nothing_is_built(monkeypatch, capsys):
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(build.sysconfig, "get_config_var", lambda name: None)
-    monkeypatch.setattr(build.shutil, "which", lambda word: None)
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda word: None)
     assert build.build() is None
     assert "no C compiler" in capsys.readouterr().err
 

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
-import shutil
-import subprocess
 import sys
-import sysconfig
-import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -32,6 +27,10 @@ def library_path() -> Path:
 
 def compiler() -> list[str] | None:
     """The command of a C compiler: ``CC``, else the first of the usual names on the path."""
+    import shlex
+    import shutil
+    import sysconfig
+
     named = os.environ.get("CC") or sysconfig.get_config_var("CC") or ""
     for command in (named, "cc", "gcc", "clang"):
         words = shlex.split(command)
@@ -42,6 +41,10 @@ def compiler() -> list[str] | None:
 
 def build() -> Path | None:
     """Compile to :func:`library_path`; None where there is no compiler or it fails, with one line to stderr."""
+    # What only building needs takes a projection 20 ms to import.
+    import subprocess
+    import tempfile
+
     command = compiler()
     if command is None:
         print("rlsim: no C compiler found; events are simulated in Python", file=sys.stderr)

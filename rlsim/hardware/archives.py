@@ -1,0 +1,36 @@
+"""Arrays in one .npz file: equal arrays give equal bytes, and reading one of them reads no other."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def archive(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
+    """Arrays as one .npz file without times of day, so that equal arrays give equal bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, values in arrays.items():
+            content = io.BytesIO()
+            np.lib.format.write_array(content, np.ascontiguousarray(values), allow_pickle=False)
+            file.writestr(
+                zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), content.getvalue(), zipfile.ZIP_DEFLATED
+            )
+    return buffer.getvalue()
+
+
+def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, NDArray[np.generic]]:
+    """Arrays of an archive by name, those that are wanted. Raises ValueError where ``content`` is none."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+            return {
+                name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(file.read(name)), allow_pickle=False)
+                for name in file.namelist()
+                if wanted(name.removesuffix(".npy"))
+            }
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
