@@ -10,6 +10,7 @@ from rlsim.costs.refit_methods import TransferTerms, tensor_s
 from rlsim.costs.weight_transfer import job_of
 from rlsim.datafiles import shown_path
 from rlsim.hardware.parameters import own_sets
+from rlsim.model_assumptions import model_assumptions
 from rlsim.report.format import percent
 from rlsim.schema.agent import ConstantTime, LognormalTime, QuantileTime, Time
 from rlsim.schema.scenario import Scenario
@@ -59,6 +60,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
             "whatever their lengths (workload.usable_group_share); the rollouts of a step follow each other."
         )
     own += _agents(scenario)
+    own += model_assumptions(scenario, run.prices.engine_memory.running_sequences)
     own += _drafting(scenario)
     own.append(
         "90 % intervals hold the error of the model, of a mean step: fitted terms, deviations of software, device and "

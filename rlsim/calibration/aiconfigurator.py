@@ -37,8 +37,11 @@ COPYRIGHT = "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES. All rights
 NCCL = "nccl"
 FEWEST_SHARE = 0.1
 """Of an operation of which less is left after the checks nothing is kept: what passed them did so by chance."""
-UNBOUNDED = (files.QUANTIZE, files.EXPERT_EXCHANGE)
-"""Operations without a least time: the one is a difference of two times, the other exchanges what routing decides."""
+UNBOUNDED = (files.QUANTIZE, files.EXPERT_EXCHANGE, files.CONVOLUTION_DECODE, files.CONVOLUTION_PREFILL)
+"""Operations without a least time: a difference of two times, an exchange that routing decides, and convolutions whose
+few bytes the cache may hold."""
+MODEL_SIZES = ("n", "k", "heads", "channels")
+"""Sizes that are dimensions of a model: kernels change with them, so latency need not grow smoothly."""
 MOVED = 0.01
 """Relative change from which a row counts as smoothed."""
 
@@ -170,7 +173,7 @@ def _read_all(
             continue
         raw = package_files.read_raw(path, item.adapt)
         device = device or raw.device
-        table, report = _checked(item.layout, raw, sheet)
+        table, report = checked_table(item.layout, raw, sheet)
         if row_count(table) > FEWEST_SHARE * row_count(raw.columns):
             tables[item.layout.name] = table
         elif row_count(table):
@@ -180,9 +183,10 @@ def _read_all(
     return tables, reports, missing, device
 
 
-def _checked(layout: TableLayout, raw: RawTable, sheet: Sheet) -> tuple[Columns, OperationReport]:
+def checked_table(layout: TableLayout, raw: RawTable, sheet: Sheet) -> tuple[Columns, OperationReport]:
+    """Rows that pass the checks of their operation, made monotone, and what became of the others."""
     table, rejected = checks.apply_checks(raw.columns, _checks_of(layout, sheet))
-    smooth_over = [size for size in layout.sizes if size not in ("n", "k", "heads")]
+    smooth_over = [size for size in layout.sizes if size not in MODEL_SIZES]
     others = [*layout.keys, *(size for size in layout.sizes if size not in smooth_over)]
     before = table["latency_s"]
     after = checks.monotone(table, smooth_over, others) if row_count(table) else before
@@ -232,7 +236,7 @@ def _checks_of(layout: TableLayout, sheet: Sheet) -> list[tuple[str, checks.Chec
 def _smooth_axes(layout: TableLayout) -> list[tuple[str, float]]:
     """Sizes in which latency must grow smoothly, with the exponent of the work; not the dimensions of a model."""
     pairs = zip(layout.sizes, layout.growth, strict=True)
-    return [(size, growth) for size, growth in pairs if size not in ("n", "k", "heads")]
+    return [(size, growth) for size, growth in pairs if size not in MODEL_SIZES]
 
 
 def _along(check: Callable[[Lines], BoolArray], axis: str, others: list[str]) -> checks.Check:

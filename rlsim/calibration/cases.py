@@ -11,8 +11,9 @@ from rlsim.calibration.case_axes import CaseAxes, axes_for
 from rlsim.costs import work
 from rlsim.costs.work import Work
 from rlsim.hardware.cards import load_card
+from rlsim.schema.architecture import MoECard
 from rlsim.schema.drafter import default_eagle3_draft
-from rlsim.schema.model import ModelCard, MoECard
+from rlsim.schema.model import ModelCard
 from rlsim.units import BYTES_PER_ELEMENT
 
 ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]

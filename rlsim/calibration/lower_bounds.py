@@ -25,6 +25,8 @@ So much of the bytes may have stayed in the cache between two runs of a benchmar
 """
 MLA_HIDDEN, MLA_Q_LATENT, MLA_KV_LATENT, MLA_ROPE, MLA_NOPE, MLA_VALUE = 7168, 1536, 512, 64, 128, 128
 """Dimensions of DeepSeek-V3's attention (its config.json), the only model of the package's MLA tables."""
+INDEX_KEY = 128.0
+"""Bytes of a token's index key without its scale (index_head_dim of DeepSeek-V3.2 and GLM-5, in FP8)."""
 UNGATED = ((2688, 1856), (1024, 2688), (2048, 5120))
 """(hidden, width) of experts with two matrices instead of three: those of Nemotron 3, whose config.json says
 mlp_hidden_act relu2; the bandwidth of their rows exceeds the HBM's by the same factor of 3/2 otherwise."""
@@ -53,6 +55,9 @@ def least_time(name: str, table: Columns, sheet: Sheet) -> LeastTime:
     if name in ("all_reduce", "collectives"):
         link_s = least.bytes / sheet.link_bytes_per_s
         return LeastTime(np.zeros_like(link_s), link_s, link_s)
+    if name in _STATE_BOUND:
+        beyond = np.maximum(least.bytes - l2_bytes(sheet), 0.0) / sheet.hbm_bytes_per_s
+        return LeastTime(np.zeros_like(beyond), least.bytes / sheet.hbm_bytes_per_s, beyond)
     precision = table["precision"] if "precision" in table else table["kv_precision"]
     peak = np.array([sheet.flops.get(str(word), np.nan) for word in precision])
     beyond = np.maximum(least.bytes - l2_bytes(sheet), 0.0)
@@ -125,6 +130,28 @@ def _collective(table: Columns) -> Work:
     return _bytes_only(table["message_bytes"] * (gpus - 1) / gpus)
 
 
+def _delta_rule_decode(table: Columns) -> Work:
+    """The FP32 state of every sequence is read and written."""
+    batch, heads, keys, values = _floats(table, "batch", "value_heads", "key_head_dim", "value_head_dim")
+    return _bytes_only(2 * batch * heads * keys * values * BYTES_PER_ELEMENT["fp32"])
+
+
+def _delta_rule_prefill(table: Columns) -> Work:
+    """Values are read and written in BF16."""
+    batch, prompt, heads, values = _floats(table, "batch", "prompt_tokens", "value_heads", "value_head_dim")
+    return _bytes_only(2 * batch * prompt * heads * values * BYTES_PER_ELEMENT["bf16"])
+
+
+def _sparse_cache(table: Columns) -> Work:
+    """Index keys of the whole cache are read, one byte for each of 128 values."""
+    return _bytes_only(table["batch"].astype(np.float64) * table["context_tokens"] * INDEX_KEY * table["indexer"])
+
+
+def _sparse_prompt(table: Columns) -> Work:
+    """The block's input is read and its output written in BF16."""
+    return _bytes_only(2 * table["batch"].astype(np.float64) * table["prompt_tokens"] * table["hidden"] * 2.0)
+
+
 def _compute_only(flops: FloatArray) -> Work:
     return Work(flops, np.zeros_like(flops))
 
@@ -133,6 +160,8 @@ def _bytes_only(moved: FloatArray) -> Work:
     return Work(np.zeros_like(moved), moved)
 
 
+_STATE_BOUND = ("delta_rule_decode", "delta_rule_prefill", "sparse_decode", "sparse_prefill")
+"""Operations of which bytes alone are held against the datasheet."""
 _COUNTERS = {
     "gemm": _gemm,
     "decode_attention": _decode_attention,
@@ -144,4 +173,8 @@ _COUNTERS = {
     "moe": _moe,
     "all_reduce": _collective,
     "collectives": _collective,
+    "delta_rule_decode": _delta_rule_decode,
+    "delta_rule_prefill": _delta_rule_prefill,
+    "sparse_decode": _sparse_cache,
+    "sparse_prefill": _sparse_prompt,
 }

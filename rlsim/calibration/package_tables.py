@@ -81,12 +81,12 @@ def find_package(source: Path | None) -> Package:
     return Package(Path(spec.origin).parent / "systems", metadata.version(DISTRIBUTION))
 
 
-def read_sheet(package: Package, system: str) -> Sheet:
+def read_sheet(package: Package, system: str, distribution: str = DISTRIBUTION) -> Sheet:
     """Datasheet of ``system``. Raises InputError that names the systems that are there."""
     path = package.systems / f"{system}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in package.systems.glob("*.yaml") if (data_of(package, path.stem))))
-        raise InputError(f"{DISTRIBUTION} {package.version} has no system '{system}'; known: {known}")
+        raise InputError(f"{distribution} {package.version} has no system '{system}'; known: {known}")
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     gpu, node = content["gpu"], content["node"]
     names = {"bf16": "bfloat16_tc_flops", "fp8": "fp8_tc_flops", "fp8_block": "fp8_tc_flops", "nvfp4": "fp4_tc_flops"}
@@ -110,12 +110,12 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
     return tuple(int(part) for part in release.split(".") if part), _STAGES[stage], int(number or 0)
 
 
-def current_version(package: Package, system: str, backend: str) -> str:
+def current_version(package: Package, system: str, backend: str, distribution: str = DISTRIBUTION) -> str:
     """The engine version the package declares current for a system. Raises InputError where it declares none."""
     declared = yaml.safe_load((package.systems / "query_versions.yaml").read_text(encoding="utf-8"))
     slots = declared.get("overrides", {}).get(system, {}).get(backend) or declared["defaults"].get(backend)
     if slots is None:
-        raise InputError(f"{DISTRIBUTION} declares no version of '{backend}'; known: {', '.join(declared['defaults'])}")
+        raise InputError(f"{distribution} declares no version of '{backend}'; known: {', '.join(declared['defaults'])}")
     return str(slots["current"])
 
 
@@ -136,7 +136,7 @@ def collected_until(package: Package, system: str) -> str:
     return max(dates, default="unknown")
 
 
-def read_raw(path: Path, adapt: Callable[[Columns], Columns]) -> RawTable:
+def read_raw(path: Path, adapt: Callable[[Columns], Columns], distribution: str = DISTRIBUTION) -> RawTable:
     """Rows of a file through one of the adapters below. Raises InputError where a column is missing."""
     table = pq.ParquetFile(path).read()
     raw: Columns = {}
@@ -148,7 +148,7 @@ def read_raw(path: Path, adapt: Callable[[Columns], Columns]) -> RawTable:
         of_version = raw["version"] == path.parent.name
         columns = adapt(take(raw, of_version) if of_version.any() else raw)
     except KeyError as error:
-        raise InputError(f"{path.name} of {DISTRIBUTION}: has no column {error}") from error
+        raise InputError(f"{path.name} of {distribution}: has no column {error}") from error
     return RawTable(columns, path.parent.name, str(raw["device"][0]), row_count(raw))
 
 
@@ -167,7 +167,7 @@ def _few_steps(m: NDArray[np.int64]) -> NDArray[np.bool_]:
 def adapt_gemm(raw: Columns) -> Columns:
     """GEMM rows, m thinned to at most four steps per doubling."""
     table = {"precision": _precision(raw["gemm_dtype"]), **{name: raw[name] for name in ("n", "k", "m")}}
-    return _kept(table, raw, (table["precision"] != "") & _few_steps(raw["m"]))
+    return kept_rows(table, raw, (table["precision"] != "") & _few_steps(raw["m"]))
 
 
 def _stated(raw: Columns, name: str, default: int | str) -> NDArray[Any]:
@@ -190,13 +190,13 @@ def _attention(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
 def adapt_decode_attention(raw: Columns) -> Columns:
     """Decode attention without window; the context includes the new token."""
     table, keep = _attention(raw)
-    return _kept({**table, "context_tokens": raw["step"] + raw["isl"]}, raw, keep)
+    return kept_rows({**table, "context_tokens": raw["step"] + raw["isl"]}, raw, keep)
 
 
 def adapt_prefill_attention(raw: Columns) -> Columns:
     """Prefill attention without window and without cached prefix."""
     table, keep = _attention(raw)
-    return _kept({**table, "prompt_tokens": raw["isl"]}, raw, keep & (raw["step"] == 0))
+    return kept_rows({**table, "prompt_tokens": raw["isl"]}, raw, keep & (raw["step"] == 0))
 
 
 def _latent(raw: Columns) -> Columns:
@@ -210,13 +210,13 @@ def _mla(raw: Columns) -> Columns:
 def adapt_mla_decode(raw: Columns) -> Columns:
     """MLA blocks of DeepSeek-V3 at decode, BF16 attention arithmetic."""
     keep = (raw["mla_dtype"] == "bfloat16") & (raw["tp_size"] == 1)
-    return _kept({**_mla(raw), "context_tokens": raw["step"]}, raw, keep)
+    return kept_rows({**_mla(raw), "context_tokens": raw["step"]}, raw, keep)
 
 
 def adapt_mla_prefill(raw: Columns) -> Columns:
     """MLA blocks of DeepSeek-V3 at prefill, BF16 attention arithmetic, no cached prefix."""
     keep = (raw["mla_dtype"] == "bfloat16") & (raw["tp_size"] == 1) & (raw["step"] == 0)
-    return _kept({**_mla(raw), "prompt_tokens": raw["isl"]}, raw, keep)
+    return kept_rows({**_mla(raw), "prompt_tokens": raw["isl"]}, raw, keep)
 
 
 def _mla_kernel(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
@@ -227,13 +227,13 @@ def _mla_kernel(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
 def adapt_mla_decode_kernel(raw: Columns) -> Columns:
     """Latent attention alone at decode; heads per rank, the context includes the new token."""
     table, keep = _mla_kernel(raw)
-    return _kept({**table, "context_tokens": raw["step"] + raw["isl"]}, raw, keep)
+    return kept_rows({**table, "context_tokens": raw["step"] + raw["isl"]}, raw, keep)
 
 
 def adapt_mla_prefill_kernel(raw: Columns) -> Columns:
     """Attention of DeepSeek-V3 alone at prefill; heads per rank, no cached prefix."""
     table, keep = _mla_kernel(raw)
-    return _kept({**table, "prompt_tokens": raw["isl"]}, raw, keep & (raw["step"] == 0))
+    return kept_rows({**table, "prompt_tokens": raw["isl"]}, raw, keep & (raw["step"] == 0))
 
 
 def adapt_moe(raw: Columns) -> Columns:
@@ -249,13 +249,13 @@ def adapt_moe(raw: Columns) -> Columns:
         "num_tokens": "tokens",
     }
     table = {"precision": _precision(raw["moe_dtype"]), **{new: raw[old] for old, new in names.items()}}
-    return _kept(table, raw, table["precision"] != "")
+    return kept_rows(table, raw, table["precision"] != "")
 
 
 def adapt_quantize(raw: Columns) -> Columns:
     """FP8 scaling of m x k activations; the operation's name is that of the file."""
     table = {"op": np.full(row_count(raw), "dynamic_scale"), "k": raw["k"], "m": raw["m"]}
-    return _kept(table, raw, (raw["quant_dtype"] == "fp8") & _few_steps(raw["m"]))
+    return kept_rows(table, raw, (raw["quant_dtype"] == "fp8") & _few_steps(raw["m"]))
 
 
 def adapt_expert_exchange(raw: Columns) -> Columns:
@@ -271,7 +271,7 @@ def adapt_expert_exchange(raw: Columns) -> Columns:
         "num_gpus": raw["moe_ep_size"],
         "tokens": raw["num_tokens"],
     }
-    return _kept(table, raw, (table["phase"] != "") & (table["precision"] != ""))
+    return kept_rows(table, raw, (table["phase"] != "") & (table["precision"] != ""))
 
 
 def adapt_all_reduce(raw: Columns) -> Columns:
@@ -282,16 +282,16 @@ def adapt_all_reduce(raw: Columns) -> Columns:
     """
     mode = np.where(np.char.endswith(_stated(raw, "backend", "graph"), "graph"), "graph", "eager")
     table = {"mode": mode, "num_gpus": raw["num_gpus"], "message_bytes": raw["message_size"] * NCCL_BYTES}
-    return _kept(table, raw, raw["allreduce_dtype"] == "bfloat16")
+    return kept_rows(table, raw, raw["allreduce_dtype"] == "bfloat16")
 
 
 def adapt_collectives(raw: Columns) -> Columns:
     """NCCL collectives; the package counts elements of the full tensor."""
     table = {"op": raw["op_name"], "num_gpus": raw["num_gpus"], "message_bytes": raw["message_size"] * NCCL_BYTES}
-    return _kept(table, raw, raw["nccl_dtype"] == NCCL_TYPE)
+    return kept_rows(table, raw, raw["nccl_dtype"] == NCCL_TYPE)
 
 
-def _kept(table: Columns, raw: Columns, keep: NDArray[np.bool_], unit: float = MILLISECOND) -> Columns:
+def kept_rows(table: Columns, raw: Columns, keep: NDArray[np.bool_], unit: float = MILLISECOND) -> Columns:
     """The rows that rlsim uses, with latency in seconds and the kernel that ran."""
     full = {**table, "latency_s": raw["latency"] * unit, "kernel": raw["kernel_source"]}
     return take(full, keep)

@@ -30,10 +30,11 @@ from rlsim.hardware.tables import OperatorTables
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
+from rlsim.schema.architecture import MoECard
 from rlsim.schema.drafter import DraftCard
 from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
-from rlsim.schema.model import ModelCard, MoECard
+from rlsim.schema.model import ModelCard
 from rlsim.schema.speculation import Speculation
 from rlsim.units import MILLISECOND
 

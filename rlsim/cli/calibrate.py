@@ -15,6 +15,7 @@ from rlsim.outputs import staged_folder
 
 
 def calibrate(
+    package: o.PackageArgument = None,
     origin: o.OriginOption = None,
     system: o.SystemOption = "gb200",
     backend: o.BackendOption = "vllm",
@@ -37,20 +38,23 @@ def calibrate(
     """Make calibrations: one of --device, --cases, --from..., --jointly.
 
     --device measures this machine, --cases writes what another machine is to measure, --from aiconfigurator imports
-    measured tables (extra 'aic'). --from-steps takes a few times that you measured (steps, phases, iterations, training
-    steps, transfers) as evidence on top of all others; name the result in simulation.posterior. With --refit it fits
-    the few global parameters that no table holds to RL steps instead (simulation.parameters). --from-iterations fits
-    host and graph terms of engines (simulation.engine_parameters), --from-training the terms of training steps by
-    framework and release (simulation.training_parameters), --from-transfers (once for each table) weight transfers by
-    framework (simulation.transfer_parameters). --jointly (once for each table) fits what all of these share and writes
-    posterior and evidence to the folder --out.
+    measured tables (extra 'aic'), --from aisimulate WHEEL|DIR those of recurrent layers and sparse attention.
+    --from-steps takes a few times that you measured (steps, phases, iterations, training steps, transfers) as evidence
+    on top of all others; name the result in simulation.posterior. With --refit it fits the few global parameters that
+    no table holds to RL steps instead (simulation.parameters). --from-iterations fits host and graph terms of engines
+    (simulation.engine_parameters), --from-training the terms of training steps by framework and release
+    (simulation.training_parameters), --from-transfers (once for each table) weight transfers by framework
+    (simulation.transfer_parameters). --jointly (once for each table) fits what all of these share and writes posterior
+    and evidence to the folder --out.
     """
+    if package is not None and origin is not o.Origin.AISIMULATE:
+        raise InputError(f"{shown_path(package)}: a wheel or folder belongs to --from aisimulate")
     tables = [steps, iterations, training, transfers or None, jointly or None]
     _check_one_way([origin, device or cases, measurements, *tables], refit and steps is None)
     if cases is not None:
         print_answer(_write_cases(device or "cuda", quick, cases))
     elif origin is not None:
-        print_answer(_import(system, backend, only_list, out))
+        print_answer(_import(origin, package, (system, backend), only_list, out))
     elif device is not None:
         print_answer(_measure(device, quick, restart, name, out))
     elif measurements is not None:
@@ -90,16 +94,22 @@ def _fit(
     return _fit_transfers(transfers or [], name, out)
 
 
-def _import(system: str, backend: str, only_list: bool, out: Path | None) -> str:
-    from rlsim.calibration.aiconfigurator import import_tables, list_systems
+def _import(origin: o.Origin, package: Path | None, wanted: tuple[str, str], only_list: bool, out: Path | None) -> str:
+    from rlsim.calibration import aiconfigurator, aisimulate
     from rlsim.hardware.tables import tables_folder
     from rlsim.report.table import table
 
+    if origin is o.Origin.AISIMULATE and package is None:
+        raise InputError("--from aisimulate needs the package: rlsim calibrate --from aisimulate WHEEL|DIR")
     if only_list:
-        return "\n".join(table(("", "", ""), list_systems(), terminal_style(), "<"))
+        listed = aiconfigurator.list_systems() if package is None else aisimulate.list_systems(package)
+        return "\n".join(table(("", "", ""), listed, terminal_style(), "<"))
     target = out or tables_folder()
     with staged_folder(target) as folder:
-        report = import_tables(system, backend, folder)
+        if package is None:
+            report = aiconfigurator.import_tables(*wanted, folder)
+        else:
+            report = aisimulate.import_tables(*wanted, folder, package, beside=target)
     return replace(report, folder=target / report.folder.relative_to(folder)).text()
 
 

@@ -162,9 +162,13 @@ class Origin(StrEnum):
     """Packages that measured tables can be imported from."""
 
     AICONFIGURATOR = "aiconfigurator"
+    AISIMULATE = "aisimulate"
 
 
 OriginOption = Annotated[Origin | None, typer.Option("--from", help="Import the measured tables of a package.")]
+PackageArgument = Annotated[
+    Path | None, typer.Argument(metavar="[WHEEL|DIR]", help="--from aisimulate: the package's wheel or folder.")
+]
 SystemOption = Annotated[str, typer.Option(metavar="NAME", help="--from: system; --list shows them.")]
 BackendOption = Annotated[str, typer.Option(metavar="ENGINE", help="--from: engine the tables were made with.")]
 ListOption = Annotated[bool, typer.Option("--list", help="--from: list systems, engines, versions; write nothing.")]

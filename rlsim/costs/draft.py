@@ -12,6 +12,7 @@ from rlsim.costs.layers import UNCOMPILED_LAUNCHES, Components, EngineLayers, el
 from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.work import FloatArray, Matrix
 from rlsim.hardware.interpolation import BoolArray
+from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.drafter import DraftCard, default_eagle3_draft, mtp_draft
 from rlsim.schema.model import ModelCard
 from rlsim.schema.speculation import Speculation
@@ -87,8 +88,9 @@ class Drafting:
         hidden, tp = draft.hidden_size, self._tensor_parallel(draft)
         out: Components = {}
         if draft.kind == "mtp":
-            moe_layers = draft.num_layers if target.card.num_moe_layers else 0.0
-            return target.layer_components(tokens, True, draft.num_layers, moe_layers)
+            with_experts = draft.num_layers if target.card.num_moe_layers else 0
+            counts = LayerCounts(draft.num_layers, 0, 0, draft.num_layers - with_experts, with_experts)
+            return target.layer_components(tokens, True, counts)
         model = as_model(draft)
         matrices = work.attention_matrices(model, tp) + work.ffn_matrices(hidden, draft.intermediate_size, tp)
         if draft.kind == "eagle3":
@@ -127,7 +129,7 @@ class Drafting:
             return modelled(sequences * context * lookup, "host")
         if draft.kind == "mtp":
             once = self.layers.cached_attention(sequences, context, 1).repeated(
-                draft.num_layers / self.layers.card.num_layers
+                draft.num_layers / self.layers.card.num_attention_layers
             )
         else:
             model, kv = as_model(draft), self.layers.engine.kv_precision

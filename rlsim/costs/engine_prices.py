@@ -46,16 +46,28 @@ class EngineInputs:
 
 
 def engine_inputs(
-    scenario: Scenario, device: Device, host: HostOverheads, prompt_tokens: float, kv_capacity_tokens: float
+    scenario: Scenario,
+    device: Device,
+    host: HostOverheads,
+    prompt_tokens: float,
+    kv_capacity_tokens: float,
+    running_sequences: int | None = None,
 ) -> EngineInputs:
-    """What an iteration of the engine of ``scenario`` depends on."""
+    """What an iteration of the engine of ``scenario`` depends on.
+
+    running_sequences: that its memory lets run at once (recurrent states); None: what the engine is told.
+    """
+    engine, most = scenario.released_engine, most_sequences(scenario)
+    if running_sequences is not None and running_sequences < most:
+        engine = engine.model_copy(update={"max_running_sequences": running_sequences})
+        most = running_sequences
     return EngineInputs(
         scenario.model,
         device,
-        scenario.released_engine,
+        engine,
         _drafting(scenario.speculation),
         host,
-        most_sequences(scenario),
+        most,
         scenario.workload.max_sequence_tokens,
         prompt_tokens,
         kv_capacity_tokens,

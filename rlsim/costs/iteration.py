@@ -180,6 +180,7 @@ def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) 
     engine = layers.engine
     tokens = np.ceil(n / engine.pipeline_parallel) * (k + 1)
     out, eager = _device(layers, tokens, k)
+    out |= layers.state_components(tokens, k + 1)
     sampled = np.ceil(n / engine.pipeline_parallel)
     head = layers.head_components(tokens, sampled)
     out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
@@ -255,9 +256,12 @@ def _prefill_table(
         components.pop("attention projections")
     else:
         prompt = max(prompt_tokens, 1.0)
-        attention = layers.operators.prefill_attention(layers.card, layers.attention_tp, own / prompt, prompt)
+        attention = layers.prompt_attention(own / prompt, prompt)
     linear = total(components).reshape(tokens.shape)
-    attention = attention.repeated(layers.card.num_layers)
+    attention = attention.repeated(layers.card.num_attention_layers)
+    states = layers.prompt_states(own / max(prompt_tokens, 1.0), max(prompt_tokens, 1.0))
+    if states is not None:
+        attention = attention + states
     # Time of an iteration = decoding part + what prefill adds. Without decoding sequences the former is 0, so head,
     # sampling and host of the idle engine are added here (minus a negative), or nobody would pay them.
     decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base_s(layers, host))

@@ -14,7 +14,7 @@ import numpy as np
 from rlsim.costs import work
 from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.operators import Operators
-from rlsim.costs.work import FloatArray, Work
+from rlsim.costs.work import FloatArray, Matrix, Work
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.model import ModelCard
@@ -95,8 +95,7 @@ class LatentBlock:
     def _projections(self, variant: Variant, tokens: FloatArray) -> OperatorTime:
         tables, module = variant
         if tables is None or not module:
-            matrices = work.attention_matrices(self.card, self.tensor_parallel)
-            return self.operators.gemms(tokens, matrices, self.precision)
+            return self.operators.gemms(tokens, self._matrices(), self.precision)
         look = self._module(tables, tokens, np.full_like(tokens, BASE_CONTEXT))
         amount = self._projection_work(tokens, BYTES_PER_ELEMENT[self.precision])
         return self.operators.timed(look, amount, self.precision, "gemm")
@@ -117,9 +116,11 @@ class LatentBlock:
             return None
         return TableTime(np.maximum(longer.seconds - start.seconds, 0.0), longer.measured)
 
+    def _matrices(self) -> list[Matrix]:
+        return work.attention_matrices(self.card, self.tensor_parallel)
+
     def _projection_work(self, tokens: FloatArray, weight_bytes: float) -> Work:
-        matrices = work.attention_matrices(self.card, self.tensor_parallel)
-        each = [work.gemm(tokens, matrix.n, matrix.k, weight_bytes) for matrix in matrices]
+        each = [work.gemm(tokens, matrix.n, matrix.k, weight_bytes) for matrix in self._matrices()]
         return Work(np.sum([one.flops for one in each], axis=0), np.sum([one.bytes for one in each], axis=0))
 
     def _attention_work(self, batch: FloatArray, context: FloatArray) -> Work:
@@ -143,15 +144,22 @@ class LatentBlock:
         batch = np.maximum(tokens / prompt_tokens, 1.0)
         if operators.tables is None or not self._as_measured:
             return None
-        layout = (self.heads, self.precision, self.kv_precision)
-        look = operators.tables.mla_prefill_s(*layout, batch, length)
+        look = self._prompt_module(operators.tables, batch, length)
         if look is None or mla is None:
             return None
         flops = self._projection_work(tokens, 1.0).flops
         module = operators.timed(look, Work(flops, np.zeros_like(flops)), self.precision, "gemm")
         width = (card.head_dim + mla.v_head_dim) / 2
-        earlier = work.causal_attention_flops(tokens * (prompt_tokens - length), self.heads, width)
+        pairs = self._earlier_pairs(tokens, length, prompt_tokens)
+        earlier = work.causal_attention_flops(pairs, self.heads, width)
         return module + modelled(operators.attention_compute_s(earlier), "compute")
+
+    def _prompt_module(self, tables: OperatorTables, batch: FloatArray, tokens: FloatArray) -> TableTime | None:
+        return tables.mla_prefill_s(self.heads, self.precision, self.kv_precision, batch, tokens)
+
+    def _earlier_pairs(self, tokens: FloatArray, length: FloatArray, prompt_tokens: float) -> FloatArray:
+        """Twice the pairs of the tokens with what earlier parts of their prompts cached: half of the rest."""
+        return tokens * (prompt_tokens - length)
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,11 @@ from rlsim.costs.latent import LatentBlock
 from rlsim.costs.operator_time import OperatorTime, beside, mean_layer, modelled, zero
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import NO_HOST, HostOverheads
+from rlsim.costs.recurrent import RecurrentBlock
+from rlsim.costs.recurrent_work import gate_bytes, recurrent_matrices, split_bytes
+from rlsim.costs.sparse import SparseBlock, prompt_scores
 from rlsim.costs.work import FloatArray, Matrix
+from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND
@@ -28,12 +33,22 @@ is an operator of its own between the compiled pieces, with some Python before i
 took 0.13 ms a layer of Qwen3-30B-A3B on an H100's host (vLLM PR 25444: 4.07 requests/s instead of 5.98), 13 launches of
 10 us. Compiled pieces: norm, gate-up, activation, down (4); norm, router, top-k, alignment, two grouped products,
 activation, sum (8). Of kernels alone that model has 17 a layer, all-reduces included (Megatron-LM PR 6064: 810)."""
+RECURRENT_LAUNCHES = 21
+"""Launches of a recurrent mixer outside a graph, where it works on prompts chunk by chunk. Counted in the layer of
+Qwen3-Next and flash-linear-attention's chunk_gated_delta_rule: norm, two input products, split, convolution, gates,
+states gathered and scattered, gated norm, output (10); two norms of queries and keys, cumulated decays, products of
+keys, triangular solve, its two products, states, outputs, and the copies of three of them (11)."""
 UNCOMPILED_LAUNCHES = 17
 """Operators that an uncompiled dense layer dispatches. Counted in vLLM's Qwen3 layer: norm, QKV, splits and norms of
 the heads, rotary embedding, cache write, attention, output (11); norm, gate-up, activation, its buffer, down (6)."""
 
 GRAPH_NODE_S = 1.3 * MICROSECOND
 """Least time of a kernel between others in a replayed graph (1.34 us for a serialized node, Megatron-LM PR 6453)."""
+COPIES_ACCEPTED_STATE = ("sglang",)
+"""Engines that copy the state after the last accepted token back to the sequence's own (update_mamba_state_after_mtp_
+verify); vLLM reads it next time from where the verification left it."""
+STATE_KERNELS = 2
+"""Kernels of a recurrent step: the convolution and the state."""
 EXPERT_KERNELS = 4
 """Kernels that the measured experts consist of: permutation, two grouped products with the activation, sum."""
 
@@ -85,35 +100,92 @@ class EngineLayers:
 
     def launches(self) -> float:
         """Kernels of one pass through all layers."""
-        card, tp = self.card, self.engine.tensor_parallel
-        reduces = 2 * card.num_layers if tp > 1 else 0
-        ffn = card.num_dense_layers * DENSE_LAUNCHES + card.num_moe_layers * MOE_LAUNCHES
-        return card.num_layers * ATTENTION_LAUNCHES + ffn + reduces
+        counts, tp = self.card.layer_counts, self.engine.tensor_parallel
+        reduces = counts.mixers + counts.ffns if tp > 1 else 0
+        mixers = counts.attention * ATTENTION_LAUNCHES + (counts.linear + counts.mamba) * RECURRENT_LAUNCHES
+        return mixers + counts.dense * DENSE_LAUNCHES + counts.moe * MOE_LAUNCHES + reduces
 
-    def layer_components(self, tokens: FloatArray, graph: bool, layers: float, moe_layers: float) -> Components:
-        """Times of ``layers`` layers, ``moe_layers`` of them with experts, for one iteration of ``tokens`` tokens."""
+    def layer_components(self, tokens: FloatArray, graph: bool, counts: LayerCounts) -> Components:
+        """Times of blocks of the kinds and numbers of ``counts`` for one iteration of ``tokens`` tokens."""
         engine, card = self.engine, self.card
         own = np.ceil(tokens / engine.attention_data_parallel)
-        out: Components = {"attention projections": self._projections(own).repeated(layers)}
-        dense_layers = layers - moe_layers
-        if dense_layers > 0:
-            matrices = work.ffn_matrices(card.hidden_size, card.intermediate_size, engine.tensor_parallel)
-            out["feed-forward"] = self._products(tokens, matrices, engine.weight_precision).repeated(dense_layers)
-        if moe_layers > 0:
-            out["experts"] = self._experts(tokens).repeated(moe_layers)
+        out: Components = {}
+        if counts.attention > 0:
+            out["attention projections"] = self._projections(own).repeated(counts.attention)
+        recurrent = counts.linear + counts.mamba
+        if recurrent > 0:
+            matrices = recurrent_matrices(card, self.attention_tp)
+            products = self._products(own, matrices, engine.attention_precision(card))
+            out["recurrent projections"] = products.repeated(recurrent)
+        if counts.dense > 0:
+            matrices = work.ffn_matrices(
+                card.hidden_size, card.intermediate_size, engine.tensor_parallel, card.gated_ffn
+            )
+            out["feed-forward"] = self._products(tokens, matrices, engine.weight_precision).repeated(counts.dense)
+        if counts.moe > 0:
+            out["experts"] = self._experts(tokens).repeated(counts.moe)
         if engine.tensor_parallel > 1:
-            out["all-reduce"] = self._exchange(tokens, own, graph).repeated(layers)
-        width = card.intermediate_size / engine.tensor_parallel if card.moe is None else 0.0
-        small = elementwise(self.operators, card, own, self.attention_tp, width)
-        out["elementwise"] = self._chained(small, ELEMENTWISE_KERNELS).repeated(layers)
+            out["all-reduce"] = self._all_exchanges(tokens, own, graph, counts)
+        out["elementwise"] = self._elementwise(own, counts)
         if card.qk_norm_over_heads and self.attention_tp > 1:
             # The norm runs over the heads of all GPUs, which therefore exchange its statistics (two numbers a token).
-            out["all-reduce"] = out["all-reduce"] + self._reduced(own, NORM_STATISTICS_BYTES, graph).repeated(layers)
+            statistics = self._reduced(own, NORM_STATISTICS_BYTES, graph)
+            out["all-reduce"] = out["all-reduce"] + statistics.repeated(counts.attention)
         return out
+
+    def _elementwise(self, own: FloatArray, counts: LayerCounts) -> OperatorTime:
+        """Small kernels of all blocks: two norms of a whole layer, one of a single block; gates of recurrent ones."""
+        card, engine, tp = self.card, self.engine, self.attention_tp
+        width = card.intermediate_size / engine.tensor_parallel if card.moe is None else 0.0
+        if card.recurrent is None or counts.mixers == counts.attention:
+            small = elementwise(self.operators, card, own, tp, width)
+            return self._chained(small, ELEMENTWISE_KERNELS).repeated(counts.attention)
+        stream, gated = self.operators.stream, gate_bytes(own, card.recurrent, tp)
+        norms = counts.mixers + counts.ffns
+        out = self._chained(stream(work.elementwise_bytes(own, card.hidden_size / 2.0, 0.0))).repeated(norms)
+        out = out + self._chained(stream(gated)).repeated(counts.linear + counts.mamba)
+        if card.linear_attention is not None:
+            out = out + self._chained(stream(split_bytes(own, card.linear_attention, tp))).repeated(counts.linear)
+        if card.attention_output_gate:
+            row = card.num_heads / tp * card.head_dim * BYTES_PER_ELEMENT["bf16"]
+            out = out + self._chained(stream(3.0 * own * row)).repeated(counts.attention)
+        heads = (card.num_heads + 2 * max(1, card.num_kv_heads // tp)) / tp * card.head_dim
+        rotary = self._chained(stream(2.0 * own * heads * BYTES_PER_ELEMENT["bf16"]))
+        activated = self._chained(stream(work.elementwise_bytes(own, 0, width))) if counts.dense else zero(own)
+        return out + rotary.repeated(counts.attention) + activated.repeated(counts.dense)
+
+    def _all_exchanges(self, tokens: FloatArray, own: FloatArray, graph: bool, counts: LayerCounts) -> OperatorTime:
+        """What blocks exchange after them: a layer of a mixer and a feed-forward block as one, single blocks apart."""
+        if counts.mixers == counts.ffns:
+            return self._exchange(tokens, own, graph).repeated(counts.mixers)
+        attention = self._reduced(own, self.card.hidden_size * BYTES_PER_ELEMENT["bf16"], graph)
+        whole = self._exchange(tokens, own, graph)
+        ffn = OperatorTime(whole.seconds - attention.seconds, whole.measured, whole.bound)
+        return attention.repeated(counts.mixers) + ffn.repeated(counts.ffns)
 
     def components(self, tokens: FloatArray, graph: bool) -> Components:
         """All layers of the model."""
-        return self.layer_components(tokens, graph, self.card.num_layers, self.card.num_moe_layers)
+        return self.layer_components(tokens, graph, self.card.layer_counts)
+
+    def state_components(self, tokens: FloatArray, queries: int) -> Components:
+        """Recurrent state of sequences that put ``tokens`` tokens, ``queries`` each, into an iteration; {} without."""
+        recurrent, engine = self.card.recurrent, self.engine
+        if recurrent is None:
+            return {}
+        own = np.ceil(tokens / queries / engine.attention_data_parallel)
+        block = RecurrentBlock(self.operators, recurrent, self.attention_tp)
+        once = block.decode(own, queries, copied=engine.name in COPIES_ACCEPTED_STATE)
+        return {"recurrent state": self._chained(once, STATE_KERNELS).repeated(self.card.num_recurrent_layers)}
+
+    def prompt_states(self, batch: FloatArray, prompt_tokens: float) -> OperatorTime | None:
+        """Recurrence of all layers over ``batch`` prompts, their projections apart; None without."""
+        recurrent = self.card.recurrent
+        if recurrent is None:
+            return None
+        block = RecurrentBlock(self.operators, recurrent, self.attention_tp)
+        # A part of a prompt runs as one prompt as long as that part.
+        length = np.minimum(batch * prompt_tokens, prompt_tokens)
+        return block.prefill(np.maximum(batch, 1.0), length).repeated(self.card.num_recurrent_layers)
 
     def head_components(self, rows: FloatArray, sampled: FloatArray, head: Head | None = None) -> Components:
         """LM head over ``rows`` positions, gathering logits over TP, and sampling on ``sampled`` of them."""
@@ -130,18 +202,40 @@ class EngineLayers:
         matrices = work.attention_matrices(self.card, tp)
         if self.card.mla is None:
             return self._products(tokens, matrices, precision)
-        return self._chained(self._latent().projections(tokens), len(matrices))
+        # A sparse block was measured whole, with what its kernels overlap among themselves.
+        kernels = 1.0 if self.card.sparse_attention is not None else len(matrices)
+        return self._chained(self._over_latents(lambda block: block.projections(tokens)), kernels)
 
-    def _latent(self) -> LatentBlock:
-        engine = self.engine
-        precision = engine.attention_precision(self.card)
-        return LatentBlock(self.operators, self.card, self.attention_tp, precision, engine.kv_precision)
+    def _latents(self) -> list[tuple[int, LatentBlock]]:
+        """Latent blocks by kind, with their layers: with and without an indexer of their own, where there are any."""
+        engine, card = self.engine, self.card
+        own = (self.operators, card, self.attention_tp, engine.attention_precision(card), engine.kv_precision)
+        if card.sparse_attention is None:
+            return [(card.num_layers, LatentBlock(*own))]
+        ranking = card.num_index_layers
+        kinds = [(ranking, SparseBlock(*own)), (card.num_layers - ranking, SparseBlock(*own, indexer=False))]
+        return [kind for kind in kinds if kind[0]]
+
+    def _over_latents(self, price: Callable[[LatentBlock], OperatorTime]) -> OperatorTime:
+        """Mean layer of the kinds of latent blocks."""
+        return mean_layer([(layers, price(block)) for layers, block in self._latents()])
 
     def prefill_module(self, tokens: FloatArray, prompt_tokens: float) -> OperatorTime | None:
         """Attention with its projections of one layer, as measured together; None where they are priced apart."""
         if self.card.mla is None:
             return None
-        return self._latent().prefill(np.maximum(tokens, 1.0), prompt_tokens)
+        own = np.maximum(tokens, 1.0)
+        found = [(layers, block.prefill(own, prompt_tokens)) for layers, block in self._latents()]
+        known = [(layers, timed) for layers, timed in found if timed is not None]
+        return mean_layer(known) if len(known) == len(found) else None
+
+    def prompt_attention(self, batch: FloatArray, prompt_tokens: float) -> OperatorTime:
+        """Attention of one layer over ``batch`` whole prompts, its projections apart."""
+        operators, card = self.operators, self.card
+        attended = operators.prefill_attention(card, self.attention_tp, batch, prompt_tokens)
+        if card.sparse_attention is None:
+            return attended
+        return attended + prompt_scores(operators, card, batch, np.full_like(batch, prompt_tokens))
 
     def _experts(self, tokens: FloatArray) -> OperatorTime:
         card, engine, moe = self.card, self.engine, self.card.moe
@@ -149,8 +243,10 @@ class EngineLayers:
             return zero(tokens)
         router = self._chained(self.operators.gemm(tokens, Matrix("router", moe.num_experts, card.hidden_size), "bf16"))
         routed = self.operators.experts(
-            tokens, card.hidden_size, moe, engine.weight_precision, self.expert_layout, engine.expert_balance
+            tokens, card.expert_hidden_size, moe, engine.weight_precision, self.expert_layout, engine.expert_balance
         )
+        if moe.latent_size is not None:
+            router = router + self._products(tokens, work.latent_expert_matrices(card), engine.weight_precision)
         shared = self._products(
             tokens, work.shared_expert_matrices(card, engine.tensor_parallel), engine.weight_precision
         )
@@ -193,17 +289,22 @@ class EngineLayers:
             np.ceil(sequences / self.engine.attention_data_parallel), np.maximum(context, 1.0)
         )
         kinds = self.card.attention_kinds
+        if not kinds:
+            return zero(own)
         seen = [cached if window is None else np.minimum(cached, float(window)) for _, window in kinds]
         times = [self._cached_layer(own, tokens, queries) for tokens in seen]
         return mean_layer([(layers, timed) for (layers, _), timed in zip(kinds, times, strict=True)]).repeated(
-            self.card.num_layers
+            self.card.num_attention_layers
         )
 
     def _cached_layer(self, own: FloatArray, cached: FloatArray, queries: int) -> OperatorTime:
         """Attention of one layer over ``cached`` tokens of each of ``own`` sequences."""
         card, tp, kv = self.card, self.attention_tp, self.engine.kv_precision
+        if card.sparse_attention is not None:
+            # Every query ranks the cache and gathers tokens of its own: kernels take each as a sequence.
+            return self._over_latents(lambda block: block.attention(own * queries, cached))
         if card.mla is not None:
-            once = self._latent().attention(own, cached)
+            once = self._over_latents(lambda block: block.attention(own, cached))
             flops = work.latent_attention(own, cached, card, tp, BYTES_PER_ELEMENT[kv]).flops
         else:
             once = self.operators.decode_attention(card, tp, kv, own, cached)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlsim.costs import work
+from rlsim.costs.recurrent_work import recurrent_matrices
+from rlsim.costs.work import Matrix
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.trainer import Trainer
 
 TENSORS_PER_ATTENTION, TENSORS_PER_FFN, TENSORS_PER_EXPERT = 8, 3, 3
-"""Weight tensors of one attention block (projections and norms), one FFN and one expert in a published checkpoint."""
+"""Weight tensors of one mixer (projections and norms), one FFN and one gated expert in a published checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -82,22 +84,28 @@ def _trained_share(card: ModelCard, lora_rank: int | None, parameters: int) -> f
     """Share of the parameters that is trained: all, or two thin matrices beside each one of a layer (LoRA)."""
     if lora_rank is None:
         return 1.0
-    attention = work.attention_matrices(card, 1)
-    dense = attention + work.ffn_matrices(card.hidden_size, card.intermediate_size, 1)
-    widths = card.num_dense_layers * sum(one.n + one.k for one in dense)
+    counts = card.layer_counts
+    widths = counts.attention * _widths(work.attention_matrices(card, 1))
+    widths += (counts.linear + counts.mamba) * _widths(recurrent_matrices(card, 1))
+    widths += counts.dense * _widths(work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn))
     if card.moe is not None:
-        expert = work.ffn_matrices(card.hidden_size, card.moe.expert_intermediate_size, 1)
-        of_experts = card.moe.num_experts * sum(one.n + one.k for one in expert)
-        shared = sum(one.n + one.k for one in attention + work.shared_expert_matrices(card, 1))
-        widths += card.num_moe_layers * (of_experts + shared)
+        moe = card.moe
+        expert = work.ffn_matrices(card.expert_hidden_size, moe.expert_intermediate_size, 1, moe.gated)
+        around = work.shared_expert_matrices(card, 1) + work.latent_expert_matrices(card)
+        widths += counts.moe * (moe.num_experts * _widths(expert) + _widths(around))
     return min(1.0, lora_rank * widths / parameters)
+
+
+def _widths(matrices: list[Matrix]) -> int:
+    """Rows and columns of all matrices: what adapters of rank 1 hold."""
+    return sum(one.n + one.k for one in matrices)
 
 
 def weight_tensors(card: ModelCard) -> int:
     """Named weight tensors of the checkpoint; refit handles them one by one."""
-    per_dense = TENSORS_PER_ATTENTION + TENSORS_PER_FFN
-    total = card.num_dense_layers * per_dense + 3
+    counts = card.layer_counts
+    total = counts.mixers * TENSORS_PER_ATTENTION + counts.dense * TENSORS_PER_FFN + 3
     if card.moe is not None:
-        experts = TENSORS_PER_EXPERT * (card.moe.num_experts + card.moe.num_shared_experts)
-        total += card.num_moe_layers * (TENSORS_PER_ATTENTION + 1 + experts)
+        experts = card.moe.matrices * (card.moe.num_experts + card.moe.num_shared_experts)
+        total += counts.moe * (1 + experts + len(work.latent_expert_matrices(card)))
     return total

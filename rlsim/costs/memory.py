@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from rlsim.costs.capture import captured_sizes, largest_captured_tokens
 from rlsim.costs.draft import draft_card
+from rlsim.costs.engine_prices import most_sequences
 from rlsim.costs.layout import train_layout
+from rlsim.costs.recurrent_work import indexer_matrices, recurrent_matrices
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
-from rlsim.schema.model import ModelCard, attention_parameters, kv_bytes_per_token, parameter_counts
+from rlsim.schema.model import (
+    ModelCard,
+    kv_bytes_per_token,
+    mixer_parameters,
+    parameter_counts,
+    state_bytes_per_sequence,
+)
 from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT, GIB
 
@@ -24,6 +33,10 @@ over TP (Korthikanti et al., arXiv 2205.05198, equation 4 without the attention 
 ENGINE_ACTIVATION_ROWS = 8
 """Rows of hidden size that an engine holds per batched token in the largest layer. Assumption."""
 
+STATE_SHARE = 0.9 / 1.9
+"""Most of the room beside weights and graphs that recurrent states take: SGLang's default (mamba_full_memory_ratio 0.9:
+states over cache), which then runs no more sequences than have one. vLLM takes states from the pages of its cache when
+a sequence starts, so that it can hold more tokens while fewer sequences run."""
 MEAN_CACHED_SHARE = 0.5
 """Of the longest sequence, what a running one holds in its cache: the mean of one that grows to it. Counts only where
 windowed layers keep less of a longer sequence. Assumption."""
@@ -31,11 +44,15 @@ windowed layers keep less of a longer sequence. Assumption."""
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """One engine GPU: parts in bytes, and how many tokens of KV cache the whole replica can hold."""
+    """One engine GPU: parts in bytes, and how many tokens of KV cache the whole replica can hold.
+
+    running_sequences: of the replica, whose recurrent states fit; None where no layer keeps a state.
+    """
 
     parts: MemoryParts
     available_bytes: float
     kv_capacity_tokens: float
+    running_sequences: int | None = None
 
 
 def weight_bytes(card: ModelCard, precision: str) -> float:
@@ -51,9 +68,13 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     memory = scenario.hardware.memory_bytes.value
     shards = engine.tensor_parallel * engine.pipeline_parallel
     copies = engine.attention_data_parallel - 1
-    attention = card.num_layers * attention_parameters(card)
+    mixers = mixer_parameters(card)
     own_bytes, bytes_each = (BYTES_PER_ELEMENT[p] for p in (engine.attention_precision(card), engine.weight_precision))
-    repeated = attention * (copies * own_bytes + own_bytes - bytes_each)
+    repeated = mixers * (copies * own_bytes + own_bytes - bytes_each)
+    if card.sparse_attention is not None:
+        # Every GPU of an attention copy holds the indexers whole.
+        indexer = sum(matrix.elements for matrix in indexer_matrices(card)) * card.num_index_layers
+        repeated += indexer * own_bytes * (engine.tensor_parallel - engine.attention_data_parallel)
     draft = draft_card(scenario.speculation, card)
     draft_precision = engine.weight_precision if draft is not None and draft.kind == "mtp" else "bf16"
     rows = engine.max_batched_tokens * ENGINE_ACTIVATION_ROWS / engine.tensor_parallel
@@ -68,12 +89,16 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
         draft=drafting * BYTES_PER_ELEMENT[draft_precision],
         graphs=float(captures * GRAPH_BYTES_PER_CAPTURE),
     )
-    allowed = memory * engine.gpu_memory_utilization
+    allowed, running = memory * engine.gpu_memory_utilization, None
+    if card.recurrent is not None:
+        running = sequences_with_state(scenario, allowed - parts.total)
+        held = math.ceil(running / engine.attention_data_parallel) * state_bytes_per_gpu_sequence(scenario)
+        parts = replace(parts, state=held)
     room = allowed - parts.total
     per_token = kv_bytes_per_gpu_token(scenario)
     capacity = room / per_token * engine.attention_data_parallel
     longest = scenario.workload.max_sequence_tokens
-    if room < longest * per_token:
+    if room < longest * per_token or running == 0:
         needed = parts.total + longest * per_token
         raise Infeasible(
             f"{card.name} with engine.tensor_parallel={engine.tensor_parallel} and one sequence of {longest} tokens "
@@ -81,7 +106,28 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
             f"{scenario.hardware.name} GPU; raise one of these two, or lower workload.max_sequence_tokens",
             needed, allowed, "bytes",
         )  # fmt: skip
-    return EngineMemory(parts, memory, capacity)
+    return EngineMemory(parts, memory, capacity, running)
+
+
+def state_bytes_per_gpu_sequence(scenario: Scenario) -> float:
+    """Bytes of recurrent state that a running sequence takes on each GPU of its attention copy.
+
+    A speculating engine keeps a state after each verified position beside the sequence's own (vLLM and SGLang), so
+    that a rejection needs no recomputation.
+    """
+    engine, speculation = scenario.engine, scenario.speculation
+    kept = 1 + (speculation.draft_length if speculation.active else 0)
+    sharing = engine.tensor_parallel // engine.attention_data_parallel * engine.pipeline_parallel
+    return kept * state_bytes_per_sequence(scenario.model) / sharing
+
+
+def sequences_with_state(scenario: Scenario, room_bytes: float) -> int:
+    """Sequences of a replica whose recurrent states are reserved in ``room_bytes`` of a GPU beside weights and graphs.
+
+    All that can run at once, or as many as STATE_SHARE of that room holds; the rest is left to the cache.
+    """
+    copies, each = scenario.engine.attention_data_parallel, state_bytes_per_gpu_sequence(scenario)
+    return min(most_sequences(scenario), copies * int(STATE_SHARE * max(room_bytes, 0.0) / each))
 
 
 _SPREAD = "raise one of these"
@@ -110,6 +156,23 @@ def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
     return total
 
 
+def activation_bytes_per_token(card: ModelCard) -> float:
+    """Bytes of activations of the mean layer per token, without tensor parallelism.
+
+    Attention and a feed-forward block have half of ACTIVATION_BYTES_PER_HIDDEN each. A recurrent mixer keeps its input
+    twice (before and after its norm), the inputs of its convolution and its gate, the convolution's outputs, and its
+    own output before and after the gate, in BF16; states of chunks are computed again (mamba_ssm, flash-linear-
+    attention).
+    """
+    if card.recurrent is None:
+        return card.hidden_size * ACTIVATION_BYTES_PER_HIDDEN
+    counts, recurrent = card.layer_counts, card.recurrent
+    width = sum(matrix.k for matrix in recurrent_matrices(card, 1) if matrix.name == "output")
+    mixer = (2 * card.hidden_size + 2 * recurrent.conv_channels + 3 * width) * BYTES_PER_ELEMENT["bf16"]
+    halves = (counts.attention + counts.ffns) * card.hidden_size * ACTIVATION_BYTES_PER_HIDDEN / 2
+    return (halves + (counts.linear + counts.mamba) * mixer) / card.num_layers
+
+
 def critic_swapped(scenario: Scenario) -> bool:
     """Whether the value model and the policy take turns on the training GPUs, as states that are offloaded can."""
     return scenario.trainer.critic and scenario.trainer.offload and scenario.cluster.colocated
@@ -130,7 +193,7 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
         capacity = scenario.workload.max_sequence_tokens * trainer.micro_batch_samples
     tokens = capacity / trainer.context_parallel
     layers = card.num_layers / trainer.pipeline_parallel
-    full = tokens * card.hidden_size * ACTIVATION_BYTES_PER_HIDDEN / trainer.tensor_parallel
+    full = tokens * activation_bytes_per_token(card) / trainer.tensor_parallel
     inputs = tokens * card.hidden_size * BYTES_PER_ELEMENT["bf16"] / trainer.tensor_parallel
     kept, working = (layers * inputs, full) if trainer.recompute == "full" else (layers * full, 0.0)
     logits = 2 * tokens * card.vocab_size / trainer.tensor_parallel * BYTES_PER_ELEMENT["fp32"]

@@ -1,8 +1,8 @@
 """Seconds of single operations on a device: measured tables first, a roofline with measured efficiency beyond them.
 
-Where the profile differs from the one that the tables were measured on, a measured time is scaled by the ratio of the
-rooflines of its work on both, and counts as modelled. What imported tables lack (attention of several queries,
-sampling, rejection, host) is None unless tables of ``rlsim calibrate`` hold it (:mod:`rlsim.costs.borrowed`).
+A time measured on another profile is scaled by the ratio of the rooflines of its work on both, and counts as modelled.
+What imported tables lack (attention of several queries, sampling, rejection, host) is None unless tables of ``rlsim
+calibrate`` hold it (:mod:`rlsim.costs.borrowed`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from rlsim.costs.operator_time import OperatorTime, mean_layer, modelled, zero
 from rlsim.costs.work import FloatArray, Matrix, Work
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables
+from rlsim.schema.architecture import MoECard
 from rlsim.schema.hardware import HardwareProfile
-from rlsim.schema.model import ModelCard, MoECard
+from rlsim.schema.model import ModelCard
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND
 
 KERNEL_FLOOR_S = 2.5 * MICROSECOND
@@ -31,7 +32,6 @@ PRODUCTS_KEPT, ROWS_KEPT = 65_536, 64
 and by most layouts of a plan."""
 DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
 """Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
-
 Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
 
 
@@ -252,9 +252,8 @@ class Operators:
         """One query per sequence of ``batch`` sequences at mean context; without projections (GQA only)."""
         heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
         amount = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
-        look = None
-        if self.tables is not None:
-            look = self.tables.decode_attention_s(heads, kv_heads, card.head_dim, kv_precision, batch, context)
+        shape, tables = (heads, kv_heads, card.head_dim, kv_precision), self.tables
+        look = None if tables is None else tables.decode_attention_s(*shape, batch, context)
         return self.timed(look, amount, "bf16", "decode_attention")
 
     def prefill_attention(
@@ -267,7 +266,7 @@ class Operators:
         """
         b, p = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
         whole, times = self._causal_attention(card, tensor_parallel, b, p), []
-        for layers, window in card.attention_kinds:
+        for layers, window in card.prompt_kinds:
             count, length = work.windowed_prompts(b, p, window)
             timed = self._causal_attention(card, tensor_parallel, count, length) if window else whole
             seconds, known = np.minimum(timed.seconds, whole.seconds), np.where(length == p, timed.measured, 0.0)

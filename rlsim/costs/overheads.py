@@ -197,8 +197,10 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     trainer, terms, features = scenario.trainer, fitted.training, scenario.training_features
     stack = _stack_terms(scenario, fitted)
     grouped = stack.grouped_speed
-    if not (trainer.precision == "fp8" and _blackwell(scenario)):
-        features = features.model_copy(update={"fused_grouped_mlp": False})  # the kernel is one for MXFP8
+    gated = scenario.model.moe is None or scenario.model.moe.gated
+    if not (trainer.precision == "fp8" and _blackwell(scenario) and gated):
+        # The kernel is one for MXFP8 and SwiGLU (TransformerEngine: ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
+        features = features.model_copy(update={"fused_grouped_mlp": False})
     if features.fused_grouped_mlp:
         grouped *= terms.fused_grouped_gain
     gain = terms.nvfp4_gain if trainer.precision == "nvfp4" else 1.0

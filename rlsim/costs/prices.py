@@ -72,8 +72,15 @@ class PriceInputs:
     def engine(self) -> EngineInputs:
         """What an iteration table depends on. Raises Infeasible where the engine does not fit."""
         prompt_tokens = expected_prompt_tokens(self.scenario.workload)
-        capacity = self.engine_memory.kv_capacity_tokens
-        return engine_inputs(self.scenario, self.device, self.overheads.engine, prompt_tokens, capacity)
+        memory = self.engine_memory
+        return engine_inputs(
+            self.scenario,
+            self.device,
+            self.overheads.engine,
+            prompt_tokens,
+            memory.kv_capacity_tokens,
+            memory.running_sequences,
+        )
 
     @cached_property
     def trainer(self) -> TrainerInputs:

@@ -16,11 +16,12 @@ def table_device(profile: HardwareProfile) -> HardwareProfile:
     """
     if profile.operator_tables is None:
         return profile
-    return _measured_on(profile.operator_tables, profile.name) or profile
+    return _measured_on(profile.operator_tables) or profile
 
 
 @lru_cache(maxsize=32)
-def _measured_on(tables: str, name: str) -> HardwareProfile | None:
-    names = sorted(list_profiles(), key=lambda other: other != name)
+def _measured_on(tables: str) -> HardwareProfile | None:
+    # Tables have the name of their device; others (H800, H20) carry its times over.
+    names = sorted(list_profiles(), key=lambda other: other != tables)
     shipped = (load_profile(other) for other in names)
     return next((other for other in shipped if other.operator_tables == tables), None)

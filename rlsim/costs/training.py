@@ -25,6 +25,9 @@ from rlsim.units import BYTES_PER_ELEMENT
 
 HEAD_BACKWARD = 2.0
 """Two products (input and weight gradient) for the forward one; passes over the logits move twice the bytes as well."""
+MTP_LAYERS = "MTP layers"
+MTP_INPUTS = 2
+"""Hidden state and embedding, which an MTP layer joins."""
 LM_HEAD, LOSS = "LM head", "loss"
 """Names of the parts that a value model lacks."""
 
@@ -81,15 +84,33 @@ class TrainingCosts:
         card, recompute = self.card, self.trainer.recompute
         parts: list[Part] = []
         layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
-        for moe_layer, count in ((False, card.num_dense_layers), (True, card.num_moe_layers)):
-            if not count:
-                continue
-            layer = layers.layer(batch, moe_layer)
+        for moe_layer, shape, count in card.layer_shapes:
+            layer = layers.layer(batch, moe_layer, shape)
             once = layer.forward()
             if backward:
                 once += layer.backward() + layer.recomputed(recompute)
             parts += _times(count / self.trainer.pipeline_parallel, once)
         return PhaseCost.of(parts)
+
+    def _mtp(self, batch: MicroBatches) -> tuple[Part, ...]:
+        """Depths of multi-token prediction on one micro-batch, forward and backward, on the last stage.
+
+        A depth is a projection of [hidden state, embedding], one layer of attention and experts (or an FFN), and the LM
+        head with its loss once more (DeepSeek-V3, arXiv 2412.19437 section 2.2).
+        """
+        card, trainer, depths = self.card, self.trainer, self.trainer.mtp_layers
+        if not depths:
+            return ()
+        layers = replace(self.layers, overheads=self.overheads.of_update)
+        layer = layers.layer(batch, card.moe is not None)
+        tokens = np.array([batch.tokens / trainer.context_parallel])
+        fusion = Matrix("fusion", card.hidden_size // trainer.tensor_parallel, MTP_INPUTS * card.hidden_size)
+        product = self.device.operators.gemm(tokens, fusion, trainer.precision)
+        joined = Part("products", (1 + HEAD_BACKWARD) * float(product.seconds[0]), product.bound)
+        own = (*layer.forward(), *layer.backward(), *layer.recomputed(trainer.recompute), joined)
+        head = tuple(replace(part, seconds=(1 + HEAD_BACKWARD) * part.seconds) for part in self.head(batch))
+        seconds = depths * sum(part.seconds for part in (*own, *head))
+        return (Part(MTP_LAYERS, seconds, max(own, key=lambda part: part.seconds).bound),)
 
     def forward(self, batch: MicroBatches) -> PhaseCost:
         """One log-prob pass over the whole step's samples."""
@@ -108,6 +129,7 @@ class TrainingCosts:
             *_times(micro_batches, stage.parts),
             *_times(micro_batches, head),
             *(_modelled(_times(micro_batches * HEAD_BACKWARD, head)) if backward else ()),
+            *(_times(micro_batches, self._mtp(batch)) if backward else ()),
             Part("pipeline bubble", bubble_s, "schedule"),
             Part("parameter gathering", gathered_s, "network"),
         )

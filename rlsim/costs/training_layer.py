@@ -15,11 +15,14 @@ from rlsim.costs.operator_time import OperatorTime
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.packing import MicroBatches
 from rlsim.costs.training_work import LayerWork, layer_work
+from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Trainer
 
-ATTENTION_BACKWARD = 2.5
-"""FLOP of the attention backward pass over the forward (FlashAttention-2, arXiv 2307.08691 section 4: 2.5)."""
+MIXER_LAUNCHES = 11
+"""Of UNCOMPILED_LAUNCHES those of the mixer."""
+ALONE = LayerShape("none", True)
+"""A feed-forward block that is a layer."""
 ELEMENTWISE_BACKWARD = 2.0
 """Bytes of elementwise kernels backward over forward: gradients beside the activations."""
 HOST_BACKWARD = 2.0
@@ -76,17 +79,17 @@ class TrainingLayers:
     device: Device
     overheads: TrainingOverheads
 
-    def layer(self, batch: MicroBatches, moe_layer: bool) -> LayerTime:
-        """One layer over one micro-batch."""
+    def layer(self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER) -> LayerTime:
+        """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do."""
         own = self.overheads
-        raw = layer_work(self.card, self.trainer, self.device, batch, moe_layer, own.features.moe_dispatcher)
+        raw = layer_work(self.card, self.trainer, self.device, batch, moe_layer, own.features.moe_dispatcher, shape)
         device, backward = self._forward(raw, moe_layer), self._backward(raw, moe_layer)
         return LayerTime(
             device=device,
             device_backward=backward,
             communication_s=self._communication_s(raw, device, 1.0),
             communication_backward_s=self._communication_s(raw, backward, RING_BACKWARD),
-            floor_s=self._floor_s(raw, moe_layer),
+            floor_s=self._floor_s(raw, moe_layer, shape),
         )
 
     def _forward(self, raw: LayerWork, moe_layer: bool) -> tuple[Part, ...]:
@@ -107,7 +110,7 @@ class TrainingLayers:
             products, experts, router_s = products + raw.products.weights, experts + raw.experts.weights, 2 * router_s
         parts = (
             *self._computed(raw, products, experts, router_s, moe_layer),
-            self._attention(raw, ATTENTION_BACKWARD, moe_layer),
+            self._attention(raw, raw.attention_backward, moe_layer),
             self._moved("quantisation", raw.quantised[1] * self.overheads.quantise_bytes, moe_layer),
             self._elementwise(raw, ELEMENTWISE_BACKWARD, moe_layer),
         )
@@ -151,11 +154,13 @@ class TrainingLayers:
         around = own.exposed_s(raw.exchange_s, sum(seconds.values()), own.features.exchange_overlap)
         return tensor + around + own.exposed_s(ring * raw.ring_s, seconds["attention"], True)
 
-    def _floor_s(self, raw: LayerWork, moe_layer: bool) -> float:
+    def _floor_s(self, raw: LayerWork, moe_layer: bool, shape: LayerShape) -> float:
         """Least host time of a layer; a MoE layer launches the kernels of every expert on its rank."""
-        if moe_layer:
+        if moe_layer and shape.ffn:
             return self.overheads.moe_host_layer_s * max(1.0, raw.local_experts / FITTED_LOCAL_EXPERTS)
-        return UNCOMPILED_LAUNCHES * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s
+        launches = {WHOLE_LAYER: UNCOMPILED_LAUNCHES, ALONE: UNCOMPILED_LAUNCHES - MIXER_LAUNCHES}
+        count = launches.get(shape, UNCOMPILED_LAUNCHES if shape.ffn else MIXER_LAUNCHES)
+        return count * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s
 
 
 def _at_efficiency(name: str, timed: OperatorTime, efficiency: float) -> Part:

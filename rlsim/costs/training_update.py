@@ -8,6 +8,7 @@ from rlsim.costs import work
 from rlsim.costs.device import Device
 from rlsim.costs.layout import TrainLayout
 from rlsim.costs.overheads import TrainingOverheads
+from rlsim.costs.recurrent_work import recurrent_matrices
 from rlsim.costs.work import Matrix
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Trainer
@@ -80,15 +81,17 @@ class TrainingUpdate:
         """Whole matrices of one pipeline stage: those of a layer, layers, ranks that share them, divided by TP."""
         card, layout, stages = self.card, self.layout, self.trainer.pipeline_parallel
         attention, divided = work.attention_matrices(card, 1), self.trainer.tensor_parallel > 1
-        dense = work.ffn_matrices(card.hidden_size, card.intermediate_size, 1)
-        shared = work.shared_expert_matrices(card, 1)
+        dense = work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)
+        shared = work.shared_expert_matrices(card, 1) + work.latent_expert_matrices(card)
         out = [
-            (attention, card.num_layers / stages, layout.dense_shards, divided),
+            (attention, card.num_attention_layers / stages, layout.dense_shards, divided),
+            (recurrent_matrices(card, 1), card.num_recurrent_layers / stages, layout.dense_shards, divided),
             (dense, card.num_dense_layers / stages, layout.dense_shards, divided),
             (shared, card.num_moe_layers / stages, layout.dense_shards, divided),
         ]
         if card.moe is not None:
-            expert = work.ffn_matrices(card.hidden_size, card.moe.expert_intermediate_size, 1)
+            width = card.moe.expert_intermediate_size
+            expert = work.ffn_matrices(card.expert_hidden_size, width, 1, card.moe.gated)
             held = card.num_moe_layers / stages * card.moe.num_experts / self.trainer.expert_parallel
             out.append((expert, held, layout.expert_shards, False))
         return out

@@ -17,8 +17,12 @@ from rlsim.costs.device import Device
 from rlsim.costs.operator_time import OperatorTime, zero
 from rlsim.costs.operators import Operators
 from rlsim.costs.packing import MicroBatches
+from rlsim.costs.recurrent import RecurrentBlock
+from rlsim.costs.recurrent_work import gate_bytes, indexer_matrices, recurrent_matrices
+from rlsim.costs.sparse import prompt_scores
 from rlsim.costs.work import Matrix
-from rlsim.schema.model import ModelCard, MoECard
+from rlsim.schema.architecture import WHOLE_LAYER, LayerShape, MoECard
+from rlsim.schema.model import ModelCard
 from rlsim.schema.stack import Dispatcher
 from rlsim.schema.trainer import Trainer
 from rlsim.units import BYTES_PER_ELEMENT
@@ -30,6 +34,11 @@ activation path: read and write of each)."""
 ADAPTER_OUTPUTS = 4
 """Passes of an adapter over the output of its matrix, beside one over the input: written, then added to that of the
 frozen product (two reads, a write)."""
+ATTENTION_BACKWARD = 2.5
+"""FLOP of the attention backward pass over the forward (FlashAttention-2, arXiv 2307.08691 section 4: 2.5)."""
+RECURRENT_BACKWARD = 3.0
+"""Time of the recurrence backward over forward: states of chunks once more, then two products for each one (backward
+kernels of mamba_ssm and flash-linear-attention recompute what they do not keep). Assumption."""
 LAYERS_KEPT = 16_384
 """Layers kept per process: a search prices thousands of layouts on one batch."""
 
@@ -53,6 +62,7 @@ class LayerWork:
     products: dense ones; experts: of every expert on the rank, one after the other; router_s: in BF16, forward.
     quantised: input and output elements of products in low precision, as (forward, backward). elementwise_bytes: of
     perfectly fused norms, residuals and activations. routed_bytes: one pass over the activations that go to experts.
+    attention, attention_backward: attention or recurrence forward, and how much longer backward takes.
     adapter_bytes, biased_bytes: what adapters (LoRA) and biases of experts move besides, unless a fused kernel holds
     them.
     tensor_s: a gather and a scatter of the activations over the tensor-parallel group; tensor_pairs: how many of them.
@@ -63,6 +73,7 @@ class LayerWork:
     experts: Pass
     router_s: float
     attention: OperatorTime
+    attention_backward: float
     quantised: tuple[float, float]
     elementwise_bytes: float
     routed_bytes: float
@@ -83,9 +94,11 @@ def layer_work(
     batch: MicroBatches,
     moe_layer: bool,
     dispatcher: Dispatcher,
+    shape: LayerShape = WHOLE_LAYER,
 ) -> LayerWork:
-    """One layer of ``card`` under the layout of ``trainer``."""
-    return _LayerCounter(card, trainer, device.operators, device.fabric, batch).count(moe_layer, dispatcher)
+    """One layer of ``card`` under the layout of ``trainer``; shape: its mixer, and whether experts or an FFN follow."""
+    counter = _LayerCounter(card, trainer, device.operators, device.fabric, batch, shape)
+    return counter.count(moe_layer and shape.ffn, dispatcher)
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,7 @@ class _LayerCounter:
     operators: Operators
     fabric: Collectives
     batch: MicroBatches
+    shape: LayerShape
 
     @property
     def tokens(self) -> float:
@@ -104,46 +118,69 @@ class _LayerCounter:
     def count(self, moe_layer: bool, dispatcher: Dispatcher) -> LayerWork:
         card, tp, tokens = self.card, self.trainer.tensor_parallel, self.tokens
         moe = card.moe if moe_layer else None
-        matrices = work.attention_matrices(card, tp)
-        if moe is None:
-            matrices = matrices + work.ffn_matrices(card.hidden_size, card.intermediate_size, tp)
-        else:
+        matrices = self._mixer_matrices()
+        if moe is not None:
             matrices = matrices + work.shared_expert_matrices(card, tp)
+        elif self.shape.ffn:
+            matrices = matrices + work.ffn_matrices(card.hidden_size, card.intermediate_size, tp, card.gated_ffn)
         inputs, outputs = (tokens * sum(getattr(one, side) for one in matrices) for side in ("k", "n"))
-        moved = float(work.elementwise_bytes(tokens / tp, card.hidden_size, 0.0 if moe else card.intermediate_size))
-        routed = 0.0
+        moved = self._elementwise_bytes(moe)
+        routed, inner = 0.0, card.expert_hidden_size
         if moe is not None:
             routed = tokens / tp * moe.top_k
             width = moe.expert_intermediate_size
             inputs, outputs = (
-                inputs + routed * (card.hidden_size + width),
-                outputs + routed * (2 * width + card.hidden_size),
+                inputs + routed * (inner + width),
+                outputs + routed * ((moe.matrices - 1) * width + inner),
             )
-            moved += routed * 3 * width * BYTES_PER_ELEMENT["bf16"]
+            moved += routed * moe.matrices * width * BYTES_PER_ELEMENT["bf16"]
         adapted = 0.0
         if self.trainer.lora_rank is not None:
             adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
         row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        products = self.passes(matrices, tokens, self.trainer.precision)
+        if moe is not None and moe.latent_size is not None:
+            # Sequence parallelism divides the tokens here, not the matrices, which every rank holds whole.
+            products = products + self.passes(work.latent_expert_matrices(card), tokens / tp, self.trainer.precision)
         return LayerWork(
-            products=self.passes(matrices, tokens, self.trainer.precision),
+            products=products,
             experts=self._experts(moe) if moe is not None else _no_pass(),
             router_s=self._router_s(moe) if moe is not None else 0.0,
-            attention=self._attention(),
+            attention=self._mixing(),
+            attention_backward=RECURRENT_BACKWARD if self.shape.mixer == "recurrent" else ATTENTION_BACKWARD,
             quantised=(inputs, outputs) if self.trainer.precision != "bf16" else (0.0, 0.0),
             elementwise_bytes=moved,
-            routed_bytes=routed * row_bytes,
+            routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
             adapter_bytes=adapted,
             biased_bytes=self._biased_bytes(moe, routed) if moe is not None else 0.0,
             tensor_s=self._tensor_s(tokens * row_bytes),
-            tensor_pairs=2.0 if moe is None else 1.0,
+            tensor_pairs=float((self.shape.mixer != "none") + (self.shape.ffn and moe is None)),
             exchange_s=self._exchange_s(moe, dispatcher) if moe is not None else 0.0,
-            ring_s=self._ring_s(),
+            ring_s=self._ring_s() if self.shape.mixer != "none" else 0.0,
             local_experts=moe.num_experts / self.trainer.expert_parallel if moe is not None else 0.0,
         )
 
     def _biased_bytes(self, moe: MoECard, routed: float) -> float:
         widths = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * self.card.hidden_size
         return routed * widths * BYTES_PER_ELEMENT["bf16"] if moe.expert_bias else 0.0
+
+    def _mixer_matrices(self) -> list[Matrix]:
+        card, tp = self.card, self.trainer.tensor_parallel
+        if self.shape.mixer == "attention":
+            return work.attention_matrices(card, tp) + indexer_matrices(card)
+        return recurrent_matrices(card, tp) if self.shape.mixer == "recurrent" else []
+
+    def _elementwise_bytes(self, moe: MoECard | None) -> float:
+        """Norms, residuals, activation, the gate of a recurrent mixer; a single block has half of a layer's norms."""
+        card, tp = self.card, self.trainer.tensor_parallel
+        width = card.intermediate_size if self.shape.ffn and moe is None else 0.0
+        whole = self.shape.ffn and self.shape.mixer != "none"
+        moved = float(
+            work.elementwise_bytes(self.tokens / tp, card.hidden_size if whole else card.hidden_size / 2, width)
+        )
+        if self.shape.mixer == "recurrent" and card.recurrent is not None:
+            moved += float(gate_bytes(self.tokens, card.recurrent, tp))
+        return moved
 
     def passes(self, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
         """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
@@ -160,10 +197,10 @@ class _LayerCounter:
 
     def _experts(self, moe: MoECard) -> Pass:
         """Every expert of the rank on its even share of the tokens that reach the rank."""
-        trainer, hidden, width = self.trainer, self.card.hidden_size, moe.expert_intermediate_size
+        trainer, hidden, width = self.trainer, self.card.expert_hidden_size, moe.expert_intermediate_size
         local = moe.num_experts / trainer.expert_parallel
         share = self.tokens / trainer.tensor_parallel * moe.top_k / local
-        matrices = [Matrix("gate and up", 2 * width, hidden), Matrix("down", hidden, width)]
+        matrices = [Matrix("gate and up", (moe.matrices - 1) * width, hidden), Matrix("down", hidden, width)]
         one = self.passes(matrices, max(1.0, share), trainer.precision)
         return Pass(*(timed.repeated(local) for timed in (one.forward, one.inputs, one.weights)))
 
@@ -173,13 +210,21 @@ class _LayerCounter:
             self.operators.gemm(rows, Matrix("router", moe.num_experts, self.card.hidden_size), "bf16").seconds[0]
         )
 
-    def _attention(self) -> OperatorTime:
-        """Forward attention of packed sequences: the efficiency of equal prompts of the same mean squared length."""
-        trainer, batch = self.trainer, self.batch
+    def _mixing(self) -> OperatorTime:
+        """Attention or recurrence of packed sequences, forward: as equal prompts of the same mean squared length."""
+        trainer, batch, card = self.trainer, self.batch, self.card
         length = batch.sum_squared / batch.tokens
-        once = self.operators.prefill_attention(
-            self.card, trainer.tensor_parallel, np.array([batch.tokens / length]), np.array([length])
-        )
+        prompts = np.array([batch.tokens / length]), np.array([length])
+        if self.shape.mixer == "none":
+            return zero(prompts[0])
+        if self.shape.mixer == "recurrent" and card.recurrent is not None:
+            once = RecurrentBlock(self.operators, card.recurrent, trainer.tensor_parallel).prefill(
+                *prompts, training=True
+            )
+        else:
+            once = self.operators.prefill_attention(card, trainer.tensor_parallel, *prompts)
+        if card.sparse_attention is not None:
+            once = once + prompt_scores(self.operators, card, *prompts)
         return once.repeated(1.0 / trainer.context_parallel)
 
     def _tensor_s(self, full_bytes: float) -> float:
@@ -191,7 +236,7 @@ class _LayerCounter:
         """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
         trainer = self.trainer
         own = self.tokens / trainer.tensor_parallel
-        row_bytes = self.card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        row_bytes = self.card.expert_hidden_size * BYTES_PER_ELEMENT["bf16"]
         if dispatcher == "alltoall":
             return 2.0 * float(
                 self.fabric.collective("alltoall", trainer.expert_parallel, own * moe.top_k * row_bytes).seconds
@@ -199,8 +244,12 @@ class _LayerCounter:
         return 2.0 * float(self.fabric.token_exchange(trainer.expert_parallel, own * row_bytes, moe.top_k).seconds)
 
     def _ring_s(self) -> float:
-        """Keys and values of the other context-parallel ranks."""
+        """Keys and values of the other context-parallel ranks; a recurrent mixer trades tokens for heads and back."""
         tp, cp, card = self.trainer.tensor_parallel, self.trainer.context_parallel, self.card
+        if self.shape.mixer == "recurrent":
+            inputs, output = recurrent_matrices(card, tp)[0].n, recurrent_matrices(card, tp)[-1].k
+            moved = self.tokens * (inputs + output) * BYTES_PER_ELEMENT["bf16"]
+            return float(self.fabric.collective("alltoall", cp, moved, stride=tp).seconds)
         kv_row = 2.0 * card.num_kv_heads / min(tp, card.num_kv_heads) * card.head_dim * BYTES_PER_ELEMENT["bf16"]
         return float(self.fabric.collective("all_gather", cp, self.tokens * cp * kv_row, stride=tp).seconds)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlsim.schema.model import MLP_MATRICES, ModelCard, MoECard
+from rlsim.schema.architecture import MoECard
+from rlsim.schema.model import ModelCard
 from rlsim.units import BYTES_PER_ELEMENT
 
 FloatArray = NDArray[np.float64]
@@ -153,10 +154,9 @@ def grouped_experts(
     width = moe.expert_intermediate_size / tensor_parallel
     assigned = t * moe.top_k / expert_parallel
     touched = experts_touched(t, moe.num_experts, moe.top_k) / expert_parallel
-    matrices = MLP_MATRICES * hidden * width
-    return Work(
-        2.0 * assigned * matrices, touched * matrices * weight_bytes + assigned * (2 * hidden + 3 * width) * 2.0
-    )
+    matrices = moe.matrices * hidden * width
+    activations = assigned * (2 * hidden + moe.matrices * width) * 2.0
+    return Work(2.0 * assigned * matrices, touched * matrices * weight_bytes + activations)
 
 
 def attention_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
@@ -177,17 +177,19 @@ def attention_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
         return [down, query, latent, Matrix("output", h, heads * mla.v_head_dim)]
     kv_heads = max(1, card.num_kv_heads // t)
     heads = card.num_heads // t
-    return [Matrix("qkv", (heads + 2 * kv_heads) * card.head_dim, h), Matrix("output", h, heads * card.head_dim)]
+    queries = 2 * heads if card.attention_output_gate else heads
+    return [Matrix("qkv", (queries + 2 * kv_heads) * card.head_dim, h), Matrix("output", h, heads * card.head_dim)]
 
 
-def ffn_matrices(hidden: int, width: int, tensor_parallel: int) -> list[Matrix]:
-    """Gate-up and down projection of a gated feed-forward block.
+def ffn_matrices(hidden: int, width: int, tensor_parallel: int, gated: bool = True) -> list[Matrix]:
+    """Gate-up (without a gate: up) and down projection of a feed-forward block.
 
     >>> [(one.name, one.n, one.k) for one in ffn_matrices(hidden=100, width=400, tensor_parallel=2)]
     [('gate_up', 400, 100), ('down', 100, 200)]
     """
     inner = max(1, width // tensor_parallel)
-    return [Matrix("gate_up", 2 * inner, hidden), Matrix("down", hidden, inner)]
+    first = Matrix("gate_up", 2 * inner, hidden) if gated else Matrix("up", inner, hidden)
+    return [first, Matrix("down", hidden, inner)]
 
 
 def shared_expert_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
@@ -199,12 +201,19 @@ def shared_expert_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix
     """
     if card.moe is None or not card.moe.num_shared_experts:
         return []
-    return ffn_matrices(
-        card.hidden_size, card.moe.num_shared_experts * card.moe.shared_expert_intermediate_size, tensor_parallel
-    )
+    width = card.moe.num_shared_experts * card.moe.shared_expert_intermediate_size
+    return ffn_matrices(card.hidden_size, width, tensor_parallel, card.moe.gated)
 
 
-def elementwise_bytes(tokens: ArrayLike, hidden: int, width: float) -> FloatArray:
+def latent_expert_matrices(card: ModelCard) -> list[Matrix]:
+    """Projections into and out of the space in which the routed experts of one MoE layer work; empty without one."""
+    if card.moe is None or card.moe.latent_size is None:
+        return []
+    return [Matrix("to_latent", card.moe.latent_size, card.hidden_size),
+            Matrix("from_latent", card.hidden_size, card.moe.latent_size)]  # fmt: skip
+
+
+def elementwise_bytes(tokens: ArrayLike, hidden: float, width: float) -> FloatArray:
     """Bytes of norms, rotary embedding, activation and residuals of one layer in BF16.
 
     Two fused add-norms (read two, write two rows of ``hidden``) and the gated activation (read 2, write 1 of width).

@@ -96,9 +96,25 @@ ELEMENTWISE = TableLayout("elementwise", ("op", "width"), ("rows",), (1.0,))
 """Norm, residual addition, activation, rotation (with or without a norm per head), cache write; width in values."""
 REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
 """Acceptance test and residual draw; queries is k+1."""
+DELTA_RULE = ("key_head_dim", "value_head_dim", "key_heads", "value_heads")
+DELTA_RULE_DECODE = TableLayout("delta_rule_decode", DELTA_RULE, ("batch",), (1.0,))
+"""Recurrent step of the gated delta rule, one token of each sequence; heads per rank, FP32 state."""
+DELTA_RULE_PREFILL = TableLayout("delta_rule_prefill", DELTA_RULE, ("prompt_tokens", "batch"), (1.0, 1.0))
+"""The same rule chunk by chunk over whole prompts."""
+CONVOLUTION_DECODE = TableLayout("convolution_decode", ("conv_kernel",), ("channels", "batch"), (1.0, 1.0))
+"""Short causal convolution before a recurrence, one token of each sequence; channels per rank."""
+CONVOLUTION_PREFILL = TableLayout(
+    "convolution_prefill", ("conv_kernel",), ("channels", "prompt_tokens", "batch"), (1.0, 1.0, 1.0)
+)
+SPARSE = ("hidden", "indexer", "gemm_precision", "kv_precision")
+SPARSE_DECODE = TableLayout("sparse_decode", SPARSE, ("heads", "batch", "context_tokens"), (1.0, 1.0, 1.0))
+"""Whole block of sparse latent attention at decode: projections, indexer (1; 0: another layer's ranking is reused) and
+attention to the tokens that rank highest."""
+SPARSE_PREFILL = TableLayout("sparse_prefill", SPARSE, ("heads", "batch", "prompt_tokens"), (1.0, 1.0, 2.0))
 LAYOUTS = (
     GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
     QUANTIZE, EXPERT_EXCHANGE, ALL_REDUCE, COLLECTIVES, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
+    DELTA_RULE_DECODE, DELTA_RULE_PREFILL, CONVOLUTION_DECODE, CONVOLUTION_PREFILL, SPARSE_DECODE, SPARSE_PREFILL,
 )  # fmt: skip
 
 

@@ -93,6 +93,10 @@ class OperatorTables:
             self._tables[layout.name] = read_table(self.folder, layout)
         return self._tables[layout.name]
 
+    def table(self, layout: TableLayout) -> Table:
+        """Rows of one operation, for look-ups that have a module of their own."""
+        return self._table(layout)
+
     def gemm_s(self, precision: str, m: ArrayLike, n: int, k: int) -> TableTime | None:
         """Matrix product of m x k activations with k x n weights, cold weights, under a CUDA graph.
 

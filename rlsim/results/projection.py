@@ -120,6 +120,7 @@ class MemoryParts:
     optimizer: float | None = None
     logits: float | None = None
     critic: float | None = None
+    state: float | None = None
 
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, bytes) of every part that the pool has; names as in projection.json."""

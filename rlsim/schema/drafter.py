@@ -8,8 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rlsim.errors import InputError
+from rlsim.schema.architecture import MLP_MATRICES
 from rlsim.schema.base import Name, NonNegativeInt, PositiveInt, Precision, Strict
-from rlsim.schema.model import MLP_MATRICES, ModelCard, parameter_counts
+from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.units import BYTES_PER_ELEMENT
 
 EAGLE3_DRAFT_VOCABULARY = 32_000

@@ -54,7 +54,7 @@ class Engine(Strict):
         "fp8: one scale per tensor, known beforehand; fp8_block: a scale for each 128 x 128 block, as DeepSeek and "
         "Qwen publish their FP8 checkpoints.",
     )
-    kv_precision: Literal["bf16", "fp8"] = Field(default="bf16", description="Precision of the KV cache.")
+    kv_precision: Literal["bf16", "fp8", "nvfp4"] = Field(default="bf16", description="Precision of the KV cache.")
     max_running_sequences: int = Field(
         default=1024, ge=1, le=65536, description="Sequences decoded at once per replica."
     )
@@ -114,9 +114,11 @@ class Engine(Strict):
         """Precision of the attention projections of ``card``.
 
         NVFP4 checkpoints of models with latent attention keep theirs in BF16 (nvidia/DeepSeek-R1-0528-NVFP4 and
-        Kimi-K2.5-NVFP4, hf_quant_config.json: self_attn is excluded).
+        Kimi-K2.5-NVFP4, hf_quant_config.json: self_attn is excluded), and so do those with linear attention
+        (nvidia/Qwen3.5-397B-A17B-NVFP4: linear_attn and self_attn are).
         """
-        return "bf16" if self.weight_precision == "nvfp4" and card.mla is not None else self.weight_precision
+        kept = card.mla is not None or card.linear_attention is not None
+        return "bf16" if self.weight_precision == "nvfp4" and kept else self.weight_precision
 
     @property
     def gpus_per_replica(self) -> int:

@@ -3,58 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rlsim.schema.architecture import (
+    MLP_MATRICES,
+    SINGLE_BLOCKS,
+    SPARSE_FP8_LATENT_BYTES,
+    SPARSE_FP8_RANKS,
+    UNGATED_MATRICES,
+    WHOLE_LAYER,
+    LayerCounts,
+    LayerKind,
+    LayerShape,
+    LinearAttentionCard,
+    MambaCard,
+    MLACard,
+    MoECard,
+    SparseAttentionCard,
+    state_bytes,
+)
 from rlsim.schema.base import Name, NonNegativeInt, PositiveInt, Precision, Strict
 from rlsim.units import BYTES_PER_ELEMENT
 
-MLP_MATRICES = 3
-"""Gate, up and down projection of a gated (SwiGLU) feed-forward block."""
-
-
-class MoECard(Strict):
-    """Mixture-of-experts part of a model: every layer after the first dense ones routes each token to top_k experts."""
-
-    num_experts: Annotated[PositiveInt, Field(description="Routed experts per layer.")]
-    top_k: Annotated[PositiveInt, Field(description="Routed experts that one token activates.")]
-    expert_intermediate_size: Annotated[PositiveInt, Field(description="Inner width of one routed expert.")]
-    num_shared_experts: Annotated[NonNegativeInt, Field(description="Experts that every token passes.")] = 0
-    shared_expert_intermediate_size: Annotated[
-        NonNegativeInt, Field(description="Inner width of one shared expert; 0 without shared experts.")
-    ] = 0
-    first_dense_layers: Annotated[NonNegativeInt, Field(description="Leading layers with a dense FFN.")] = 0
-    expert_bias: Annotated[bool, Field(description="Whether router and routed experts carry biases (gpt-oss).")] = False
-
-    @model_validator(mode="after")
-    def _top_k_within_experts(self) -> Self:
-        if self.top_k > self.num_experts:
-            raise ValueError(f"top_k {self.top_k} exceeds num_experts {self.num_experts}")
-        return self
-
-    @model_validator(mode="after")
-    def _shared_experts_have_a_width(self) -> Self:
-        if (self.num_shared_experts > 0) != (self.shared_expert_intermediate_size > 0):
-            raise ValueError(
-                "num_shared_experts and shared_expert_intermediate_size must be both zero or both positive, got "
-                f"{self.num_shared_experts} and {self.shared_expert_intermediate_size}"
-            )
-        return self
-
-
-class MLACard(Strict):
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1): one compressed KV vector per token."""
-
-    q_lora_rank: Annotated[PositiveInt | None, Field(description="Rank of the query compression; null without.")]
-    kv_lora_rank: Annotated[PositiveInt, Field(description="Width of the compressed KV vector.")]
-    qk_rope_head_dim: Annotated[PositiveInt, Field(description="Rotary part of a head, shared by all heads in K.")]
-    qk_nope_head_dim: Annotated[PositiveInt, Field(description="Part of a query or key head without position.")]
-    v_head_dim: Annotated[PositiveInt, Field(description="Width of a value head.")]
-
 
 class ModelCard(Strict):
-    """Architecture of a decoder-only transformer, dense or MoE, GQA or MLA, full attention or some layers windowed."""
+    """Architecture of a decoder-only language model: how its layers mix tokens, and their feed-forward blocks.
+
+    Without layer_pattern every layer is attention (grouped-query or latent; full, windowed or sparse) and a
+    feed-forward block.
+    """
 
     name: Annotated[Name, Field(description="Name of the model.")]
     hidden_size: Annotated[PositiveInt, Field(description="Width of the residual stream.")]
@@ -85,7 +64,29 @@ class ModelCard(Strict):
     moe: Annotated[MoECard | None, Field(description="Experts; null for a dense model.")] = None
     mla: Annotated[MLACard | None, Field(description="Latent attention; null for grouped-query attention.")] = None
     mtp_layers: Annotated[NonNegativeInt, Field(description="Multi-token-prediction layers of the checkpoint.")] = 0
+    layer_pattern: Annotated[
+        tuple[LayerKind, ...] | None,
+        Field(description="Kinds of layers in their order, repeated until num_layers; null: all attention."),
+    ] = None
+    linear_attention: Annotated[
+        LinearAttentionCard | None, Field(description="Gated delta rule of the linear_attention layers.")
+    ] = None
+    mamba: Annotated[MambaCard | None, Field(description="Mamba-2 of the mamba layers.")] = None
+    sparse_attention: Annotated[
+        SparseAttentionCard | None, Field(description="Indexer of latent attention to few tokens; null: to all.")
+    ] = None
+    attention_output_gate: Annotated[
+        bool, Field(description="Whether a gate as wide as the queries multiplies the attention's output.")
+    ] = False
+    gated_ffn: Annotated[bool, Field(description="Whether dense FFNs have a gate projection.")] = True
     max_position_embeddings: Annotated[PositiveInt, Field(description="Longest sequence in tokens.")]
+    extended_position_embeddings: Annotated[
+        PositiveInt | None,
+        Field(description="Longest sequence with rotary scaling, in tokens, as the publisher states; null: none."),
+    ] = None
+    rotary_scaling: Annotated[
+        Literal["yarn", "linear", "dynamic"] | None, Field(description="Scaling that the longer sequences need.")
+    ] = None
     source: Annotated[Name, Field(description="Where the values come from.")]
 
     @model_validator(mode="after")
@@ -128,22 +129,133 @@ class ModelCard(Strict):
             raise ValueError("sliding_window_layers under mla: windows over latent attention are not modelled")
         return self
 
+    @model_validator(mode="after")
+    def _pattern_and_its_parts_agree(self) -> Self:
+        pattern = self.layer_pattern or ()
+        if self.layer_pattern is not None and (not pattern or self.num_layers % len(pattern)):
+            raise ValueError(f"the {len(pattern)} kinds of layer_pattern do not divide num_layers {self.num_layers}")
+        for kind, part in (("linear_attention", self.linear_attention), ("mamba", self.mamba)):
+            if (kind in pattern) != (part is not None):
+                raise ValueError(f"{kind} must be given if and only if layer_pattern has layers of that kind")
+        windowed = pattern.count("sliding_attention") * (self.num_layers // max(1, len(pattern)))
+        if pattern and windowed != self.sliding_window_layers:
+            raise ValueError(f"sliding_window_layers must be {windowed}, as many as layer_pattern has")
+        if ("moe" in pattern) and self.moe is None:
+            raise ValueError("layer_pattern has moe layers, but moe is not given")
+        single = sum(kind in SINGLE_BLOCKS for kind in pattern)
+        if single not in (0, len(pattern)):
+            raise ValueError(f"layer_pattern mixes single blocks ({', '.join(SINGLE_BLOCKS)}) with whole layers")
+        if single and self.moe is not None and self.moe.first_dense_layers:
+            raise ValueError("moe.first_dense_layers must be 0 where layer_pattern names mlp and moe layers")
+        return self
+
+    @model_validator(mode="after")
+    def _sparse_attention_is_latent(self) -> Self:
+        sparse = self.sparse_attention
+        if sparse is None:
+            return self
+        if self.mla is None or self.mla.q_lora_rank is None:
+            raise ValueError("sparse_attention needs mla with q_lora_rank, of which its indexer makes its queries")
+        if sparse.index_layers is not None and sparse.index_layers > self.num_layers:
+            raise ValueError(
+                f"sparse_attention.index_layers {sparse.index_layers} exceeds num_layers {self.num_layers}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _extension_and_scaling_agree(self) -> Self:
+        longer = self.extended_position_embeddings
+        if (longer is None) != (self.rotary_scaling is None):
+            raise ValueError("extended_position_embeddings and rotary_scaling must be given together")
+        if longer is not None and longer <= self.max_position_embeddings:
+            raise ValueError(f"extended_position_embeddings {longer} must exceed max_position_embeddings")
+        return self
+
+    @property
+    def single_blocks(self) -> bool:
+        """Whether a layer is a mixer or a feed-forward block, not both."""
+        return self.layer_pattern is not None and self.layer_pattern[0] in SINGLE_BLOCKS
+
+    @property
+    def layer_counts(self) -> LayerCounts:
+        """Blocks by kind."""
+        if self.layer_pattern is None:
+            return LayerCounts(self.num_layers, 0, 0, self.num_dense_layers, self.num_moe_layers)
+        pattern, repeats = self.layer_pattern, self.num_layers // len(self.layer_pattern)
+        linear, mamba = pattern.count("linear_attention") * repeats, pattern.count("mamba") * repeats
+        dense, moe = self.num_dense_layers, self.num_moe_layers
+        mixers = self.num_layers - dense - moe if self.single_blocks else self.num_layers
+        return LayerCounts(mixers - linear - mamba, linear, mamba, dense, moe)
+
+    @property
+    def layer_shapes(self) -> tuple[tuple[bool, LayerShape, float], ...]:
+        """Kinds of layers: (with experts, shape, layers). Dense layers mix tokens as the others do, in proportion."""
+        counts = self.layer_counts
+        recurrent, experts = counts.linear + counts.mamba, self.moe is not None
+        if self.single_blocks:
+            mixers = ((LayerShape("attention", False), counts.attention), (LayerShape("recurrent", False), recurrent))
+            ffns = ((False, LayerShape("none", True), counts.dense), (True, LayerShape("none", True), counts.moe))
+            found = [*((experts, *mixer) for mixer in mixers), *ffns]
+            return tuple((moe, shape, float(count)) for moe, shape, count in found if count)
+        shares = ((WHOLE_LAYER, counts.attention), (LayerShape("recurrent", True), recurrent))
+        kinds = ((False, counts.dense), (True, counts.moe))
+        return tuple((moe, shape, n * of / counts.mixers) for moe, n in kinds for shape, of in shares if n and of)
+
+    @property
+    def recurrent(self) -> LinearAttentionCard | MambaCard | None:
+        """Mixer that keeps a state instead of a cache; None without such layers."""
+        return self.linear_attention or self.mamba
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers with attention over a cache."""
+        return self.num_layers if self.layer_pattern is None else self.layer_counts.attention
+
+    @property
+    def num_recurrent_layers(self) -> int:
+        """Layers that keep a state."""
+        return 0 if self.layer_pattern is None else self.layer_counts.linear + self.layer_counts.mamba
+
+    @property
+    def num_index_layers(self) -> int:
+        """Layers that rank the tokens of their cache."""
+        sparse = self.sparse_attention
+        return 0 if sparse is None else sparse.index_layers or self.num_layers
+
+    @property
+    def expert_hidden_size(self) -> int:
+        """Width in which routed experts work."""
+        return self.hidden_size if self.moe is None else self.moe.latent_size or self.hidden_size
+
     @property
     def attention_kinds(self) -> tuple[tuple[int, int | None], ...]:
         """Layers by kind of attention: (layers, tokens of their window or None), kinds without layers left out."""
-        kinds = ((self.num_layers - self.sliding_window_layers, None),
+        kinds = ((self.num_attention_layers - self.sliding_window_layers, None),
                  (self.sliding_window_layers, self.sliding_window_tokens))  # fmt: skip
         return tuple(kind for kind in kinds if kind[0])
 
     @property
+    def prompt_kinds(self) -> tuple[tuple[int, int | None], ...]:
+        """The same over whole prompts, where sparse attention makes as many pairs as a window of what it attends to."""
+        if self.sparse_attention is None:
+            return self.attention_kinds
+        return ((self.num_layers, self.sparse_attention.top_k_tokens),)
+
+    @property
     def num_dense_layers(self) -> int:
         """Layers with a dense FFN."""
+        if self.single_blocks:
+            return self._of_kind("mlp")
         return self.num_layers if self.moe is None else self.moe.first_dense_layers
 
     @property
     def num_moe_layers(self) -> int:
         """Layers with routed experts."""
-        return self.num_layers - self.num_dense_layers
+        return self._of_kind("moe") if self.single_blocks else self.num_layers - self.num_dense_layers
+
+    def _of_kind(self, kind: LayerKind) -> int:
+        pattern = self.layer_pattern or ()
+        return pattern.count(kind) * (self.num_layers // len(pattern)) if pattern else 0
 
 
 @dataclass(frozen=True)
@@ -153,6 +265,8 @@ class ParameterCounts:
     lm_head is 0 where tied. expert is one routed expert, shared_experts_per_layer all shared ones of a layer.
     active counts what one token passes, with the whole embedding and LM head as publishers of MoE models do.
     mtp counts the MTP layers of the checkpoint without the embedding and head they share with the model.
+    mixers counts all blocks that mix tokens, whatever their kind. latent_per_layer: projections around experts that
+    work in a latent space.
     """
 
     embedding: int
@@ -165,6 +279,8 @@ class ParameterCounts:
     norms_per_layer: int
     final_norm: int
     mtp: int
+    mixers: int
+    latent_per_layer: int
     total: int
     active: int
 
@@ -190,7 +306,20 @@ def attention_parameters(card: ModelCard) -> int:
     bias += card.hidden_size if card.attention_output_bias else 0
     bias += card.num_heads if card.attention_sinks else 0
     norms = 2 * card.head_dim if card.qk_norm else 0
-    return card.hidden_size * (qkv_width + query_width) + bias + norms
+    gate = query_width if card.attention_output_gate else 0
+    return card.hidden_size * (qkv_width + gate + query_width) + bias + norms
+
+
+def mixer_parameters(card: ModelCard) -> int:
+    """Parameters of all blocks that mix tokens, indexers included."""
+    counts = card.layer_counts
+    total = counts.attention * attention_parameters(card)
+    if card.sparse_attention is not None and card.mla is not None and card.mla.q_lora_rank is not None:
+        indexer = card.sparse_attention.parameters(card.hidden_size, card.mla.q_lora_rank)
+        total += card.num_index_layers * indexer
+    if card.recurrent is not None:
+        total += card.num_recurrent_layers * card.recurrent.parameters(card.hidden_size)
+    return total
 
 
 def parameter_counts(card: ModelCard) -> ParameterCounts:
@@ -199,23 +328,26 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
     embedding = card.vocab_size * hidden
     lm_head = 0 if card.tied_embeddings else embedding
     attention = attention_parameters(card)
-    norms = 2 * hidden
-    dense_ffn = MLP_MATRICES * hidden * card.intermediate_size
-    router = expert = shared = active_experts = all_experts = 0
+    norms = hidden if card.single_blocks else 2 * hidden
+    dense_ffn = (MLP_MATRICES if card.gated_ffn else UNGATED_MATRICES) * hidden * card.intermediate_size
+    router = expert = shared = latent = active_experts = all_experts = 0
     if card.moe is not None:
         moe = card.moe
         router = hidden * moe.num_experts
-        expert = MLP_MATRICES * hidden * moe.expert_intermediate_size
+        expert = moe.matrices * card.expert_hidden_size * moe.expert_intermediate_size
+        latent = 2 * hidden * moe.latent_size if moe.latent_size is not None else 0
         if moe.expert_bias:
             router += moe.num_experts
             expert += 2 * moe.expert_intermediate_size + hidden
-        shared = MLP_MATRICES * hidden * moe.shared_expert_intermediate_size * moe.num_shared_experts
-        active_experts = router + shared + moe.top_k * expert
-        all_experts = router + shared + moe.num_experts * expert
-    trunk = embedding + lm_head + hidden + card.num_layers * (attention + norms) + card.num_dense_layers * dense_ffn
+        shared = moe.matrices * hidden * moe.shared_expert_intermediate_size * moe.num_shared_experts
+        active_experts = router + shared + latent + moe.top_k * expert
+        all_experts = router + shared + latent + moe.num_experts * expert
+    mixers = mixer_parameters(card)
+    trunk = embedding + lm_head + hidden + mixers + card.num_layers * norms + card.num_dense_layers * dense_ffn
     last_ffn = all_experts if card.moe is not None else dense_ffn
-    # DeepSeek-V3 (arXiv 2412.19437 section 2.2): two norms, a 2H x H projection, one decoder layer, a final norm.
-    mtp = card.mtp_layers * (2 * hidden * hidden + 3 * hidden + attention + norms + last_ffn)
+    # DeepSeek-V3 (arXiv 2412.19437 section 2.2): two norms, a 2H x H projection, one decoder layer, a final norm. The
+    # layer is one of attention and experts in hybrid models as well (config.json of Qwen3.5 and Nemotron 3).
+    mtp = card.mtp_layers * (2 * hidden * hidden + 3 * hidden + attention + 2 * hidden + last_ffn)
     return ParameterCounts(
         embedding=embedding,
         lm_head=lm_head,
@@ -227,6 +359,8 @@ def parameter_counts(card: ModelCard) -> ParameterCounts:
         norms_per_layer=norms,
         final_norm=hidden,
         mtp=mtp,
+        mixers=mixers,
+        latent_per_layer=latent,
         total=trunk + card.num_moe_layers * all_experts,
         active=trunk + card.num_moe_layers * active_experts,
     )
@@ -236,15 +370,26 @@ def kv_bytes_per_token(card: ModelCard, kv_precision: Precision, context_tokens:
     """Bytes of KV cache that one token occupies in all layers of the model, before any sharding.
 
     MLA stores the compressed vector and the shared rotary key, [layers x (kv_lora_rank + rope)]; otherwise keys and
-    values of every KV head, [layers x 2 x kv_heads x head_dim]. context_tokens: mean over a sequence of so many, of
+    values of every KV head, [layers x 2 x kv_heads x head_dim]. Layers without attention store nothing per token; an
+    indexer stores its key. context_tokens: mean over a sequence of so many, of
     which windowed layers keep the last window alone; None: of a token that lies within every window.
     """
     if card.mla is not None:
         values = card.mla.kv_lora_rank + card.mla.qk_rope_head_dim
     else:
         values = 2 * card.num_kv_heads * card.head_dim
-    layers: float = card.num_layers
+    layers: float = card.num_attention_layers
+    if card.sparse_attention is not None and card.mla is not None:
+        latent = values * BYTES_PER_ELEMENT[kv_precision]
+        if kv_precision == "fp8" and (card.mla.kv_lora_rank, card.mla.qk_rope_head_dim) == SPARSE_FP8_RANKS:
+            latent = SPARSE_FP8_LATENT_BYTES
+        return layers * latent + card.num_index_layers * card.sparse_attention.key_bytes
     if card.sliding_window_tokens is not None and context_tokens is not None:
         kept = min(1.0, card.sliding_window_tokens / context_tokens)
-        layers = card.num_layers - card.sliding_window_layers * (1.0 - kept)
+        layers = layers - card.sliding_window_layers * (1.0 - kept)
     return layers * values * BYTES_PER_ELEMENT[kv_precision]
+
+
+def state_bytes_per_sequence(card: ModelCard) -> float:
+    """Bytes of recurrent state that one sequence occupies in all layers of the model, before any sharding."""
+    return 0.0 if card.recurrent is None else card.num_recurrent_layers * state_bytes(card.recurrent)

@@ -180,6 +180,13 @@ def _heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
         raise ValueError(f"{key} ({tensor_parallel}) must divide or be a multiple of the {kv} KV heads of {model.name}")
 
 
+def _recurrent_heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
+    if model.linear_attention is not None:
+        _divides(tensor_parallel, model.linear_attention.num_value_heads, key, f"value heads of {model.name}")
+    if model.mamba is not None:
+        _divides(tensor_parallel, model.mamba.num_heads, key, f"Mamba heads of {model.name}")
+
+
 def _engine_and_model(s: Scenario) -> None:
     engine, model, fitted = s.engine, s.model, s.simulation.engine_parameters
     if fitted is not None and engine.name not in fitted.names:
@@ -205,13 +212,16 @@ def _engine_and_model(s: Scenario) -> None:
                 f"engine.expert_parallel ({engine.expert_parallel}) exceeds the {model.moe.num_experts} experts of "
                 f"{model.name}"
             )
-    if engine.weight_precision == "nvfp4" and s.hardware.nvfp4_flops is None:
-        raise ValueError(f"engine.weight_precision nvfp4 is not supported by {s.hardware.name}")
+    for key in ("weight_precision", "kv_precision"):
+        if getattr(engine, key) == "nvfp4" and s.hardware.nvfp4_flops is None:
+            raise ValueError(f"engine.{key} nvfp4 is not supported by {s.hardware.name}")
+    _recurrent_heads(engine.tensor_parallel // engine.attention_data_parallel, model, "engine.tensor_parallel")
 
 
 def _trainer_and_model(s: Scenario) -> None:
     trainer, model, gpus = s.trainer, s.model, s.cluster.training
     _heads(trainer.tensor_parallel, model, "trainer.tensor_parallel")
+    _recurrent_heads(trainer.tensor_parallel, model, "trainer.tensor_parallel")
     if trainer.pipeline_parallel > model.num_layers:
         raise ValueError(
             f"trainer.pipeline_parallel ({trainer.pipeline_parallel}) exceeds the "
@@ -243,6 +253,8 @@ def _trainer_and_model(s: Scenario) -> None:
             "trainer.expert_parallel",
             "training GPUs of one pipeline stage",
         )
+    if trainer.mtp_layers and not model.mtp_layers:
+        raise ValueError(f"trainer.mtp_layers ({trainer.mtp_layers}) needs a native MTP head; {model.name} has none")
     batch = trainer.global_batch_samples
     if batch is not None and batch > s.workload.samples_per_step:
         raise ValueError(

@@ -67,6 +67,13 @@ class Trainer(Strict):
     recompute: Literal["none", "selective", "full"] = Field(
         default="none", description="Activations recomputed in the backward pass: none, attention only, whole layers."
     )
+    mtp_layers: int = Field(
+        default=0,
+        ge=0,
+        le=8,
+        description="Depths of multi-token prediction that an update trains beside the model, each with a loss of its "
+        "own; a layer that is used several times counts as often.",
+    )
     optimizer: Literal["adam", "muon"] = Field(default="adam", description="Optimizer.")
     optimizer_bytes_per_parameter: float = Field(
         default=12.0, gt=0, le=32, description="FP32 master weight and moments; 8 with a precision-aware optimizer."

@@ -15,7 +15,6 @@ SAME_LAYERS = {
     "deepseekv3": "deepseek-v3",
     "deepseek-v3-671b": "deepseek-v3",
     "intellect-3": "glm-4.5-air",
-    "kimi-k2": "kimi-k2.5",
     "llama3-8b": "llama-3.1-8b",
     "llama3-70b": "llama-3.1-70b",
     "llama3-405b": "llama-3.1-405b",
@@ -26,14 +25,25 @@ SAME_LAYERS = {
     "qwen2.5-math-7b": "qwen2.5-7b",
     "qwen3-moe-30b": "qwen3-30b-a3b",
     "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
+    "qwen3.6-27b": "qwen3.5-27b",
+    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
+    "glm-5.1": "glm-5",
+    "glm-5.3": "glm-5.2",
+    "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
+    "nemotron-v3-nano-30b": "nemotron-3-nano-30b-a3b",
+    "nvidia-nemotron-3-nano": "nemotron-3-nano-30b-a3b",
+    "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
+    "nemotron-3-super": "nemotron-3-super-120b-a12b",
+    "nemotron-v3-super-120b": "nemotron-3-super-120b-a12b",
+    "nvidia-nemotron-3-super-120b-a12b": "nemotron-3-super-120b-a12b",
+    "nemotron-v3-ultra-550b": "nemotron-3-ultra-550b-a55b",
+    "nvidia-nemotron-3-ultra-550b-a55b": "nemotron-3-ultra-550b-a55b",
 }
 """Models whose layers are those of a card under another name, and frameworks' own spellings."""
 _VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq|gptq|2507|0528)(?=-|$)")
 """Endings that change weights or their precision and no dimension."""
 _NODES = re.compile(r"\s+\d+-nodes?$")
 """What some tables append to the name of a model: the size of the run."""
-_HYBRID = re.compile(r"(?:nvidia-)?nemotron-(?:3|v3|h)\b|qwen3\.5|qwen3-next|kimi-linear")
-"""Models that mix attention with linear attention or state-space layers (their config.json)."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
 _CONTAINER_BELOW = (0, 9)
 """TensorRT-LLM's releases of 2025 and later are 0.15 and newer; what tables call 0.5 to 0.8 is a Dynamo container."""
@@ -48,9 +58,7 @@ def model_card_name(name: str) -> str:
             card = SAME_LAYERS.get(spelled, spelled)
             if card in known:
                 return known[card]
-    why = ": it mixes attention with layers that keep a state, which are not simulated"
-    hybrid = _HYBRID.match(re.sub(r"[\s_]+", "-", base))
-    raise SkippedRow(f"no model card for {name[:60]!r}{why if hybrid else ''}")
+    raise SkippedRow(f"no model card for {name[:60]!r}")
 
 
 def device_profile_name(gpu: str) -> str:
@@ -66,7 +74,10 @@ def device_profile_name(gpu: str) -> str:
     raise SkippedRow(f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given")
 
 
-BLOCK_SCALED = ("deepseek-v3", "kimi-k2.5", "minimax-m2.5", "qwen3-235b-a22b")
+BLOCK_SCALED = (
+    "deepseek-v3", "deepseek-v3.2", "glm-5", "glm-5.2", "kimi-k2", "kimi-k2.5", "minimax-m2", "minimax-m2.5",
+    "qwen3-235b-a22b", "qwen3.5-122b-a10b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-397b-a17b",
+)  # fmt: skip
 """Models whose FP8 checkpoints hold a scale for each block of 128 x 128 (their config.json); others one a tensor."""
 MXFP4 = ("gpt-oss-120b", "gpt-oss-20b")
 """Models whose four-bit checkpoints are MXFP4 in the experts and BF16 elsewhere (their config.json)."""

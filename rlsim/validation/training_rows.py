@@ -41,6 +41,10 @@ FRAMEWORKS = {
     "megatron-lm": "megatron_lm",
 }
 """Stacks of frameworks by a part of the name that a row gives."""
+TRAINED_MTP = {("megatron_bridge", "nemotron-3-super-120b-a12b"): 2}
+"""Depths of multi-token prediction that recipes train, by framework and card: rows of Nemotron 3 Super print 84.7 GFLOP
+a token, of which its layers and head have 75; two depths of a layer and the head again have 9.4. AutoModel's row prints
+74.3."""
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
 _LORA_RANK = re.compile(r"\br(\d+)\b")
 DEFAULT_LORA_RANK = 16
@@ -88,7 +92,8 @@ def validate_training(records: TableRecords, fitted: Fitted | None = None) -> Me
         return _compared(row, cells, sets)
 
     remarks = (
-        "recomputation that a row does not state is taken as none; heads for multi-token prediction are not trained",
+        "recomputation that a row does not state is taken as none; heads for multi-token prediction are not trained, "
+        "but two of Nemotron 3 Super in Megatron-Bridge, as the FLOP that its rows print tell",
     )
     return MeasuredTable(
         "training", records.table, records.digest, compare_each(records, _described, compared), remarks
@@ -238,6 +243,7 @@ def _document(setup: TrainerSetup) -> dict[str, object]:
             "precision": setup.precision,
             "recompute": setup.recompute,
             "optimizer": setup.optimizer,
+            "mtp_layers": TRAINED_MTP.get((setup.framework, setup.model), 0),
             "lora_rank": setup.lora_rank,
             "cuda_graphs": setup.cuda_graphs,
             "moe_dispatcher": setup.moe_dispatcher,

@@ -50,8 +50,6 @@ class _Shape:
 
 
 SHAPES = {
-    "qwen3.5-9b": _Shape(32),
-    "qwen3.5-397b-a17b": _Shape(60, 512, 1),
     "nemotron nano v3 30b-a3b": _Shape(52, 128, 1, 29, 2),
     "nemotron nano 3": _Shape(52, 128, 1, 29, 2),
 }

@@ -18,6 +18,7 @@ from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
 from rlsim.costs.packing import MicroBatches
 from rlsim.hardware.cards import load_card
+from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
 
@@ -27,6 +28,7 @@ BANDWIDTH = 3.35e12 * 0.8
 MATRIX_RATE = 989e12 * 0.7
 EAGLE = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}
 VOCABULARY = 151_936
+ONE_DENSE, ONE_MOE = LayerCounts(1, 0, 0, 1, 0), LayerCounts(1, 0, 0, 0, 1)
 ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, real_tokens=8192.0, steps=1)
 
 
@@ -122,7 +124,7 @@ def test_experts_of_an_engine_layer_are_routed_first() -> None:
     assert moe is not None
     router = operators.gemm(tokens, work.Matrix("router", 128, 2048), "bf16")
     routed = operators.experts(tokens, 2048, moe, "bf16", (1, 1), "balanced")
-    found = layers(given).layer_components(tokens, True, 1.0, 1.0)["experts"]
+    found = layers(given).layer_components(tokens, True, ONE_MOE)["experts"]
     assert found.seconds[0] == exactly((router + routed).seconds[0])
 
 
@@ -139,7 +141,7 @@ def test_a_compiled_pass_takes_thirteen_four_and_eight_launches_and_two_reductio
 
 
 def test_elementwise_kernels_of_a_layer_take_at_least_four_floors() -> None:
-    found = layers(scenario()).layer_components(np.array([1.0]), True, 1.0, 0.0)["elementwise"]
+    found = layers(scenario()).layer_components(np.array([1.0]), True, ONE_DENSE)["elementwise"]
     assert found.seconds[0] == exactly(4 * 2.5e-6)
 
 
@@ -187,7 +189,7 @@ def test_prefill_attends_to_its_prompts_in_every_layer() -> None:
 
 def test_all_reduces_of_a_layer_are_two() -> None:
     given = scenario(engine={"tensor_parallel": 2})
-    found = layers(given).layer_components(np.array([64.0]), True, 1.0, 0.0)["all-reduce"]
+    found = layers(given).layer_components(np.array([64.0]), True, ONE_DENSE)["all-reduce"]
     assert found.seconds[0] == exactly(2 * float(Collectives(BARE, None).all_reduce(2, 64 * 4096 * 2).seconds))
 
 

@@ -14,14 +14,16 @@ from rlsim.costs.capture import largest_captured_tokens
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.engine_prices import decode_points_s, engine_prices
 from rlsim.costs.layers import EngineLayers
-from rlsim.costs.memory import attention_parameters, engine_memory, weight_bytes
+from rlsim.costs.memory import engine_memory, weight_bytes
 from rlsim.costs.operator_time import OperatorTime, beside
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.errors import InputError
 from rlsim.hardware.profile import load_profile
 from rlsim.loading import load_scenario
+from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.engine import Engine
+from rlsim.schema.model import attention_parameters
 from rlsim.schema.scenario import Scenario
 
 RACK = builders.without_tables("gb200_nvl72")
@@ -45,7 +47,8 @@ def wide(gpus: int = 16, speculation: dict[str, Any] | None = None, **engine: An
 
 
 def one_layer(given: EngineLayers, tokens: float, moe: float = 0.0) -> dict[str, float]:
-    found = given.layer_components(np.array([tokens]), True, 1.0, moe)
+    experts = int(moe)
+    found = given.layer_components(np.array([tokens]), True, LayerCounts(1, 0, 0, 1 - experts, experts))
     return {name: float(timed.seconds[0]) for name, timed in found.items()}
 
 

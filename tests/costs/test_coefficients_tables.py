@@ -21,6 +21,7 @@ from rlsim.hardware import table_files as files
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.tables import OperatorTables
+from rlsim.schema.architecture import LayerCounts
 
 H100, RACK = load_profile("h100_sxm"), load_profile("gb200_nvl72")
 LATENT, MOE = load_card("deepseek-v3"), load_card("qwen3-30b-a3b")
@@ -269,7 +270,7 @@ def test_sglang_and_trtllm_reduce_over_the_trays_of_a_domain(tmp_path: Path, eng
     for gpus, seconds in ((4, 9e-6), (8, over_trays_s)):
         given = scenario("qwen3-32b", RACK, cluster={"num_gpus": 64}, engine={"tensor_parallel": gpus, "name": engine})
         layers = EngineLayers(given.model, given.engine, Operators(RACK, None), fabric)
-        reduced = layers.layer_components(np.array([1.0]), True, 1.0, 0.0)["all-reduce"].seconds[0]
+        reduced = layers.layer_components(np.array([1.0]), True, LayerCounts(1, 0, 0, 1, 0))["all-reduce"].seconds[0]
         assert reduced == near(2 * seconds)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from rlsim.costs.draft import PROPOSER_LAUNCHES, Drafting, as_model, draft_card
 from rlsim.hardware.cards import load_card
+from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.drafter import draft_model_from_card
 
 SEQUENCES = np.array([1.0, 16.0, 128.0])
@@ -77,7 +78,7 @@ def test_mtp_layer_of_deepseek_v3_costs_about_one_layer_and_its_head() -> None:
     layers = builders.layers(given)
     drafting = Drafting(layers, given.speculation, given.hardware.eager_launch_s.value)
     own = drafting.passes(SEQUENCES, CAPTURED).seconds
-    layer = sum(t.seconds for t in layers.layer_components(SEQUENCES * 2, True, 1, 1).values())
+    layer = sum(t.seconds for t in layers.layer_components(SEQUENCES * 2, True, LayerCounts(1, 0, 0, 0, 1)).values())
     head = sum(t.seconds for t in layers.head_components(SEQUENCES, SEQUENCES).values())
     assert (own > layer + head).all()
     assert (own < 1.5 * (layer + head)).all()

@@ -8,13 +8,14 @@ import pytest
 
 from rlsim.costs.layers import pipeline_hops, total
 from rlsim.hardware.profile import load_profile
+from rlsim.schema.architecture import LayerCounts
 
 TOKENS = np.array([1.0, 64.0, 512.0])
 
 
 def test_every_layer_is_counted_once() -> None:
     given = builders.layers(builders.scenario())
-    one, all_layers = given.layer_components(TOKENS, True, 1, 0), given.components(TOKENS, True)
+    one, all_layers = given.layer_components(TOKENS, True, LayerCounts(1, 0, 0, 1, 0)), given.components(TOKENS, True)
     assert set(one) == {"attention projections", "feed-forward", "elementwise"}
     assert total(all_layers) == pytest.approx(36 * total(one))
 
@@ -35,7 +36,7 @@ def test_shared_experts_and_dense_layers_of_deepseek_v3_are_present() -> None:
     )  # fmt: skip
     parts = given.components(TOKENS, True)
     assert {"attention projections", "experts", "feed-forward", "all-reduce"} <= set(parts)
-    alone = given.layer_components(TOKENS, True, 58, 58)
+    alone = given.layer_components(TOKENS, True, LayerCounts(58, 0, 0, 0, 58))
     assert (parts["experts"].seconds == alone["experts"].seconds).all()
 
 

@@ -216,7 +216,9 @@ def test_biases_of_the_output_projection_go_by_family(tmp_path: Path) -> None:
         (GPT_OSS_20B, {"sliding_window": 0}, "sliding_window"),
         (GPT_OSS_20B, {"layer_types": ["chunked_attention"] * 24}, "chunked_attention"),
         (KIMI_K2, {"sliding_window": 4096}, "sliding_window_layers"),
-        (LLAMA, {"hybrid_override_pattern": "M*M-"}, "hybrid_override_pattern"),
+        (LLAMA, {"hybrid_override_pattern": "M*X-"}, "hybrid_override_pattern"),
+        (LLAMA, {"layers_block_type": ["mamba", "attn"]}, "layers_block_type"),
+        (LLAMA, {"hybrid_override_pattern": "M*M-" * 8}, "mamba_num_heads"),
         (LLAMA, {"ssm_state_size": 128}, "ssm_state_size"),
         (LLAMA, {"linear_num_key_heads": 16}, "linear_num_key_heads"),
         (LLAMA, {"hidden_act": "gelu_new"}, "hidden_act"),
@@ -224,7 +226,11 @@ def test_biases_of_the_output_projection_go_by_family(tmp_path: Path) -> None:
         (LLAMA, {"num_hidden_layers": None}, "num_hidden_layers"),
         (LLAMA, {"vocab_size": "128256"}, "vocab_size"),
         (LLAMA, {"num_key_value_heads": 5}, "num_kv_heads"),
-        (KIMI_K2, {"index_topk": 2048}, "index_topk"),
+        (KIMI_K2, {"index_topk": 2048}, "index_n_heads"),
+        (LLAMA, {"index_topk": 2048, "index_n_heads": 8, "index_head_dim": 128}, "sparse_attention"),
+        (LLAMA, {"compress_ratios": [4, 128]}, "deepseek_v32"),
+        (LLAMA, {"linear_attn_config": {"num_heads": 8}}, "qwen3_next"),
+        (LLAMA, {"ssm_state_size": 64}, "nemotron_h"),
         (KIMI_K2, {"qk_rope_head_dim": None}, "qk_rope_head_dim"),
         (KIMI_K2, {"num_experts_per_tok": 500}, "top_k"),
         (MIXTRAL_8X7B, {"decoder_sparse_step": 2}, "decoder_sparse_step"),
@@ -251,3 +257,62 @@ def test_not_a_config(tmp_path: Path, text: str) -> None:
 def test_missing_config(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         card_from_huggingface(tmp_path)
+
+
+QWEN35_9B = {
+    "model_type": "qwen3_5_text", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 12288, "vocab_size": 248320, "hidden_act": "silu",
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 8, "attn_output_gate": True,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "mtp_num_hidden_layers": 1,
+    "max_position_embeddings": 262144, "tie_word_embeddings": False,
+}  # fmt: skip
+NEMOTRON_3_NANO = {
+    "model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 52, "num_attention_heads": 32,
+    "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 1856, "vocab_size": 131072,
+    "mlp_hidden_act": "relu2", "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4,
+    "chunk_size": 128, "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
+    "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 3712, "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+GLM_5 = {
+    "model_type": "glm_moe_dsa", "hidden_size": 6144, "num_hidden_layers": 78, "num_attention_heads": 64,
+    "num_key_value_heads": 64, "intermediate_size": 12288, "vocab_size": 154880, "hidden_act": "silu",
+    "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
+    "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1,
+    "first_k_dense_replace": 3, "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048,
+    "num_nextn_predict_layers": 1, "max_position_embeddings": 202752, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "card"),
+    [(QWEN35_9B, "qwen3.5-9b"), (NEMOTRON_3_NANO, "nemotron-3-nano-30b-a3b"), (GLM_5, "glm-5")],
+)
+def test_hybrid_and_sparse_configs_are_the_shipped_cards(tmp_path: Path, config: dict[str, Any], card: str) -> None:
+    told = {"name", "source", "extended_position_embeddings", "rotary_scaling"}
+    found = card_from_huggingface(_write(tmp_path, config))
+    assert found.model_dump(exclude=told) == load_card(card).model_dump(exclude=told)
+
+
+def test_blocks_may_be_named_instead_of_lettered(tmp_path: Path) -> None:
+    names = {"M": "mamba", "E": "moe", "*": "attention"}
+    letters = str(NEMOTRON_3_NANO["hybrid_override_pattern"])
+    config = {key: value for key, value in NEMOTRON_3_NANO.items() if "override" not in key and "layers" not in key}
+    config["layers_block_type"] = [names[letter] for letter in letters]
+    assert (
+        card_from_huggingface(_write(tmp_path, config)).layer_counts
+        == load_card("nemotron-3-nano-30b-a3b").layer_counts
+    )
+
+
+def test_yarn_tells_the_window_that_it_reaches(tmp_path: Path) -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    config = LLAMA | {"max_position_embeddings": 32768, "rope_scaling": scaling}
+    card = card_from_huggingface(_write(tmp_path, config))
+    assert (card.extended_position_embeddings, card.rotary_scaling) == (131072, "yarn")
+    covered = card_from_huggingface(
+        _write(tmp_path, LLAMA | {"max_position_embeddings": 131072, "rope_scaling": scaling})
+    )
+    assert covered.extended_position_embeddings is None

@@ -24,28 +24,59 @@ from rlsim.schema.model import ModelCard, kv_bytes_per_token, parameter_counts
 PUBLISHED = {
     "deepseek-v2": (236.0, 21.0),
     "deepseek-v3": (671.0, 37.0),
+    "deepseek-v3.2": (671.0, 37.0),
     "glm-4.5-air": (106.0, 12.0),
+    "glm-5": (744.0, 40.0),
+    "glm-5.2": (743.4, 41.25),
     "gpt-oss-120b": (116.83, 5.13),
     "gpt-oss-20b": (20.91, 3.61),
+    "kimi-k2": (1000.0, 32.0),
     "kimi-k2.5": (1000.0, 32.0),
     "llama-3.1-405b": (405.85, 405.85),
     "llama-3.1-70b": (70.6, 70.6),
     "llama-3.1-8b": (8.03, 8.03),
+    "minimax-m2": (230.0, 10.0),
     "minimax-m2.5": (230.0, 10.0),
     "moonlight-16b-a3b": (15.29, 2.24),
+    "nemotron-3-nano-30b-a3b": (31.6, 3.6),
+    "nemotron-3-super-120b-a12b": (120.6, 12.7),
+    "nemotron-3-ultra-550b-a55b": (550.0, 55.0),
+    "qwen2.5-1.5b": (1.54, 1.54),
+    "qwen2.5-14b": (14.7, 14.7),
+    "qwen2.5-3b": (3.09, 3.09),
     "qwen2.5-32b": (32.5, 32.5),
     "qwen2.5-72b": (72.7, 72.7),
     "qwen2.5-7b": (7.6, 7.6),
     "qwen3-0.6b": (0.6, 0.6),
+    "qwen3-1.7b": (1.7, 1.7),
+    "qwen3-14b": (14.8, 14.8),
     "qwen3-235b-a22b": (235.0, 22.0),
     "qwen3-30b-a3b": (30.5, 3.3),
     "qwen3-32b": (32.8, 32.8),
     "qwen3-4b": (4.0, 4.0),
     "qwen3-8b": (8.2, 8.2),
+    "qwen3-next-80b-a3b": (80.0, 3.9),
+    "qwen3.5-122b-a10b": (122.0, 10.0),
+    "qwen3.5-27b": (27.0, 27.0),
+    "qwen3.5-35b-a3b": (35.0, 3.45),
+    "qwen3.5-397b-a17b": (397.0, 17.0),
+    "qwen3.5-9b": (9.0, 9.0),
 }
-TABLES_LEFT_OUT = {"glm-4.5-air": (0, 2), "gpt-oss-120b": (0, 1), "gpt-oss-20b": (0, 1), "moonlight-16b-a3b": (2, 2)}
+TABLES_LEFT_OUT = {
+    "deepseek-v3.2": (0, 1),
+    "glm-4.5-air": (0, 2),
+    "glm-5": (0, 2),
+    "gpt-oss-120b": (0, 1),
+    "gpt-oss-20b": (0, 1),
+    "moonlight-16b-a3b": (2, 2),
+}
 """How many of embedding and LM head a publisher leaves out of (total, active)."""
-ROUNDED = {"minimax-m2.5": (0.01, 0.11), "kimi-k2.5": (0.03, 0.03)}
+NAMED_BY_SIZE = 0.025
+"""Of hybrids, active parameters are stated in the model's name alone, to whole billions (A17B: 16.5B to 17.5B)."""
+ROUNDED = {
+    "kimi-k2": (0.03, 0.03), "kimi-k2.5": (0.03, 0.03), "minimax-m2": (0.01, 0.11), "minimax-m2.5": (0.01, 0.11),
+    "qwen3-1.7b": (0.02, 0.02), "qwen3.5-397b-a17b": (0.01, NAMED_BY_SIZE),
+}  # fmt: skip
 """Shares within which a card that states one or two digits can be met: 10B is 9.5B to 10.5B without the embedding."""
 EXACT = {
     "llama-3.1-8b": 8_030_261_248,

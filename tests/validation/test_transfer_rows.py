@@ -122,8 +122,8 @@ def test_a_smaller_slice_for_each_engine_gpu_is_faster(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_model_without_a_card() -> None:
-    dense = weights_of({"model": "Qwen3.5-9B"})
-    assert (dense.bytes, dense.tensors, dense.estimated) == (18e9, 32 * 11 + 3, False)
+    carded = weights_of({"model": "Qwen3.5-9B"})
+    assert (carded.bytes, carded.tensors, carded.estimated) == (2 * 8_953_803_264, 32 * 11 + 3, False)
     stated = weights_of({"model": "Nemotron Nano 3", "weight_gb": "63.2", "params_total_b": "31.6"})
     assert (stated.bytes, stated.estimated) == (63.2e9, False)
     assert stated.tensors == 29 * 11 + 23 * (9 + 2 * 129) + 3

@@ -129,10 +129,10 @@ def test_phases_that_cannot_be_simulated_keep_their_records(tmp_path: Path) -> N
         **dict.fromkeys(("total_step_s", "train_s", "exposed_generation_s", "weight_sync_s"), ""),
     }
     silent = {**PHASES, **nothing, "old_logprob_s": "", "ref_logprob_s": ""}
-    found = validated(tmp_path, {**PHASES, "mean_response_len": ""}, {**PHASES, "id": "b", "gpu": "H20"}, silent)
+    found = validated(tmp_path, {**PHASES, "mean_response_len": ""}, {**PHASES, "id": "b", "gpu": "MI300X"}, silent)
     assert len(found.rows) == 5 + 5 + 1
     assert {row.skipped for row in found.rows[:5]} == {"the mean or the longest response is not given"}
-    assert {row.skipped for row in found.rows[5:10]} == {"no hardware profile for 'H20'"}
+    assert {row.skipped for row in found.rows[5:10]} == {"no hardware profile for 'MI300X'"}
     assert (found.rows[-1].id, found.rows[-1].skipped) == ("none", "no phase is given")
 
 
@@ -191,12 +191,12 @@ def test_algorithms_without_a_reference_policy_compute_none_of_its_log_probs() -
 
 
 def test_all_that_keeps_a_row_from_being_simulated_is_told() -> None:
-    row = {**PHASES, "model": "Qwen/Qwen3.5-397B-A17B", "gpu": "H20", "mean_response_len": ""}
+    row = {**PHASES, "model": "moonshotai/Kimi-K3", "gpu": "MI300X", "mean_response_len": ""}
     with pytest.raises(SkippedRow) as caught:
         step_cells(row)
     assert str(caught.value) == (
-        "no model card for 'Qwen/Qwen3.5-397B-A17B': it mixes attention with layers that keep a state, which are not "
-        "simulated; no hardware profile for 'H20'; the mean or the longest response is not given"
+        "no model card for 'moonshotai/Kimi-K3'; no hardware profile for 'MI300X'; the mean or the longest response is "
+        "not given"
     )
 
 

@@ -1,0 +1,219 @@
+"""Parts of a model card: experts, latent and sparse attention, recurrent mixers, kinds of layers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from rlsim.schema.base import NonNegativeInt, PositiveInt, Strict
+from rlsim.units import BYTES_PER_ELEMENT
+
+LayerKind = Literal["full_attention", "sliding_attention", "linear_attention", "mamba", "attention", "moe", "mlp"]
+"""Kinds of layers by the names of config.json. full_attention, sliding_attention and linear_attention are a mixer and a
+feed-forward block together; mamba, attention, moe and mlp are single blocks (Nemotron-H)."""
+SINGLE_BLOCKS = ("mamba", "attention", "moe", "mlp")
+INDEX_KEY_BYTES = 4.0
+"""Scale that an indexer's FP8 key carries (FP32, one a token: DeepSeek-V3.2's reference code)."""
+SPARSE_FP8_LATENT_BYTES = 656.0
+"""One token of latent cache in FP8 under sparse attention, rank 512 and rope 64: 512 values of FP8, four FP32 scales,
+the rotary part in BF16 (vLLM's fp8_ds_mla layout, which SGLang shares)."""
+SPARSE_FP8_RANKS = (512, 64)
+
+
+class LayerCounts(NamedTuple):
+    """Blocks of a model by kind. attention: full, windowed, latent or sparse; linear, mamba: recurrent mixers."""
+
+    attention: int
+    linear: int
+    mamba: int
+    dense: int
+    moe: int
+
+    @property
+    def mixers(self) -> int:
+        """Blocks that mix tokens."""
+        return self.attention + self.linear + self.mamba
+
+    @property
+    def ffns(self) -> int:
+        """Feed-forward blocks, dense or of experts."""
+        return self.dense + self.moe
+
+
+MLP_MATRICES = 3
+"""Gate, up and down projection of a gated (SwiGLU) feed-forward block."""
+UNGATED_MATRICES = 2
+"""Up and down projection of one without a gate (squared ReLU)."""
+
+
+class MoECard(Strict):
+    """Mixture-of-experts part of a model: every layer after the first dense ones routes each token to top_k experts."""
+
+    num_experts: Annotated[PositiveInt, Field(description="Routed experts per layer.")]
+    top_k: Annotated[PositiveInt, Field(description="Routed experts that one token activates.")]
+    expert_intermediate_size: Annotated[PositiveInt, Field(description="Inner width of one routed expert.")]
+    num_shared_experts: Annotated[NonNegativeInt, Field(description="Experts that every token passes.")] = 0
+    shared_expert_intermediate_size: Annotated[
+        NonNegativeInt, Field(description="Inner width of one shared expert; 0 without shared experts.")
+    ] = 0
+    first_dense_layers: Annotated[NonNegativeInt, Field(description="Leading layers with a dense FFN.")] = 0
+    expert_bias: Annotated[bool, Field(description="Whether router and routed experts carry biases (gpt-oss).")] = False
+    gated: Annotated[bool, Field(description="Whether experts have a gate projection; false: up and down alone.")] = (
+        True
+    )
+    latent_size: Annotated[
+        PositiveInt | None,
+        Field(
+            description="Width in which routed experts work, between a projection down and one up; null: hidden_size."
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _top_k_within_experts(self) -> Self:
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k {self.top_k} exceeds num_experts {self.num_experts}")
+        return self
+
+    @property
+    def matrices(self) -> int:
+        """Weight matrices of one expert."""
+        return MLP_MATRICES if self.gated else UNGATED_MATRICES
+
+    @model_validator(mode="after")
+    def _shared_experts_have_a_width(self) -> Self:
+        if (self.num_shared_experts > 0) != (self.shared_expert_intermediate_size > 0):
+            raise ValueError(
+                "num_shared_experts and shared_expert_intermediate_size must be both zero or both positive, got "
+                f"{self.num_shared_experts} and {self.shared_expert_intermediate_size}"
+            )
+        return self
+
+
+class MLACard(Strict):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1): one compressed KV vector per token."""
+
+    q_lora_rank: Annotated[PositiveInt | None, Field(description="Rank of the query compression; null without.")]
+    kv_lora_rank: Annotated[PositiveInt, Field(description="Width of the compressed KV vector.")]
+    qk_rope_head_dim: Annotated[PositiveInt, Field(description="Rotary part of a head, shared by all heads in K.")]
+    qk_nope_head_dim: Annotated[PositiveInt, Field(description="Part of a query or key head without position.")]
+    v_head_dim: Annotated[PositiveInt, Field(description="Width of a value head.")]
+
+
+class LayerShape(NamedTuple):
+    """What a layer consists of: how it mixes tokens, and whether a feed-forward block follows."""
+
+    mixer: Literal["attention", "recurrent", "none"]
+    ffn: bool
+
+
+WHOLE_LAYER = LayerShape("attention", True)
+"""Attention and a feed-forward block."""
+
+
+class LinearAttentionCard(Strict):
+    """Gated delta rule (Yang et al., arXiv 2412.06464; Qwen3-Next, Qwen3.5): a key x value matrix of state per head."""
+
+    num_key_heads: Annotated[PositiveInt, Field(description="Query and key heads.")]
+    num_value_heads: Annotated[PositiveInt, Field(description="Value heads; each has a state of its own.")]
+    key_head_dim: Annotated[PositiveInt, Field(description="Width of a query or key head.")]
+    value_head_dim: Annotated[PositiveInt, Field(description="Width of a value head.")]
+    conv_kernel: Annotated[PositiveInt, Field(description="Tokens that the short convolution before it sees.")] = 4
+
+    @model_validator(mode="after")
+    def _key_heads_divide_value_heads(self) -> Self:
+        if self.num_value_heads % self.num_key_heads:
+            raise ValueError(
+                f"num_key_heads {self.num_key_heads} does not divide num_value_heads {self.num_value_heads}"
+            )
+        return self
+
+    @property
+    def key_width(self) -> int:
+        """Width of all keys."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Width of all values, and of the gate on them."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels of the short convolution: queries, keys and values."""
+        return 2 * self.key_width + self.value_width
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of the recurrent state of one layer and sequence."""
+        return self.num_value_heads * self.key_head_dim * self.value_head_dim
+
+    def parameters(self, hidden: int) -> int:
+        """Projections (queries, keys, values, gate; decay and rate per head), convolution, decays, norm, output."""
+        inputs = hidden * (2 * self.key_width + 2 * self.value_width + 2 * self.num_value_heads)
+        small = self.conv_channels * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim
+        return inputs + small + self.value_width * hidden
+
+
+class MambaCard(Strict):
+    """Mamba-2 (Dao and Gu, arXiv 2405.21060; Nemotron-H): a head x state matrix of state per head."""
+
+    num_heads: Annotated[PositiveInt, Field(description="Heads; each has a state of its own.")]
+    head_dim: Annotated[PositiveInt, Field(description="Width of a head.")]
+    state_size: Annotated[PositiveInt, Field(description="State values per channel of a head.")]
+    num_groups: Annotated[PositiveInt, Field(description="Groups of heads that share their B and C.")]
+    conv_kernel: Annotated[PositiveInt, Field(description="Tokens that the short convolution before it sees.")] = 4
+    chunk_tokens: Annotated[PositiveInt, Field(description="Tokens of a chunk in prefill and training.")] = 128
+
+    @property
+    def inner_width(self) -> int:
+        """Width of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels of the short convolution: inputs, B and C."""
+        return self.inner_width + 2 * self.num_groups * self.state_size
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of the recurrent state of one layer and sequence."""
+        return self.inner_width * self.state_size
+
+    def parameters(self, hidden: int) -> int:
+        """Input projection (gate, inputs, B, C, steps), convolution with bias, A, D and step bias, norm, output."""
+        inputs = hidden * (self.inner_width + self.conv_channels + self.num_heads)
+        small = self.conv_channels * (self.conv_kernel + 1) + 3 * self.num_heads + self.inner_width
+        return inputs + small + self.inner_width * hidden
+
+
+class SparseAttentionCard(Strict):
+    """Attention to the tokens that a light indexer ranks highest (DeepSeek-V3.2, arXiv 2512.02556 section 2.1)."""
+
+    index_heads: Annotated[PositiveInt, Field(description="Heads of the indexer; every GPU holds all of them.")]
+    index_head_dim: Annotated[PositiveInt, Field(description="Width of an index head, and of a token's index key.")]
+    top_k_tokens: Annotated[PositiveInt, Field(description="Tokens that a query attends to.")]
+    index_layers: Annotated[
+        PositiveInt | None, Field(description="Layers that rank tokens; the others reuse a ranking. Null: all.")
+    ] = None
+
+    @property
+    def key_bytes(self) -> float:
+        """Bytes of a token's index key in one layer: FP8 with its scale."""
+        return self.index_head_dim * BYTES_PER_ELEMENT["fp8"] + INDEX_KEY_BYTES
+
+    def parameters(self, hidden: int, query_rank: int) -> int:
+        """One indexer: queries from the query latent, a key and weights per head from the residual, the key's norm."""
+        queries = query_rank * self.index_heads * self.index_head_dim
+        return queries + hidden * (self.index_head_dim + self.index_heads) + 2 * self.index_head_dim
+
+
+def state_bytes(recurrent: LinearAttentionCard | MambaCard) -> float:
+    """Bytes of one layer's state of one sequence: FP32, as the config.json ask, and the convolution's tail in BF16.
+
+    >>> card = LinearAttentionCard(num_key_heads=1, num_value_heads=2, key_head_dim=8, value_head_dim=8)
+    >>> state_bytes(card)  # 2 x 8 x 8 x 4 and 32 channels x 3 tokens x 2
+    704.0
+    """
+    tail = recurrent.conv_channels * (recurrent.conv_kernel - 1) * BYTES_PER_ELEMENT["bf16"]
+    return recurrent.state_elements * BYTES_PER_ELEMENT["fp32"] + tail

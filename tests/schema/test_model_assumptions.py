@@ -1,0 +1,43 @@
+"""What an answer says of a model's own layers."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.loading import load_scenario
+from rlsim.model_assumptions import model_assumptions
+
+HYBRID = ("model=qwen3.5-9b", "engine.tensor_parallel=2", "trainer.tensor_parallel=2")
+
+
+def told(*changes: str, running: int | None = None) -> str:
+    return " ".join(model_assumptions(load_scenario("quickstart", changes), running))
+
+
+def test_a_plain_model_within_its_window_has_none() -> None:
+    assert told() == ""
+
+
+def test_long_sequences_name_the_scaling_that_they_rely_on() -> None:
+    assert "yarn" not in told(*HYBRID)
+    assert "rely on yarn, with which its publisher states 1,010,000" in told(
+        *HYBRID, "workload.max_sequence_tokens=500000"
+    )
+    beyond = told(*HYBRID, "workload.max_sequence_tokens=1048576")
+    assert "exceed the native window of 262,144" in beyond and "1,010,000 at most" in beyond
+
+
+def test_states_that_limit_an_engine_are_told() -> None:
+    assert "24 of 32 mixers" in told(*HYBRID)
+    assert "runs 7 sequences at once" in told(*HYBRID, running=7)
+    assert "at once" not in told(*HYBRID, running=10**6)
+
+
+def test_what_hardware_and_heads_do_not_allow_is_refused_by_key() -> None:
+    for change, message in (
+        ("engine.kv_precision=nvfp4", "engine.kv_precision nvfp4 is not supported by h100_sxm"),
+        ("trainer.mtp_layers=1", "trainer.mtp_layers .1. needs a native MTP head"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_scenario("quickstart", (change,))
