@@ -124,7 +124,7 @@ class Table:
 
     layout: TableLayout
     rows: dict[Key, slice]
-    sizes: tuple[NDArray[np.integer], ...]
+    sizes: tuple[NDArray[np.int64], ...]
     latency_s: NDArray[np.float32]
     _grids: dict[Key, Grid] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class Table:
             if key not in self.rows:
                 return None
             here = self.rows[key]
-            columns = [size[here].astype(np.int64) for size in self.sizes]
+            columns = [size[here] for size in self.sizes]
             self._grids[key] = build_grid(columns, self.latency_s[here], self.layout.growth, substitute)
         return self._grids[key]
 
@@ -155,7 +155,7 @@ def read_table(folder: Path, layout: TableLayout) -> Table:
     ends = np.cumsum(counts).tolist()
     names = zip(*(keys[name] for name in layout.keys), strict=True)
     rows = {key: slice(start, end) for key, start, end in zip(names, [0, *ends[:-1]], ends, strict=True)}
-    return Table(layout, rows, tuple(columns[name] for name in layout.sizes), columns[LATENCY])
+    return Table(layout, rows, tuple(columns[name].astype(np.int64) for name in layout.sizes), columns[LATENCY])
 
 
 def read_columns(folder: Path, layout: TableLayout) -> dict[str, NDArray[Any]]:
