@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from rlsim.report.style import Style
 from rlsim.validation.published import group_table, run_published
 from rlsim.validation.study import published_table
 from rlsim.validation.text import summary
@@ -20,7 +21,7 @@ def main() -> None:
     start = time.perf_counter()
     answer = run_published()
     print(f"\neverything published: {time.perf_counter() - start:.1f} s")
-    print(group_table(answer.compared()))
+    print(group_table(answer.compared(), Style()))
 
 
 if __name__ == "__main__":
