@@ -43,6 +43,8 @@ TITLE_CHARACTERS = 100
 KEY_COLUMNS = 6
 MOST_POINTS = 4000
 """Points of a curve that a picture of this width can show."""
+OTHER_LINES = ("--", ":")
+"""Lines of the curves beside running sequences: trajectories with environments, and with the judge."""
 
 
 def phases_figure(projection: Projection, path: Path) -> None:
@@ -70,7 +72,10 @@ def phases_figure(projection: Projection, path: Path) -> None:
         if asynchronous:
             draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
         shown = "the same steps" if asynchronous else "first step of the first replication alone"
-        _curves(page.panel("Sequences being generated", shown), asynchronous, arms)
+        agents = len(arms[0][1].curves) > 1
+        _curves(
+            page.panel("Trajectories under way" if agents else "Sequences being generated", shown), asynchronous, arms
+        )
         save_picture(page.figure, path)
 
 
@@ -232,24 +237,30 @@ def _key(page: _Page, phases: Mapping[str, Sequence[float]], asynchronous: bool,
 def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
     end, highest = 0.0, 0.0
     for name, arm in arms:
-        (curve,) = arm.curves
-        times, values = _in_view(curve, shown_window(arm) if asynchronous else None)
-        color = VARIANT_COLORS[name]
+        color, window = VARIANT_COLORS[name], shown_window(arm) if asynchronous else None
+        running, *others = arm.curves
+        times, values = _in_view(running, window)
         label = name if asynchronous else f"{name}: last one done after {fmt.seconds(float(times[-1]))}"
         axes.step(times, values, where="post", color=color, linewidth=1.8, label=label, zorder=3)
         axes.fill_between(times, values, step="post", color=color, alpha=0.14, linewidth=0)
         end, highest = max(end, float(times[-1])), max(highest, float(values.max()))
         if not asynchronous:
             axes.plot([times[-1]], [0], marker="o", color=color, markersize=6, clip_on=False, zorder=4)
+        for curve, line in zip(others, OTHER_LINES, strict=False):
+            times, values = _in_view(curve, window)
+            told = curve.name.removeprefix("trajectories ") if arm is arms[-1][1] else None
+            axes.step(times, values, line, where="post", color=color, linewidth=1.2, label=told, zorder=3)
+            highest = max(highest, float(values.max()))
     axes.set_xlim(0, (longest_window_s(arms) if asynchronous else end) * 1.005)
     axes.set_ylim(0, highest * 1.06)
     axes.grid(axis="y", color=BACKGROUND, zorder=0)
     axes.set_axisbelow(True)
-    axes.set_ylabel(curve.name)
+    agents = len(arms[0][1].curves) > 1
+    axes.set_ylabel("trajectories" if agents else arms[0][1].curves[0].name)
     axes.set_xlabel("seconds" if asynchronous else "seconds since generation began")
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
     # Synchronous curves fall: their upper right is free. Asynchronous ones fill the panel.
-    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 2, "borderaxespad": 0.1}
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 4, "borderaxespad": 0.1}
     axes.legend(framealpha=1.0, edgecolor="none", fontsize=9.5, **(place if asynchronous else {"loc": "upper right"}))
 
 
@@ -258,6 +269,8 @@ def _in_view(curve: Curve, window: tuple[float, float] | None) -> tuple[FloatArr
     times, values = np.asarray(curve.times_s, float), np.asarray(curve.values, float)
     first, last = window or (float(times[0]), float(times[-1]))
     inside = np.flatnonzero((times >= first) & (times <= last))
-    kept = np.unique(np.append(inside[:: max(1, inside.size // MOST_POINTS)], inside[-1:]))
+    # The last change of each moment that a picture can tell apart: any other thinning may leave a burst half done.
+    moments = np.floor((times[inside] - first) / max(last - first, 1e-9) * MOST_POINTS)
+    kept = inside[np.append(np.diff(moments) > 0, True)] if inside.size else inside
     at = np.concatenate(([first], times[kept], [last]))
     return at - first, values[np.maximum(0, np.searchsorted(times, at, side="right") - 1)]

@@ -98,11 +98,16 @@ class Trace:
             self.spans.append(Span(actor, phase, step, start_s, end_s, detail))
 
     def curve(self, name: str, times_s: Sequence[float], values: Sequence[float]) -> None:
-        """Record a counter, thinned to at most CURVE_POINTS evenly spaced points with the first and the last."""
+        """Record a counter, thinned to the first point and the last of each of fewer than CURVE_POINTS equal moments.
+
+        Every n-th point instead may leave a burst half done until the next one, long after.
+        """
         if self.detailed and times_s:
-            kept = range(len(times_s))
+            kept: Sequence[int] = range(len(times_s))
             if len(times_s) > CURVE_POINTS:
-                kept = np.linspace(0, len(times_s) - 1, CURVE_POINTS).round().astype(int).tolist()
+                at_s = np.asarray(times_s)
+                moments = np.floor((at_s - at_s[0]) / max(at_s[-1] - at_s[0], 1e-9) * (CURVE_POINTS - 2))
+                kept = np.unique([0, *np.flatnonzero(np.diff(moments, append=np.inf))]).tolist()
             self.curves.append(Curve(name, tuple(times_s[i] for i in kept), tuple(values[i] for i in kept)))
 
     def count(self, counters: EngineCounters, peak_kv_tokens: float) -> None:

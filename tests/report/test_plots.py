@@ -9,6 +9,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from rlsim.loading import load_scenario
+from rlsim.projection import project
 from rlsim.report import phases_plot
 from rlsim.report.findings import headline
 from rlsim.report.phases_plot import phases_figure
@@ -134,3 +136,21 @@ def test_text_on_bars_has_contrast(fill):
 
     low, high = sorted([luminance(fill), luminance(text_color(fill))])
     assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+AGENT = (
+    "workload.prompts_per_step=4", "workload.generations_per_prompt=4", "trainer.global_batch_samples=null",
+    "simulation.replications=1",
+    "workload.agent={turns: {kind: constant, turns: 3}, environment_s: {kind: constant, seconds: 2.0}, "
+    "judge: {gpus: 1, concurrency: 2, trajectory_s: {kind: constant, seconds: 1.0}}}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["quickstart", "qwen8b_async_lag1"])
+def test_environments_and_judge_of_agents_have_curves_of_their_own(name, monkeypatch, tmp_path):
+    figure = page_of(project(load_scenario(name, AGENT)), monkeypatch, tmp_path)
+    curves = figure.axes[-1]
+    told = [text.get_text() for text in curves.get_legend().get_texts()]
+    assert told.count("with the environment") == told.count("with the judge") == 1
+    assert curves.get_ylabel() == "trajectories"
+    assert "Trajectories under way" in [text.get_text() for text in figure.texts]
