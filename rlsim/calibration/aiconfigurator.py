@@ -114,6 +114,21 @@ class ImportReport:
             lines += [f"    rejected {count}: {reason}" for reason, count in report.rejected.items()]
         return "\n".join([*lines, *(f"  {name}: not measured" for name in self.missing)])
 
+    def record(self, package: str, package_version: str, dates: str, done: str) -> dict[str, object]:
+        """What a folder of tables says of their origin. dates: of the collection; done: with the rows, by rlsim."""
+        return {
+            "schema": SCHEMA,
+            "system": self.system,
+            "device": self.device,
+            "engine": self.backend,
+            "engine_version": self.version,
+            "source": {"package": package, "version": package_version, "license": LICENSE, "copyright": COPYRIGHT},
+            "collected_until": dates,
+            "changes": f"rows {done} by rlsim; see calibration/README.md",
+            "operations": {name: asdict(item) for name, item in self.operations.items()},
+            "missing": list(self.missing),
+        }
+
 
 def list_systems(source: Path | None = None) -> list[tuple[str, str, str]]:
     """(system, backend, engine version) of everything the package measured GEMM for, sorted.
@@ -252,18 +267,8 @@ def _off_both(table: Columns, layout: TableLayout) -> BoolArray:
 
 
 def _write_circumstances(report: ImportReport, package: Package, fitted: Efficiencies) -> None:
-    content = {
-        "schema": SCHEMA,
-        "system": report.system,
-        "device": report.device,
-        "engine": report.backend,
-        "engine_version": report.version,
-        "source": {"package": DISTRIBUTION, "version": package.version, "license": LICENSE, "copyright": COPYRIGHT},
-        "collected_until": package_files.collected_until(package, report.system),
-        "changes": "rows selected, checked, thinned, made monotone and rounded by rlsim; see calibration/README.md",
-        "operations": {name: asdict(item) for name, item in report.operations.items()},
-        "missing": list(report.missing),
-        "efficiency": efficiencies_as_yaml(fitted),
-    }
+    dates = package_files.collected_until(package, report.system)
+    done = "selected, checked, thinned, made monotone and rounded"
+    content = report.record(DISTRIBUTION, package.version, dates, done) | {"efficiency": efficiencies_as_yaml(fitted)}
     text = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
     (report.folder / METADATA).write_text(text, encoding="utf-8")

@@ -7,17 +7,14 @@ and of sparse attention are added beside them, with a record of their own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from rlsim.calibration import aisimulate_tables as raw_files
 from rlsim.calibration.aiconfigurator import (
-    COPYRIGHT,
     DEVICES,
-    LICENSE,
-    SCHEMA,
     ImportReport,
     OperationReport,
     checked_table,
@@ -146,16 +143,6 @@ def _record_name(folder: Path) -> str:
 
 
 def _write_record(path: Path, report: ImportReport, package: Package, dates: str) -> None:
-    content = {
-        "schema": SCHEMA,
-        "system": report.system,
-        "device": report.device,
-        "engine": report.backend,
-        "engine_version": report.version,
-        "source": {"package": DISTRIBUTION, "version": package.version, "license": LICENSE, "copyright": COPYRIGHT},
-        "collected_until": dates,
-        "changes": "rows selected, checked, made monotone and rounded by rlsim; see calibration/README.md",
-        "operations": {name: asdict(item) for name, item in report.operations.items()},
-        "missing": list(report.missing),
-    }
+    done = "selected, checked, made monotone and rounded"
+    content = report.record(DISTRIBUTION, package.version, dates, done)
     path.write_text(yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True), encoding="utf-8")

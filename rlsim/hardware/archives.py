@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError, RuntimeError)
+"""What a damaged archive makes zipfile, zlib and NumPy raise; a compression or encryption that zipfile does not know is
+a kind of RuntimeError, a header that claims more values than fit into memory a MemoryError."""
 
 
 def archive(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
@@ -32,5 +37,5 @@ def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True
                 for name in file.namelist()
                 if wanted(name.removesuffix(".npy"))
             }
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except DAMAGED as error:
         raise ValueError(str(error)) from error
