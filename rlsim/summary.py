@@ -182,11 +182,11 @@ def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
         out += [("prepare_s", prepare)]
     else:
         out = [("generation_s", _generation(run, mean["generation_s"], len(steps)))]
-        out += [("refit_s", prices.refit.parts)]
-    priced = [prices.steps[number] for prices in run.by_replication for number in run.measured]
-    out += [("data_s", _mean(cost.data for cost in priced))]
-    out += [("logprob_s", _mean(cost.logprob for cost in priced))]
-    out += [("train_s", _mean(cost.train for cost in priced))]
+        updates = mean["refit_s"] / prices.refit.seconds if prices.refit.seconds else 1.0
+        out += [("refit_s", prices.refit.repeated(updates).parts)]
+    out += [("data_s", _mean(step.cost.data for step in steps))]
+    out += [("logprob_s", _mean(step.cost.logprob for step in steps))]
+    out += [("train_s", _mean(step.cost.train for step in steps))]
     return tuple(part for name, parts in out for part in _shown(name, parts))
 
 

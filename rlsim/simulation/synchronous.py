@@ -86,7 +86,7 @@ def _train(
             exposed_generation_s=generation_s,
         )
         samples = {0: len(drawn.trained_tokens)}
-        trace.steps.append(StepRecord.of(step, start_s, float(env.now), phases, samples, drawn))
+        trace.steps.append(StepRecord.of(step, start_s, float(env.now), phases, samples, drawn, cost))
 
 
 def _rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[RolloutResult]:
