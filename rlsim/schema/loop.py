@@ -27,6 +27,8 @@ ASYNCHRONOUS_KEYS = (
     "max_age", "stale", "overlap",
 )  # fmt: skip
 """Keys without a meaning in synchronous loops; the older ones are ignored there."""
+LIMITS = ("staleness_fraction", "queue_batches")
+"""Keys that say in place of policy_lag how far generation may get ahead."""
 
 
 class Cluster(Strict):
@@ -280,7 +282,7 @@ class Loop(Strict):
         if self.mode == "sync":
             self._refuse_asynchronous_keys()
             return self
-        limits = [key for key in ("staleness_fraction", "queue_batches") if getattr(self, key) is not None]
+        limits = [key for key in LIMITS if getattr(self, key) is not None]
         if self.policy_lag:
             limits.append("policy_lag")
         if len(limits) > 1:

@@ -177,8 +177,8 @@ def _asynchrony(s: Scenario) -> None:
     batch = math.ceil(s.workload.prompts_per_step * s.workload.generated_batch_factor - 1e-9)
     if rules.unit == "batch" and s.loop.max_in_flight_groups is not None and s.loop.max_in_flight_groups < batch:
         raise ValueError(
-            f"loop.max_in_flight_groups ({s.loop.max_in_flight_groups}) must be at least the {batch} groups of a batch, "
-            "which start together (loop.start_unit batch)"
+            f"loop.max_in_flight_groups ({s.loop.max_in_flight_groups}) must be at least the {batch} groups of a "
+            "batch, which start together (loop.start_unit batch)"
         )
     if s.cluster.colocated and rules.update_every > 1:
         raise ValueError("loop.update_every above 1 needs a split cluster: shared GPUs hand over at every step")

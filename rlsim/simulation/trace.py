@@ -116,6 +116,10 @@ class Trace:
                 kept = np.unique([0, *np.flatnonzero(np.diff(moments, append=np.inf))]).tolist()
             self.curves.append(Curve(name, tuple(times_s[i] for i in kept), tuple(values[i] for i in kept)))
 
+    def book(self, ledger: TokenLedger) -> None:
+        """Add where tokens went."""
+        self.ledger = ledger if self.ledger is None else self.ledger + ledger
+
     def count(self, counters: EngineCounters, peak_kv_tokens: float) -> None:
         """Add what engines did."""
         self.counters.add(counters)

@@ -44,6 +44,11 @@ class DrawnStep:
         return sum(int(one.generated.response_tokens.sum()) for one in self.rollouts)
 
     @cached_property
+    def consumed_tokens(self) -> int:
+        """Response tokens of the samples that the step trains on; of single responses."""
+        return sum(int(one.batch.response_tokens[one.trained].sum()) for one in self.rollouts)
+
+    @cached_property
     def tokens_per_verification(self) -> float:
         """Mean tokens that a decode iteration gave a sequence; the first token of a response comes from its prefill."""
         iterations = sum(int(counts.sum()) for counts in self.iterations)
