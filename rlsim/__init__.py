@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlsim.blame.blame import blame
     from rlsim.errors import Infeasible, InputError, RlsimError
     from rlsim.loading import load_scenario, vary
     from rlsim.planning.compare import compare
@@ -27,6 +28,7 @@ __all__ = [
     "RlsimError",
     "Scenario",
     "SearchLimits",
+    "blame",
     "compare",
     "load_scenario",
     "plan",
@@ -43,6 +45,7 @@ _HOMES = {
     "RlsimError": "rlsim.errors",
     "Scenario": "rlsim.schema.scenario",
     "SearchLimits": "rlsim.planning.space",
+    "blame": "rlsim.blame.blame",
     "compare": "rlsim.planning.compare",
     "load_scenario": "rlsim.loading",
     "plan": "rlsim.planning.plan",

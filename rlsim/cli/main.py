@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import calibrate, planning, project, validate
+from rlsim.cli import blame, calibrate, planning, project, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -45,6 +45,7 @@ for command in (
     planning.plan,
     planning.sensitivity,
     planning.compare,
+    blame.blame,
     calibrate.calibrate,
 ):
     app.command()(command)

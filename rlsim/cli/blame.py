@@ -1,0 +1,35 @@
+"""``rlsim blame``."""
+
+from __future__ import annotations
+
+import json
+
+from rlsim.cli import options as o
+from rlsim.cli.output import print_answer, terminal_style
+from rlsim.outputs import staged_folder
+from rlsim.progress import ProgressLine
+
+
+def blame(
+    scenario: o.ScenarioArgument, overrides: o.SetOption = None, as_json: o.JsonOption = False, out: o.OutOption = None
+) -> None:
+    """Say why the GPUs of a scenario are idle, and what removing each cause would gain.
+
+    Each cause (straggler tail, refit, environment, staleness limit, queue cap, polling, pipeline bubble) is taken away
+    on the same drawn work, alone and after those before it; policies against the tail are tried as what-ifs. --out DIR
+    writes blame.json and waterfall.png.
+    """
+    from rlsim.blame.blame import blame as run
+    from rlsim.blame.text import render_blame
+    from rlsim.loading import load_scenario
+
+    given = load_scenario(scenario, overrides or ())
+    with ProgressLine("simulations") as progress:
+        answer = run(given, progress.reach)
+    if out is not None:
+        from rlsim.blame.picture import draw_waterfall
+
+        with staged_folder(out) as folder:
+            (folder / "blame.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
+            draw_waterfall(answer, folder / "waterfall.png")
+    print_answer(json.dumps(answer.as_dict()) if as_json else render_blame(answer, terminal_style()))
