@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, planning, project, validate
+from rlsim.cli import blame, calibrate, interop, planning, project, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -49,6 +49,8 @@ for command in (
     calibrate.calibrate,
 ):
     app.command()(command)
+app.command("import")(interop.import_)
+app.command("export")(interop.export)
 app.add_typer(project.models, name="models")
 app.add_typer(project.hardware, name="hardware")
 

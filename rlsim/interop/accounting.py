@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.errors import shortened
-from rlsim.interop.rows import Framework
+from rlsim.interop.rows import Framework, Reader
 from rlsim.interop.trees import ConfigTree, leaves
 
 MISSPELT = 0.85
@@ -78,13 +78,15 @@ def _hint(account: KeyAccount) -> str:
     return f" ({account.detail})" if account.status == "not_understood" and account.detail else ""
 
 
-def account_for(framework: Framework, tree: ConfigTree, read: set[str]) -> Accounting:
-    """The accounting of a tree of which ``read`` decided the scenario."""
+def account_for(framework: Framework, tree: ConfigTree, reader: Reader) -> Accounting:
+    """The accounting of a tree whose scenario ``reader`` read."""
+    read = set(reader.read)
+    idle = (*framework.idle(reader), *_disabled(tree.values))
     decides: dict[str, dict[str, None]] = {}
     for row in framework.rows:
         for key in row.keys:
             decides.setdefault(key, {})[row.target] = None
-    keys = [_account(framework, decides, key, value, tree, read) for key, value in leaves(tree.values)]
+    keys = [_account(framework, decides, key, value, tree, read, idle) for key, value in leaves(tree.values)]
     given = tuple(account for account in keys if account.key in tree.given)
     defaults = tuple(account for account in keys if account.key not in tree.given and account.status == "used")
     return Accounting(framework.name, given, defaults, tree.notes)
@@ -97,18 +99,32 @@ def _account(
     value: Any,
     tree: ConfigTree,
     read: set[str],
+    idle: Sequence[str],
 ) -> KeyAccount:
     shown, origin = shortened(str(value)), tree.given.get(key, "default")
     owned = key in decides or key in framework.relevant_elsewhere
     if owned and key in read:
         return KeyAccount(key, shown, origin, "used", ", ".join(decides.get(key, {})) or "assumptions")
-    if owned or (value == {} and any(known.startswith(f"{key}.") for known in framework.known)):
-        return KeyAccount(key, shown, origin, "irrelevant", "inactive" if owned else "empty")
+    if owned or any(f"{key}.".startswith(f"{section}.") for section in idle):
+        return KeyAccount(key, shown, origin, "irrelevant", "inactive")
     found = framework.why(key)
+    section = any(known.startswith(f"{key}.") for known in framework.known)
+    if value in (None, {}, []) and (section or (found is not None and found[0] == "not_simulated")):
+        return KeyAccount(key, shown, origin, "irrelevant", "unset")
     if found is not None and not _misspelt(framework, decides, key):
         return KeyAccount(key, shown, origin, *found)
     near = framework.nearest(key) if found is None else _misspelt(framework, decides, key)
     return KeyAccount(key, shown, origin, "not_understood", f"did you mean {near}?" if near else "")
+
+
+def _disabled(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Sections that say of themselves that they are not enabled."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            if value.get("enabled", value.get("enable")) is False:
+                yield f"{prefix}{key}"
+            else:
+                yield from _disabled(value, f"{prefix}{key}.")
 
 
 def _misspelt(framework: Framework, decides: Mapping[str, Mapping[str, None]], key: str) -> str | None:

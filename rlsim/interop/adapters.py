@@ -21,15 +21,19 @@ from rlsim.interop.verl_facts import verl_facts
 
 @dataclass(frozen=True)
 class Adapter:
-    """A framework: its tables, how its files inherit, and what its configuration says beside the rows."""
+    """A framework: its tables, how its files inherit, and what its configuration says beside the rows.
+
+    node_keys: keys that hold the GPUs of a node.
+    """
 
     framework: Framework
     bases: Bases
     facts: Callable[[Reader, Mapping[str, Any]], Facts]
+    node_keys: tuple[str, ...]
 
 
 ADAPTERS = {
-    "nemo-rl": Adapter(NEMO_RL, NEMO_RL_BASES, nemo_rl_facts),
-    "verl": Adapter(VERL, VERL_BASES, verl_facts),
-    "skyrl": Adapter(SKYRL, SKYRL_BASES, skyrl_facts),
+    "nemo-rl": Adapter(NEMO_RL, NEMO_RL_BASES, nemo_rl_facts, ("cluster.gpus_per_node",)),
+    "verl": Adapter(VERL, VERL_BASES, verl_facts, ("trainer.n_gpus_per_node",)),
+    "skyrl": Adapter(SKYRL, SKYRL_BASES, skyrl_facts, ("trainer.placement.policy_num_gpus_per_node",)),
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
+from rlsim.schema.agent import MAX_TURNS
 from rlsim.validation.names import model_card_name
 from rlsim.validation.rows import SkippedRow
 
@@ -19,6 +20,8 @@ FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
 LEARNED_ACCEPTANCE = 0.75
 """Conditional acceptance of the first drafted token: a learned drafter gives 2.7 tokens at k = 3 with it, between the
 measured 2.5 and 3.3 of EAGLE-3 heads (calibration/published/speculation_measured.csv). Assumption."""
+MEAN_TURNS = 10.0
+"""Mean turns under a higher limit, else half of it. Assumption."""
 USABLE_SHARE = 0.6
 """Prompt groups with unequal rewards under dynamic sampling. Assumption."""
 
@@ -87,10 +90,12 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     _turns(draft, facts, asked)
     _drafting(draft, facts, asked, where)
     if facts.dynamic and draft.keys.get("loop.mode") != "async":
-        draft.keys["workload.usable_group_share"] = asked.usable_group_share or USABLE_SHARE
+        tries = draft.keys.get("workload.max_rollouts_per_step", 10)
+        share = max(USABLE_SHARE, 1 / (draft.keys.get("workload.generated_batch_factor", 1.0) * tries))
+        draft.keys["workload.usable_group_share"] = asked.usable_group_share or min(1.0, share)
         if asked.usable_group_share is None:
             draft.assume(
-                f"{USABLE_SHARE:.0%} of the prompt groups are usable under dynamic sampling (--usable-group-share).",
+                f"{share:.0%} of the prompt groups are usable under dynamic sampling (--usable-group-share).",
                 "workload.usable_group_share",
             )
 
@@ -136,7 +141,7 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
             "workload.prompt_tokens",
         )
     room = max(2, min(facts.response_cap, cap - prompt))
-    share = RESPONSE_SHARE / max(1, facts.turns)
+    share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
     mean = asked.mean_response_tokens or max(1.0, float(round(share * room)))
     sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma
     draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), "log_sigma": sigma}
@@ -150,22 +155,27 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
         draft.assume(f"Log-normal lengths with sigma {sigma:g} (--response-log-sigma).", "workload.response_tokens")
 
 
+def _mean_turns(most: int) -> float:
+    return min((1 + most) / 2, MEAN_TURNS)
+
+
 def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
     if facts.turns <= 1:
         return
-    mean = asked.mean_turns or (1 + facts.turns) / 2
+    most = min(facts.turns, MAX_TURNS)
+    mean = asked.mean_turns or _mean_turns(most)
     observed, seconds = asked.observation_tokens or 100, asked.environment_s or 0.0
-    turns = {"kind": "lognormal", "mean_turns": mean} if mean < facts.turns else {"kind": "constant", "turns": facts.turns}
+    turns = {"kind": "lognormal", "mean_turns": mean} if mean < most else {"kind": "constant", "turns": most}
     draft.keys["workload.agent"] = {
         "turns": turns,
-        "max_turns": facts.turns,
+        "max_turns": most,
         "observation_tokens": {"kind": "constant", "tokens": observed},
         "environment_s": {"kind": "constant", "seconds": seconds},
     }
     stated = (asked.mean_turns, asked.observation_tokens, asked.environment_s)
     if None in stated:
         draft.assume(
-            f"{mean:g} turns of at most {facts.turns}, {observed} tokens and {seconds:g} s of the environment after "
+            f"{mean:g} turns of at most {most}, {observed} tokens and {seconds:g} s of the environment after "
             "each, where not stated (--mean-turns, --observation-tokens, --environment-s).",
             "workload.agent.turns", "workload.agent.observation_tokens", "workload.agent.environment_s",
         )  # fmt: skip

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.interop.adapters import ADAPTERS
-from rlsim.interop.files import shipped_layer
 from rlsim.interop.asked import card_of
+from rlsim.interop.files import shipped_layer
 from rlsim.interop.importing import keys_of
 from rlsim.interop.rows import Framework, Reader, Row
-from rlsim.interop.trees import ConfigTree, leaves, lookup, merged, nested, stacked
+from rlsim.interop.trees import ConfigTree, Layer, leaves, lookup, merged, nested, stacked
 from rlsim.loading_yaml import dump_document
 from rlsim.schema.scenario import Scenario
 
 MAX_PASSES = 8
 """Rounds of writing until every row reads what the scenario says; modes that open further keys take a second one."""
-ASYNCHRONOUS_START = {"verl": ("verl", "verl_fully_async")}
+ASYNCHRONOUS_START = {"verl": ("verl", "verl_fully_async"), "skyrl": ("skyrl", "skyrl_fully_async")}
 """Shipped trees under an export of an asynchronous scenario, where they are not those of a synchronous one."""
+UNSET = ("cluster.generation_gpus", "trainer.lora_rank")
+"""Scenario keys of which null says something; of others it leaves the configuration as it is."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Exported:
     overrides: tuple[str, ...]
     config: str
     left: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
 
 
 def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None = None) -> Exported:
@@ -61,10 +67,13 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
 
 
 def _start(framework: str, scenario: Scenario) -> ConfigTree:
+    """The shipped trees, with nodes of the scenario's hardware."""
     names = ADAPTERS[framework].bases.start
     if scenario.loop.mode == "async":
         names = ASYNCHRONOUS_START.get(framework, names)
-    return stacked([shipped_layer(name) for name in names], f"rlsim's defaults of {framework}")
+    per_node = int(scenario.hardware.gpus_per_node)
+    nodes = Layer("", nested(dict.fromkeys(ADAPTERS[framework].node_keys, per_node)), own=True)
+    return stacked([*(shipped_layer(name) for name in names), nodes], f"rlsim's defaults of {framework}")
 
 
 def _settle(framework: Framework, tree: ConfigTree, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -75,7 +84,7 @@ def _settle(framework: Framework, tree: ConfigTree, wanted: dict[str, Any]) -> t
         for row in framework.rows:
             reader = Reader(ConfigTree(tree.where, values))
             have, want = _have(row, reader), wanted[row.target]
-            if have == want:
+            if have == want or (want is None and row.target not in UNSET):
                 continue
             changes = _written(row, want, reader)
             written = merged(values, nested(changes)) if changes else values
@@ -114,6 +123,9 @@ def _wanted(scenario: Scenario, target: str) -> Any:
     """What a scenario says of one key, where nothing is stated as its defaults mean it."""
     trainer, loop = scenario.trainer, scenario.loop
     asynchronous = loop.mode == "async"
+    at_update = loop.asynchrony.at_update if asynchronous else None
+    as_split = loop.refit_method == "nccl_broadcast" and not scenario.cluster.colocated
+    as_shared = loop.refit_method == "cuda_ipc"
     micro = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
     meant = {
         "cluster.generation_gpus": None if scenario.cluster.colocated else scenario.cluster.generation,
@@ -123,6 +135,9 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         "trainer.logprob_micro_batch_tokens": (trainer.logprob_micro_batch_tokens or micro)
         if trainer.sequence_packing
         else None,
+        "loop.in_flight_updates": None if at_update is None else at_update != "drain",
+        "loop.recompute_kv": None if at_update is None else at_update == "recompute",
+        "loop.refit_method": "auto" if as_split or as_shared else loop.refit_method,
         "loop.style": (loop.style or "nemo_rl") if asynchronous else None,
         "speculation.method": scenario.speculation.method if scenario.speculation.active else "none",
         "speculation.draft_length": scenario.speculation.draft_length if scenario.speculation.active else 0,
@@ -156,7 +171,7 @@ def _model(framework: str, scenario: Scenario, base: ConfigTree | None) -> list[
     """A model that the base does not name: a card is no checkpoint."""
     adapter = ADAPTERS[framework]
     key = adapter.framework.relevant_elsewhere[0]
-    if base is not None and card_of(Reader(base).text(key)) == scenario.model.name:
+    if base is not None and (card_of(Reader(base).text(key)) or "").lower() == scenario.model.name.lower():
         return []
     return [f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
 
@@ -167,8 +182,7 @@ def _patched(
     if base is not None:
         return f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n{dump_document(values)}"
     bases = ADAPTERS[framework].bases
-    trees = tuple(layer for layer in ADAPTERS[framework].bases.start)
-    name = next(name for name, stands in bases.shipped.items() if stands == trees)
+    name = next(iter(bases.shipped))
     inherits: Any = [name, "_self_"] if bases.hydra else name
     head = f"# Lay it beside {framework}'s own {name.removesuffix('.yaml')}.yaml, which it inherits from.\n"
     return f"{head}{dump_document({'defaults': inherits, **nested(changed)})}"

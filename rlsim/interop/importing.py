@@ -92,7 +92,7 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     order = [*Scenario.model_fields]
     document = {key: sections[key] for key in sorted(sections, key=order.index)}
-    return {**document, "assumptions": draft.assumptions}, account_for(adapter.framework, tree, reader.read)
+    return {**document, "assumptions": draft.assumptions}, account_for(adapter.framework, tree, reader)
 
 
 def keys_of(framework: Framework, reader: Reader) -> dict[str, Any]:

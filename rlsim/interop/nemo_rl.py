@@ -23,6 +23,9 @@ SYNCHRONOUS_ENGINE, ASYNCHRONOUS_ENGINE = (1024, 16384), (128, 2048)
 """Running sequences and batched tokens that vLLM takes where nothing is set: its LLM class on GPUs of 70 GiB and more,
 and AsyncLLM without a usage context (vLLM 0.20)."""
 
+BACKENDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm", "megatron": "vllm", "dynamo": "vllm"}
+"""Engines, and what stands in for those that are not simulated."""
+
 BASES = Bases(shipped={"grpo_math_1B.yaml": ("nemo_rl",)}, start=("nemo_rl",))
 
 
@@ -157,15 +160,14 @@ def _dispatch_write(value: str, r: Reader) -> Changes:
 def _precision(r: Reader) -> str:
     given = r.text(f"{VLLM}precision", "bfloat16")
     if given != "fp8":
-        return "bf16"
+        return "nvfp4" if given == "nvfp4" else "bf16"
     return "fp8" if r.flag(f"{VLLM}is_mx") else "fp8_block"
 
 
 def _write_precision(value: str, r: Reader) -> Changes:
-    if value == "nvfp4":
-        return {}
-    out: Changes = {f"{VLLM}precision": "bfloat16" if value == "bf16" else "fp8"}
-    return out if value == "bf16" else {**out, f"{VLLM}is_mx": value == "fp8"}
+    if value in ("bf16", "nvfp4"):
+        return {f"{VLLM}precision": "bfloat16" if value == "bf16" else value}
+    return {f"{VLLM}precision": "fp8", f"{VLLM}is_mx": value == "fp8"}
 
 
 _METHODS = {
@@ -252,7 +254,7 @@ def _tries(r: Reader) -> int | None:
     return r.integer("grpo.dynamic_sampling_max_gen_batches", 10) if r.flag("grpo.use_dynamic_sampling") else None
 
 
-def _text_only(value: Any, r: Reader) -> Changes:
+def _write_kv(value: Any, r: Reader) -> Changes:
     return {f"{VLLM}kv_cache_dtype": "auto" if value == "bf16" else value}
 
 
@@ -270,7 +272,7 @@ ROWS = (
     Row("workload.max_rollouts_per_step", ("grpo.dynamic_sampling_max_gen_batches",), _tries,
         lambda v, r: {"grpo.dynamic_sampling_max_gen_batches": v} if r.flag("grpo.use_dynamic_sampling") else {}),
     *LOOP_ROWS,
-    choice("engine.name", f"{GENERATION}backend", {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}),
+    choice("engine.name", f"{GENERATION}backend", BACKENDS),
     Row("engine.tensor_parallel", (f"{VLLM}tensor_parallel_size", f"{VLLM}expert_parallel_size"),
         lambda r: _vllm_parallel(r)[0], _write_vllm_tensor),
     integer("engine.pipeline_parallel", f"{VLLM}pipeline_parallel_size"),
@@ -278,7 +280,7 @@ ROWS = (
     Row("engine.attention_data_parallel", (f"{VLLM}expert_parallel_size",), lambda r: _vllm_parallel(r)[1]),
     Row("engine.weight_precision", (f"{VLLM}precision", f"{VLLM}is_mx"), _precision, _write_precision),
     Row("engine.kv_precision", (f"{VLLM}kv_cache_dtype",),
-        lambda r: "fp8" if r.text(f"{VLLM}kv_cache_dtype", "auto").startswith("fp8") else "bf16", _text_only),
+        lambda r: "fp8" if r.text(f"{VLLM}kv_cache_dtype", "auto").startswith("fp8") else "bf16", _write_kv),
     Row("engine.dispatch", (f"{VLLM}async_engine",),
         lambda r: "round_robin" if asynchronous_engine(r) else "static", _dispatch_write),
     _engine_limit("max_num_seqs", 0, "engine.max_running_sequences"),
@@ -340,6 +342,6 @@ NEMO_RL = Framework(
     NOT_SIMULATED,
     relevant_elsewhere=(
         f"{POLICY}model_name", "cluster.gpus_per_node", f"{GENERATION}max_new_tokens", "data.max_input_seq_length",
-        "grpo.max_rollout_turns", f"{KWARGS}speculative_config", f"{VLLM}max_model_len",
+        "grpo.max_rollout_turns", f"{POLICY}precision", f"{KWARGS}speculative_config", f"{VLLM}max_model_len",
     ),
 )  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlsim.errors import shortened
 from rlsim.interop.asked import Facts
-from rlsim.interop.nemo_rl import DRAFTS, GENERATION, POLICY, VLLM
+from rlsim.interop.nemo_rl import BACKENDS, DRAFTS, GENERATION, POLICY, VLLM
 from rlsim.interop.nemo_rl_loop import asynchronous
 from rlsim.interop.rows import Reader
 
@@ -27,6 +28,11 @@ def nemo_rl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
     if asynchronous(r) and keys.get("loop.membership") == "first_done":
         text = "The sampler takes the groups that are done first; max_lookahead_versions (else "
         assumptions.append((f"{text}max_staleness_versions) bounds how far ahead groups start.", ("loop.policy_lag",)))
+    backend, precision = r.text(f"{GENERATION}backend", "vllm"), r.text(f"{POLICY}precision", "bfloat16")
+    if BACKENDS[backend.lower()] != backend.lower():
+        assumptions.append((f"vLLM stands in for the {shortened(backend)} engine.", ("engine.name",)))
+    if precision != "bfloat16":
+        assumptions.append((f"Training in {shortened(precision)} is simulated as bf16.", ("trainer.precision",)))
     return Facts(
         model=r.text(f"{POLICY}model_name"),
         model_key=f"{POLICY}model_name",

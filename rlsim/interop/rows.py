@@ -101,7 +101,8 @@ class Framework:
     """Everything rlsim knows of a framework's configuration.
 
     irrelevant: sections and keys that do not change the time of a step, by reason. not_simulated: those that may, and
-    that no scenario key says. relevant_elsewhere: keys that an assumption or an option reads.
+    that no scenario key says. relevant_elsewhere: keys that an assumption or an option reads. idle: sections that a
+    configuration does not use, beside those that are not enabled.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Framework:
     irrelevant: Mapping[str, Sequence[str]]
     not_simulated: Mapping[str, Sequence[str]]
     relevant_elsewhere: Sequence[str] = ()
+    idle: Callable[[Reader], Sequence[str]] = lambda reader: ()
     known: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,7 +124,9 @@ class Framework:
         if self.why(key) is not None or key in self.known:
             return key
         section, _, name = key.rpartition(".")
-        beside = {known.rpartition(".")[2]: known for known in sorted(self.known) if known.rpartition(".")[0] == section}
+        beside = {
+            known.rpartition(".")[2]: known for known in sorted(self.known) if known.rpartition(".")[0] == section
+        }
         for names in (beside, {known.rpartition(".")[2]: known for known in sorted(self.known, reverse=True)}):
             found = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
             if found:
@@ -161,7 +165,7 @@ def flag(target: str, key: str, inverted: bool = False) -> Row:
 
 
 def choice(target: str, key: str, values: Mapping[str, str]) -> Row:
-    """One of some words: the configuration's on the left, the scenario's on the right; the first left one is written."""
+    """One of some words: the configuration's on the left, the scenario's on the right; the first one is written."""
 
     def read(r: Reader) -> str | None:
         given = r.text(key).lower()
@@ -176,3 +180,11 @@ def choice(target: str, key: str, values: Mapping[str, str]) -> Row:
         return {key: word}
 
     return Row(target, (key,), read, write)
+
+
+def listed(table: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Dotted keys by reason, from a table of reasons, sections and the names in each (words of one text)."""
+    return {
+        reason: tuple(f"{section}.{name}".lstrip(".") for section, names in group.items() for name in names.split())
+        for reason, group in table.items()
+    }

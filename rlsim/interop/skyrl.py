@@ -103,7 +103,9 @@ def _write_reference(value: bool, r: Reader) -> Changes:
 def _write_gpus(value: int, r: Reader) -> Changes:
     rest, per_node = value - (_generation(r) or 0), r.integer(f"{PLACEMENT}policy_num_gpus_per_node", 4)
     size = per_node if rest % per_node == 0 else rest
-    return {} if rest < 1 else {f"{PLACEMENT}policy_num_nodes": rest // size, f"{PLACEMENT}policy_num_gpus_per_node": size}
+    return (
+        {} if rest < 1 else {f"{PLACEMENT}policy_num_nodes": rest // size, f"{PLACEMENT}policy_num_gpus_per_node": size}
+    )
 
 
 def _write_tensor(value: int, r: Reader) -> Changes:
@@ -113,6 +115,12 @@ def _write_tensor(value: int, r: Reader) -> Changes:
 
 def _dispatch(r: Reader) -> str:
     return "round_robin" if r.flag(f"{GENERATOR}async_engine", True) and not r.flag(f"{GENERATOR}batched") else "static"
+
+
+def _idle(r: Reader) -> tuple[str, ...]:
+    trainer = f"{TRAINER}policy.fsdp_config" if megatron(r) else MEGATRON.rstrip(".")
+    unused = [(r.value(f"{TRAINER}critic.model.path"), f"{TRAINER}critic"), (_reference(r), f"{TRAINER}ref")]
+    return (trainer, *(section for used, section in unused if not used))
 
 
 ROWS = (
@@ -186,6 +194,7 @@ SKYRL = Framework(
         f"{TRAINER}policy.model.path", f"{GENERATOR}max_turns", f"{GENERATOR}max_input_length",
         f"{TRAINER}algorithm.dynamic_sampling.type",
     ),
+    idle=_idle,
 )  # fmt: skip
 
 

@@ -2,41 +2,88 @@
 
 from __future__ import annotations
 
-_T, _G = "trainer.", "generator."
+from rlsim.interop.rows import listed
 
-IRRELEVANT = {
-    "logging": (f"{_T}project_name", f"{_T}run_name", f"{_T}logger", f"{_T}dump_data_batch", f"{_T}dump_eval_results",
-                f"{_T}log_path", f"{_T}tracker_commit_each_step"),
-    "checkpoint": (f"{_T}ckpt_path", f"{_T}ckpt_interval", f"{_T}max_ckpts_to_keep", f"{_T}resume_mode",
-                   f"{_T}resume_path", f"{_T}hf_save_interval", f"{_T}export_path"),
-    "validation": (f"{_T}eval_batch_size", f"{_T}eval_before_train", f"{_T}eval_interval", f"{_G}eval_sampling_params",
-                   f"{_G}eval_n_samples_per_prompt"),
-    "learning": (
-        f"{_T}algorithm", f"{_T}epochs", f"{_T}seed", f"{_T}policy.optimizer_config", f"{_T}critic.optimizer_config",
-        f"{_T}update_ref_every_epoch", f"{_G}zero_reward_on_non_stop", f"{_T}policy.model.lora.alpha",
-        f"{_T}policy.model.lora.dropout", f"{_T}critic_mini_batch_size", f"{_G}apply_overlong_filtering",
-    ),
-    "data": ("data", f"{_T}tokenizer", f"{_G}chat_template", f"{_G}chat_template_kwargs"),
-    "sampling": tuple(f"{_G}sampling_params.{key}" for key in (
-        "temperature", "top_p", "top_k", "min_p", "logprobs", "stop", "repetition_penalty", "additional_kwargs")),
-    "environment": ("environment", f"{_G}use_conversation_multi_turn", f"{_G}append_eos_token_after_stop_str_in_multi_turn"),
-    "launch": (f"{_G}enable_http_endpoint", f"{_G}http_endpoint_host", f"{_G}http_endpoint_port",
-               f"{_G}remote_inference_engine_urls", f"{_G}run_engines_locally", "_target_", "dispatcher",
-               f"{_G}vllm_v1_disable_multiproc"),
-}  # fmt: skip
-"""Sections and keys without an effect on the time of a step: a word for the reason, then what it covers."""
-
-NOT_SIMULATED = {
-    "reference": (f"{_T}ref", f"{_T}placement.ref_num_nodes", f"{_T}placement.ref_num_gpus_per_node",
-                  f"{_T}placement.colocate_policy_ref"),
-    "critic": (f"{_T}critic", f"{_T}placement.critic_num_nodes", f"{_T}placement.critic_num_gpus_per_node"),
-    "layout": (f"{_T}policy.megatron_config", f"{_T}policy.fsdp_config"),
-    "kernels": (f"{_T}flash_attn", f"{_T}policy.use_torch_compile", f"{_G}engine_init_kwargs",
-                f"{_T}gradient_checkpointing_use_reentrant", f"{_G}fully_sharded_loras"),
-    "memory": (f"{_T}disable_fast_tokenizer", f"{_T}policy.record_memory"),
-    "precision": (f"{_T}bf16", f"{_G}model_dtype"),
-    "transfer": (f"{_G}weight_sync_backend", f"{_G}override_existing_update_group",
-                 f"{_G}weight_transfer_threshold_cuda_ipc_GB"),
-    "modules": (f"{_T}policy.model.lora", f"{_T}target_modules", f"{_T}exclude_modules"),
-}  # fmt: skip
+IRRELEVANT = listed(
+    {
+        "logging": {
+            "trainer": (
+                "project_name run_name logger dump_data_batch dump_eval_results log_path tracker_commit_each_step"
+            ),
+        },
+        "checkpoint": {
+            "trainer": (
+                "ckpt_path ckpt_interval max_ckpts_to_keep resume_mode resume_path hf_save_interval export_path"
+            ),
+        },
+        "validation": {
+            "trainer": "eval_batch_size eval_before_train eval_interval",
+            "generator": "eval_sampling_params eval_n_samples_per_prompt",
+        },
+        "learning": {
+            "trainer": "algorithm epochs seed update_ref_every_epoch critic_mini_batch_size",
+            "trainer.policy": "optimizer_config",
+            "trainer.critic": "optimizer_config",
+            "generator": "zero_reward_on_non_stop apply_overlong_filtering",
+            "trainer.policy.model.lora": "alpha dropout",
+        },
+        "data": {
+            "": "data",
+            "trainer": "tokenizer",
+            "generator": "chat_template chat_template_kwargs",
+        },
+        "sampling": {
+            "generator.sampling_params": (
+                "temperature top_p top_k min_p logprobs stop repetition_penalty additional_kwargs"
+            ),
+        },
+        "environment": {
+            "": "environment",
+            "generator": "use_conversation_multi_turn append_eos_token_after_stop_str_in_multi_turn",
+        },
+        "launch": {
+            "generator": (
+                "enable_http_endpoint http_endpoint_host http_endpoint_port remote_inference_engine_urls "
+                "run_engines_locally vllm_v1_disable_multiproc"
+            ),
+            "": "_target_ dispatcher",
+        },
+    }
+)
+"""Sections and keys without an effect on the time of a step: a word for the reason, the section, names in it."""
+NOT_SIMULATED = listed(
+    {
+        "reference": {
+            "trainer": "ref",
+            "trainer.placement": "ref_num_nodes ref_num_gpus_per_node colocate_policy_ref",
+        },
+        "critic": {
+            "trainer": "critic",
+            "trainer.placement": "critic_num_nodes critic_num_gpus_per_node",
+        },
+        "layout": {
+            "trainer.policy": "megatron_config fsdp_config",
+        },
+        "kernels": {
+            "trainer": "flash_attn gradient_checkpointing_use_reentrant",
+            "trainer.policy": "use_torch_compile",
+            "generator": "engine_init_kwargs fully_sharded_loras",
+        },
+        "memory": {
+            "trainer": "disable_fast_tokenizer",
+            "trainer.policy": "record_memory",
+        },
+        "precision": {
+            "trainer": "bf16",
+            "generator": "model_dtype",
+        },
+        "transfer": {
+            "generator": "weight_sync_backend override_existing_update_group weight_transfer_threshold_cuda_ipc_GB",
+        },
+        "modules": {
+            "trainer.policy.model": "lora",
+            "trainer": "target_modules exclude_modules",
+        },
+    }
+)
 """Keys that may change the time of a step and that no scenario key says."""

@@ -105,7 +105,9 @@ def _reference(r: Reader) -> bool:
 
 
 def _write_reference(value: bool, r: Reader) -> Changes:
-    return {f"{ACTOR}use_kl_loss": True} if value else {f"{ACTOR}use_kl_loss": False, "algorithm.use_kl_in_reward": False}
+    return (
+        {f"{ACTOR}use_kl_loss": True} if value else {f"{ACTOR}use_kl_loss": False, "algorithm.use_kl_in_reward": False}
+    )
 
 
 def _critic(r: Reader) -> bool:
@@ -159,6 +161,10 @@ def _precision(r: Reader) -> str:
 
 def _dispatch(r: Reader) -> str:
     return "static" if r.text(f"{ROLLOUT}mode", "async") == "sync" else "least_loaded"
+
+
+def _write_dispatch(value: str, r: Reader) -> Changes:
+    return {f"{ROLLOUT}mode": "sync" if value == "static" else "async"} if value in ("static", "least_loaded") else {}
 
 
 def _mtp(r: Reader) -> bool:
@@ -230,15 +236,26 @@ def _write_strategy(value: str, r: Reader) -> Changes:
     return {f"{ACTOR}strategy": "megatron" if value == "megatron" else "fsdp"}
 
 
-def _text(value: Any, r: Reader) -> Changes:
+def _write_quantization(value: Any, r: Reader) -> Changes:
     return {f"{ROLLOUT}quantization": None if value == "bf16" else "fp8"} if value in ("bf16", "fp8_block") else {}
 
+
+def _idle(r: Reader) -> tuple[str, ...]:
+    trainer = f"{ACTOR}fsdp_config" if megatron(r) else MEGATRON.rstrip(".")
+    unused = [(_critic(r), "critic"), (_reference(r), REF.rstrip("."))]
+    return (trainer, *(section for used, section in unused if not used))
+
+
+_TRIES = "algorithm.filter_groups.max_num_gen_batches"
 
 ROWS = (
     integer("workload.generations_per_prompt", SAMPLES),
     Row("workload.max_sequence_tokens", ("data.max_prompt_length", "data.max_response_length"), _cap, _write_cap),
     Row("workload.generated_batch_factor", ("data.gen_batch_size", "data.train_batch_size"), _oversampling,
         lambda v, r: {"data.gen_batch_size": round(v * r.integer("data.train_batch_size"))}),
+    Row("workload.max_rollouts_per_step", ("algorithm.filter_groups.max_num_gen_batches",),
+        lambda r: r.integer(_TRIES) or None if r.flag("algorithm.filter_groups.enable") else None,
+        lambda v, r: {_TRIES: v} if r.flag("algorithm.filter_groups.enable") else {}),
     *LOOP_ROWS,
     choice("engine.name", f"{ROLLOUT}name", {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}),
     Row("engine.tensor_parallel",
@@ -247,12 +264,12 @@ ROWS = (
     Row("engine.attention_data_parallel", (f"{ROLLOUT}data_parallel_size",), lambda r: _replica(r)[1], _write_copies),
     integer("engine.pipeline_parallel", f"{ROLLOUT}pipeline_model_parallel_size"),
     integer("engine.expert_parallel", f"{ROLLOUT}expert_parallel_size"),
-    Row("engine.weight_precision", (f"{ROLLOUT}quantization",), _precision, _text),
+    Row("engine.weight_precision", (f"{ROLLOUT}quantization",), _precision, _write_quantization),
     Row("engine.kv_precision", (f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype",),
         lambda r: "fp8" if r.text(f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype").startswith("fp8") else "bf16",
         lambda v, r: {f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype": "auto" if v == "bf16" else v}),
     Row("engine.dispatch", (f"{ROLLOUT}mode",), _dispatch,
-        lambda v, r: {f"{ROLLOUT}mode": "sync" if v == "static" else "async"} if v in ("static", "least_loaded") else {}),
+        _write_dispatch),
     integer("engine.max_running_sequences", f"{ROLLOUT}max_num_seqs"),
     integer("engine.max_batched_tokens", f"{ROLLOUT}max_num_batched_tokens"),
     number("engine.gpu_memory_utilization", f"{ROLLOUT}gpu_memory_utilization"),
@@ -302,7 +319,7 @@ ROWS = (
     Row("trainer.reference_logprobs", (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward"), _reference,
         _write_reference),
     Row("trainer.offload", (*_FSDP_OFFLOADS, *_MEGATRON_OFFLOADS),
-        lambda r: any([r.flag(key) for key in _offloads(r)]), lambda v, r: {key: v for key in _offloads(r)}),
+        lambda r: any(r.flag(key) for key in _offloads(r)), lambda v, r: dict.fromkeys(_offloads(r), v)),
     Row("loop.refit_method", (f"{ROLLOUT}checkpoint_engine.backend",), _transport, _write_transport),
 )  # fmt: skip
 
@@ -316,4 +333,5 @@ VERL = Framework(
         f"{ROLLOUT}multi_turn.max_user_turns", f"{ROLLOUT}multi_turn.max_assistant_turns",
         "algorithm.filter_groups.enable",
     ),
+    idle=_idle,
 )  # fmt: skip
