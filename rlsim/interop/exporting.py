@@ -22,6 +22,8 @@ ASYNCHRONOUS_START = {"verl": ("verl", "verl_fully_async"), "skyrl": ("skyrl", "
 """Shipped trees under an export of an asynchronous scenario, where they are not those of a synchronous one."""
 UNSET = ("cluster.generation_gpus", "trainer.lora_rank")
 """Scenario keys of which null says something; of others it leaves the configuration as it is."""
+AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
+"""Weight transfers that loop.refit_method auto stands for, on shared GPUs and between pools."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     known = ADAPTERS[framework].framework
     tree = base or _start(framework, scenario)
     wanted = {row.target: _wanted(scenario, row.target) for row in known.rows}
-    values, left = _settle(known, tree, wanted)
+    stated = {target for target in wanted if _stated(scenario, target) is not None}
+    values, left = _settle(known, tree, wanted, stated)
     after = ConfigTree(tree.where, values)
     reader = Reader(after)
     keys_of(known, reader)
@@ -76,21 +79,26 @@ def _start(framework: str, scenario: Scenario) -> ConfigTree:
     return stacked([*(shipped_layer(name) for name in names), nodes], f"rlsim's defaults of {framework}")
 
 
-def _settle(framework: Framework, tree: ConfigTree, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Values of the tree with every row written, and what could not be."""
-    values = tree.values
+def _settle(
+    framework: Framework, tree: ConfigTree, wanted: dict[str, Any], stated: set[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Values of the tree with every row written, and what could not be.
+
+    stated: keys that the scenario itself holds. What it leaves to its style is not missed where no key says it.
+    """
+    values, reader = tree.values, Reader(tree)
     for _ in range(MAX_PASSES):
         left, changed = [], False
         for row in framework.rows:
-            reader = Reader(ConfigTree(tree.where, values))
             have, want = _have(row, reader), wanted[row.target]
-            if have == want or (want is None and row.target not in UNSET):
+            if _alike(row.target, have, want) or (want is None and row.target not in UNSET):
                 continue
             changes = _written(row, want, reader)
             written = merged(values, nested(changes)) if changes else values
-            if _have(row, Reader(ConfigTree(tree.where, written))) == want:
-                values, changed = written, True
-            else:
+            after = Reader(ConfigTree(tree.where, written))
+            if changes and _alike(row.target, _have(row, after), want):
+                values, reader, changed = written, after, True
+            elif row.target in stated or row.read(reader) is not None:
                 left.append(f"{row.target}={_word(want)} has no counterpart; the configuration says {_word(have)}")
         if not changed:
             break
@@ -124,8 +132,6 @@ def _wanted(scenario: Scenario, target: str) -> Any:
     trainer, loop = scenario.trainer, scenario.loop
     asynchronous = loop.mode == "async"
     at_update = loop.asynchrony.at_update if asynchronous else None
-    as_split = loop.refit_method == "nccl_broadcast" and not scenario.cluster.colocated
-    as_shared = loop.refit_method == "cuda_ipc"
     micro = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
     meant = {
         "cluster.generation_gpus": None if scenario.cluster.colocated else scenario.cluster.generation,
@@ -137,15 +143,23 @@ def _wanted(scenario: Scenario, target: str) -> Any:
         else None,
         "loop.in_flight_updates": None if at_update is None else at_update != "drain",
         "loop.recompute_kv": None if at_update is None else at_update == "recompute",
-        "loop.refit_method": "auto" if as_split or as_shared else loop.refit_method,
         "loop.style": (loop.style or "nemo_rl") if asynchronous else None,
         "speculation.method": scenario.speculation.method if scenario.speculation.active else "none",
         "speculation.draft_length": scenario.speculation.draft_length if scenario.speculation.active else 0,
     }
-    if target in meant:
-        return meant[target]
+    return meant[target] if target in meant else _stated(scenario, target)
+
+
+def _stated(scenario: Scenario, target: str) -> Any:
     section, _, name = target.partition(".")
     return getattr(getattr(scenario, section), name)
+
+
+def _alike(target: str, have: Any, want: Any) -> bool:
+    """Whether two values mean the same; a transfer that its cluster takes by itself is the automatic one."""
+    if target == "loop.refit_method":
+        have, want = ("auto" if method in AUTOMATIC else method for method in (have, want))
+    return bool(have == want)
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any], reader: Reader) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Bases:
     """How a framework's files inherit.
 
     shipped: file names of the framework's own base configurations and the shipped trees that stand in for each, one
-    over the other, where the file is not there. start: those under a file that inherits from none of them. hydra: defaults are Hydra's lists.
+    over the other, where the file is not there. start: those under a file that inherits from none of them. hydra:
+    defaults are Hydra's lists.
     """
 
     shipped: Mapping[str, tuple[str, ...]]
@@ -40,9 +41,9 @@ def read_tree(path: Path, bases: Bases, root: Path | None = None, start: tuple[s
     """The configuration of ``path`` with everything that it inherits.
 
     root: folder that inherited files must lie in; default: the nearest folder above with a .git or pyproject.toml,
-    else the file's own. start: shipped trees under a file that names none. A Hydra ``overrides.yaml`` (a list of overrides) gives the shipped tree alone; its words are
-    for :func:`override_list`. Raises InputError naming the file for what cannot be read, for circles, and for
-    inherited files outside ``root``.
+    else the file's own. start: shipped trees under a file that names none. A Hydra ``overrides.yaml`` (a list of
+    overrides) gives the shipped trees alone; its words are for :func:`override_list`. Raises InputError naming the
+    file for what cannot be read, for circles, and for inherited files outside ``root``.
     """
     reading = _Reading(bases, (root or _root_of(path)).resolve(), path.parent)
     layers = [] if override_list(path) else reading.layers(path, ())

@@ -11,6 +11,8 @@ from rlsim.interop.trees import ConfigTree, lookup
 
 MAX_EXPANSION = 200
 """References that one value may lead to, through others; strings that double at each step end here, not memory."""
+MAX_DEPTH = 40
+"""References that may follow each other from one value on."""
 RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b,
@@ -63,6 +65,8 @@ class Interpolation:
         """References that ``key`` leads to. Raises InputError for circles, unknown resolvers and explosions."""
         if key in path:
             raise self._error(path[0], f"refers to itself through '{shortened(key)}'")
+        if len(path) > MAX_DEPTH:
+            raise self._error(path[0], f"leads through more than {MAX_DEPTH} references in a row")
         if key not in self._costs:
             self._costs[key] = self._count(lookup(self._tree.values, key), key, (*path, key))
         if self._costs[key] > MAX_EXPANSION:

@@ -270,7 +270,7 @@ ROWS = (
     Row("workload.generated_batch_factor", ("grpo.use_dynamic_sampling", "grpo.batch_multiplier"), _oversampling,
         lambda v, r: {"grpo.use_dynamic_sampling": True, "grpo.batch_multiplier": v}),
     Row("workload.max_rollouts_per_step", ("grpo.dynamic_sampling_max_gen_batches",), _tries,
-        lambda v, r: {"grpo.dynamic_sampling_max_gen_batches": v} if r.flag("grpo.use_dynamic_sampling") else {}),
+        lambda v, r: {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_gen_batches": v}),
     *LOOP_ROWS,
     choice("engine.name", f"{GENERATION}backend", BACKENDS),
     Row("engine.tensor_parallel", (f"{VLLM}tensor_parallel_size", f"{VLLM}expert_parallel_size"),

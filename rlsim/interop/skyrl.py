@@ -65,7 +65,10 @@ def _cap(r: Reader) -> int:
 
 def _write_cap(value: int, r: Reader) -> Changes:
     prompt = r.integer(f"{TRAINER}max_prompt_length", 1)
-    return {f"{GENERATOR}sampling_params.max_generate_length": value - prompt} if value > prompt else {}
+    length = f"{GENERATOR}sampling_params.max_generate_length"
+    if value > prompt:
+        return {length: value - prompt}
+    return {f"{TRAINER}max_prompt_length": value // 2, length: value - value // 2}
 
 
 def _samples(name: str, target: str) -> Row:

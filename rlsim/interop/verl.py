@@ -57,7 +57,9 @@ def _cap(r: Reader) -> int:
 
 def _write_cap(value: int, r: Reader) -> Changes:
     prompt = r.integer("data.max_prompt_length", 1)
-    return {"data.max_response_length": value - prompt} if value > prompt else {}
+    if value > prompt:
+        return {"data.max_response_length": value - prompt}
+    return {"data.max_prompt_length": value // 2, "data.max_response_length": value - value // 2}
 
 
 def _capacity(samples: str, flag_key: str, tokens: str, target: str) -> Row:
@@ -255,7 +257,7 @@ ROWS = (
         lambda v, r: {"data.gen_batch_size": round(v * r.integer("data.train_batch_size"))}),
     Row("workload.max_rollouts_per_step", ("algorithm.filter_groups.max_num_gen_batches",),
         lambda r: r.integer(_TRIES) or None if r.flag("algorithm.filter_groups.enable") else None,
-        lambda v, r: {_TRIES: v} if r.flag("algorithm.filter_groups.enable") else {}),
+        lambda v, r: {"algorithm.filter_groups.enable": True, _TRIES: v}),
     *LOOP_ROWS,
     choice("engine.name", f"{ROLLOUT}name", {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}),
     Row("engine.tensor_parallel",
