@@ -18,7 +18,7 @@ IRRELEVANT = listed(
             "policy": "checkpoint",
         },
         "validation": {
-            "grpo": "val_period val_at_start val_at_end max_val_samples val_batch_size",
+            "grpo": "num_val_generations_per_prompt val_period val_at_start val_at_end max_val_samples val_batch_size",
             "data": "validation",
         },
         "learning": {
@@ -31,7 +31,7 @@ IRRELEVANT = listed(
             "policy": "optimizer scheduler max_grad_norm",
             "policy.draft": "loss_weight",
             "policy.megatron_cfg": (
-                "scheduler freeze_moe_router moe_router_load_balancing_type moe_router_bias_update_rate "
+                "moe_router_enable_expert_bias scheduler freeze_moe_router moe_router_load_balancing_type moe_router_bias_update_rate "
                 "moe_aux_loss_coeff mtp_loss_scaling_factor mtp_detach_heads train_iters"
             ),
             "policy.megatron_cfg.optimizer": (
@@ -54,7 +54,7 @@ IRRELEVANT = listed(
         "data": {
             "": "data",
             "policy": "tokenizer",
-            "policy.generation.vllm_cfg": "skip_tokenizer_init load_format",
+            "policy.generation.vllm_cfg": "hf_overrides skip_tokenizer_init load_format",
             "policy.generation.vllm_kwargs": "hf_overrides limit_mm_per_prompt",
         },
         "sampling": {
@@ -98,7 +98,7 @@ NOT_SIMULATED = listed(
         },
         "kernels": {
             "policy.megatron_cfg": (
-                "moe_permute_fusion moe_grouped_gemm bias_activation_fusion attention_backend "
+                "cuda_graph_impl cuda_graph_scope moe_permute_fusion moe_grouped_gemm bias_activation_fusion attention_backend "
                 "gradient_accumulation_fusion use_linear_ce_fusion_loss linear_ce_fusion_chunk_size "
                 "moe_shared_expert_overlap moe_hybridep_num_sms use_fused_weighted_squared_relu"
             ),
@@ -107,7 +107,7 @@ NOT_SIMULATED = listed(
                 "moe_backend attention_backend compilation_config cudagraph_capture_sizes all2all_backend "
                 "mamba_ssm_cache_dtype"
             ),
-            "policy.generation.vllm_cfg": "use_deep_gemm use_activation_scales",
+            "policy.generation.vllm_cfg": "distributed_executor_backend use_deep_gemm use_activation_scales",
             "policy.dtensor_cfg": "automodel_kwargs",
         },
         "memory": {
@@ -139,6 +139,9 @@ NOT_SIMULATED = listed(
             "policy.dtensor_cfg.lora_cfg": (
                 "target_modules exclude_modules match_all_linear use_triton a2a_experimental"
             ),
+        },
+        "transfer": {
+            "policy": "refit_buffer_size_gb",
         },
         "controller": {
             "async_rl": "max_buffered_rollouts min_groups_for_streaming_train",
