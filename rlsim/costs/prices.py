@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlsim.costs.borrowed import tables_error
@@ -87,6 +87,25 @@ class PriceInputs:
         """What log-prob passes and updates depend on."""
         return trainer_inputs(self.scenario, self.device, self.overheads.training, self.transfers)
 
+    @cached_property
+    def before_work(self) -> ScenarioPrices:
+        """All that no drawn work changes, without any steps. Raises Infeasible where the scenario cannot run."""
+        scenario, transfers = self.scenario, self.transfers
+        engine = engine_prices(self.engine)
+        return ScenarioPrices(
+            iteration=engine.table,
+            replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
+            prepare=transfers.prepare(),
+            refit=transfers.transfer(),
+            wake=transfers.sleep_between_rollouts(),
+            steps=(),
+            engine=engine,
+            engine_memory=self.engine_memory,
+            trainer_bytes=trainer_memory(scenario),
+            overheads=self.overheads,
+            stand_in=self.device.stand_in,
+        )
+
 
 def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | None = None) -> ScenarioPrices:
     """Price everything that ``scenario`` does with ``workload``; ``tables`` as in :class:`PriceInputs`.
@@ -98,20 +117,5 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
 
 def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
-    scenario = inputs.scenario
-    engine = engine_prices(inputs.engine)
-    trainer_bytes = trainer_memory(scenario)
     trained = (TrainedBatch.of(s.trained_tokens, s.generated_samples) for s in workload.steps[: workload.trained])
-    return ScenarioPrices(
-        iteration=engine.table,
-        replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
-        prepare=inputs.transfers.prepare(),
-        refit=inputs.transfers.transfer(),
-        wake=inputs.transfers.sleep_between_rollouts(),
-        steps=tuple(step_cost(inputs.trainer, batch) for batch in trained),
-        engine=engine,
-        engine_memory=inputs.engine_memory,
-        trainer_bytes=trainer_bytes,
-        overheads=inputs.overheads,
-        stand_in=inputs.device.stand_in,
-    )
+    return replace(inputs.before_work, steps=tuple(step_cost(inputs.trainer, batch) for batch in trained))
