@@ -11,7 +11,7 @@ from rlsim.costs.device import Device
 from rlsim.costs.draft import draft_card
 from rlsim.costs.interface import FloatArray, Part, PhaseCost, StepCost
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.packing import MicroBatches, micro_batches
+from rlsim.costs.packing import MicroBatches, bins_by_step, micro_batches
 from rlsim.costs.training import LM_HEAD, LOSS, TrainingCosts
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.schema.drafter import draft_parameters
@@ -156,4 +156,10 @@ def _micro_batches(
     batch: TrainedBatch, data_parallel: int, capacity: int, steps: int, multiple: int, packed: bool, samples: int
 ) -> MicroBatches:
     """Packing, found once for all trainers that pack alike: searches price thousands of layouts on one batch."""
-    return micro_batches(batch.total_tokens, data_parallel, capacity, steps, multiple, packed, samples)
+    bins = _bins(batch, capacity, steps, multiple) if packed else None
+    return micro_batches(batch.total_tokens, data_parallel, steps, multiple, bins, samples)
+
+
+@lru_cache(maxsize=STEPS_KEPT)
+def _bins(batch: TrainedBatch, capacity: int, steps: int, multiple: int) -> tuple[int, ...]:
+    return bins_by_step(batch.total_tokens, capacity, steps, multiple)

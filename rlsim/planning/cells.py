@@ -92,7 +92,7 @@ def bounded_cells(scenario: Scenario, space: Space, run: Runner, only_near: bool
             continue
         key = (repr(candidate.speculation), layout.split.lag)
         work = works.get(key) or works.setdefault(key, _works(candidate))
-        bound_s = _bound_s(candidate, rates[layout.engine], work, passes_s + transfer_s(candidate))
+        bound_s = _bound_s(candidate, rates[layout.engine], work, passes_s + transfer_s(PriceInputs(candidate)))
         cells.append(Cell(layout, len(space.trainers[number]), bound_s, near))
     return sorted(cells, key=lambda cell: cell.bound_s)
 
@@ -158,27 +158,25 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
     rank them, or its passes alone over all measured steps. The transfer adds up from the engine's and the trainer's."""
     out = []
     for candidate in task.scenarios():
-        steps = _measured_steps(candidate)
-        out.append(
-            _passes_s(candidate, steps) if task.every else _passes_s(candidate, steps[:1]) + transfer_s(candidate)
-        )
+        steps, inputs = _measured_steps(candidate), PriceInputs(candidate)
+        out.append(_passes_s(inputs, steps) if task.every else _passes_s(inputs, steps[:1]) + transfer_s(inputs))
     return out
 
 
-def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
+def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
-    trainer, acceptance, seconds = PriceInputs(scenario).trainer, acceptance_of(scenario.speculation), 0.0
+    acceptance, seconds = acceptance_of(inputs.scenario.speculation), 0.0
     for step in steps:
-        drawn = draw_step(scenario, acceptance, step, 0)
-        cost = step_cost(trainer, TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples))
+        drawn = draw_step(inputs.scenario, acceptance, step, 0)
+        cost = step_cost(inputs.trainer, TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples))
         seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
     return seconds / len(steps)
 
 
-def transfer_s(scenario: Scenario) -> float:
+def transfer_s(inputs: PriceInputs) -> float:
     """Seconds of the weight transfer, with everything around it in a synchronous step."""
-    transfers = PriceInputs(scenario).transfers
-    return (transfers.prepare() if scenario.loop.mode == "sync" else transfers.transfer()).seconds
+    transfers = inputs.transfers
+    return (transfers.prepare() if inputs.scenario.loop.mode == "sync" else transfers.transfer()).seconds
 
 
 def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[Engine, EngineRates]:
