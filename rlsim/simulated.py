@@ -18,7 +18,7 @@ from rlsim.workload.draw import DrawnStep, draw, measured_steps
 
 @dataclass(frozen=True, eq=False)
 class SimulatedVariant:
-    """A scenario with the prices and the trace of each replication; only the first trace is detailed.
+    """A scenario with the prices and the trace of each replication; at most the first trace is detailed.
 
     first_step: drawn work of the first measured step.
     """
@@ -65,10 +65,12 @@ def simulate_variant(
     scenario: Scenario,
     tables: OperatorTables | None = None,
     advance: Callable[[int], object] = lambda done: None,
+    detailed: bool = False,
 ) -> SimulatedVariant:
     """Draw, price and simulate every replication of ``scenario``.
 
     tables: in place of those that the hardware profile names. advance: called with the number of replications done.
+    detailed: with spans and curves of the first replication.
     Raises Infeasible where it cannot run and InputError where it makes no sense.
     """
     prices, traces, first_steps = [], [], []
@@ -76,7 +78,7 @@ def simulate_variant(
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication)
         prices.append(priced(inputs, workload))
-        traces.append(simulate(scenario, workload, prices[-1], detailed=replication == 0))
+        traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
         first_steps.append(workload.steps[scenario.simulation.warmup_steps])
         advance(replication + 1)
     return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces))

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlsim.costs.device import Device
 from rlsim.costs.draft import Drafting
-from rlsim.costs.iteration import IterationCosts, build_iteration, decode_s
+from rlsim.costs.iteration import DevicePoints, IterationCosts, build_iteration, decode_s, device_points
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
@@ -22,6 +22,10 @@ from rlsim.schema.speculation import Speculation
 
 ENGINES_KEPT = 48
 """Iteration tables kept per process; one of 8,192 sequences takes some 50 MB with its parts."""
+POINTS_KEPT = 256
+"""Sets of single iterations kept per process."""
+HOST_KEYS = ("host_iteration_s", "host_sequence_s")
+"""Keys of the engine that :class:`HostOverheads` holds."""
 ACCEPTANCE_KEYS = ("acceptance_length", "position_acceptance", "first_acceptance", "acceptance_decay")
 """Keys of speculation that decide how many iterations a response takes and not how long one lasts."""
 
@@ -116,15 +120,20 @@ def decode_points_of_hosts_s(
     inputs: EngineInputs, hosts: Sequence[HostOverheads], sequences: FloatArray, context_tokens: FloatArray
 ) -> FloatArray:
     """:func:`decode_points_s` under each of ``hosts`` in place of the engine's own; shape (hosts, points)."""
-    alike: dict[HostOverheads, list[int]] = {}
+    # Of the host, kernels know two values alone: many hosts, and the cells of a sweep over them, share a device's work.
+    engine = inputs.engine.model_copy(update=dict.fromkeys(HOST_KEYS))
+    points = np.asarray(sequences, dtype=np.float64).tobytes(), np.asarray(context_tokens, dtype=np.float64).tobytes()
+    out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):
         kernels = HostOverheads(0.0, 0.0, overlap_s=host.overlap_s, network_hop_s=host.network_hop_s)
-        alike.setdefault(kernels, []).append(number)
-    out: FloatArray = np.empty((len(hosts), len(sequences)))
-    for kernels, numbers in alike.items():
-        layers, drafting = _engine(replace(inputs, host=kernels))
-        out[numbers] = decode_s(layers, drafting, [hosts[number] for number in numbers], sequences, context_tokens)
+        device = _device_points(replace(inputs, engine=engine, host=kernels), *points)
+        out[number] = decode_s(engine, inputs.drafting.active, device, host)
     return out
+
+
+@lru_cache(maxsize=POINTS_KEPT)
+def _device_points(inputs: EngineInputs, sequences: bytes, context_tokens: bytes) -> DevicePoints:
+    return device_points(*_engine(inputs), np.frombuffer(sequences), np.frombuffer(context_tokens))
 
 
 def _engine(inputs: EngineInputs) -> tuple[EngineLayers, Drafting]:

@@ -129,24 +129,33 @@ def build_iteration(
     )
 
 
-def decode_s(
-    layers: EngineLayers, drafting: Drafting, hosts: Sequence[HostOverheads], sequences: FloatArray, context: FloatArray
-) -> FloatArray:
-    """Seconds of one iteration at each of some points under each of ``hosts``; shape (hosts, points).
+@dataclass(frozen=True, eq=False)
+class DevicePoints:
+    """Device seconds of iterations that decode ``sequences``: without their context, and of the context alone. All of
+    shape (points,)."""
 
-    ``sequences`` decode at mean ``context`` tokens. The hosts agree in what kernels know of them: overlap_s and
-    network_hop_s. The same as a prepared table says, for few points of many engines.
+    sequences: FloatArray
+    plain_s: FloatArray
+    cached_s: FloatArray
+
+
+def device_points(layers: EngineLayers, drafting: Drafting, sequences: FloatArray, context: FloatArray) -> DevicePoints:
+    """What the device takes for one iteration at each of some points: ``sequences`` at mean ``context`` tokens.
+
+    The same as a prepared table says, for few points of many engines.
     """
     k = drafting.speculation.draft_length if drafting.speculation.active else 0
     components, _ = _on_device(layers, drafting, sequences, k)
-    device_s = total(components)
     own = np.ceil(sequences / layers.engine.pipeline_parallel)
     cached_s = layers.cached_attention(own, context, k + 1).seconds + drafting.cached_attention(own, context).seconds
-    found = [
-        (device_s + _exposed_host_s(layers.engine, drafting, host, sequences, device_s) + cached_s) * host.factor
-        for host in hosts
-    ]
-    return np.asarray(found, dtype=np.float64)
+    return DevicePoints(sequences, total(components), cached_s)
+
+
+def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:
+    """Seconds of one iteration at each of ``points`` under a host that agrees in what their kernels know of it:
+    overlap_s and network_hop_s. drafts: whether it speculates."""
+    waited_s = _exposed_host_s(engine, drafts, host, points.sequences, points.plain_s)
+    return (points.plain_s + waited_s + points.cached_s) * host.factor
 
 
 def _times(components: Components, factor: float) -> Components:
@@ -158,16 +167,16 @@ def _context_free(
 ) -> tuple[Components, BoolArray]:
     """What of an iteration does not depend on its context, by part, for n decoding sequences; where it is eager."""
     out, eager = _on_device(layers, drafting, n, k)
-    out["host"] = modelled(_exposed_host_s(layers.engine, drafting, host, n, total(out)), "host")
+    out["host"] = modelled(_exposed_host_s(layers.engine, drafting.speculation.active, host, n, total(out)), "host")
     return out, eager
 
 
 def _exposed_host_s(
-    engine: Engine, drafting: Drafting, host: HostOverheads, n: FloatArray, device_s: FloatArray
+    engine: Engine, drafts: bool, host: HostOverheads, n: FloatArray, device_s: FloatArray
 ) -> FloatArray:
     """Host seconds that an iteration waits for; an asynchronous scheduler works beside the device."""
     # Every attention copy has a scheduler of its own for its share of the sequences.
-    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafting.speculation.active)
+    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafts)
     return np.maximum(host_s - device_s, 0.0) if engine.async_scheduling else host_s
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlsim.costs.borrowed import tables_error
@@ -87,6 +87,30 @@ class PriceInputs:
         """What log-prob passes and updates depend on."""
         return trainer_inputs(self.scenario, self.device, self.overheads.training, self.transfers)
 
+    def batch_cost(self, total_tokens: FloatArray, generated_samples: int) -> StepCost:
+        """The trainer's work on a batch: total tokens of its samples, and how many were generated for it."""
+        return step_cost(self.trainer, TrainedBatch.of(total_tokens, generated_samples))
+
+    @cached_property
+    def before_work(self) -> ScenarioPrices:
+        """All that no drawn work changes, without any steps. Raises Infeasible where the scenario cannot run."""
+        scenario, transfers = self.scenario, self.transfers
+        engine, lagged = engine_prices(self.engine), scenario.loop.mode == "async"
+        return ScenarioPrices(
+            iteration=engine.table,
+            replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
+            prepare=transfers.prepare(),
+            refit=transfers.prepare() if lagged and scenario.cluster.colocated else transfers.transfer(),
+            wake=transfers.sleep_between_rollouts(),
+            steps=(),
+            batch=self.batch_cost,
+            engine=engine,
+            engine_memory=self.engine_memory,
+            trainer_bytes=trainer_memory(scenario),
+            overheads=self.overheads,
+            stand_in=self.device.stand_in,
+        )
+
 
 def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | None = None) -> ScenarioPrices:
     """Price everything that ``scenario`` does with ``workload``; ``tables`` as in :class:`PriceInputs`.
@@ -98,26 +122,6 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
 
 def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
-    scenario = inputs.scenario
-    engine = engine_prices(inputs.engine)
-    trainer_bytes = trainer_memory(scenario)
-    lagged = scenario.loop.mode == "async"
-    known = workload.steps[: workload.trained] if scenario.known_batches else ()
-
-    def batch(total_tokens: FloatArray, generated_samples: int) -> StepCost:
-        return step_cost(inputs.trainer, TrainedBatch.of(total_tokens, generated_samples))
-
-    return ScenarioPrices(
-        iteration=engine.table,
-        replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
-        prepare=inputs.transfers.prepare(),
-        refit=inputs.transfers.prepare() if lagged and scenario.cluster.colocated else inputs.transfers.transfer(),
-        wake=inputs.transfers.sleep_between_rollouts(),
-        steps=tuple(batch(step.trained_tokens, step.generated_samples) for step in known),
-        batch=batch,
-        engine=engine,
-        engine_memory=inputs.engine_memory,
-        trainer_bytes=trainer_bytes,
-        overheads=inputs.overheads,
-        stand_in=inputs.device.stand_in,
-    )
+    known = workload.steps[: workload.trained] if inputs.scenario.known_batches else ()
+    steps = tuple(inputs.batch_cost(step.trained_tokens, step.generated_samples) for step in known)
+    return replace(inputs.before_work, steps=steps)

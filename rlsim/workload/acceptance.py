@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ IntArray = NDArray[np.int64]
 
 EXACT_BELOW_ITERATIONS = 128
 """Expected verifications up to which :func:`iterations_needed` samples each one; above, the renewal limit is used."""
+
+PROCESSES_KEPT = 256
+"""Acceptance processes kept per process; all steps and replications of a scenario ask for the same."""
 
 _LOOKUP_METHODS = ("ngram", "suffix")
 
@@ -86,6 +90,7 @@ def solve_rates(acceptance_length: float, decay: float, draft_length: int) -> Fl
     return two_parameter_rates(1.0, _bisect(lambda d: two_parameter_rates(1.0, d, k).sum() - target), k)
 
 
+@lru_cache(maxsize=PROCESSES_KEPT)
 def acceptance_of(speculation: Speculation) -> Acceptance:
     """Acceptance process of a schema section; one token per iteration where nothing is drafted.
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.workload import Workload
 from rlsim.workload.acceptance import Acceptance, acceptance_of
 from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_rollouts
+
+STEPS_KEPT = 64
+"""Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +105,12 @@ def draw(scenario: Scenario, replication: int) -> DrawnWorkload:
 
 def draw_step(scenario: Scenario, acceptance: Acceptance, step: int, replication: int) -> DrawnStep:
     """The work of one step."""
-    seed = scenario.simulation.seed
-    rollouts = draw_rollouts(scenario.workload, seed, step, replication)
+    return _drawn_step(scenario.workload, acceptance, scenario.simulation.seed, step, replication)
+
+
+@lru_cache(maxsize=STEPS_KEPT)
+def _drawn_step(workload: Workload, acceptance: Acceptance, seed: int, step: int, replication: int) -> DrawnStep:
+    rollouts = draw_rollouts(workload, seed, step, replication)
     iterations = (
         draw_iterations(one.generated, acceptance, seed, step, replication, number)
         for number, one in enumerate(rollouts)
