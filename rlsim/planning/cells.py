@@ -23,7 +23,6 @@ from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.nearest import near_evidence
-from rlsim.workload.acceptance import acceptance_of
 from rlsim.workload.draw import draw_step
 
 TRAINERS_PER_TASK = 12
@@ -167,9 +166,9 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
 
 def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
-    trainer, acceptance, seconds = PriceInputs(scenario).trainer, acceptance_of(scenario.speculation), 0.0
+    trainer, seconds = PriceInputs(scenario).trainer, 0.0
     for step in steps:
-        drawn = draw_step(scenario, acceptance, step, 0)
+        drawn = draw_step(scenario, step, 0)
         cost = step_cost(trainer, TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples))
         seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
     return seconds / len(steps)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from rlsim.costs.interface import IterationTable
 from rlsim.schema.scenario import Scenario
-from rlsim.workload.acceptance import acceptance_of
 from rlsim.workload.agents import Turns
-from rlsim.workload.batches import Batch, draw_iterations, draw_rollouts
+from rlsim.workload.batches import Batch, draw_rollouts
+from rlsim.workload.draw import rollout_iterations
 
 FloatArray = NDArray[np.float64]
 
@@ -38,11 +38,10 @@ class RolloutWork:
 
 def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
     """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
-    seed, acceptance = scenario.simulation.seed, acceptance_of(scenario.speculation)
-    rollouts = draw_rollouts(scenario.workload, seed, step, replication)
+    rollouts = draw_rollouts(scenario.workload, scenario.simulation.seed, step, replication)
     works = []
     for number, one in enumerate(rollouts):
-        iterations = draw_iterations(one.generated, acceptance, seed, step, replication, number).astype(np.float64)
+        iterations = rollout_iterations(scenario, one, step, replication, number).astype(np.float64)
         if one.turns is None:
             works.append(_work(one.batch, iterations))
         else:
