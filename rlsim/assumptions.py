@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlsim.costs.draft_policy import counted
 from rlsim.costs.refit_methods import TransferTerms, tensor_s
 from rlsim.costs.weight_transfer import job_of
 from rlsim.datafiles import shown_path
@@ -178,7 +179,7 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
         )
     if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < scenario.loop.policy_lag + 1:
         out.append("simulation.warmup_steps is below policy_lag + 1: the first steps still hold the start-up.")
-    eager = run.prices.engine.eager_share(run.counters.iterations_at)
+    eager = run.prices.engine.eager_share(counted(run.prices.engine, run.counters).iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
         out.append(
             f"{percent(eager)} of the engine's iterations exceed the largest captured CUDA graph "

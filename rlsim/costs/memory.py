@@ -81,7 +81,7 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
     drafted = scenario.speculation.draft_length if scenario.speculation.active else 0
     captured = largest_captured_tokens(engine, drafted, scenario.hardware)
-    captures = len(captured_sizes(captured)) if engine.cuda_graphs else 0
+    captures = len(captured_sizes(captured)) * scenario.speculation.captured_lengths if engine.cuda_graphs else 0
     parts = MemoryParts(
         weights=(weight_bytes(card, engine.weight_precision) + repeated) / shards,
         runtime=RUNTIME_BYTES,

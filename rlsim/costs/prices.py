@@ -7,6 +7,7 @@ from functools import cached_property
 
 from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
+from rlsim.costs.draft_policy import DraftPolicy
 from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.interface import Prices
 from rlsim.costs.iteration import IterationCosts
@@ -18,8 +19,9 @@ from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
-from rlsim.workload.batches import expected_prompt_tokens
-from rlsim.workload.draw import DrawnWorkload
+from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
+from rlsim.workload.draft_outlook import draft_outlook
+from rlsim.workload.draw import DrawnWorkload, measured_steps
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,27 @@ class PriceInputs:
             prompt_tokens,
             memory.kv_capacity_tokens,
             memory.running_sequences,
+            _policy(self.scenario),
         )
 
     @cached_property
     def trainer(self) -> TrainerInputs:
         """What log-prob passes and updates depend on."""
         return trainer_inputs(self.scenario, self.device, self.overheads.training, self.transfers)
+
+
+def _policy(scenario: Scenario) -> DraftPolicy | None:
+    """What draft lengths that follow the live batch go by; None where the length is fixed.
+
+    The acceptance is that of the middle one of the measured steps: a run has one iteration table.
+    """
+    speculation, workload = scenario.speculation, scenario.workload
+    if not speculation.active or speculation.policy == "fixed":
+        return None
+    steps = measured_steps(scenario)
+    lengths, kinds = draft_outlook(speculation, workload, (steps.start + steps.stop - 1) // 2)
+    context = expected_prompt_tokens(workload) + 0.5 * expected_response_tokens(workload)
+    return DraftPolicy(speculation.policy, speculation.off_above_sequences, context, lengths, kinds)
 
 
 def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | None = None) -> ScenarioPrices:

@@ -19,11 +19,11 @@ from rlsim.simulated import SimulatedVariant, simulate_variant
 from rlsim.statistics import interval
 from rlsim.summary import (
     Timed,
+    iteration_tokens,
     mean_value,
     memory_of,
     phase_parts,
     speedups,
-    step_values,
     timed,
     tokens_per_s_per_gpu,
     variant_of,
@@ -152,7 +152,7 @@ def means_of(run: SimulatedVariant) -> CellNumbers:
         run.scenario,
         Mean(mean_value(run, lambda step: step.seconds)),
         {name: phase_s(name) for name in PHASES},
-        interval(step_values(run, lambda step: step.tokens_per_verification)).mean,
+        interval(iteration_tokens(run)).mean,
         tokens_per_s_per_gpu(run),
         memory_of(run),
         phase_parts(run),

@@ -202,6 +202,12 @@ def expected_prompt_tokens(workload: Workload) -> float:
     return float(drawn.mean())
 
 
+def likely_moves(workload: Workload, variation: Variation, acceptance: Acceptance) -> SampleMoves:
+    """Where the acceptance of a sample with scores of 0 lies."""
+    nothing = np.zeros(1)
+    return moves_of(variation, acceptance, nothing, nothing, _response_lengths(workload))
+
+
 @functools.lru_cache(maxsize=64)
 def expected_response_tokens(workload: Workload) -> float:
     """Mean of the response lengths, or of a turn's, beside a prompt of mean length, in tokens."""
