@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
 from rlsim.costs.draft_policy import DraftPolicy
@@ -19,8 +21,9 @@ from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
+from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
-from rlsim.workload.draft_outlook import draft_outlook
+from rlsim.workload.draft_outlook import draft_outlook, draft_plan
 from rlsim.workload.draw import DrawnWorkload, measured_steps
 
 
@@ -84,6 +87,19 @@ class PriceInputs:
             memory.running_sequences,
             _policy(self.scenario),
         )
+
+    @cached_property
+    def draft_plan(self) -> DraftPlan | None:
+        """What responses meet whose draft lengths follow the live batch; None where samples accept alike anyway."""
+        scenario, engine = self.scenario, self.engine
+        choice = None if scenario.speculation.variation is None else engine_prices(engine).choice
+        if choice is None or engine.policy is None:
+            return None
+        workload, replicas = scenario.workload, scenario.cluster.generation / scenario.engine.gpus_per_replica
+        given = workload.samples_per_step * workload.generated_batch_factor * max(1, scenario.loop.policy_lag)
+        drafted = np.rint(choice.drafted).astype(np.int64)
+        draining = scenario.loop.mode == "sync" and workload.agent is None
+        return draft_plan(workload, engine.policy.lengths, drafted, given / replicas, draining)
 
     @cached_property
     def trainer(self) -> TrainerInputs:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.interface import IterationTable
+from rlsim.costs.prices import PriceInputs
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, draw_rollouts
@@ -39,9 +40,9 @@ class RolloutWork:
 def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
     """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
     rollouts = draw_rollouts(scenario.workload, scenario.simulation.seed, step, replication)
-    works = []
+    works, plan = [], PriceInputs(scenario).draft_plan if scenario.speculation.variation is not None else None
     for number, one in enumerate(rollouts):
-        iterations = rollout_iterations(scenario, one, step, replication, number).astype(np.float64)
+        iterations = rollout_iterations(scenario, one, step, replication, number, plan).astype(np.float64)
         if one.turns is None:
             works.append(_work(one.batch, iterations))
         else:

@@ -100,6 +100,13 @@ class Scenario(Strict):
         return stack is None or stack.policy_logprobs or not on_policy
 
     @property
+    def sequence_packing(self) -> bool:
+        """Whether the trainer packs sequences: as stated, unless it trains a draft that cannot take them packed."""
+        return self.trainer.sequence_packing and (
+            not self.speculation.trained_online or self.speculation.online_packing
+        )
+
+    @property
     def refit_framework(self) -> str:
         """Framework whose measured weight transfers count: the stated one, else that of the stack."""
         return self.loop.refit_framework or (NEMO_RL if self.stack is None else self.stack.framework)

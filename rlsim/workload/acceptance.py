@@ -8,7 +8,7 @@ bonus or recovered token. Verifications are independent given the sequence.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,12 +76,30 @@ def moved_rates(acceptance: Acceptance, logits: FloatArray) -> FloatArray:
     return np.cumprod(odds / (odds + (1.0 - rates)), axis=1, dtype=np.float64)
 
 
+@dataclass(frozen=True)
+class DraftPlan:
+    """Draft lengths that follow the live batch, as the places of a response meet them.
+
+    until_tokens: ends of stretches of a response, rising; drafted: tokens drafted within each. lengths: tokens of a
+    verification of 0..k drafted tokens, mean over all samples. Counts stay those of verifications of k tokens, of which
+    lengths[k] / lengths[j] stand for one of j; a plan says how samples differ from each other in them.
+    """
+
+    until_tokens: tuple[float, ...]
+    drafted: tuple[int, ...]
+    lengths: tuple[float, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class SampleMoves:
-    """Where each sample's acceptance lies, in the logit: ``start`` at its first token, ``per_token`` more at each."""
+    """Where each sample's acceptance lies, in the logit: ``start`` at its first token, ``per_token`` more at each.
+
+    plan: what is drafted at each place; None for all tokens everywhere.
+    """
 
     start: FloatArray
     per_token: float = 0.0
+    plan: DraftPlan | None = None
 
 
 def two_parameter_rates(first: float, decay: float, draft_length: int) -> FloatArray:
@@ -167,6 +185,9 @@ def iterations_needed(
         counts[short] = _sampled(lengths[short], rates, rng)
         return counts
     along = _along(lengths, acceptance, moves)
+    if moves.plan is not None:
+        along = _planned(lengths, acceptance, moves, moves.plan, along)
+        return np.maximum(_renewal_limit(lengths, along, lengths.max(initial=1), normals), lengths > 0)
     counts = _renewal_limit(lengths, along, acceptance.draft_length, normals)
     short = np.flatnonzero(lengths <= EXACT_BELOW_ITERATIONS * along.mean)
     middle = moves.start[short] + moves.per_token * 0.5 * lengths[short]
@@ -220,6 +241,29 @@ def _along(lengths: IntArray, acceptance: Acceptance, moves: SampleMoves) -> _Re
     spread = np.interp(places, LOGIT_GRID, variance)
     of_end = [np.interp(end, LOGIT_GRID, values) for values in (mean, second, third)]
     return _Renewal(of_end[0], of_end[1], of_end[2], (1.0 / at) @ weights, (spread / at**3) @ weights)
+
+
+PLANNED_PLACES = (np.arange(32) + 0.5) / 32
+"""Places of a response at which a plan is looked up."""
+
+
+def _planned(
+    lengths: IntArray, acceptance: Acceptance, moves: SampleMoves, plan: DraftPlan, along: _Renewal
+) -> _Renewal:
+    """:func:`_along` where what is drafted changes along a response; ends of responses as without a plan."""
+    places = np.outer(lengths, PLANNED_PLACES)
+    logits = moves.start[:, None] + moves.per_token * places
+    stretch = np.minimum(np.searchsorted(plan.until_tokens, places), len(plan.drafted) - 1)
+    drafted = np.asarray(plan.drafted)[stretch]
+    per_token, variance = np.empty(places.shape), np.empty(places.shape)
+    for length in np.unique(drafted).tolist():
+        here = drafted == length
+        mean, second, _ = moments_by_logit(acceptance.drafting(length))
+        own = np.interp(logits[here], LOGIT_GRID, mean)
+        worth = plan.lengths[length] / plan.lengths[-1]
+        per_token[here] = worth / own
+        variance[here] = worth**2 * np.interp(logits[here], LOGIT_GRID, second - mean**2) / own**3
+    return replace(along, per_token=per_token.mean(axis=1), variance_per_token=variance.mean(axis=1))
 
 
 def _renewal_limit(lengths: IntArray, renewal: _Renewal, draft_length: int, normals: FloatArray) -> IntArray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlsim.errors import Infeasible
 from rlsim.schema.acceptance import Variation
 from rlsim.schema.workload import ConstantLength, Workload
-from rlsim.workload.acceptance import Acceptance, SampleMoves, iterations_needed
+from rlsim.workload.acceptance import Acceptance, DraftPlan, SampleMoves, iterations_needed
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
 from rlsim.workload.variation import moves_of
@@ -158,6 +158,7 @@ def draw_moves(
     step: int,
     replication: int,
     number: int = 0,
+    plan: DraftPlan | None = None,
 ) -> SampleMoves:
     """Where the acceptance of each sample of ``rollout`` lies, or of each turn: turns of a trajectory agree.
 
@@ -169,7 +170,7 @@ def draw_moves(
     if rollout.turns is not None:
         turns = np.diff(rollout.turns.first)
         prompt, own = np.repeat(prompt, turns), np.repeat(own, turns)
-    return moves_of(variation, acceptance, prompt, own, _response_lengths(workload))
+    return replace(moves_of(variation, acceptance, prompt, own, likely_lengths(workload)), plan=plan)
 
 
 def _generator(seed: int, replication: int, step: int, purpose: int, number: int = 0) -> np.random.Generator:
@@ -205,17 +206,17 @@ def expected_prompt_tokens(workload: Workload) -> float:
 def likely_moves(workload: Workload, variation: Variation, acceptance: Acceptance) -> SampleMoves:
     """Where the acceptance of a sample with scores of 0 lies."""
     nothing = np.zeros(1)
-    return moves_of(variation, acceptance, nothing, nothing, _response_lengths(workload))
+    return moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
 
 
 @functools.lru_cache(maxsize=64)
 def expected_response_tokens(workload: Workload) -> float:
     """Mean of the response lengths, or of a turn's, beside a prompt of mean length, in tokens."""
-    return float(_response_lengths(workload).mean())
+    return float(likely_lengths(workload).mean())
 
 
 @functools.lru_cache(maxsize=64)
-def _response_lengths(workload: Workload) -> FloatArray:
+def likely_lengths(workload: Workload) -> FloatArray:
     """Lengths of equally likely responses, cut where a prompt of mean length leaves no more room."""
     _, responses = _distributions(workload)
     cap = max(1, round(workload.max_sequence_tokens - expected_prompt_tokens(workload)))

@@ -6,9 +6,9 @@ import numpy as np
 
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import Workload
-from rlsim.workload.acceptance import FloatArray, moved_rates
+from rlsim.workload.acceptance import DraftPlan, FloatArray, IntArray, moved_rates
 from rlsim.workload.acceptance_steps import acceptance_at
-from rlsim.workload.batches import expected_response_tokens, likely_moves
+from rlsim.workload.batches import expected_response_tokens, likely_lengths, likely_moves
 from rlsim.workload.variation import SCORE_WEIGHTS, SCORES, spread_of
 
 Kinds = tuple[tuple[float, tuple[float, ...]], ...]
@@ -35,3 +35,20 @@ def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tu
     shares = weights / tokens[:, -1] * lengths[-1]
     kinds = tuple((float(share), tuple(rate.tolist())) for share, rate in zip(shares, rates, strict=True))
     return tuple(lengths.tolist()), kinds
+
+
+def draft_plan(
+    workload: Workload, lengths: tuple[float, ...], drafted_at: IntArray, sequences: float, draining: bool
+) -> DraftPlan:
+    """What the places of a response meet when live sequences n draft ``drafted_at[n]`` tokens.
+
+    sequences: that a replica is given at once. draining: whether they start together, so that at token x those with
+    longer responses are left; else that many run at any time. Sequences that queue count as running.
+    """
+    if not draining:
+        live = min(round(sequences), len(drafted_at) - 1)
+        return DraftPlan((0.0,), (int(drafted_at[live]),), lengths)
+    tokens = np.sort(likely_lengths(workload))
+    left = np.clip(np.rint(sequences * (1.0 - np.arange(tokens.size) / tokens.size)), 1, len(drafted_at) - 1)
+    drafted = drafted_at[left.astype(np.int64)]
+    return DraftPlan(tuple(tokens.tolist()), tuple(drafted.tolist()), lengths)

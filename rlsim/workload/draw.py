@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from rlsim.schema.scenario import Scenario
+from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_moves, draw_rollouts
 
@@ -73,25 +74,31 @@ def measured_steps(scenario: Scenario) -> range:
     return range(warmup, warmup + -(-scenario.simulation.steps // size) * size)
 
 
-def draw(scenario: Scenario, replication: int) -> DrawnWorkload:
-    """All work that one replication of ``scenario`` meets. Raises InputError and Infeasible as its parts do."""
+def draw(scenario: Scenario, replication: int, plan: DraftPlan | None = None) -> DrawnWorkload:
+    """All work that one replication of ``scenario`` meets.
+
+    plan: of draft lengths that follow the live batch, as prices give it. Raises InputError and Infeasible as its parts
+    do.
+    """
     trained = measured_steps(scenario).stop
     ahead = scenario.loop.policy_lag if scenario.loop.mode == "async" else 0
-    drawn = (draw_step(scenario, step, replication) for step in range(trained + ahead))
+    drawn = (draw_step(scenario, step, replication, plan) for step in range(trained + ahead))
     return DrawnWorkload(tuple(drawn), trained)
 
 
-def draw_step(scenario: Scenario, step: int, replication: int) -> DrawnStep:
+def draw_step(scenario: Scenario, step: int, replication: int, plan: DraftPlan | None = None) -> DrawnStep:
     """The work of one step, at the acceptance of that step."""
     rollouts = draw_rollouts(scenario.workload, scenario.simulation.seed, step, replication)
-    iterations = (rollout_iterations(scenario, one, step, replication, n) for n, one in enumerate(rollouts))
+    iterations = (rollout_iterations(scenario, one, step, replication, n, plan) for n, one in enumerate(rollouts))
     return DrawnStep(rollouts, tuple(iterations))
 
 
-def rollout_iterations(scenario: Scenario, rollout: Generated, step: int, replication: int, number: int) -> IntArray:
+def rollout_iterations(
+    scenario: Scenario, rollout: Generated, step: int, replication: int, number: int, plan: DraftPlan | None = None
+) -> IntArray:
     """Decode iterations of each sample of rollout ``number`` of a step, or of each turn."""
     place = scenario.simulation.seed, step, replication, number
     acceptance, moves = acceptance_at(scenario.speculation, step), None
     if scenario.speculation.variation is not None and scenario.speculation.active:
-        moves = draw_moves(scenario.workload, scenario.speculation.variation, acceptance, rollout, *place)
+        moves = draw_moves(scenario.workload, scenario.speculation.variation, acceptance, rollout, *place, plan)
     return draw_iterations(rollout.generated, acceptance, *place, moves)
