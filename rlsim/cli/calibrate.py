@@ -31,6 +31,9 @@ def calibrate(
     training: o.TrainingTableOption = None,
     transfers: o.TransferTableOption = None,
     jointly: o.JointTablesOption = None,
+    curves: o.CurveTableOption = None,
+    draft_length: o.CurveDraftsOption = 3,
+    within: o.WithinOption = 0.1,
     refit: o.RefitOption = False,
     name: o.ResultNameOption = None,
     out: o.CalibrationOption = None,
@@ -45,11 +48,12 @@ def calibrate(
     (simulation.engine_parameters), --from-training the terms of training steps by framework and release
     (simulation.training_parameters), --from-transfers (once for each table) weight transfers by framework
     (simulation.transfer_parameters). --jointly (once for each table) fits what all of these share and writes posterior
-    and evidence to the folder --out.
+    and evidence to the folder --out. --from-curves fits speculation.first_acceptance, acceptance_decay and drift to
+    curves of acceptance over draft length, position and training step.
     """
     if package is not None and origin is not o.Origin.AISIMULATE:
         raise InputError(f"{shown_path(package)}: a wheel or folder belongs to --from aisimulate")
-    tables = [steps, iterations, training, transfers or None, jointly or None]
+    tables = [steps, iterations, training, transfers or None, jointly or None, curves]
     _check_one_way([origin, device or cases, measurements, *tables], refit and steps is None)
     if cases is not None:
         print_answer(_write_cases(device or "cuda", quick, cases))
@@ -59,6 +63,8 @@ def calibrate(
         print_answer(_measure(device, quick, restart, name, out))
     elif measurements is not None:
         print_answer(_fit_measurements(measurements, name, merge_over, out))
+    elif curves is not None:
+        print_answer(_fit_curves(curves, draft_length, within, out))
     elif steps is not None:
         print_answer(_fit_steps(steps, name, out) if refit else _learn(steps, name, out))
     else:
@@ -70,7 +76,7 @@ def _check_one_way(ways: Sequence[object], stray_refit: bool) -> None:
     if sum(way is not None for way in ways) != 1:
         raise InputError(
             "calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations, "
-            "--from-training, --from-transfers, --jointly"
+            "--from-training, --from-transfers, --from-curves, --jointly"
         )
     if stray_refit:
         raise InputError("--refit belongs to --from-steps")
@@ -190,6 +196,18 @@ def _fit_transfers(tables: list[Path], name: str | None, out: Path | None) -> st
     found = fit_transfers(tables, name=name, tell=_teller())
     told = "\n\n".join([*(render_measured(table, terminal_style()) for table in found.tables), found.held_out_text()])
     return _written(told, found.to_yaml(), "transfer_parameters", out)
+
+
+def _fit_curves(table: Path, draft_length: int, within: float, out: Path | None) -> str:
+    from rlsim.validation.fit_curves import fit_curves
+
+    found = fit_curves(table, draft_length, within)
+    told, fitted = found.text(terminal_style()), found.to_yaml()
+    if out is None:
+        return f"{told}\n\n{fitted}"
+    with staged_folder(out.parent) as folder:
+        (folder / out.name).write_text(fitted, encoding="utf-8")
+    return f"{told}\n\nwritten: {out}; its sections 'speculation' stand as in a scenario"
 
 
 def _teller() -> Callable[[str], None]:
