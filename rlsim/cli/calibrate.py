@@ -42,14 +42,11 @@ def calibrate(
 
     --device measures this machine, --cases writes what another machine is to measure, --from aiconfigurator imports
     measured tables (extra 'aic'), --from aisimulate WHEEL|DIR those of recurrent layers and sparse attention.
-    --from-steps takes a few times that you measured (steps, phases, iterations, training steps, transfers) as evidence
-    on top of all others; name the result in simulation.posterior. With --refit it fits the few global parameters that
-    no table holds to RL steps instead (simulation.parameters). --from-iterations fits host and graph terms of engines
-    (simulation.engine_parameters), --from-training the terms of training steps by framework and release
-    (simulation.training_parameters), --from-transfers (once for each table) weight transfers by framework
-    (simulation.transfer_parameters). --jointly (once for each table) fits what all of these share and writes posterior
-    and evidence to the folder --out. --from-curves fits speculation.first_acceptance, acceptance_decay and drift to
-    curves of acceptance over draft length, position and training step.
+    --from-steps takes a few times that you measured (of any kind) as evidence on top of all others; name the result in
+    simulation.posterior; with --refit it fits the few global parameters that no table holds (simulation.parameters).
+    --from-iterations fits host and graph terms of engines (simulation.engine_parameters), --from-training those of
+    training steps (training_parameters), --from-transfers weight transfers (transfer_parameters), --from-curves
+    acceptance over draft length, position and step (speculation). --jointly fits what all tables share, into --out.
     """
     if package is not None and origin is not o.Origin.AISIMULATE:
         raise InputError(f"{shown_path(package)}: a wheel or folder belongs to --from aisimulate")
@@ -65,10 +62,8 @@ def calibrate(
         print_answer(_fit_measurements(measurements, name, merge_over, out))
     elif curves is not None:
         print_answer(_fit_curves(curves, draft_length, within, out))
-    elif steps is not None:
-        print_answer(_fit_steps(steps, name, out) if refit else _learn(steps, name, out))
     else:
-        print_answer(_fit(iterations, training, transfers, jointly, name, out))
+        print_answer(_fit((steps, iterations, training), transfers, jointly, name, out, refit))
 
 
 def _check_one_way(ways: Sequence[object], stray_refit: bool) -> None:
@@ -83,16 +78,19 @@ def _check_one_way(ways: Sequence[object], stray_refit: bool) -> None:
 
 
 def _fit(
-    iterations: Path | None,
-    training: Path | None,
+    tables: tuple[Path | None, Path | None, Path | None],
     transfers: list[Path] | None,
     jointly: list[Path] | None,
     name: str | None,
     out: Path | None,
+    refit: bool,
 ) -> str:
-    """The one fit of a half, or of all together, that was asked for."""
+    """The one fit that was asked for: of tables of steps, iterations or training, of transfers, or of all together."""
+    steps, iterations, training = tables
     if jointly:
         return _fit_jointly(jointly, out)
+    if steps is not None:
+        return _fit_steps(steps, name, out) if refit else _learn(steps, name, out)
     if iterations is not None:
         return _fit_iterations(iterations, name, out)
     if training is not None:
