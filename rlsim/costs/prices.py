@@ -11,7 +11,7 @@ from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
 from rlsim.costs.draft_policy import DraftPolicy
 from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
-from rlsim.costs.interface import Prices
+from rlsim.costs.interface import FloatArray, Prices, StepCost
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.overheads import Overheads, overheads_of
@@ -96,7 +96,8 @@ class PriceInputs:
         if choice is None or engine.policy is None:
             return None
         workload, replicas = scenario.workload, scenario.cluster.generation / scenario.engine.gpus_per_replica
-        given = workload.samples_per_step * workload.generated_batch_factor * max(1, scenario.loop.policy_lag)
+        ahead = max(1.0, scenario.loop.asynchrony.pace - 1.0) if scenario.loop.mode == "async" else 1.0
+        given = workload.samples_per_step * workload.generated_batch_factor * ahead
         drafted = np.rint(choice.drafted).astype(np.int64)
         draining = scenario.loop.mode == "sync" and workload.agent is None
         return draft_plan(workload, engine.policy.lengths, drafted, given / replicas, draining)
@@ -134,14 +135,20 @@ def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     scenario = inputs.scenario
     engine = engine_prices(inputs.engine)
     trainer_bytes = trainer_memory(scenario)
-    trained = (TrainedBatch.of(s.trained_tokens, s.generated_samples) for s in workload.steps[: workload.trained])
+    lagged = scenario.loop.mode == "async"
+    known = workload.steps[: workload.trained] if scenario.known_batches else ()
+
+    def batch(total_tokens: FloatArray, generated_samples: int) -> StepCost:
+        return step_cost(inputs.trainer, TrainedBatch.of(total_tokens, generated_samples))
+
     return ScenarioPrices(
         iteration=engine.table,
         replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
         prepare=inputs.transfers.prepare(),
-        refit=inputs.transfers.transfer(),
+        refit=inputs.transfers.prepare() if lagged and scenario.cluster.colocated else inputs.transfers.transfer(),
         wake=inputs.transfers.sleep_between_rollouts(),
-        steps=tuple(step_cost(inputs.trainer, batch) for batch in trained),
+        steps=tuple(batch(step.trained_tokens, step.generated_samples) for step in known),
+        batch=batch,
         engine=engine,
         engine_memory=inputs.engine_memory,
         trainer_bytes=trainer_bytes,

@@ -6,6 +6,7 @@ work and their ratios hold none of its spread.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,6 +45,11 @@ class DrawnStep:
         return sum(int(one.generated.response_tokens.sum()) for one in self.rollouts)
 
     @cached_property
+    def consumed_tokens(self) -> int:
+        """Response tokens of the samples that the step trains on; of single responses."""
+        return sum(int(one.batch.response_tokens[one.trained].sum()) for one in self.rollouts)
+
+    @cached_property
     def tokens_per_verification(self) -> float:
         """Mean tokens that a decode iteration gave a sequence; the first token of a response comes from its prefill."""
         iterations = sum(int(counts.sum()) for counts in self.iterations)
@@ -60,18 +66,30 @@ class DrawnWorkload:
 
 
 def steps_per_lag_cycle(scenario: Scenario) -> int:
-    """Consecutive steps that make one observation: policy_lag of an asynchronous loop, else 1.
+    """Consecutive steps that make one observation: those of the versions that overlap in an asynchronous loop, else 1.
 
     At lag L the batches of L steps start together and finish together, so a generation-bound trainer waits for the
     first of them and hardly for the others (185, 42, 185, 42 s at lag 2): only the mean over all L means anything.
     """
-    return max(1, scenario.loop.policy_lag)
+    return scenario.loop.asynchrony.cycle_steps if scenario.loop.mode == "async" else 1
 
 
 def measured_steps(scenario: Scenario) -> range:
     """Numbers of the steps that are measured: ``simulation.steps`` after the warm-up, rounded up to whole cycles."""
     size, warmup = steps_per_lag_cycle(scenario), scenario.simulation.warmup_steps
     return range(warmup, warmup + -(-scenario.simulation.steps // size) * size)
+
+
+def steps_ahead(scenario: Scenario, trained: int) -> int:
+    """Steps generated beyond those trained on: as far as the loop lets generation get ahead.
+
+    Where stale groups are dropped, as many again take their places; a loop that drops more than that is refused.
+    """
+    if scenario.loop.mode == "sync":
+        return 0
+    rules = scenario.loop.asynchrony
+    ahead = math.ceil(rules.pace - 1e-9) - 1
+    return ahead if rules.stale == "train" else ahead + trained
 
 
 def draw(scenario: Scenario, replication: int, plan: DraftPlan | None = None) -> DrawnWorkload:
@@ -81,7 +99,7 @@ def draw(scenario: Scenario, replication: int, plan: DraftPlan | None = None) ->
     do.
     """
     trained = measured_steps(scenario).stop
-    ahead = scenario.loop.policy_lag if scenario.loop.mode == "async" else 0
+    ahead = steps_ahead(scenario, trained)
     drawn = (draw_step(scenario, step, replication, plan) for step in range(trained + ahead))
     return DrawnWorkload(tuple(drawn), trained)
 
