@@ -37,6 +37,7 @@ from rlsim.loading_yaml import dump_yaml, line_finder, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
 
 DRAWN_KEYS = (
     "prompt_tokens",
@@ -109,6 +110,7 @@ def scenario_digest(scenario: Scenario) -> str:
         del content["workload"]["agent"]  # scenarios that use neither keep the digests they had before
     if scenario.loop.start_unit == "group":
         del content["loop"]["start_unit"]
+    _forget_unused(content["speculation"])
     for length in _traces(content):
         trace = length_file(length["path"])
         if trace is not None:
@@ -116,6 +118,19 @@ def scenario_digest(scenario: Scenario) -> str:
     content["rlsim"] = __version__
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+_NEWER_KEYS = (
+    "online_interval_steps", "online_packing", "variation", "sampling", "drift", "policy", "off_above_sequences",
+)  # fmt: skip
+"""Keys of speculation that came after the first digests; at their defaults they count for nothing."""
+
+
+def _forget_unused(speculation: dict[str, Any]) -> None:
+    """Leave out the newer keys at their defaults, so that scenarios without them keep the digests they had."""
+    for name in _NEWER_KEYS:
+        if speculation[name] == Speculation.model_fields[name].default:
+            del speculation[name]
 
 
 def dump_scenario(scenario: Scenario) -> str:

@@ -76,7 +76,7 @@ def simulate_variant(
     prices, traces, first_steps = [], [], []
     inputs = PriceInputs(scenario, tables)
     for replication in range(scenario.simulation.replications):
-        workload = draw(scenario, replication)
+        workload = draw(scenario, replication, inputs.draft_plan)
         prices.append(priced(inputs, workload))
         traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
         first_steps.append(workload.steps[scenario.simulation.warmup_steps])

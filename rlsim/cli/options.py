@@ -223,6 +223,21 @@ TransferTableOption = Annotated[
         help="Fit weight transfers by framework to measured ones; once for each table.",
     ),
 ]
+CurveTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-curves",
+        metavar="CURVES.csv",
+        help="Fit acceptance to curves over drafts, positions, steps.",
+    ),
+]
+CurveDraftsOption = Annotated[
+    int, typer.Option("--draft-length", metavar="K", min=1, max=32, help="--from-curves: of runs over training steps.")
+]
+WithinOption = Annotated[
+    float,
+    typer.Option("--within", metavar="TOKENS", min=0.001, max=10, help="--from-curves: tolerance at every step."),
+]
 CalibrationOption = Annotated[
     Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps...) to write.")
 ]

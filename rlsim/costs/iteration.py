@@ -13,7 +13,7 @@ import numpy as np
 
 from rlsim.costs.capture import captured_sizes
 from rlsim.costs.draft import Drafting
-from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
+from rlsim.costs.interface import Bound, EngineCounters, IntArray, IterationTable, Part
 from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
 from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
@@ -30,8 +30,31 @@ SAMPLER_LAUNCHES = 8
 """Kernels of LM head and sampling, outside the captured graph. Structural count."""
 EAGER_PART = "eager launches"
 """What launches beyond the captured graphs add to the device's work."""
+DRAFT_PASSES, DRAFT_ATTENTION = "draft passes", "draft attention"
+DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
+"""Parts of an iteration that run once for each drafted token."""
 CONTEXT_POINTS = 64
 """Points of the prepared attention table along context."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyChoice:
+    """What an engine drafts at each number of live sequences; arrays of shape (N + 1,).
+
+    low, high, share: a request drafts ``low`` tokens, a share of them ``high``. most: of any request, which its draft
+    passes run for. repeats: iterations of the engine in one of those that the simulation counts.
+    """
+
+    low: IntArray
+    high: IntArray
+    share: FloatArray
+    most: IntArray
+    repeats: FloatArray
+
+    @property
+    def drafted(self) -> FloatArray:
+        """Drafted tokens of a request, mean."""
+        return self.low + self.share
 
 
 @dataclass(frozen=True)
@@ -41,7 +64,8 @@ class IterationCosts:
     components: seconds by part for n = 0..N decoding sequences (context-free), which add up to ``table.step_s``;
     attention: by part of the context-dependent table. eager: for n = 0..N, whether the iteration exceeds the captured
     graphs. prefill_measured: measured share of the time of a prefill chunk, over ``table.prefill_grid_tokens``.
-    captured_tokens: of the largest graph of an attention copy.
+    captured_tokens: of the largest graph of an attention copy. choice: of draft lengths by the live batch; the table is
+    then one of reference iterations (:mod:`rlsim.costs.draft_policy`).
     """
 
     table: IterationTable
@@ -51,6 +75,7 @@ class IterationCosts:
     prefill_measured: FloatArray
     prefill_bound: Bound
     captured_tokens: int
+    choice: PolicyChoice | None = None
 
     def parts(self, counters: EngineCounters) -> tuple[Part, ...]:
         """Seconds by part of the iterations that ``counters`` hold; mixed iterations give their prefill a part."""
@@ -104,7 +129,7 @@ def build_iteration(
     step = max(8.0, max_context / (CONTEXT_POINTS - 1))
     contexts = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0)
     own = np.ceil(n / engine.pipeline_parallel)
-    drafting_part = "context look-up" if drafting.draft is None else "draft attention"
+    drafting_part = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
     attention = {
         "attention": layers.cached_attention(own[:, None], contexts[None, :], k + 1),
         drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]),
@@ -196,7 +221,7 @@ def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) 
     if engine.pipeline_parallel > 1:
         out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
     if drafting.speculation.active:
-        out["draft passes"] = drafting.passes(n, eager)
+        out[DRAFT_PASSES] = drafting.passes(n, eager)
         out["rejection sampling"] = drafting.rejection(n)
     return out, eager
 

@@ -69,10 +69,13 @@ def trainer_inputs(
     scenario: Scenario, device: Device, overheads: TrainingOverheads, transfers: WeightTransfer
 ) -> TrainerInputs:
     """What the trainer of ``scenario`` depends on."""
+    trainer = scenario.trainer
+    if trainer.sequence_packing and not scenario.sequence_packing:
+        trainer = trainer.model_copy(update={"sequence_packing": False})
     return TrainerInputs(
         scenario.model,
         device,
-        scenario.trainer,
+        trainer,
         scenario.cluster.training,
         overheads,
         scenario.workload.max_sequence_tokens,
@@ -86,11 +89,15 @@ def trainer_inputs(
 
 
 def _draft_training_share(scenario: Scenario) -> float:
-    """FLOP of the draft head's own pass relative to the policy's, where it is trained online."""
-    draft = draft_card(scenario.speculation, scenario.model)
-    if draft is None or not scenario.speculation.online_training:
+    """FLOP of the draft head's own pass relative to the policy's, mean over steps, where it is trained online.
+
+    None of it for MTP layers that trainer.mtp_layers prices as a loss of the policy's.
+    """
+    draft, speculation = draft_card(scenario.speculation, scenario.model), scenario.speculation
+    if draft is None or not speculation.trained_online or (draft.kind == "mtp" and scenario.trainer.mtp_layers):
         return 0.0
-    return draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
+    whole = draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
+    return whole / speculation.online_interval_steps
 
 
 @lru_cache(maxsize=STEPS_KEPT)

@@ -24,7 +24,6 @@ from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.nearest import near_evidence
-from rlsim.workload.acceptance import acceptance_of
 from rlsim.workload.draw import draw_step
 
 TRAINERS_PER_TASK = 12
@@ -205,7 +204,7 @@ def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
 
 def _batch(scenario: Scenario, step: int) -> TrainedBatch:
     """What a step of the first replication trains on."""
-    drawn = draw_step(scenario, acceptance_of(scenario.speculation), step, 0)
+    drawn = draw_step(scenario, step, 0)
     return TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples)
 
 

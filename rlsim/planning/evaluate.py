@@ -19,11 +19,11 @@ from rlsim.simulated import SimulatedVariant, simulate_variant
 from rlsim.statistics import interval
 from rlsim.summary import (
     Timed,
+    iteration_tokens,
     mean_value,
     memory_of,
     phase_parts,
     speedups,
-    step_values,
     timed,
     tokens_per_s_per_gpu,
 )
@@ -166,7 +166,7 @@ def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> CellNumbers:
         training_gpus=cluster.training,
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
-        acceptance_length=interval(step_values(run, lambda step: step.tokens_per_verification)).mean,
+        acceptance_length=interval(iteration_tokens(run)).mean,
         policy_lag=scenario.loop.policy_lag,
         step_s=step_s,
         **phases,

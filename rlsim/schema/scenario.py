@@ -104,6 +104,13 @@ class Scenario(Strict):
         return stack is None or stack.policy_logprobs or not on_policy
 
     @property
+    def sequence_packing(self) -> bool:
+        """Whether the trainer packs sequences: as stated, unless it trains a draft that cannot take them packed."""
+        return self.trainer.sequence_packing and (
+            not self.speculation.trained_online or self.speculation.online_packing
+        )
+
+    @property
     def known_batches(self) -> bool:
         """Whether the batch of a step is known before it is generated: not where a trainer takes what is done first."""
         return self.loop.mode == "sync" or self.loop.asynchrony.membership == "target"

@@ -92,7 +92,7 @@ def _moves(fitted: Fitted) -> _Moves:
 @dataclass(frozen=True)
 class _Kept:
     """What of a scenario the slopes of trainer and transfer depend on: cells of a sweep that differ in work alone, or
-    in what they draft, share them."""
+    in what they draft without training it, share them."""
 
     sections: tuple[Strict | None, ...]
     moves: _Moves
@@ -101,7 +101,8 @@ class _Kept:
     @classmethod
     def of(cls, scenario: Scenario, moves: _Moves) -> _Kept:
         named = scenario.model, scenario.hardware, scenario.cluster, scenario.trainer
-        return cls((*named, scenario.engine, scenario.loop, scenario.stack), moves, scenario)
+        trained = scenario.speculation if scenario.speculation.trained_online else None
+        return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, scenario)
 
 
 def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:

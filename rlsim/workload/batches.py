@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
+from rlsim.schema.acceptance import Variation
 from rlsim.schema.workload import ConstantLength, Workload
-from rlsim.workload.acceptance import Acceptance, iterations_needed
+from rlsim.workload.acceptance import Acceptance, DraftPlan, SampleMoves, iterations_needed
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
+from rlsim.workload.variation import moves_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE = range(5)
+_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY = range(7)
 _CAP_POINTS = 32
 _MEAN_POINTS = 4096
+_LENGTH_POINTS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +132,45 @@ def _draw(workload: Workload, seed: int, step: int, replication: int, number: in
 
 
 def draw_iterations(
-    batch: Batch | Turns, acceptance: Acceptance, seed: int, step: int, replication: int, number: int = 0
+    batch: Batch | Turns,
+    acceptance: Acceptance,
+    seed: int,
+    step: int,
+    replication: int,
+    number: int = 0,
+    moves: SampleMoves | None = None,
 ) -> IntArray:
     """Decode iterations of each sample of ``batch``, rollout ``number`` of its step, or of each turn.
 
     The prefill emits the first token; the rest takes one iteration a token, or as many verifications as it needs.
+    moves: of samples, or turns, whose acceptance differs.
     """
     rng = _generator(seed, replication, step, _ACCEPTANCE, number)
-    return iterations_needed(batch.response_tokens - 1, acceptance, rng)
+    return iterations_needed(batch.response_tokens - 1, acceptance, rng, moves)
+
+
+def draw_moves(
+    workload: Workload,
+    variation: Variation,
+    acceptance: Acceptance,
+    rollout: Generated,
+    seed: int,
+    step: int,
+    replication: int,
+    number: int = 0,
+    plan: DraftPlan | None = None,
+) -> SampleMoves:
+    """Where the acceptance of each sample of ``rollout`` lies, or of each turn: turns of a trajectory agree.
+
+    Scores have streams of their own, so that neither lengths nor the draws of verifications depend on a spread.
+    """
+    groups = int(rollout.batch.group[-1]) + 1
+    prompt = _normals(groups, seed, replication, step, _PROMPT_DIFFICULTY, number)[rollout.batch.group]
+    own = _normals(rollout.batch.samples, seed, replication, step, _SAMPLE_DIFFICULTY, number)
+    if rollout.turns is not None:
+        turns = np.diff(rollout.turns.first)
+        prompt, own = np.repeat(prompt, turns), np.repeat(own, turns)
+    return replace(moves_of(variation, acceptance, prompt, own, likely_lengths(workload)), plan=plan)
 
 
 def _generator(seed: int, replication: int, step: int, purpose: int, number: int = 0) -> np.random.Generator:
@@ -167,6 +201,26 @@ def expected_prompt_tokens(workload: Workload) -> float:
     prompts, _ = _distributions(workload)
     drawn = whole_tokens(prompts.at(_normal_quantiles(_MEAN_POINTS)), workload.max_sequence_tokens - 1)
     return float(drawn.mean())
+
+
+def likely_moves(workload: Workload, variation: Variation, acceptance: Acceptance) -> SampleMoves:
+    """Where the acceptance of a sample with scores of 0 lies."""
+    nothing = np.zeros(1)
+    return moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
+
+
+@functools.lru_cache(maxsize=64)
+def expected_response_tokens(workload: Workload) -> float:
+    """Mean of the response lengths, or of a turn's, beside a prompt of mean length, in tokens."""
+    return float(likely_lengths(workload).mean())
+
+
+@functools.lru_cache(maxsize=64)
+def likely_lengths(workload: Workload) -> FloatArray:
+    """Lengths of equally likely responses, cut where a prompt of mean length leaves no more room."""
+    _, responses = _distributions(workload)
+    cap = max(1, round(workload.max_sequence_tokens - expected_prompt_tokens(workload)))
+    return whole_tokens(responses.at(_normal_quantiles(_LENGTH_POINTS)), cap).astype(np.float64)
 
 
 def _normal_quantiles(points: int) -> FloatArray:

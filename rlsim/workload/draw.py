@@ -13,9 +13,11 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import Workload
-from rlsim.workload.acceptance import Acceptance, acceptance_of
-from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_rollouts
+from rlsim.workload.acceptance import DraftPlan
+from rlsim.workload.acceptance_steps import acceptance_at
+from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_moves, draw_rollouts
 
 STEPS_KEPT = 64
 """Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same."""
@@ -91,28 +93,49 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
     if scenario.loop.mode == "sync":
         return 0
     rules = scenario.loop.asynchrony
-    ahead = math.ceil(rules.pace - 1e-9) - 1
+    ahead = math.ceil(rules.pace - 1e-9) - 1 + rules.at_take
     return ahead if rules.stale == "train" else ahead + trained
 
 
-def draw(scenario: Scenario, replication: int) -> DrawnWorkload:
-    """All work that one replication of ``scenario`` meets. Raises InputError and Infeasible as its parts do."""
-    trained, acceptance = measured_steps(scenario).stop, acceptance_of(scenario.speculation)
+def draw(scenario: Scenario, replication: int, plan: DraftPlan | None = None) -> DrawnWorkload:
+    """All work that one replication of ``scenario`` meets.
+
+    plan: of draft lengths that follow the live batch, as prices give it. Raises InputError and Infeasible as its parts
+    do.
+    """
+    trained = measured_steps(scenario).stop
     ahead = steps_ahead(scenario, trained)
-    drawn = (draw_step(scenario, acceptance, step, replication) for step in range(trained + ahead))
+    drawn = (draw_step(scenario, step, replication, plan) for step in range(trained + ahead))
     return DrawnWorkload(tuple(drawn), trained)
 
 
-def draw_step(scenario: Scenario, acceptance: Acceptance, step: int, replication: int) -> DrawnStep:
-    """The work of one step."""
-    return _drawn_step(scenario.workload, acceptance, scenario.simulation.seed, step, replication)
+def draw_step(scenario: Scenario, step: int, replication: int, plan: DraftPlan | None = None) -> DrawnStep:
+    """The work of one step, at the acceptance of that step."""
+    return _drawn_step(scenario.workload, scenario.speculation, scenario.simulation.seed, step, replication, plan)
 
 
 @lru_cache(maxsize=STEPS_KEPT)
-def _drawn_step(workload: Workload, acceptance: Acceptance, seed: int, step: int, replication: int) -> DrawnStep:
+def _drawn_step(
+    workload: Workload, speculation: Speculation, seed: int, step: int, replication: int, plan: DraftPlan | None
+) -> DrawnStep:
     rollouts = draw_rollouts(workload, seed, step, replication)
     iterations = (
-        draw_iterations(one.generated, acceptance, seed, step, replication, number)
+        rollout_iterations(workload, speculation, one, (seed, step, replication, number), plan)
         for number, one in enumerate(rollouts)
     )
     return DrawnStep(rollouts, tuple(iterations))
+
+
+def rollout_iterations(
+    workload: Workload,
+    speculation: Speculation,
+    rollout: Generated,
+    place: tuple[int, int, int, int],
+    plan: DraftPlan | None = None,
+) -> IntArray:
+    """Decode iterations of each sample of a rollout, or of each turn; place: seed, step, replication and its number."""
+    _, step, _, _ = place
+    acceptance, moves = acceptance_at(speculation, step), None
+    if speculation.variation is not None and speculation.active:
+        moves = draw_moves(workload, speculation.variation, acceptance, rollout, *place, plan)
+    return draw_iterations(rollout.generated, acceptance, *place, moves)
