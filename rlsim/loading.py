@@ -109,6 +109,8 @@ def scenario_digest(scenario: Scenario) -> str:
         del content["workload"]["agent"]  # scenarios that use neither keep the digests they had before
     if scenario.loop.start_unit == "group":
         del content["loop"]["start_unit"]
+    if scenario.run is None:
+        del content["run"]
     for length in _traces(content):
         trace = length_file(length["path"])
         if trace is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlsim.expenses import cost_usd, energy_j, price_usd
 from rlsim.planning.evaluate import STEP_PHASES, VariantTimes, simulate, speedups_over
-from rlsim.planning.objective import cost_usd, energy_j, price_usd
 from rlsim.planning.results import Comparison, PhaseChange
 from rlsim.schema.scenario import Scenario
 

@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import Acceptance, acceptance_of
 from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_rollouts
@@ -58,6 +59,28 @@ class DrawnWorkload:
     trained: int
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """The part of a run that is drawn. first: number of its first step, from 0: of the steps trained before it.
+
+    growth: points (step, factor) of the scale of response lengths, linear in between and constant outside.
+    """
+
+    first: int = 0
+    growth: Points = ()
+
+    def response_scale(self, step: int) -> float:
+        """Factor on the lengths of responses, before they are cut at the cap."""
+        if not self.growth:
+            return 1.0
+        steps, factors = zip(*self.growth, strict=True)
+        return float(np.interp(step, steps, factors))
+
+
+BEGINNING = Stretch()
+"""The first steps of a run, whose lengths are those of the scenario."""
+
+
 def steps_per_lag_cycle(scenario: Scenario) -> int:
     """Consecutive steps that make one observation: policy_lag of an asynchronous loop, else 1.
 
@@ -73,18 +96,21 @@ def measured_steps(scenario: Scenario) -> range:
     return range(warmup, warmup + -(-scenario.simulation.steps // size) * size)
 
 
-def draw(scenario: Scenario, replication: int) -> DrawnWorkload:
+def draw(scenario: Scenario, replication: int, stretch: Stretch = BEGINNING) -> DrawnWorkload:
     """All work that one replication of ``scenario`` meets. Raises InputError and Infeasible as its parts do."""
     trained, acceptance = measured_steps(scenario).stop, acceptance_of(scenario.speculation)
     ahead = scenario.loop.policy_lag if scenario.loop.mode == "async" else 0
-    drawn = (draw_step(scenario, acceptance, step, replication) for step in range(trained + ahead))
+    numbers = range(stretch.first, stretch.first + trained + ahead)
+    drawn = (draw_step(scenario, acceptance, n, replication, stretch.response_scale(n)) for n in numbers)
     return DrawnWorkload(tuple(drawn), trained)
 
 
-def draw_step(scenario: Scenario, acceptance: Acceptance, step: int, replication: int) -> DrawnStep:
-    """The work of one step."""
+def draw_step(
+    scenario: Scenario, acceptance: Acceptance, step: int, replication: int, response_scale: float = 1.0
+) -> DrawnStep:
+    """The work of one step. response_scale: factor on the lengths of responses, before they are cut at the cap."""
     seed = scenario.simulation.seed
-    rollouts = draw_rollouts(scenario.workload, seed, step, replication)
+    rollouts = draw_rollouts(scenario.workload, seed, step, replication, response_scale)
     iterations = (
         draw_iterations(one.generated, acceptance, seed, step, replication, number)
         for number, one in enumerate(rollouts)
