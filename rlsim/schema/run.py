@@ -1,4 +1,4 @@
-"""What a whole run meets besides its steps: lengths that grow, validation, checkpoints, failures. All off by default."""
+"""What a whole run meets besides its steps: growing lengths, validation, checkpoints, failures. Off by default."""
 
 from __future__ import annotations
 
