@@ -2,8 +2,8 @@
 
 Each command runs in a process of its own; printed are the least CPU seconds (user and system, its own processes
 included) of some runs and the largest resident memory. What a first run after installation adds (byte code is compiled
-and kept) is the difference of the first line. ``--all`` adds a long run, plan, sensitivity and thousand-cell sweeps. Results are
-for comparing: with each other, or by ``benchmarks/compare`` with another revision in the same minutes.
+and kept) is the difference of the first line. ``--all`` adds a long run, plan, sensitivity and thousand-cell sweeps.
+Results are for comparing: with each other, or by ``benchmarks/compare`` with another revision in the same minutes.
 """
 
 from __future__ import annotations

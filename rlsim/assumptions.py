@@ -162,8 +162,8 @@ def _length_warnings(run: SimulatedVariant) -> list[str]:
     return out
 
 
-def warnings_of(run: SimulatedVariant, whole_run: bool = False) -> tuple[str, ...]:
-    """What a reader of the answer must know about this run. whole_run: its start-up is meant to be in it."""
+def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
+    """What a reader of the answer must know about this run."""
     scenario, out = run.scenario, _length_warnings(run)
     statistics_steps = sum(len(steps) for steps in run.steps)
     preemptions = run.counters.preemptions / statistics_steps
@@ -176,8 +176,7 @@ def warnings_of(run: SimulatedVariant, whole_run: bool = False) -> tuple[str, ..
             f"{run.agents.timed_out / statistics_steps:.3g} trajectories per step run out of time "
             "(workload.agent.trajectory_timeout_s); the trainer is priced as if they had ended by themselves."
         )
-    short = scenario.simulation.warmup_steps < scenario.loop.policy_lag + 1
-    if scenario.loop.mode == "async" and short and not whole_run:
+    if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < scenario.loop.policy_lag + 1:
         out.append("simulation.warmup_steps is below policy_lag + 1: the first steps still hold the start-up.")
     eager = run.prices.engine.eager_share(run.counters.iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:

@@ -39,7 +39,7 @@ def run_figure(run: Run, path: Path) -> None:
     with picture_style():
         panels = _told(run)
         title = Style(TITLE_CHARACTERS).wrapped(f"{run.scenario}: {headline(run)}")
-        top = 0.3 * len(title) + 0.5
+        top = 0.25 * len(title) + 0.55
         height = top + PANEL_IN * len(panels) + 0.6
         figure = Figure(figsize=(WIDTH_IN, height))
         FigureCanvasAgg(figure)
@@ -51,7 +51,7 @@ def run_figure(run: Run, path: Path) -> None:
         axes[-1].set_xlabel("training step")
         if len(run.sides) > 1:
             handles, labels = axes[0].get_legend_handles_labels()
-            place = (0.97, 1 - (top - 0.34) / height)
+            place = (0.97, 1 - (top - 0.38) / height)
             figure.legend(handles, labels, loc="upper right", bbox_to_anchor=place, ncols=2, frameon=False)
         save_picture(figure, path)
 
@@ -105,8 +105,12 @@ def _panel(axis: Axes, run: Run, column: str, label: str) -> None:
 
 
 def _smoothed(values: FloatArray | Sequence[float]) -> FloatArray:
-    """Mean over neighbouring steps, fewer of them at the ends."""
-    values = np.asarray(values, dtype=np.float64)
+    """Mean over neighbouring steps, fewer of them at the ends; twice, or steps that alternate would shine through."""
+    once = _neighbours(np.asarray(values, dtype=np.float64))
+    return _neighbours(once)
+
+
+def _neighbours(values: FloatArray) -> FloatArray:
     half = max(1, round(SMOOTHED_SHARE * len(values) / 2))
     sums = np.concatenate([[0.0], np.cumsum(values)])
     number = np.arange(len(values))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlsim.errors import Infeasible
 from rlsim.expenses import SECONDS_PER_HOUR
 from rlsim.results.run import CAUSES
+from rlsim.runs.blocks import BlockRecord
 from rlsim.runs.chapters import ChapterRecord
 from rlsim.runs.validations import checkpoint_seconds, due
 from rlsim.schema.run import Checkpoint, Faults, RunConditions
@@ -52,14 +53,13 @@ class Losses:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The undisturbed steps of a run, shape (replications, steps), and by step the record of its chapter."""
+    """The undisturbed steps of a run, shape (replications, steps), and its blocks in order."""
 
     plain_s: FloatArray
     generation_s: FloatArray
     exposed_s: FloatArray
     validation_s: FloatArray
-    chapters: tuple[ChapterRecord, ...]
-    sizes: tuple[int, ...]
+    blocks: tuple[BlockRecord, ...]
 
     @classmethod
     def of(cls, chapters: Sequence[ChapterRecord]) -> Course:
@@ -73,8 +73,7 @@ class Course:
             generation_s=joined("generation_s"),
             exposed_s=joined("exposed_generation_s"),
             validation_s=joined("validation_s"),
-            chapters=tuple(chapters),
-            sizes=tuple(len(one.values["step_s"][0]) for one in chapters),
+            blocks=tuple(block for one in chapters for block in one.blocks),
         )
 
     @property
@@ -85,18 +84,18 @@ class Course:
     @property
     def refill_s(self) -> float:
         """What the first batch takes beyond a later one: an asynchronous pool starts empty, at first and again."""
-        if self.chapters[0].step_response.generation_ratio is None:
+        if self.blocks[0].step_response.generation_ratio is None:
             return 0.0
         return max(0.0, float(self.exposed_s[:, 0].mean() - self.exposed_s[:, 1:].mean())) if self.steps > 1 else 0.0
 
     @property
     def steps(self) -> int:
         """Steps of the run."""
-        return sum(self.sizes)
+        return self.blocks[-1].stop
 
-    def by_step(self) -> list[ChapterRecord]:
-        """The record of each step's chapter."""
-        return [one for one, size in zip(self.chapters, self.sizes, strict=True) for _ in range(size)]
+    def by_step(self) -> list[BlockRecord]:
+        """The block of each step."""
+        return [block for block in self.blocks for _ in range(block.steps)]
 
 
 def losses_of(scenario: Scenario, course: Course) -> Losses:
@@ -109,9 +108,9 @@ def losses_of(scenario: Scenario, course: Course) -> Losses:
     by_step = {cause: np.zeros(course.steps) for cause in LOST}
     events = dict.fromkeys(LOST, 0.0)
     history = _History(scenario, conditions, course, histories)
-    for step, record in enumerate(course.by_step()):
+    for step, block in enumerate(course.by_step()):
         rng = np.random.default_rng([scenario.simulation.seed, step, _STREAM])
-        found = history.pass_step(step, rng, own, record)
+        found = history.pass_step(step, rng, own, block)
         for cause, (seconds, count) in found.items():
             totals[cause] += seconds
             by_step[cause][step] = seconds[: course.replications].mean()
@@ -129,6 +128,7 @@ class _History:
     def __init__(self, scenario: Scenario, conditions: RunConditions, course: Course, histories: int) -> None:
         self._scenario, self._conditions, self._course = scenario, conditions, course
         self._none = np.zeros(histories)
+        self._replicas_in_all = scenario.cluster.generation // scenario.engine.gpus_per_replica
         cluster, faults = scenario.cluster, conditions.faults
         rate = 1.0 / (faults.gpu_hours_between * SECONDS_PER_HOUR) if faults is not None else 0.0
         self._trainer_rate = rate * cluster.training
@@ -150,11 +150,11 @@ class _History:
                 "seconds between failures",
             )
 
-    def pass_step(self, step: int, rng: np.random.Generator, own: NDArray[np.int64], record: ChapterRecord) -> Found:
+    def pass_step(self, step: int, rng: np.random.Generator, own: NDArray[np.int64], block: BlockRecord) -> Found:
         """What a step loses. own: of each history, its replication."""
-        plain_s, response = self._course.plain_s[own, step], record.step_response
+        plain_s, response = self._course.plain_s[own, step], block.step_response
         found: Found = {}
-        slow, lost = self._slow(rng, response), self._replicas(rng, step, own, record)
+        slow, lost = self._slow(rng, response), self._replicas(rng, step, own, block)
         if slow is not None:
             longer = plain_s * (slow - 1.0)
             found["slow_nodes"] = (longer, (longer > 0).astype(np.float64))
@@ -183,7 +183,7 @@ class _History:
         if slow is None:
             return None
         node = int(self._scenario.hardware.gpus_per_node)
-        replicas = cluster.generation // self._scenario.engine.gpus_per_replica
+        replicas = self._replicas_in_all
         each = -(-self._scenario.engine.gpus_per_replica // node)
         training = 1.0 - (1.0 - slow.share) ** -(-cluster.training // node)
         trainer = np.where(rng.random(self._none.size) < training, slow.factor, 1.0)
@@ -197,7 +197,7 @@ class _History:
         return _factor(response, generation, trainer)
 
     def _replicas(
-        self, rng: np.random.Generator, step: int, own: NDArray[np.int64], record: ChapterRecord
+        self, rng: np.random.Generator, step: int, own: NDArray[np.int64], block: BlockRecord
     ) -> tuple[FloatArray, FloatArray] | None:
         """Factor on the step for failures of generating GPUs, and their number.
 
@@ -207,12 +207,12 @@ class _History:
         faults = self._conditions.faults
         if faults is None or not self._replica_rate:
             return None
-        asynchronous = record.step_response.generation_ratio is not None
+        asynchronous = block.step_response.generation_ratio is not None
         pace_s = (self._course.plain_s if asynchronous else self._course.generation_s)[own, step]
         count = rng.poisson(self._replica_rate * pace_s).astype(np.float64)
-        away_s = count * (faults.replica_restart_s + record.redo_s) / record.replicas
+        away_s = count * (faults.replica_restart_s + block.redo_s) / self._replicas_in_all
         ones = np.ones_like(pace_s)
-        return _factor(record.step_response, 1.0 + away_s / np.maximum(pace_s, 1e-9), ones), count
+        return _factor(block.step_response, 1.0 + away_s / np.maximum(pace_s, 1e-9), ones), count
 
     def _restarts(self, rng: np.random.Generator, before_s: FloatArray, exposed_s: FloatArray) -> Found:
         """Failures of training GPUs in a step: the restart, and again what was done since the last checkpoint.

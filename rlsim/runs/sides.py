@@ -23,6 +23,8 @@ FloatArray = NDArray[np.float64]
 
 PARTS = 4
 """Parts of a run that its table shows."""
+ENGINES = ("mean_batch", "mean_context_tokens")
+"""Columns that blocks tell."""
 SCALING = ("slow_nodes", "replica_faults", "steps_again")
 """Losses that are steps, or parts of them: the model's error moves them as it moves the steps."""
 TRAINER = ("logprob_s", "train_s", "prepare_s")
@@ -73,6 +75,8 @@ def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) 
     """Values of every step, mean over replications, shape (steps,) each."""
 
     def mean(name: str) -> FloatArray:
+        if name in ENGINES:
+            return np.array([float(getattr(block, name)) for block in course.by_step()])
         parts = [np.asarray(one.values[name], dtype=np.float64).mean(axis=0) for one in chapters]
         return np.concatenate(parts)
 
@@ -101,11 +105,10 @@ def _draws(course: Course, losses: Losses) -> FloatArray:
 
 
 def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
-    """Draws of the sum of ``seconds`` of every step under the factors of its chapter."""
-    out, first = np.zeros(DRAWS), 0
-    for one, size in zip(course.chapters, course.sizes, strict=True):
-        out += float(seconds[first : first + size].sum()) * np.asarray(getattr(one, factors))
-        first += size
+    """Draws of the sum of ``seconds`` of every step under the factors of its block."""
+    out = np.zeros(DRAWS)
+    for block in course.blocks:
+        out += float(seconds[block.first : block.stop].sum()) * np.asarray(getattr(block, factors))
     return out
 
 

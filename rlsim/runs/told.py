@@ -71,8 +71,8 @@ def _checkpoint(scenario: Scenario, checkpoint: Checkpoint) -> str:
 def _faults(scenario: Scenario, faults: Faults) -> str:
     text = (
         f"One failure in {faults.gpu_hours_between:,.0f} GPU hours (run.faults.gpu_hours_between; stated). Of a "
-        f"training GPU it restarts the run within {seconds(faults.restart_s)} from its last checkpoint with an empty pool "
-        "(run.faults.restart_s)"
+        f"training GPU it restarts the run within {seconds(faults.restart_s)} from its last checkpoint with an empty "
+        "pool (run.faults.restart_s)"
     )
     if scenario.cluster.colocated:
         return f"{text}; every GPU trains."
@@ -93,7 +93,7 @@ def _slower(stalls: Stalls | None, slow: SlowNodes | None) -> list[str]:
     if slow is not None:
         out.append(
             f"A node is slow by {slow.factor:g} in {percent(slow.share, 2)} of the steps; training waits for the "
-            "slowest node, a synchronous rollout for the slowest replica, an asynchronous pool loses that share of its rate "
-            "(run.slow_nodes; stated)."
+            "slowest node, a synchronous rollout for the slowest replica, an asynchronous pool loses that share of its "
+            "rate (run.slow_nodes; stated)."
         )
     return out
