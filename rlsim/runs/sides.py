@@ -21,6 +21,8 @@ from rlsim.uncertainty.predictive import DRAWS, around, between
 
 FloatArray = NDArray[np.float64]
 
+ROUNDING = 1e-9
+"""Relative spread of sums of equal numbers."""
 PARTS = 4
 """Parts of a run that its table shows."""
 ENGINES = ("mean_batch", "mean_context_tokens")
@@ -45,9 +47,9 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
     course = Course.of(chapters)
     losses = losses_of(scenario, course)
     columns = _columns(chapters, course, losses)
-    ledger = _ledger(course, losses)
+    ledger = _ledger(scenario, course, losses)
     seconds = math.fsum(loss.seconds.mean for loss in ledger)
-    draws = _draws(course, losses)
+    draws = _draws(scenario, course, losses)
     whole = around(seconds, draws / seconds)
     own = range(course.replications)
     totals = [float(course.plain_s[r].sum() + sum(found[r] for found in losses.totals.values())) for r in own]
@@ -91,17 +93,23 @@ def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) 
     }
 
 
-def _draws(course: Course, losses: Losses) -> FloatArray:
+def _draws(scenario: Scenario, course: Course, losses: Losses) -> FloatArray:
     """Draws of the run's seconds: the model's error, common to all chapters, and one history of what it loses."""
     steps = _modelled(course, course.plain_s.mean(axis=0), "step_factors")
-    validation = _modelled(course, course.validation_s.mean(axis=0), "generation_factors")
     number = np.arange(DRAWS) % losses.histories
     scale = steps / float(course.plain_s.mean(axis=0).sum())
-    out = steps + validation
+    out = steps + _validation(scenario, course)
     for cause in LOST:
         if cause != "validation":
             out = out + losses.totals[cause][number] * (scale if cause in SCALING else 1.0)
     return np.asarray(out, dtype=np.float64)
+
+
+def _validation(scenario: Scenario, course: Course) -> FloatArray:
+    """Draws of the seconds of all validations: generated ones have the error of generation, stated ones none."""
+    seconds = course.validation_s.mean(axis=0)
+    generated = scenario.run and scenario.run.validation and scenario.run.validation.samples
+    return _modelled(course, seconds, "generation_factors") if generated else np.full(DRAWS, float(seconds.sum()))
 
 
 def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
@@ -112,15 +120,19 @@ def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
     return out
 
 
-def _ledger(course: Course, losses: Losses) -> tuple[Loss, ...]:
+def _ledger(scenario: Scenario, course: Course, losses: Losses) -> tuple[Loss, ...]:
     """What the seconds go to; causes that took none are left out but for the steps."""
     plain_s = course.plain_s.mean(axis=0)
     steps = around(float(plain_s.sum()), _modelled(course, plain_s, "step_factors") / float(plain_s.sum()))
     out = [Loss("steps", steps, float(course.steps))]
     for cause in LOST:
         seconds, found = float(losses.by_step[cause].sum()), losses.totals[cause]
+        if cause == "validation":
+            found = _validation(scenario, course)
         low, high = between(found)
-        if seconds > 0 or high > 0:
+        if np.ptp(found) <= ROUNDING * seconds:
+            low = high = seconds
+        if found.max() > 0:
             out.append(Loss(cause, Interval(seconds, min(low, seconds), max(high, seconds)), losses.events[cause]))
     return tuple(out)
 
