@@ -19,9 +19,10 @@ from rlsim.results.run import Run
 FloatArray = NDArray[np.float64]
 WIDTH_IN, PANEL_IN, TITLE_IN = 10.0, 1.55, 0.75
 SMOOTHED_SHARE = 0.02
-"""Share of the run over which the lines are averaged; single steps stand behind them as dots."""
+"""Share of the run over which the lines are averaged, twice; single steps stand behind them as dots. The line of the
+step is that of the undisturbed one."""
 PANELS = (
-    ("step_s", "step (s)\nwith all it loses"),
+    ("step_s", "step (s); line:\nundisturbed"),
     ("exposed_generation_s", "exposed\ngeneration (s)"),
     ("response_tokens", "response\n(tokens)"),
     ("acceptance_length", "tokens per\nverification"),
@@ -88,7 +89,7 @@ def _panel(axis: Axes, run: Run, column: str, label: str) -> None:
             axis.plot(steps, lost, color=color, lw=1.8, label=name)
             continue
         values = np.asarray(side.steps[column])
-        line = _smoothed(values)
+        line = _smoothed(side.steps["steps_s"] if column == "step_s" else values)
         tops.append(max(float(np.quantile(values, 0.995)), float(line.max())))
         axis.plot(steps, values, ".", ms=1.6, color=color, alpha=0.35, rasterized=True)
         axis.plot(steps, line, color=color, lw=1.8, label=name)
