@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +21,7 @@ from rlsim.results import (
     Provenance,
     Sampling,
     StepPhases,
+    TokenLedger,
     Variant,
 )
 from rlsim.simulated import SimulatedVariant
@@ -108,9 +111,16 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
         statistics=_statistics(run, steps),
         sampling=Sampling(sampling_error(seconds), float(np.std([step.seconds for step in steps]))),
+        ledger=_ledger(run, len(steps)),
         spans=tuple(run.traces[0].spans),
         curves=tuple(run.traces[0].curves),
     )
+
+
+def _ledger(run: SimulatedVariant, steps: int) -> TokenLedger | None:
+    """Where the response tokens of a step went, mean over all steps and replications."""
+    ledgers = [trace.ledger for trace in run.traces if trace.ledger is not None]
+    return functools.reduce(operator.add, ledgers).scaled(1.0 / steps) if ledgers else None
 
 
 def tokens_per_s_per_gpu(run: SimulatedVariant) -> float:
@@ -182,11 +192,11 @@ def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
         out += [("prepare_s", prepare)]
     else:
         out = [("generation_s", _generation(run, mean["generation_s"], len(steps)))]
-        out += [("refit_s", prices.refit.parts)]
-    priced = [prices.steps[number] for prices in run.by_replication for number in run.measured]
-    out += [("data_s", _mean(cost.data for cost in priced))]
-    out += [("logprob_s", _mean(cost.logprob for cost in priced))]
-    out += [("train_s", _mean(cost.train for cost in priced))]
+        updates = mean["refit_s"] / prices.refit.seconds if prices.refit.seconds else 1.0
+        out += [("refit_s", prices.refit.repeated(updates).parts)]
+    out += [("data_s", _mean(step.cost.data for step in steps))]
+    out += [("logprob_s", _mean(step.cost.logprob for step in steps))]
+    out += [("train_s", _mean(step.cost.train for step in steps))]
     return tuple(part for name, parts in out for part in _shown(name, parts))
 
 

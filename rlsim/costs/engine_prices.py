@@ -85,9 +85,8 @@ def _drafting(speculation: Speculation) -> Speculation:
 def most_sequences(scenario: Scenario) -> int:
     """Most sequences that one replica can ever decode at once."""
     workload, engine = scenario.workload, scenario.engine
-    in_flight = (
-        workload.samples_per_step * math.ceil(workload.generated_batch_factor) * (max(1, scenario.loop.policy_lag) + 1)
-    )
+    batches = math.ceil(max(2.0, scenario.loop.asynchrony.pace)) if scenario.loop.mode == "async" else 2
+    in_flight = workload.samples_per_step * math.ceil(workload.generated_batch_factor) * batches
     replicas = scenario.cluster.generation // engine.gpus_per_replica
     group = workload.generations_per_prompt if engine.dispatch == "static" else 1
     return max(1, min(engine.max_running_sequences, math.ceil(in_flight / replicas) + group + 1))

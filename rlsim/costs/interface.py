@@ -5,7 +5,7 @@ The simulation sees these records and nothing behind them. Tests put fixed times
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -122,8 +122,10 @@ class Prices:
     """Everything that takes time in the steps of one run, in seconds and known before the first of them.
 
     iteration: engine iterations of one replica. prepare: weights to the engine and everything around it before a
-    synchronous rollout; refit: the weight transfer alone; wake: a colocated engine's sleep between two rollouts of a
-    step. steps: the trainer's work by training step.
+    synchronous rollout; refit: the weight transfer alone, with all around it where a lagged loop shares its GPUs; wake:
+    a colocated engine's sleep between two rollouts of a step. steps: the trainer's work by training step, where its
+    batch is known beforehand. batch: the trainer's work on any batch, from the total tokens of its samples and how many
+    samples were generated for it.
     """
 
     iteration: IterationTable
@@ -132,6 +134,7 @@ class Prices:
     refit: PhaseCost
     wake: PhaseCost
     steps: tuple[StepCost, ...]
+    batch: Callable[[FloatArray, int], StepCost]
 
 
 class EngineCounters:

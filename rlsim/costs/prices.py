@@ -8,7 +8,7 @@ from functools import cached_property
 from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
 from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
-from rlsim.costs.interface import Prices
+from rlsim.costs.interface import FloatArray, Prices, StepCost
 from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.overheads import Overheads, overheads_of
@@ -101,14 +101,20 @@ def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     scenario = inputs.scenario
     engine = engine_prices(inputs.engine)
     trainer_bytes = trainer_memory(scenario)
-    trained = (TrainedBatch.of(s.trained_tokens, s.generated_samples) for s in workload.steps[: workload.trained])
+    lagged = scenario.loop.mode == "async"
+    known = workload.steps[: workload.trained] if scenario.known_batches else ()
+
+    def batch(total_tokens: FloatArray, generated_samples: int) -> StepCost:
+        return step_cost(inputs.trainer, TrainedBatch.of(total_tokens, generated_samples))
+
     return ScenarioPrices(
         iteration=engine.table,
         replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
         prepare=inputs.transfers.prepare(),
-        refit=inputs.transfers.transfer(),
+        refit=inputs.transfers.prepare() if lagged and scenario.cluster.colocated else inputs.transfers.transfer(),
         wake=inputs.transfers.sleep_between_rollouts(),
-        steps=tuple(step_cost(inputs.trainer, batch) for batch in trained),
+        steps=tuple(batch(step.trained_tokens, step.generated_samples) for step in known),
+        batch=batch,
         engine=engine,
         engine_memory=inputs.engine_memory,
         trainer_bytes=trainer_bytes,

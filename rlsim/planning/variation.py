@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
 from rlsim.loading import vary
+from rlsim.schema.loop import ASYNCHRONOUS_KEYS, LIMITS
 from rlsim.schema.messages import nearest_key
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
@@ -115,15 +116,23 @@ def _lagging(scenario: Scenario, lag: int) -> Overrides:
     if lag == 0:
         shared = {"cluster.generation_gpus": None, "cluster.training_gpus": None}
         refit = {} if scenario.loop.refit_method == "auto" else {"loop.refit_method": "auto"}
-        return {"loop.mode": "sync", "loop.policy_lag": 0, **shared, **refit}
+        return {"loop.mode": "sync", "loop.policy_lag": 0, **_synchronous(scenario), **shared, **refit}
     refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
     return {
         "loop.mode": "async",
         "loop.policy_lag": lag,
+        **{f"loop.{key}": None for key in LIMITS if getattr(scenario.loop, key) is not None},
         "simulation.warmup_steps": max(scenario.simulation.warmup_steps, lag + 1),
         "simulation.steps": lag * -(-max(scenario.simulation.steps, ASYNC_MEASURED_STEPS) // lag),
         **refit,
     }
+
+
+def _synchronous(scenario: Scenario) -> Overrides:
+    """Keys of lagged loops back at their defaults, where they are stated."""
+    fields = type(scenario.loop).model_fields
+    stated = (key for key in ASYNCHRONOUS_KEYS if getattr(scenario.loop, key) != fields[key].default)
+    return {f"loop.{key}": fields[key].default for key in stated}
 
 
 def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:

@@ -126,6 +126,10 @@ def _remarks(projection: Projection, style: Style) -> list[str]:
         if len(set(ages.values())) == 1:
             ages = {"": next(iter(ages.values()))}
         remarks += [f"age of consumed samples{name and f' ({name})'}: {age}" for name, age in ages.items()]
+    spent = {name: _tokens(arm) for name, arm in arms.items()}
+    if len(set(spent.values())) == 1:
+        spent = {"": next(iter(spent.values()))}
+    remarks += [f"generated tokens{name and f' ({name})'}: {told}" for name, told in spent.items() if told]
     return [line for remark in remarks for line in style.wrapped(remark, "  ")]
 
 
@@ -137,6 +141,20 @@ def _pace(arm: Variant) -> str:
     if findings.trainer_sets_pace(arm):
         return f"the trainer sets the pace: it waits {share} of the step for generation"
     return f"generation sets the pace: the trainer waits {share} of the step for it"
+
+
+def _tokens(arm: Variant) -> str:
+    """Where response tokens went, where not all of them were trained on."""
+    ledger = arm.ledger
+    if ledger is None or not ledger.generated:
+        return ""
+    lost = {
+        "dropped as too old": ledger.stale,
+        "of groups that no step can use": ledger.discarded,
+        "generated again after updates": ledger.regenerated,
+    }
+    told = [f"{fmt.percent(value / ledger.generated)} {what}" for what, value in lost.items() if value > 0]
+    return ", ".join(told)
 
 
 def _ages(arm: Variant) -> str:

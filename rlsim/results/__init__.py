@@ -14,7 +14,7 @@ from rlsim.results.projection import (
     Variant,
 )
 from rlsim.results.support import Difference, HalfSupport, Leaning, Neighbour, Support
-from rlsim.results.trace import PHASES, Curve, Span, StepPhases
+from rlsim.results.trace import PHASES, Curve, Span, StepPhases, TokenLedger
 
 __all__ = [
     "PHASES",
@@ -36,5 +36,6 @@ __all__ = [
     "Span",
     "StepPhases",
     "Support",
+    "TokenLedger",
     "Variant",
 ]

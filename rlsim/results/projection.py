@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from rlsim.results.support import Support
-from rlsim.results.trace import PHASES, Curve, Span, StepPhases
+from rlsim.results.trace import PHASES, Curve, Span, StepPhases, TokenLedger
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -168,7 +168,8 @@ class Sampling:
 class Variant:
     """One side of the comparison: the autoregressive baseline or the candidate.
 
-    staleness: share of consumed samples by age in steps.
+    staleness: share of consumed samples by age in versions of the weights. ledger: where the response tokens of a step
+    went; None for agents.
     """
 
     method: str
@@ -182,6 +183,7 @@ class Variant:
     staleness: dict[int, float]
     statistics: EngineStatistics
     sampling: Sampling
+    ledger: TokenLedger | None = None
     spans: tuple[Span, ...] = field(default=(), repr=False)
     curves: tuple[Curve, ...] = field(default=(), repr=False)
 
@@ -212,6 +214,7 @@ class Variant:
                 for p in self.parts
             ],
             "staleness": {str(age): _short(share) for age, share in sorted(self.staleness.items())},
+            "tokens": None if self.ledger is None else {k: _short(v) for k, v in asdict(self.ledger).items()},
             "sampling": self.sampling.as_dict(),
             "facts": {k: _short(v) for k, v in self.statistics.items()},
         }

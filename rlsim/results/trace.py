@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Generic, TypeVar
 
 PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s")
@@ -39,6 +39,33 @@ class StepPhases(Generic[T]):
     def items(self) -> Iterator[tuple[str, T]]:
         """(name, value) of every phase."""
         return ((name, self[name]) for name in PHASES)
+
+
+@dataclass(frozen=True)
+class TokenLedger:
+    """Where response tokens went: generated = consumed + stale + discarded + regenerated + in_flight.
+
+    consumed: trained on. stale: dropped before training for their age, in the queue or in flight. discarded: of groups
+    that no step could use (dynamic sampling). regenerated: lost to restarts and generated once more. in_flight: what
+    unfinished samples and groups in the queue hold at the end, less what they held at the beginning.
+    """
+
+    generated: float
+    consumed: float
+    stale: float
+    discarded: float
+    regenerated: float
+    in_flight: float
+
+    def __add__(self, other: TokenLedger) -> TokenLedger:
+        return TokenLedger(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: TokenLedger) -> TokenLedger:
+        return TokenLedger(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def scaled(self, factor: float) -> TokenLedger:
+        """Every entry times ``factor``."""
+        return TokenLedger(*(factor * value for value in astuple(self)))
 
 
 @dataclass(frozen=True)

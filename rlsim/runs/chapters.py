@@ -36,7 +36,7 @@ BLOCK_STEPS = 128
 FORGOTTEN_STEPS = 64
 """Steps that an asynchronous chapter forgets at its beginning."""
 PROBE_STEPS, PROBE_CYCLES = 24, 3
-"""Steps simulated apart in the middle of an asynchronous block, after so many cycles of policy_lag steps."""
+"""Steps simulated apart in the middle of an asynchronous block, after so many cycles."""
 SIMULATED = tuple(name for name in STATES if name not in ("mean_batch", "mean_context_tokens"))
 """What a step was like, as far as it is simulated step by step."""
 

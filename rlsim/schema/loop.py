@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import Field, model_validator
 
+from rlsim.schema.asynchrony import (
+    STYLES,
+    UNLIMITED_BATCHES_AHEAD,
+    Asynchrony,
+    AtUpdate,
+    Membership,
+    Stale,
+    Style,
+    Unit,
+)
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.training_parameters import TrainingParameters
 from rlsim.schema.transfer_parameters import TransferParameters
+
+ASYNCHRONOUS_KEYS = (
+    "staleness_fraction", "queue_batches", "update_every", "restart_requests", "membership", "max_in_flight_groups",
+    "max_age", "stale", "overlap",
+)  # fmt: skip
+"""Keys without a meaning in synchronous loops; the older ones are ignored there."""
+LIMITS = ("staleness_fraction", "queue_batches")
+"""Keys that say in place of policy_lag how far generation may get ahead."""
 
 
 class Cluster(Strict):
@@ -72,22 +90,81 @@ class Loop(Strict):
     mode: Literal["sync", "async"] = Field(
         default="sync", description="sync: phases in turn; async: lagged, on split pools."
     )
+    style: Style | None = Field(
+        default=None,
+        description="Asynchronous: whose rules hold (docs/SEMANTICS.md); the keys below change single ones. Default "
+        "nemo_rl.",
+    )
     policy_lag: int = Field(
         default=0,
         ge=0,
         le=64,
-        description="Steps by which a trained sample may be older than the weights (async: at least 1).",
+        description="Steps by which a trained sample may be older than the weights; versions where weights are "
+        "published less often than every step.",
     )
-    in_flight_updates: bool = Field(
-        default=True, description="Publish weights while requests run (they pause); false drains the generators first."
+    staleness_fraction: float | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="Asynchronous, in place of policy_lag: samples that may be started beyond the batch to be trained "
+        "on next, as a share of it (verl staleness_threshold, ROLL async_generation_ratio).",
     )
-    start_unit: Literal["group", "batch"] = Field(
-        default="group",
-        description="Asynchronous: what starts at once. group: each prompt group as soon as one may (NeMo-RL's own "
-        "collector); batch: all groups of a step, once that many places are free (one worker for a step's batch).",
+    queue_batches: int | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="Asynchronous, in place of policy_lag: batches that wait in a queue while the next one is "
+        "generated (OpenRLHF).",
     )
-    recompute_kv: bool = Field(
-        default=False, description="Running requests prefill their context again after an update."
+    update_every: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Steps between two publications of weights (verl trigger_parameter_sync_step).",
+    )
+    in_flight_updates: bool | None = Field(
+        default=None,
+        description="Publish weights while requests run (they pause); false waits for the last of them first. Default "
+        "as the style, else true.",
+    )
+    recompute_kv: bool | None = Field(
+        default=None, description="Running requests prefill their context again after an update. Default as the style."
+    )
+    restart_requests: bool | None = Field(
+        default=None,
+        description="Running requests are aborted at an update and start again from their prompts. Default as the "
+        "style.",
+    )
+    start_unit: Unit | None = Field(
+        default=None,
+        description="Asynchronous: what starts and is handed over as one. group: each prompt group as soon as one may "
+        "(NeMo-RL's own collector); sample: each sample by itself; batch: all groups of a step, once that many places "
+        "are free (one worker for a step's batch). Default as the style.",
+    )
+    membership: Membership | None = Field(
+        default=None,
+        description="Asynchronous: which groups a step trains on. target: those that were started for it; first_done: "
+        "those that are done first. Default as the style.",
+    )
+    max_in_flight_groups: int | None = Field(
+        default=None, ge=1, le=20_000_000, description="Most prompt groups in flight at once; default as the style."
+    )
+    max_age: int | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="Versions between the start of a group and its training beyond which it counts as stale; default "
+        "as the style, else any.",
+    )
+    stale: Stale | None = Field(
+        default=None,
+        description="Groups beyond max_age: train on them, drop them when their turn comes, or cancel them, in flight "
+        "too. Default as the style.",
+    )
+    overlap: bool = Field(
+        default=True,
+        description="Asynchronous: false stops generation while the trainer works; unfinished requests wait (partial "
+        "rollouts).",
     )
     refit_method: Literal[
         "auto", "cuda_ipc", "nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "checkpoint_engine",
@@ -159,13 +236,72 @@ class Loop(Strict):
         default=5e-5, ge=0, le=1, description="Driver time per sample of a step for data handling (data_s). Assumption."
     )
 
+    @property
+    def asynchrony(self) -> Asynchrony:
+        """Rules of a lagged loop: the style's, and what is stated beside it."""
+        style = STYLES[self.style or "nemo_rl"]
+        ahead = float(self.policy_lag)
+        if self.staleness_fraction is not None:
+            ahead = self.staleness_fraction
+        elif self.queue_batches is not None:
+            ahead = float(self.queue_batches)
+        elif style.unlimited and not self.policy_lag:
+            ahead = UNLIMITED_BATCHES_AHEAD
+        max_age = style.max_age if self.max_age is None else self.max_age
+        return Asynchrony(
+            batches_ahead=ahead,
+            membership=self.membership or style.membership,
+            unit=self.start_unit or style.unit,
+            at_update=self._at_update(style.at_update),
+            update_every=self.update_every,
+            at_take=self.overlap and (style.at_take or self.queue_batches is not None),
+            max_in_flight=max(1.0, ahead) if style.limits_in_flight else None,
+            max_age=max_age,
+            stale=self.stale or (style.stale if max_age is not None else "train"),
+            resubmit_s=style.resubmit_s,
+            overlap=self.overlap,
+        )
+
+    @property
+    def style_policy_logprobs(self) -> bool | None:
+        """Whether the style recomputes the policy's log-probs before an update; None: as the trainer's stack does."""
+        return STYLES[self.style or "nemo_rl"].policy_logprobs
+
+    def _at_update(self, default: AtUpdate) -> AtUpdate:
+        if self.in_flight_updates is False:
+            return "drain"
+        for stated, action in ((self.restart_requests, "restart"), (self.recompute_kv, "recompute")):
+            if stated:
+                return cast(AtUpdate, action)
+            if stated is False and default == action:
+                default = "keep"
+        return "keep" if self.in_flight_updates and default == "drain" else default
+
     @model_validator(mode="after")
     def _lag(self) -> Loop:
-        if self.mode == "async" and self.policy_lag < 1:
-            raise ValueError("policy_lag must be at least 1 with mode async")
-        if self.mode == "sync" and self.policy_lag:
-            raise ValueError("policy_lag must be 0 with mode sync (or set loop.mode=async)")
+        if self.mode == "sync":
+            self._refuse_asynchronous_keys()
+            return self
+        limits = [key for key in LIMITS if getattr(self, key) is not None]
+        if self.policy_lag:
+            limits.append("policy_lag")
+        if len(limits) > 1:
+            raise ValueError(f"give one of policy_lag, staleness_fraction, queue_batches; got {' and '.join(limits)}")
+        if self.recompute_kv and self.restart_requests:
+            raise ValueError("give one of recompute_kv and restart_requests")
+        rules = self.asynchrony
+        if rules.stale != "train" and rules.max_age is None:
+            raise ValueError(f"stale {rules.stale} needs max_age")
+        if rules.stale != "train" and rules.membership == "target":
+            raise ValueError(f"stale {rules.stale} needs membership first_done: a step waits for its own groups")
         return self
+
+    def _refuse_asynchronous_keys(self) -> None:
+        if self.policy_lag:
+            raise ValueError("policy_lag must be 0 with mode sync (or set loop.mode=async)")
+        for key in ASYNCHRONOUS_KEYS:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} needs mode async")
 
 
 class Simulation(Strict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Strict
@@ -103,7 +105,14 @@ class Scenario(Strict):
             return trainer.policy_logprobs
         one_update = (trainer.global_batch_samples or self.workload.samples_per_step) >= self.workload.samples_per_step
         on_policy = one_update and trainer.epochs == 1 and self.loop.mode == "sync"
+        if self.loop.mode == "async" and self.loop.style_policy_logprobs is not None:
+            return self.loop.style_policy_logprobs
         return stack is None or stack.policy_logprobs or not on_policy
+
+    @property
+    def known_batches(self) -> bool:
+        """Whether the batch of a step is known before it is generated: not where a trainer takes what is done first."""
+        return self.loop.mode == "sync" or self.loop.asynchrony.membership == "target"
 
     @property
     def refit_framework(self) -> str:
@@ -138,10 +147,8 @@ def _simulated_steps(s: Scenario) -> None:
 
 
 def _loop_and_cluster(s: Scenario) -> None:
-    if s.loop.mode == "async" and s.cluster.colocated:
-        raise ValueError(
-            "loop.mode async needs a split cluster: give cluster.generation_gpus and cluster.training_gpus"
-        )
+    if s.loop.mode == "async":
+        _asynchrony(s)
     if s.loop.mode == "async" and s.workload.usable_group_share < 1:
         raise ValueError(
             "workload.usable_group_share below 1 repeats rollouts within a step, which loop.mode async does not do; "
@@ -159,6 +166,30 @@ def _loop_and_cluster(s: Scenario) -> None:
             f"engine.tensor_parallel x pipeline_parallel ({s.engine.gpus_per_replica}) must divide the "
             f"{s.cluster.generation} generation GPUs (cluster.num_gpus or cluster.generation_gpus)"
         )
+
+
+def _asynchrony(s: Scenario) -> None:
+    rules = s.loop.asynchrony
+    if s.cluster.colocated and rules.overlap:
+        raise ValueError(
+            "loop.mode async needs a split cluster: give cluster.generation_gpus and cluster.training_gpus (or "
+            "loop.overlap false, which lets both take turns on the same GPUs)"
+        )
+    if s.cluster.colocated and rules.at_update == "keep":
+        raise ValueError(
+            "loop.overlap false on the same GPUs frees the KV cache of running requests: give loop.recompute_kv, "
+            "loop.restart_requests or loop.in_flight_updates false"
+        )
+    batch = math.ceil(s.workload.prompts_per_step * s.workload.generated_batch_factor - 1e-9)
+    if rules.unit == "batch" and s.loop.max_in_flight_groups is not None and s.loop.max_in_flight_groups < batch:
+        raise ValueError(
+            f"loop.max_in_flight_groups ({s.loop.max_in_flight_groups}) must be at least the {batch} groups of a "
+            "batch, which start together (loop.start_unit batch)"
+        )
+    if s.cluster.colocated and rules.update_every > 1:
+        raise ValueError("loop.update_every above 1 needs a split cluster: shared GPUs hand over at every step")
+    if s.workload.agent is not None and (rules.at_update == "restart" or rules.stale == "cancel"):
+        raise ValueError("loop: requests of workload.agent can be kept or recomputed at an update, not aborted")
 
 
 def _refit(s: Scenario) -> None:

@@ -102,9 +102,9 @@ class AgentPool:
         """Stop every replica for ``duration_s``; environments and judge go on."""
         self._pool.pause(time_s, duration_s)
 
-    def recompute_kv(self, time_s: float) -> None:
+    def recompute_kv(self, time_s: float, delay_s: float = 0.0) -> None:
         """All resident sequences prefill their context again, and so do those that come back."""
-        self._pool.recompute_kv(time_s)
+        self._pool.recompute_kv(time_s, delay_s)
 
     def submit(self, time_s: float, samples: Sequence[Request]) -> None:
         """Let trajectories start, those that may at once dispatched together."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from functools import partial
 from heapq import heappop, heappush
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.simulation.dispatch import Dispatch, Dispatcher
 from rlsim.simulation.iteration_times import prepare
-from rlsim.simulation.replica import Replica
+from rlsim.simulation.replica import Action, Replica
 from rlsim.simulation.requests import Request
+from rlsim.simulation.running_batch import EmittedTokens
 
 Finished = Callable[[float, int, int], bool]
 """(finish time, sample, replica) of a sample with its last token; whether the run stops there."""
@@ -29,6 +32,9 @@ class GenerationPool:
         self.counters = EngineCounters(prepare(table).max_sequences)
         self.replicas = [Replica(table, prefix_caching, self.counters) for _ in range(num_replicas)]
         self._dispatcher = Dispatcher(num_replicas, dispatch)
+        self._cancelled: set[int] = set()
+        for number, replica in enumerate(self.replicas):
+            replica.cancelled, replica.on_cancelled = self._cancelled, partial(self._dispatcher.completed, number, 1)
         self._shared: deque[Request] | None = deque() if dispatch == "shared_queue" else None
         self._stale: dict[int, None] = {}
         self._due = [math.inf] * num_replicas
@@ -114,17 +120,44 @@ class GenerationPool:
             for at, sample in replica.advance_to(math.inf):
                 finished(at, sample, number)
 
-    def pause(self, time_s: float, duration_s: float) -> None:
+    def pause(self, time_s: float, duration_s: float, action: Action = "keep") -> None:
         """Stop every replica for ``duration_s`` once its iteration in progress has ended (weights in flight)."""
         for number, replica in enumerate(self.replicas):
-            replica.pause(time_s, duration_s)
+            replica.pause(time_s, duration_s, action)
             self._stale[number] = None
 
-    def recompute_kv(self, time_s: float) -> None:
-        """All resident sequences prefill their context again, from the first iteration boundary on."""
-        for number, replica in enumerate(self.replicas):
-            replica.pause(time_s, 0.0, recompute_kv=True)
-            self._stale[number] = None
+    def recompute_kv(self, time_s: float, delay_s: float = 0.0) -> None:
+        """All resident sequences prefill their context again, ``delay_s`` after the first iteration boundary."""
+        self.pause(time_s, delay_s, "recompute")
+
+    def restart(self, time_s: float, delay_s: float = 0.0) -> None:
+        """All samples that have begun start again from their prompts, ``delay_s`` after the first iteration boundary.
+
+        They keep their places on their replicas.
+        """
+        self.pause(time_s, delay_s, "restart")
+
+    def cancel(self, time_s: float, samples: set[int]) -> None:
+        """Abort samples: those of a shared queue at once, others at the first iteration boundary of their replica."""
+        if self._shared:
+            waiting = [one for one in self._shared if one.id not in samples]
+            samples = samples - {one.id for one in self._shared}
+            self._shared.clear()
+            self._shared.extend(waiting)
+        self._cancelled |= samples
+        self.pause(time_s, 0.0, "cancel")
+
+    @property
+    def emitted(self) -> EmittedTokens:
+        """Response tokens that the replicas emitted so far."""
+        return EmittedTokens(
+            *(sum(column) for column in zip(*(astuple(r.emitted) for r in self.replicas), strict=True))
+        )
+
+    @property
+    def in_progress_tokens(self) -> float:
+        """Response tokens that unfinished samples have so far."""
+        return sum(replica.in_progress_tokens for replica in self.replicas)
 
     @property
     def outstanding(self) -> int:

@@ -25,19 +25,24 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
+from typing import Literal
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
-from rlsim.simulation.absence import Absence, PrefixCache
+from rlsim.simulation.absence import Absence
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.requests import TOO_LONG, Request, RunningRequest
+from rlsim.simulation.running_batch import RunningBatch
 
 _INFINITY = math.inf
+Action = Literal["keep", "recompute", "restart", "cancel"]
+"""What a pause does to requests: nothing; they prefill what they have again; start from their prompts; or, those that
+are cancelled, leave."""
 
 
-class Replica:
+class Replica(RunningBatch):
     """State of one replica; times in seconds, KV cache in tokens.
 
     table: its iteration costs and limits. counters: shared by the replicas of a rollout.
@@ -46,31 +51,12 @@ class Replica:
     def __init__(
         self, table: IterationTable, prefix_caching: bool = True, counters: EngineCounters | None = None
     ) -> None:
-        self._timing = prepare(table)
-        self._sharing = prefix_caching
-        self.counters = counters if counters is not None else EngineCounters(self._timing.max_sequences)
+        timing = prepare(table)
+        super().__init__(timing, prefix_caching, counters or EngineCounters(timing.max_sequences))
         self.now_s = 0.0
         self.peak_kv_tokens = 0.0
-        self.outstanding = 0
-        self.cache = PrefixCache()
         self.absence = Absence()
-        self._waiting: deque[RunningRequest] = deque()
-        self._waiting_prompts = 0
-        self._running: dict[RunningRequest, None] = {}
-        self._prefilling: deque[RunningRequest] = deque()
-        self._prefilled: list[RunningRequest] = []
-        self._heap: list[tuple[int, int, RunningRequest]] = []
-        self._residents: dict[Hashable, int] = {}
-        self._interrupts: deque[tuple[float, float, bool]] = deque()
-        self._iteration = 0
-        # Each entry of the heap has a key; a sequence that is evicted forgets its own, which leaves a stale entry to be
-        # skipped at the top: cheaper than finding it inside.
-        self._heap_keys = 0
-        # Contexts are extrapolated back to iteration 0, so that two sums tell the context of all sequences at any
-        # iteration and only a change of membership touches them, however many iterations lie between.
-        self._context_at_zero = 0.0
-        self._tokens_per_iteration = 0.0
-        self._held = 0.0
+        self._interrupts: deque[tuple[float, float, Action]] = deque()
         self._end_s: float | None = None
         self._segment_iterations = self._decoded = 0
 
@@ -109,9 +95,9 @@ class Replica:
             and self._kv_tokens() + waiting + sample.prompt_tokens <= self._timing.kv_capacity_tokens
         )
 
-    def pause(self, time_s: float, duration_s: float, recompute_kv: bool = False) -> None:
-        """Stop for ``duration_s`` once the iteration in progress has ended; recompute_kv: then prefill all anew."""
-        self._interrupts.append((time_s, duration_s, recompute_kv))
+    def pause(self, time_s: float, duration_s: float, action: Action = "keep") -> None:
+        """Stop for ``duration_s`` once the iteration in progress has ended, and then do as ``action`` says."""
+        self._interrupts.append((time_s, duration_s, action))
         self._end_early(time_s)
 
     def next_event_time(self) -> float:
@@ -284,6 +270,7 @@ class Replica:
             counters.context_at[decoding] += count * (last - 0.5 * (count - 1) * growth) / decoding
             if self.cache.tokens:
                 self.cache.reclaim(self._timing.kv_capacity_tokens - kv)
+        self.emitted.generated_tokens += self._decoded * self._tokens_per_iteration
         self._iteration += self._decoded
         self.now_s = end_s
         self._end_s = None
@@ -303,6 +290,7 @@ class Replica:
         for sequence in self._prefilled:
             self._prefilling.popleft()
             self._held -= sequence.history + (sequence.done + sequence.resumed) * sequence.tokens_per_iteration
+            self.emitted.generated_tokens += sequence.tokens_per_iteration if sequence.resumed else 1.0
             sequence.done += sequence.resumed
             sequence.resumed = True
             if sequence.done >= sequence.total:
@@ -320,59 +308,9 @@ class Replica:
             heappush(self._heap, (sequence.last_iteration, self._heap_keys, sequence))
         self._prefilled.clear()
 
-    def _kv_tokens(self) -> float:
-        context = self._context_at_zero + self._iteration * self._tokens_per_iteration
-        return context + self._held + len(self._running) * self._timing.tokens_per_sequence
-
-    def _kv_of(self, sequence: RunningRequest) -> float:
-        """KV tokens that admission of ``sequence`` adds."""
-        own = sequence.own_tokens() + self._timing.tokens_per_sequence
-        return own if self._sharing and sequence.group in self._residents else own + sequence.prompt
-
-    def _leave_decoding(self, sequence: RunningRequest) -> None:
-        """Take a decoding sequence out of the sums; it holds only its prompt afterwards."""
-        sequence.heap_key = -1
-        self._context_at_zero -= sequence.context_at_zero
-        self._tokens_per_iteration -= sequence.tokens_per_iteration
-        self._held += sequence.prompt
-
-    def _remove(self, sequence: RunningRequest, completed: bool = True) -> None:
-        del self._running[sequence]
-        self.outstanding -= completed
-        if self._sharing:
-            others = self._residents[sequence.group] - 1
-            if others:
-                self._residents[sequence.group] = others
-                return
-            del self._residents[sequence.group]
-        self._held -= sequence.prompt
-        if not self._running:
-            self._context_at_zero = self._tokens_per_iteration = self._held = 0.0
-
-    def _evict(self, kv: float) -> float:
-        """Send the newest running sequences back to the head of the queue until the rest fits; KV tokens left."""
-        while kv > self._timing.kv_capacity_tokens and len(self._running) > 1:
-            sequence = next(reversed(self._running))
-            self._stop(sequence)
-            self._remove(sequence, completed=False)
-            self._waiting.appendleft(sequence)
-            self._waiting_prompts += sequence.prompt + sequence.history
-            self.counters.preemptions += 1
-            kv = self._kv_tokens()
-        return kv
-
-    def _stop(self, sequence: RunningRequest) -> None:
-        """Leave decoding or prefill with nothing but the prompt held."""
-        if sequence.heap_key < 0:
-            self._prefilling.remove(sequence)
-            self._held -= sequence.own_tokens()
-        else:
-            sequence.done = sequence.total - (sequence.last_iteration - self._iteration)
-            self._leave_decoding(sequence)
-
     def _begin_pause(self) -> bool:
         """Start a pause that is due, if any; an idle replica first serves those due before its next arrival."""
-        time_s, duration_s, recompute = self._interrupts[0]
+        time_s, duration_s, action = self._interrupts[0]
         due_s = self.now_s
         if not self._running:
             if not self._waiting:
@@ -381,20 +319,13 @@ class Replica:
         if time_s > due_s:
             return False
         self._interrupts.popleft()
-        if recompute:
+        if action == "cancel":
+            self._cancel()
+        elif action != "keep":
             self.cache.clear()
+            if action == "restart":
+                self._forget()
             self._prefill_again()
-        self._end_s = max(self.now_s, time_s) + duration_s
+        waits = action == "keep" or bool(self._running)  # nobody is late for having been aborted where nobody was
+        self._end_s = max(self.now_s, time_s) + (duration_s if waits else 0.0)
         return True
-
-    def _prefill_again(self) -> None:
-        """All resident sequences prefill their context again, in the order of their admission."""
-        seen: set[Hashable] = set()
-        for sequence in self._running:
-            self._stop(sequence)
-            self._held += sequence.own_tokens()
-            generated = sequence.history + sequence.generated()
-            known = self._sharing and sequence.group in seen
-            seen.add(sequence.group)
-            sequence.prefill_left = max(1, generated) if known else sequence.prompt + generated
-            self._prefilling.append(sequence)

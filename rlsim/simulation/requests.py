@@ -61,6 +61,10 @@ class RunningRequest:
         """Tokens beyond its prompt that it holds while it is not decoding."""
         return self.history + (self.done + self.resumed) * self.tokens_per_iteration
 
+    def emitted_tokens(self, further: int = 0) -> float:
+        """Response tokens so far, ``further`` decode iterations beyond those in ``done``."""
+        return (self.done + further) * self.tokens_per_iteration + self.resumed
+
     def generated(self) -> int:
         """Tokens to prefill beyond the prompt: all emitted ones, the last of which was never in the KV cache."""
         return math.ceil(self.done * self.tokens_per_iteration) + 1 if self.resumed else 0

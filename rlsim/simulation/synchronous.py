@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import simpy
 
 from rlsim.costs.interface import Prices
-from rlsim.results import StepPhases
+from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.agent_rollout import AgentRollout, agent_rollout
 from rlsim.simulation.agent_timeline import show_agents
@@ -47,6 +47,8 @@ def _generate(
             for result in results:
                 trace.count(result.counters, float(result.peak_kv_tokens.max(initial=0.0)))
                 trace.imbalances.append(result.imbalance)
+            if not agents:
+                trace.book(_ledger(drawn))
             for one in agents:
                 trace.agents.add(one.counters)
         generation_s = sum(result.seconds + scenario.workload.environment_s for result in results)
@@ -86,7 +88,7 @@ def _train(
             exposed_generation_s=generation_s,
         )
         samples = {0: len(drawn.trained_tokens)}
-        trace.steps.append(StepRecord.of(step, start_s, float(env.now), phases, samples, drawn))
+        trace.steps.append(StepRecord.of(step, start_s, float(env.now), phases, samples, drawn, cost))
 
 
 def _rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[RolloutResult]:
@@ -107,6 +109,12 @@ def _agent_rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> lis
         agent_rollout(one, iterations, prices.replicas, engine.dispatch, prices.iteration, agent, engine.prefix_caching)
         for one, iterations in zip(drawn.rollouts, drawn.iterations, strict=True)
     ]
+
+
+def _ledger(drawn: DrawnStep) -> TokenLedger:
+    """Where the tokens of a step went: to training, or to groups that it could not use."""
+    generated, consumed = float(drawn.generated_tokens), float(drawn.consumed_tokens)
+    return TokenLedger(generated, consumed, 0.0, generated - consumed, 0.0, 0.0)
 
 
 def _show_rollout(trace: Trace, results: Sequence[RolloutResult], offset_s: float, step: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import simpy
 
-from rlsim.costs.interface import EngineCounters
-from rlsim.results import Curve, Span, StepPhases
+from rlsim.costs.interface import EngineCounters, FloatArray, StepCost
+from rlsim.results import Curve, Span, StepPhases, TokenLedger
 from rlsim.simulation.agent_counters import AgentCounters
 from rlsim.workload.draw import DrawnStep
 
@@ -23,8 +23,8 @@ CURVE_POINTS = 2000
 class StepRecord:
     """One finished RL step.
 
-    staleness: consumed samples by age in steps. generated_tokens and total_tokens: of its batch, all response tokens
-    and the trained samples with their prompts.
+    staleness: consumed samples by age in versions of the weights. generated_tokens and total_tokens: of its batch, all
+    response tokens and the trained samples with their prompts. cost: what the trainer did with it.
     """
 
     step: int
@@ -37,6 +37,7 @@ class StepRecord:
     staleness: dict[int, int]
     tokens_per_verification: float
     rollouts: int
+    cost: StepCost
 
     @classmethod
     def of(
@@ -47,19 +48,23 @@ class StepRecord:
         phases: StepPhases[float],
         staleness: dict[int, int],
         drawn: DrawnStep,
+        cost: StepCost,
+        total_tokens: FloatArray | None = None,
     ) -> StepRecord:
-        """The record of a step on ``drawn`` work."""
+        """The record of a step on ``drawn`` work; total_tokens: of the samples that it trained on, where others."""
+        trained = drawn.trained_tokens if total_tokens is None else total_tokens
         return cls(
             step,
             start_s,
             end_s,
             phases,
-            len(drawn.trained_tokens),
+            len(trained),
             float(drawn.generated_tokens),
-            float(drawn.trained_tokens.sum()),
+            float(trained.sum()),
             staleness,
             drawn.tokens_per_verification,
             len(drawn.rollouts),
+            cost,
         )
 
     @property
@@ -74,7 +79,7 @@ class Trace:
 
     counters: what the engines did in the measured steps. peak_kv_tokens: most KV cache of a replica. imbalances: the
     slowest replica's time over the mean, for each measured synchronous rollout. agents: what trajectories of several
-    turns did besides generating in the measured steps.
+    turns did besides generating in the measured steps. ledger: where their response tokens went; None for agents.
     """
 
     detailed: bool = False
@@ -85,6 +90,7 @@ class Trace:
     peak_kv_tokens: float = 0.0
     imbalances: list[float] = field(default_factory=list)
     agents: AgentCounters = field(default_factory=AgentCounters)
+    ledger: TokenLedger | None = None
 
     def passing(self, env: simpy.Environment, actor: str, phase: str, step: int, seconds: float) -> Process:
         """Let ``seconds`` pass for ``actor`` and record them."""
@@ -109,6 +115,10 @@ class Trace:
                 moments = np.floor((at_s - at_s[0]) / max(at_s[-1] - at_s[0], 1e-9) * (CURVE_POINTS - 2))
                 kept = np.unique([0, *np.flatnonzero(np.diff(moments, append=np.inf))]).tolist()
             self.curves.append(Curve(name, tuple(times_s[i] for i in kept), tuple(values[i] for i in kept)))
+
+    def book(self, ledger: TokenLedger) -> None:
+        """Add where tokens went."""
+        self.ledger = ledger if self.ledger is None else self.ledger + ledger
 
     def count(self, counters: EngineCounters, peak_kv_tokens: float) -> None:
         """Add what engines did."""

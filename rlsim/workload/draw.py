@@ -6,6 +6,7 @@ work and their ratios hold none of its spread.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,6 +43,11 @@ class DrawnStep:
     def generated_tokens(self) -> int:
         """Response tokens of all rollouts."""
         return sum(int(one.generated.response_tokens.sum()) for one in self.rollouts)
+
+    @cached_property
+    def consumed_tokens(self) -> int:
+        """Response tokens of the samples that the step trains on; of single responses."""
+        return sum(int(one.batch.response_tokens[one.trained].sum()) for one in self.rollouts)
 
     @cached_property
     def tokens_per_verification(self) -> float:
@@ -82,12 +88,12 @@ BEGINNING = Stretch()
 
 
 def steps_per_lag_cycle(scenario: Scenario) -> int:
-    """Consecutive steps that make one observation: policy_lag of an asynchronous loop, else 1.
+    """Consecutive steps that make one observation: those of the versions that overlap in an asynchronous loop, else 1.
 
     At lag L the batches of L steps start together and finish together, so a generation-bound trainer waits for the
     first of them and hardly for the others (185, 42, 185, 42 s at lag 2): only the mean over all L means anything.
     """
-    return max(1, scenario.loop.policy_lag)
+    return scenario.loop.asynchrony.cycle_steps if scenario.loop.mode == "async" else 1
 
 
 def measured_steps(scenario: Scenario) -> range:
@@ -96,10 +102,22 @@ def measured_steps(scenario: Scenario) -> range:
     return range(warmup, warmup + -(-scenario.simulation.steps // size) * size)
 
 
+def steps_ahead(scenario: Scenario, trained: int) -> int:
+    """Steps generated beyond those trained on: as far as the loop lets generation get ahead.
+
+    Where stale groups are dropped, as many again take their places; a loop that drops more than that is refused.
+    """
+    if scenario.loop.mode == "sync":
+        return 0
+    rules = scenario.loop.asynchrony
+    ahead = math.ceil(rules.pace - 1e-9) - 1
+    return ahead if rules.stale == "train" else ahead + trained
+
+
 def draw(scenario: Scenario, replication: int, stretch: Stretch = BEGINNING) -> DrawnWorkload:
     """All work that one replication of ``scenario`` meets. Raises InputError and Infeasible as its parts do."""
     trained, acceptance = measured_steps(scenario).stop, acceptance_of(scenario.speculation)
-    ahead = scenario.loop.policy_lag if scenario.loop.mode == "async" else 0
+    ahead = steps_ahead(scenario, trained)
     numbers = range(stretch.first, stretch.first + trained + ahead)
     drawn = (draw_step(scenario, acceptance, n, replication, stretch.response_scale(n)) for n in numbers)
     return DrawnWorkload(tuple(drawn), trained)

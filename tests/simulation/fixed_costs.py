@@ -7,9 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
 from rlsim.loading import load_scenario
+from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
@@ -17,6 +19,8 @@ from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import DrawnStep, DrawnWorkload, draw
 
 PROMPT = 10
+LIMITS = ("loop.staleness_fraction=0.5", "loop.staleness_fraction=1.7", "loop.queue_batches=0", "loop.queue_batches=2")
+AT_UPDATE = ("loop.in_flight_updates=false", "loop.recompute_kv=true", "loop.restart_requests=true")
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class FixedCosts:
         """Everything that ``workload`` takes."""
         step = StepCost(PhaseCost(self.data_s), PhaseCost(self.logprob_s), PhaseCost(self.train_s))
         fixed = (PhaseCost(self.prepare_s), PhaseCost(self.refit_s), PhaseCost(self.wake_s))
-        return Prices(self.iteration, replicas, *fixed, (step,) * workload.trained)
+        return Prices(self.iteration, replicas, *fixed, (step,) * workload.trained, lambda lengths, generated: step)
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,23 @@ def world_of(
         drawn[step] = DrawnStep((Generated(batch, np.ones(count, dtype=np.bool_)),), (batch.response_tokens - 1,))
     workload = DrawnWorkload(tuple(drawn), workload.trained)
     return World(scenario, workload, costs.prices(workload, replicas))
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> tuple[str, ...]:
+    """Overrides of a lagged loop that go together: a style or single rules, of any framework or of none."""
+    limits = st.sampled_from([(), ("loop.policy_lag=0",), *(("loop.policy_lag=0", one) for one in LIMITS)])
+    found = [*draw(limits), f"loop.update_every={draw(st.sampled_from([1, 1, 2, 3]))}"]
+    found += draw(st.sampled_from([[], ["loop.overlap=false"]]))
+    found += draw(st.sampled_from([[], [], ["loop.max_in_flight_groups=9"]]))
+    if draw(st.booleans()):
+        return (*found, f"loop.style={draw(st.sampled_from(sorted(STYLES)))}")
+    found.append(f"loop.start_unit={draw(st.sampled_from(['group', 'group', 'sample', 'batch']))}")
+    found += draw(st.sampled_from([[], *([one] for one in AT_UPDATE)]))
+    if draw(st.booleans()):
+        found.append("loop.membership=first_done")
+        found += draw(st.sampled_from([[], *([f"loop.stale={one}", "loop.max_age=1"] for one in ("drop", "cancel"))]))
+    return tuple(found)
 
 
 def run(world: World, detailed: bool = True) -> Trace:

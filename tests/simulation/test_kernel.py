@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixed_costs import PROMPT, FixedCosts, World, run, world_of
+from fixed_costs import PROMPT, FixedCosts, World, rules, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table, counted, make_batch, sample_lists, tables
@@ -68,9 +68,6 @@ def test_many_evictions_are_those_of_the_reference(both, dispatch, chunked):
 
 LOOPS: dict[str, Any] = {
     "loop__poll_s": st.sampled_from([0, 0.5, 3]),
-    "loop__in_flight_updates": st.booleans(),
-    "loop__recompute_kv": st.booleans(),
-    "loop__start_unit": st.sampled_from(["group", "group", "batch"]),
     "workload__environment_s": st.sampled_from([0, 0, 2.5]),
     "workload__generated_batch_factor": st.sampled_from([1, 1, 1.4]),
     "engine__dispatch": DISPATCH,
@@ -94,6 +91,7 @@ def worlds(draw: st.DrawFn) -> World:
         f"workload.max_sequence_tokens={LONG}",
         "simulation.steps=6",
         *overrides,
+        *draw(rules()),
         lag=draw(st.integers(1, 4)),
         prompts=draw(st.integers(1, 6)),
         size=draw(st.integers(1, 4)),
@@ -109,15 +107,19 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def traced(world: World, detailed: bool) -> dict[str, Any]:
-    """All that a trace holds, comparable with ==."""
-    trace = run(world, detailed)
+    """All that a trace holds, comparable with ==, or why there is none."""
+    try:
+        trace = run(world, detailed)
+    except Infeasible as error:
+        return {"infeasible": str(error)}
     return {**vars(trace), "counters": counted(trace.counters)}
 
 
-@settings(RANDOM, max_examples=150)
+@settings(RANDOM, max_examples=500)
 @given(world=worlds(), detailed=st.booleans())
 def test_asynchronous_loops_are_those_of_the_reference(both, world, detailed):
-    """Pauses, recomputed caches, draining, polls, rewards, dropped groups, eviction, every dispatch."""
+    """Every style and rule: pauses, recomputed caches, restarts, cancelled and dropped groups, draining, polls,
+    rewards, eviction, every dispatch."""
     fast, slow = both(lambda: traced(world, detailed))
     assert fast == slow
 

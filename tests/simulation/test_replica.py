@@ -40,7 +40,7 @@ def run_both(
             fast.submit(time, arriving)
             slow.submit(time, arriving)
         for _, pause_s, recompute in (i for i in slow.interrupts if i[0] == time):
-            fast.pause(time, pause_s, recompute)
+            fast.pause(time, pause_s, "recompute" if recompute else "keep")
     slow.run()
     assert done == sorted(done, key=lambda event: event[0])
     return fast, {sample: time for time, sample in done}, slow
@@ -180,7 +180,7 @@ def test_recomputing_the_cache_costs_a_prefill_of_the_context() -> None:
     plain, again = Replica(table), Replica(table)
     for replica in (plain, again):
         replica.submit(0.0, samples)
-    again.pause(0.5, 0.0, recompute_kv=True)
+    again.pause(0.5, 0.0, "recompute")
     assert again.advance_to(math.inf)[0][0] > plain.advance_to(math.inf)[0][0]
     assert 50 < again.counters.prefill_tokens - plain.counters.prefill_tokens < 450
 

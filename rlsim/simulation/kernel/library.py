@@ -72,12 +72,10 @@ class LoopStruct(Structure):
     """``Loop`` of generator.c."""
 
     _fields_ = (
-        *(
-            (name, c_int64)
-            for name in ("targets", "groups", "trained_groups", "group_size", "lag", "recompute_kv", "whole_batches")
-        ),
+        *((name, c_int64) for name in ("steps", "batch", "usable", "group_size", "max_in_flight", "whole_batches")),
         ("environment_s", c_double),
-        *((name, c_void_p) for name in ("started_s", "ready_s", "samples_by_age", "times_s", "running_at")),
+        *((name, c_void_p) for name in ("started_s", "ready_s", "started_version", "done_groups", "cancelled_groups")),
+        *((name, c_void_p) for name in ("times_s", "running_at")),
     )
 
 
@@ -111,6 +109,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pool_run_queue": (None, (c_void_p,)),
     "pool_peaks": (None, (c_void_p, c_void_p)),
     "pool_infeasible": (c_int64, (c_void_p,)),
+    "pool_emitted": (None, (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)),
     "agents_new": (c_void_p, (c_void_p, POINTER(RulesStruct))),
     "agents_free": (None, (c_void_p,)),
     "agents_run_all": (None, (c_void_p,)),
@@ -118,11 +117,18 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "generator_new": (c_void_p, (c_void_p, c_void_p, POINTER(LoopStruct))),
     "generator_free": (None, (c_void_p,)),
     "generator_advance": (None, (c_void_p, c_double)),
-    "generator_batch_ready": (c_double, (c_void_p, c_int64)),
+    "generator_batch_ready": (c_double, (c_void_p, c_double, c_int64)),
+    "generator_first_done": (c_double, (c_void_p, c_double, c_int64)),
+    "generator_looked_at": (c_int64, (c_void_p,)),
+    "generator_released": (c_int64, (c_void_p,)),
+    "generator_is_exhausted": (c_int64, (c_void_p,)),
     "generator_drain": (c_double, (c_void_p, c_double)),
     "generator_busy_s": (c_double, (c_void_p, c_double)),
     "generator_pause": (None, (c_void_p, c_double, c_double)),
-    "generator_publish_weights": (None, (c_void_p, c_double)),
+    "generator_resume": (None, (c_void_p, c_double, c_int64)),
+    "generator_cancel": (c_int64, (c_void_p, c_double, c_int64)),
+    "generator_interrupt": (None, (c_void_p, c_double, c_double, c_int64)),
+    "generator_release": (None, (c_void_p, c_double, c_int64)),
     "generator_in_flight": (c_int64, (c_void_p,)),
     "generator_changes": (c_int64, (c_void_p,)),
 }

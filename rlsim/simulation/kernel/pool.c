@@ -125,12 +125,38 @@ void pool_drain(Pool *pool) {
         replica_advance(pool, &pool->replicas[number], INFINITY);
 }
 
-/* Stop every replica for duration_s once its iteration in progress has ended. */
-void pool_pause(Pool *pool, double time_s, double duration_s, bool recompute_kv) {
-    pool->pauses[pool->num_pauses++] = (Pause){time_s, duration_s, recompute_kv};
+/* Stop every replica for duration_s once its iteration in progress has ended, and then do as the action says. */
+void pool_pause(Pool *pool, double time_s, double duration_s, Action action) {
+    pool->pauses[pool->num_pauses++] = (Pause){time_s, duration_s, action};
     for (int32_t number = 0; number < pool->num_replicas; number++) {
         replica_end_early(pool, &pool->replicas[number], time_s);
         mark_stale(pool, number);
+    }
+}
+
+/* Abort samples: those of the shared queue at once, others with the next pause that cancels. */
+void pool_cancel(Pool *pool, int32_t first, int32_t count) {
+    for (int32_t i = first; i < first + count; i++)
+        pool->cancelled[i] = true;
+    for (int32_t i = pool->shared.head, next; i != NONE; i = next) {
+        next = pool->queue_links[i].next;
+        if (pool->cancelled[i]) {
+            list_remove(&pool->shared, pool->queue_links, i);
+            pool->cancelled[i] = false;
+        }
+    }
+}
+
+/* Tokens that the replicas have emitted, and those that unfinished samples have so far. */
+EXPORT void pool_emitted(const Pool *pool, double *generated_tokens, double *regenerated_tokens,
+                         double *discarded_tokens, double *in_progress_tokens) {
+    *generated_tokens = *regenerated_tokens = *discarded_tokens = *in_progress_tokens = 0.0;
+    for (int32_t number = 0; number < pool->num_replicas; number++) {
+        const Replica *replica = &pool->replicas[number];
+        *generated_tokens += replica->emitted.generated_tokens;
+        *regenerated_tokens += replica->emitted.regenerated_tokens;
+        *discarded_tokens += replica->emitted.discarded_tokens;
+        *in_progress_tokens += replica_in_progress_tokens(pool, replica);
     }
 }
 
@@ -175,7 +201,8 @@ EXPORT void pool_free(Pool *pool) {
     void *parts[] = {pool->sequences, pool->queue_links, pool->running_links, pool->kept_links,
                      pool->kept_tokens, pool->replicas, pool->heaps,
                      pool->pauses, pool->done, pool->residents.places, pool->seen, pool->due.heap,
-                     pool->due.place, pool->load.heap, pool->load.place, pool->stale, pool->is_stale};
+                     pool->due.place, pool->load.heap, pool->load.place, pool->stale, pool->is_stale,
+                     pool->cancelled};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         free(parts[i]);
     free(pool);
@@ -214,10 +241,11 @@ static bool allocate(Pool *pool, int64_t slots, int64_t max_pauses) {
     pool->seen = calloc((size_t)pool->samples.groups, sizeof *pool->seen);
     pool->stale = malloc(replicas * sizeof *pool->stale);
     pool->is_stale = calloc(replicas, sizeof *pool->is_stale);
+    pool->cancelled = calloc(samples, sizeof *pool->cancelled);
     return ordered_new(&pool->due, pool->num_replicas, INFINITY) && ordered_new(&pool->load, pool->num_replicas, 0.0)
            && pool->sequences && pool->queue_links && pool->running_links && pool->kept_links && pool->kept_tokens
            && pool->replicas && pool->heaps && pool->pauses && pool->done && pool->residents.places && pool->seen && pool->stale
-           && pool->is_stale;
+           && pool->is_stale && pool->cancelled;
 }
 
 /* Idle replicas and samples that nobody has submitted; NULL without memory. What the arguments point to stays the

@@ -55,11 +55,20 @@ typedef struct {
     int32_t sequence;
 } Completion;
 
+/* What a pause does to requests: nothing; they prefill what they have again; start from their prompts; or, those that
+ * are cancelled, leave. */
+typedef enum { KEEP, RECOMPUTE, RESTART, CANCEL } Action;
+
 /* Stops every replica for duration_s once its iteration in progress at time_s has ended. */
 typedef struct {
     double time_s, duration_s;
-    bool recompute_kv;
+    Action action;
 } Pause;
+
+/* Response tokens that a replica has emitted, and what of them was lost: emitted again, or cancelled in flight. */
+typedef struct {
+    double generated_tokens, regenerated_tokens, discarded_tokens;
+} Emitted;
 
 /* Contexts of samples that are away, oldest first, and their tokens; reused: found again. absence.py has the rules. */
 typedef struct {
@@ -85,13 +94,15 @@ typedef struct {
     double now_s, end_s, peak_kv_tokens, context_at_zero, tokens_per_iteration, held;
     Kept kept;
     Absence absence;
+    Emitted emitted;
 } Replica;
 
 typedef enum { STATIC, ROUND_ROBIN, LEAST_LOADED, SHARED_QUEUE } Dispatch;
 
 /* queue_links: of lists of samples in which one is before it decodes (the shared queue, waiting or prefilling on a
  * replica). kept_tokens: of the context that a sample has left in a prefix cache, linked by kept_links. done: samples in the order of completion. due: replicas by their next event, load: by unfinished samples.
- * stale: replicas whose next event must be asked for anew. seen: last recomputation that met a prompt. */
+ * stale: replicas whose next event must be asked for anew. seen: last recomputation that met a prompt. cancelled:
+ * samples to be aborted. */
 typedef struct {
     const IterationTimes *timing;
     Counters *counters;
@@ -112,7 +123,7 @@ typedef struct {
     int64_t *seen, recomputations, submitted;
     Ordered due, load;
     int32_t *stale, num_stale;
-    bool *is_stale;
+    bool *is_stale, *cancelled;
     int64_t infeasible;
 } Pool;
 
@@ -127,6 +138,7 @@ void replica_submit(Pool *pool, Replica *replica, double time_s, int32_t sample)
 bool replica_has_room(const Pool *pool, const Replica *replica, int32_t sample);
 void replica_end_early(const Pool *pool, Replica *replica, double time_s);
 double replica_next_event(Pool *pool, Replica *replica);
+double replica_in_progress_tokens(const Pool *pool, const Replica *replica);
 void replica_advance(Pool *pool, Replica *replica, double time_s);
 
 void replica_leave(Pool *pool, Replica *replica, double time_s, int32_t sample, int64_t tokens);
@@ -143,7 +155,8 @@ void pool_return(Pool *pool, double time_s, int32_t number, int32_t sample);
 void pool_submit(Pool *pool, double time_s, int32_t first, int32_t count);
 bool pool_run(Pool *pool, double time_s, Finished finished, void *owner);
 void pool_drain(Pool *pool);
-void pool_pause(Pool *pool, double time_s, double duration_s, bool recompute_kv);
+void pool_pause(Pool *pool, double time_s, double duration_s, Action action);
+void pool_cancel(Pool *pool, int32_t first, int32_t count);
 
 EXPORT void pool_free(Pool *pool);
 EXPORT Pool *pool_new(const IterationTimes *timing, Counters *counters, const Samples *samples, int64_t num_replicas,

@@ -15,6 +15,7 @@ from rlsim.simulation.dispatch import Dispatch
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, address, engine_struct
 from rlsim.simulation.requests import TOO_LONG
+from rlsim.simulation.running_batch import EmittedTokens
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -102,6 +103,12 @@ class KernelPool:
         self.check()
         self._arrays.copy_to(self.counters)
         self.kernel.pool_peaks(self.handle, address(self.peak_kv_tokens))
+
+    def emitted(self) -> tuple[EmittedTokens, float]:
+        """Response tokens emitted so far, and those that unfinished samples have."""
+        told = np.zeros(4)
+        self.kernel.pool_emitted(self.handle, *(address(told[number:]) for number in range(4)))
+        return EmittedTokens(*told[:3].tolist()), float(told[3])
 
     def check(self) -> None:
         """Raise Infeasible where a submitted sample could not fit the KV cache of a replica even alone."""

@@ -1,6 +1,6 @@
 /* One replica, advanced from one change of its batch to the next. The rules are those of replica.py, function for
  * function and sum for sum: what is computed in another order has other bits. */
-#include "pool.h"
+#include "running_batch.h"
 
 static double later(double a_s, double b_s) { return a_s > b_s ? a_s : b_s; }
 
@@ -11,33 +11,6 @@ static int64_t chunk_of(const Pool *pool, int64_t need, int64_t taken, int64_t b
     return !taken || taken + need <= budget ? need : 0;
 }
 
-/* Tokens to prefill beyond the prompt: all emitted ones, the last of which was never in the KV cache. */
-static int64_t generated(const Sequence *sequence) {
-    if (!sequence->resumed)
-        return 0;
-    const double tokens = (double)sequence->done * sequence->tokens_per_iteration;
-    const int64_t whole = (int64_t)tokens;
-    return whole + ((double)whole < tokens) + 1;
-}
-
-static int64_t prompt_key(const Replica *replica, const Pool *pool, const Sequence *sequence) {
-    return replica->number * pool->samples.groups + sequence->group;
-}
-
-/* Tokens beyond its prompt that a sequence holds while it is not decoding. */
-static double own_tokens(const Sequence *sequence) {
-    return (double)sequence->history + (double)(sequence->done + sequence->resumed) * sequence->tokens_per_iteration;
-}
-
-static double context_sum(const Replica *replica, int64_t iteration) {
-    return replica->context_at_zero + (double)iteration * replica->tokens_per_iteration;
-}
-
-static double kv_tokens(const Pool *pool, const Replica *replica) {
-    const int64_t decoding = replica->running.length * pool->timing->tokens_per_sequence;
-    return context_sum(replica, replica->iteration) + replica->held + (double)decoding;
-}
-
 /* KV tokens that admission of a sequence adds. */
 static double kv_of(const Pool *pool, const Replica *replica, const Sequence *sequence) {
     const double own = own_tokens(sequence) + (double)pool->timing->tokens_per_sequence;
@@ -46,59 +19,12 @@ static double kv_of(const Pool *pool, const Replica *replica, const Sequence *se
     return own + (double)sequence->prompt;
 }
 
-/* --- leaving ------------------------------------------------------------------------------------------------------ */
-
-/* Take a decoding sequence out of the sums; it holds only its prompt afterwards. */
-static void leave_decoding(Replica *replica, Sequence *sequence) {
-    sequence->heap_key = NONE;
-    replica->context_at_zero -= sequence->context_at_zero;
-    replica->tokens_per_iteration -= sequence->tokens_per_iteration;
-    replica->held += (double)sequence->prompt;
-}
-
-/* Leave decoding or prefill with nothing but the prompt held. */
-static void stop(Pool *pool, Replica *replica, int32_t i) {
-    Sequence *sequence = &pool->sequences[i];
-    if (sequence->heap_key == NONE) {
-        list_remove(&replica->prefilling, pool->queue_links, i);
-        replica->held -= own_tokens(sequence);
-    } else {
-        sequence->done = sequence->total - (sequence->last_iteration - replica->iteration);
-        leave_decoding(replica, sequence);
-    }
-}
-
-/* Free the slot of a sequence, and its prompt where no other resident one shares it. */
-static void remove_running(Pool *pool, Replica *replica, int32_t i) {
-    const Sequence *sequence = &pool->sequences[i];
-    list_remove(&replica->running, pool->running_links, i);
-    if (pool->sharing && residents_remove(&pool->residents, prompt_key(replica, pool, sequence)))
-        return;
-    replica->held -= (double)sequence->prompt;
-    if (!replica->running.length)
-        replica->context_at_zero = replica->tokens_per_iteration = replica->held = 0.0;
-}
-
 static void complete(Pool *pool, Replica *replica, int32_t i, double end_s) {
     remove_running(pool, replica, i);
     replica->outstanding--;
     pool->samples.finish_s[i] = end_s;
     pool->samples.replica[i] = replica->number;
     pool->done[pool->num_done++] = i;
-}
-
-/* Send the newest running sequences back to the head of the queue until the rest fits; KV tokens left. */
-static double evict(Pool *pool, Replica *replica, double kv) {
-    while (kv > pool->timing->kv_capacity_tokens && replica->running.length > 1) {
-        const int32_t i = replica->running.tail;
-        stop(pool, replica, i);
-        remove_running(pool, replica, i);
-        list_prepend(&replica->waiting, pool->queue_links, i);
-        replica->waiting_prompts += pool->sequences[i].prompt + pool->sequences[i].history;
-        pool->counters->preemptions++;
-        kv = kv_tokens(pool, replica);
-    }
-    return kv;
 }
 
 /* --- the end of a segment ----------------------------------------------------------------------------------------- */
@@ -111,6 +37,7 @@ static void start_decoding(Pool *pool, Replica *replica, double end_s) {
         Sequence *sequence = &pool->sequences[i];
         list_remove(&replica->prefilling, pool->queue_links, i);
         replica->held -= own_tokens(sequence);
+        replica->emitted.generated_tokens += sequence->resumed ? sequence->tokens_per_iteration : 1.0;
         sequence->done += sequence->resumed;
         sequence->resumed = true;
         if (sequence->done >= sequence->total) {
@@ -148,6 +75,7 @@ static void finish(Pool *pool, Replica *replica) {
     const double end_s = replica->end_s;
     if (replica->segment_iterations)
         book_segment(pool, replica, replica->segment_iterations);
+    replica->emitted.generated_tokens += (double)replica->decoded * replica->tokens_per_iteration;
     replica->iteration += replica->decoded;
     replica->now_s = end_s;
     replica->end_s = NOT_BEGUN;
@@ -164,21 +92,6 @@ static void finish(Pool *pool, Replica *replica) {
 
 /* --- the start of a segment --------------------------------------------------------------------------------------- */
 
-/* All resident sequences prefill their context again, in the order of their admission. */
-static void prefill_again(Pool *pool, Replica *replica) {
-    const int64_t recomputation = ++pool->recomputations;
-    for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
-        Sequence *sequence = &pool->sequences[i];
-        stop(pool, replica, i);
-        replica->held += own_tokens(sequence);
-        const int64_t tokens = sequence->history + generated(sequence);
-        const bool known = pool->sharing && pool->seen[sequence->group] == recomputation;
-        pool->seen[sequence->group] = recomputation;
-        sequence->prefill_left = known ? (tokens > 1 ? tokens : 1) : sequence->prompt + tokens;
-        list_append(&replica->prefilling, pool->queue_links, i);
-    }
-}
-
 /* Start a pause that is due, if any; an idle replica first serves those due before its next arrival. */
 static bool begin_pause(Pool *pool, Replica *replica) {
     const Pause *pause = &pool->pauses[replica->next_pause];
@@ -191,11 +104,16 @@ static bool begin_pause(Pool *pool, Replica *replica) {
     if (pause->time_s > due_s)
         return false;
     replica->next_pause++;
-    if (pause->recompute_kv) {
+    if (pause->action == CANCEL) {
+        cancel(pool, replica);
+    } else if (pause->action != KEEP) {
         kept_clear(pool, replica);
+        if (pause->action == RESTART)
+            forget(pool, replica);
         prefill_again(pool, replica);
     }
-    replica->end_s = later(replica->now_s, pause->time_s) + pause->duration_s;
+    const bool waits = pause->action == KEEP || replica->running.length; /* for having been aborted, or not at all */
+    replica->end_s = later(replica->now_s, pause->time_s) + (waits ? pause->duration_s : 0.0);
     return true;
 }
 

@@ -1,0 +1,130 @@
+"""Which prompt groups a trainer takes, how many more may start because of that, and which are too old: the rules of a
+lagged loop, the same for both implementations of its generator.
+
+Groups are numbered in the order in which they start: ``batch`` of them are generated for each step, of which the first
+``usable`` of each are trained on. A trainer whose groups are bound to their step (membership target) takes batch n for
+step n. Otherwise it takes the usable groups that are done first, and what is stale or unusable among them goes by the
+way. Where N batches are trained on between two updates, groups may start as long as no more than (1 + ahead) N batches
+have, beyond those taken. That one rule covers a lag in versions (NeMo-RL, SkyRL, AReaL), a share of stale samples
+(verl) and a queue (OpenRLHF), which differ in ``ahead`` and in when it is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.errors import Infeasible
+from rlsim.schema.scenario import Scenario
+from rlsim.workload.draw import DrawnWorkload
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+Removed = Literal["consumed", "stale", "discarded", "cancelled"]
+REMOVED: tuple[Removed, ...] = ("consumed", "stale", "discarded", "cancelled")
+"""What became of groups: trained on; dropped for their age; dropped as unusable; aborted in flight for their age."""
+
+
+def groups_per_step(scenario: Scenario) -> int:
+    """Prompt groups generated for a step, those dropped before training included."""
+    section = scenario.workload
+    return math.ceil(section.prompts_per_step * section.generated_batch_factor - 1e-9)
+
+
+class Intake:
+    """State of the rules. Groups are samples by themselves where the loop's unit is one.
+
+    batch, usable: groups generated and trained on for a step. size: samples of a group. started_version: of each group,
+    -1 before. version: of the weights in use. removed: groups taken, dropped or cancelled. released: groups that may
+    have started by now. position: groups in the order of their completion that have been looked at.
+    """
+
+    def __init__(self, scenario: Scenario, workload: DrawnWorkload) -> None:
+        self.rules = rules = scenario.loop.asynchrony
+        section = scenario.workload
+        each = section.generations_per_prompt if rules.unit == "sample" else 1
+        self.size = section.generations_per_prompt // each
+        self.batch = groups_per_step(scenario) * each
+        self.usable = section.prompts_per_step * each
+        self.steps = len(workload.steps)
+        self.started_version = np.full(self.steps * self.batch, -1, dtype=np.int64)
+        self.version = self.removed = self.position = self.released = 0
+        self.removed_groups: dict[Removed, list[IntArray]] = {kind: [] for kind in REMOVED}
+        stated = scenario.loop.max_in_flight_groups
+        own = math.inf if rules.max_in_flight is None else rules.max_in_flight * rules.update_every * self.batch
+        self.max_in_flight = math.ceil(min(own if stated is None else stated * each, self.started_version.size))
+        self.release()
+
+    @property
+    def by_target(self) -> bool:
+        """Whether groups belong to a step from their start."""
+        return self.rules.membership == "target"
+
+    def release(self) -> None:
+        """Let groups start for what has been taken: when weights are published, or where a queue counts at once."""
+        ahead = math.floor(self.rules.pace * self.batch + 1e-6)
+        self.released = min(self.removed + ahead, self.started_version.size)
+
+    def replace(self) -> None:
+        """Let one more group start in place of one that nobody trains on."""
+        self.released = min(self.released + 1, self.started_version.size)
+
+    @property
+    def oldest_version(self) -> int:
+        """Version with which groups must have started so as not to be dropped or cancelled now."""
+        rules = self.rules
+        return 0 if rules.stale == "train" or rules.max_age is None else self.version - rules.max_age
+
+    def is_wanted(self, group: int) -> bool:
+        """Whether a step trains on a group that is done: usable and not too old."""
+        return group % self.batch < self.usable and bool(self.started_version[group] >= self.oldest_version)
+
+    def take(self, step: int, done: IntArray) -> IntArray:
+        """Take the batch of ``step``; its groups. done: what has been looked at, in the order of completion.
+
+        Where groups are bound to their step, ``done`` is not needed.
+        """
+        if self.by_target:
+            done = step * self.batch + np.arange(self.batch)
+        self.position += done.size
+        self.removed += done.size
+        if self.rules.at_take:
+            self.release()
+        fresh = self.started_version[done] >= self.oldest_version
+        usable = done % self.batch < self.usable
+        groups: IntArray = done[fresh & usable]
+        self.removed_groups["consumed"].append(groups)
+        self.removed_groups["stale"].append(done[~fresh])
+        self.removed_groups["discarded"].append(done[fresh & ~usable])
+        return groups
+
+    def cancel(self, groups: IntArray) -> None:
+        """Groups in flight were aborted."""
+        self.removed += groups.size
+        self.removed_groups["cancelled"].append(groups)
+
+    def in_vain(self, exhausted: bool) -> Exception:
+        """The error of a trainer that waits for what nobody generates; exhausted: all groups drawn have started."""
+        if not exhausted or self.by_target:
+            return RuntimeError("the trainer waits for prompt groups that nobody generates")
+        return Infeasible(
+            "too many prompt groups are stale before they are trained on; let them grow older (loop.max_age), start "
+            "fewer ahead (loop.policy_lag, loop.staleness_fraction) or train on them (loop.stale)",
+            self.steps * self.usable,
+            sum(groups.size for groups in self.removed_groups["consumed"]),
+            "prompt groups",
+        )
+
+    def ages(self, groups: IntArray) -> dict[int, int]:
+        """Samples of ``groups`` by age, the versions between their start and now."""
+        found = Counter((self.version - self.started_version[groups]).tolist())
+        return {age: found[age] * self.size for age in sorted(found)}
+
+    def samples(self, groups: IntArray) -> IntArray:
+        """Numbers of the samples of ``groups``."""
+        return (groups[:, None] * self.size + np.arange(self.size)).ravel()

@@ -1,0 +1,125 @@
+/* What a replica holds and how it leaves; the rules of running_batch.py, function for function and sum for sum. */
+#include "running_batch.h"
+
+/* Take a decoding sequence out of the sums; it holds only its prompt afterwards. */
+void leave_decoding(Replica *replica, Sequence *sequence) {
+    sequence->heap_key = NONE;
+    replica->context_at_zero -= sequence->context_at_zero;
+    replica->tokens_per_iteration -= sequence->tokens_per_iteration;
+    replica->held += (double)sequence->prompt;
+}
+
+/* Leave decoding or prefill with nothing but the prompt held. */
+static void stop(Pool *pool, Replica *replica, int32_t i) {
+    Sequence *sequence = &pool->sequences[i];
+    if (sequence->heap_key == NONE) {
+        list_remove(&replica->prefilling, pool->queue_links, i);
+        replica->held -= own_tokens(sequence);
+    } else {
+        sequence->done = sequence->total - (sequence->last_iteration - replica->iteration);
+        leave_decoding(replica, sequence);
+    }
+}
+
+/* Free the slot of a sequence, and its prompt where no other resident one shares it. */
+void remove_running(Pool *pool, Replica *replica, int32_t i) {
+    const Sequence *sequence = &pool->sequences[i];
+    list_remove(&replica->running, pool->running_links, i);
+    if (pool->sharing && residents_remove(&pool->residents, prompt_key(replica, pool, sequence)))
+        return;
+    replica->held -= (double)sequence->prompt;
+    if (!replica->running.length)
+        replica->context_at_zero = replica->tokens_per_iteration = replica->held = 0.0;
+}
+
+/* Send the newest running sequences back to the head of the queue until the rest fits; KV tokens left. */
+double evict(Pool *pool, Replica *replica, double kv) {
+    while (kv > pool->timing->kv_capacity_tokens && replica->running.length > 1) {
+        const int32_t i = replica->running.tail;
+        stop(pool, replica, i);
+        remove_running(pool, replica, i);
+        list_prepend(&replica->waiting, pool->queue_links, i);
+        replica->waiting_prompts += pool->sequences[i].prompt + pool->sequences[i].history;
+        pool->counters->preemptions++;
+        kv = kv_tokens(pool, replica);
+    }
+    return kv;
+}
+
+/* A cancelled sample has left. */
+static void discard(Pool *pool, Replica *replica, int32_t i) {
+    replica->emitted.discarded_tokens += emitted_tokens(&pool->sequences[i], 0);
+    pool->cancelled[i] = false;
+    if (pool->dispatch == LEAST_LOADED)
+        ordered_set(&pool->load, replica->number, ordered_key(&pool->load, replica->number) - 1);
+}
+
+/* Samples that are cancelled leave, whether they run or wait. */
+void cancel(Pool *pool, Replica *replica) {
+    for (int32_t i = replica->running.head, next; i != NONE; i = next) {
+        next = pool->running_links[i].next;
+        if (!pool->cancelled[i])
+            continue;
+        stop(pool, replica, i);
+        remove_running(pool, replica, i);
+        replica->outstanding--;
+        discard(pool, replica, i);
+    }
+    for (int32_t i = replica->waiting.head, next; i != NONE; i = next) {
+        next = pool->queue_links[i].next;
+        if (!pool->cancelled[i])
+            continue;
+        list_remove(&replica->waiting, pool->queue_links, i);
+        replica->waiting_prompts -= pool->sequences[i].prompt + pool->sequences[i].history;
+        replica->outstanding--;
+        discard(pool, replica, i);
+    }
+}
+
+/* A sample that has begun starts again from its prompt. */
+static void forget_one(Replica *replica, Sequence *sequence) {
+    replica->emitted.regenerated_tokens += emitted_tokens(sequence, 0);
+    sequence->done = 0;
+    sequence->resumed = false;
+}
+
+/* Samples that have begun start again: running ones in place, others when they are next. */
+void forget(Pool *pool, Replica *replica) {
+    for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
+        Sequence *sequence = &pool->sequences[i];
+        stop(pool, replica, i);
+        forget_one(replica, sequence);
+        replica->held += own_tokens(sequence);
+        list_append(&replica->prefilling, pool->queue_links, i);
+    }
+    for (int32_t i = replica->waiting.head; i != NONE; i = pool->queue_links[i].next)
+        forget_one(replica, &pool->sequences[i]);
+}
+
+/* All resident sequences prefill their context again, in the order of their admission. */
+void prefill_again(Pool *pool, Replica *replica) {
+    const int64_t recomputation = ++pool->recomputations;
+    for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
+        Sequence *sequence = &pool->sequences[i];
+        stop(pool, replica, i);
+        replica->held += own_tokens(sequence);
+        const int64_t tokens = sequence->history + generated(sequence);
+        const bool known = pool->sharing && pool->seen[sequence->group] == recomputation;
+        pool->seen[sequence->group] = recomputation;
+        sequence->prefill_left = known ? (tokens > 1 ? tokens : 1) : sequence->prompt + tokens;
+        list_append(&replica->prefilling, pool->queue_links, i);
+    }
+}
+
+/* Response tokens that unfinished samples have so far. */
+double replica_in_progress_tokens(const Pool *pool, const Replica *replica) {
+    double tokens = 0.0;
+    for (int32_t i = replica->waiting.head; i != NONE; i = pool->queue_links[i].next)
+        tokens += emitted_tokens(&pool->sequences[i], 0);
+    for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
+        const Sequence *sequence = &pool->sequences[i];
+        const int64_t since = sequence->total - (sequence->last_iteration - replica->iteration) - sequence->done;
+        tokens += emitted_tokens(sequence, sequence->heap_key == NONE ? 0 : since);
+    }
+    return tokens;
+}

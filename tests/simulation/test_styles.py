@@ -1,0 +1,230 @@
+"""What frameworks do differently between generation and training: closed forms, conservation, and what moves what."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+
+import pytest
+from fixed_costs import FixedCosts, World, rules, run, steps, world_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollout_cases import cost_table
+
+from rlsim.errors import Infeasible, InputError
+from rlsim.loading import load_scenario
+from rlsim.results import TokenLedger
+from rlsim.schema.asynchrony import STYLES
+from rlsim.simulation.asynchronous import generator_of
+from rlsim.simulation.ledger import TokenAccount
+from rlsim.simulation.trace import Trace
+
+LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 200, log_sigma: 0.8}"
+ALONE = {"prompts": 4, "size": 2, "replicas": 1, "tokens": 401}
+GENERATION_S = 100.0
+"""400 iterations of 0.25 s, whatever the batch."""
+NO_OVERLAP = "loop.overlap=false"
+FRACTION = ("loop.policy_lag=0", "loop.staleness_fraction=0.5")
+
+
+def balanced(ledger: TokenLedger) -> None:
+    """generated = consumed + stale + discarded + regenerated + in flight."""
+    generated, *rest = astuple(ledger)
+    assert generated == pytest.approx(sum(rest), rel=1e-9, abs=1e-3)
+    assert min(rest[:-1]) >= -1e-6
+
+
+# --- closed forms -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", sorted(STYLES))
+def test_without_overlap_a_step_is_generation_training_and_refit(style):
+    """Constant lengths, one replica, nothing ahead: every mode is the synchronous split, whatever updates do."""
+    costs = FixedCosts()
+    for step in steps(costs, NO_OVERLAP, "loop.mode=async", f"loop.style={style}", "loop.policy_lag=0", **ALONE)[1:]:
+        # A framework without a limit has a batch ready whenever its trainer asks for one.
+        waits_s = 0.0 if STYLES[style].unlimited else GENERATION_S
+        assert step.phases["exposed_generation_s"] == pytest.approx(waits_s)
+        assert step.seconds == pytest.approx(waits_s + costs.trainer_s + costs.refit_s)
+
+
+LAG_1 = {style: rules for style, rules in STYLES.items() if not rules.unlimited}
+
+
+@pytest.mark.parametrize("style", sorted(LAG_1))
+@pytest.mark.parametrize("train_s", [4.0, 300.0])
+def test_one_batch_ahead_a_step_is_the_longer_of_both_and_the_refit(style, train_s):
+    """Where requests go on; those that start again or are dropped lose what they had."""
+    costs = FixedCosts(train_s=train_s)
+    found = steps(costs, f"loop.style={style}", "loop.restart_requests=false", lag=1, **ALONE)[3:-1]
+    resubmitted_s = LAG_1[style].resubmit_s if train_s < GENERATION_S else 0.0
+    mean_s = sum(step.seconds for step in found) / len(found)
+    if LAG_1[style].membership == "first_done" or LAG_1[style].at_take:
+        # Both batches may be generated at once: an engine that takes any batch makes two in the time of one.
+        assert costs.trainer_s + costs.refit_s <= mean_s
+        assert mean_s <= max(GENERATION_S, costs.trainer_s) + costs.refit_s + resubmitted_s + 1e-9
+        return
+    assert mean_s == pytest.approx(max(GENERATION_S, costs.trainer_s) + costs.refit_s + resubmitted_s)
+
+
+@settings(max_examples=500)
+@given(
+    prompts=st.integers(1, 6), size=st.integers(1, 4), replicas=st.integers(1, 4), seed=st.integers(0, 10_000),
+    unit=st.sampled_from(["group", "sample", "batch"]), membership=st.sampled_from(["target", "first_done"]),
+    train_s=st.sampled_from([0.0, 4.0, 300.0]),
+)  # fmt: skip
+def test_lag_0_is_the_synchronous_split(prompts, size, replicas, seed, unit, membership, train_s):
+    costs = FixedCosts(train_s=train_s, prepare_s=0.5, refit_s=0.5, slots=8)
+    shape = {"prompts": prompts, "size": size, "replicas": replicas}
+    keys = (LOGNORMAL, "simulation.steps=5", f"simulation.seed={seed}", "engine.dispatch=round_robin")
+    lagged = (*keys, "loop.mode=async", f"loop.start_unit={unit}", f"loop.membership={membership}")
+    together, apart = steps(costs, *keys, **shape), steps(costs, *lagged, **shape)
+    for one, other in zip(together, apart, strict=True):
+        assert other.seconds == pytest.approx(one.seconds, rel=1e-9)
+        assert other.phases["exposed_generation_s"] == pytest.approx(one.phases["generation_s"], rel=1e-9)
+        assert (other.samples, other.total_tokens, other.staleness) == (one.samples, one.total_tokens, one.staleness)
+
+
+@settings(max_examples=500)
+@given(one=rules(), lag=st.integers(1, 3), prompts=st.integers(1, 5), size=st.integers(1, 3))
+def test_infinitely_fast_generation_leaves_the_trainers_time(one, lag, prompts, size):
+    costs = FixedCosts(iteration_s=0.0)
+    found = steps(costs, LOGNORMAL, "simulation.steps=6", *one, lag=lag, prompts=prompts, size=size)
+    every = int(next((key.partition("=")[2] for key in one if key.startswith("loop.update_every")), "1"))
+    resubmit_s = 0.25 if "loop.style=areal" in one else 0.0
+    for step in found:
+        refit_s = costs.refit_s if (step.step + 1) % every == 0 else 0.0
+        own_s = costs.trainer_s + refit_s
+        assert own_s - 1e-9 <= step.seconds <= own_s + resubmit_s + 1e-9
+
+
+# --- conservation -----------------------------------------------------------------------------------------------------
+
+
+def world_with(one: tuple[str, ...], lag: int, seed: int, factor: float, slots: int, train_s: float) -> World:
+    """A lagged loop on an engine with few slots and little cache."""
+    world = world_of(
+        FixedCosts(train_s=train_s), LOGNORMAL, "workload.max_sequence_tokens=700", "simulation.steps=5",
+        "simulation.warmup_steps=1", f"simulation.seed={seed}", f"workload.generated_batch_factor={factor}", *one,
+        lag=lag, prompts=4, size=3, replicas=3,
+    )  # fmt: skip
+    table = cost_table(max_running_sequences=slots, max_batched_tokens=60, kv_capacity_tokens=760.371717)
+    return replace(world, prices=replace(world.prices, iteration=table))
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    one=rules(), lag=st.integers(1, 3), seed=st.integers(0, 10_000), factor=st.sampled_from([1, 1.4]),
+    slots=st.integers(1, 8), train_s=st.sampled_from([0.0, 2.0, 60.0]),
+)  # fmt: skip
+def test_every_token_is_somewhere(one, lag, seed, factor, slots, train_s):
+    world = world_with(one, lag, seed, factor, slots, train_s)
+    try:
+        first, second = run(world), run(world)
+    except Infeasible:
+        assert any("stale" in key or "prime_rl" in key or "verl_v1" in key for key in one)
+        return
+    assert first.ledger is not None
+    balanced(first.ledger)
+    assert {step.samples for step in first.steps} == {12}
+    assert (first.steps, first.ledger, first.spans) == (second.steps, second.ledger, second.spans)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    one=rules(), seed=st.integers(0, 10_000), slots=st.integers(1, 8),
+    times_s=st.lists(st.floats(0.01, 8.0), min_size=1, max_size=6),
+)  # fmt: skip
+def test_every_token_is_somewhere_at_any_time(one, seed, slots, times_s):
+    world = world_with(one, 2, seed, 1.0, slots, 1.0)
+    generator = generator_of(world.scenario, world.workload, world.prices, Trace())
+    account, now_s = TokenAccount(world.workload, generator), 0.0
+    for number, later_s in enumerate(times_s):
+        now_s += later_s
+        generator.advance_to(now_s)
+        balanced(account.balance())
+        if number % 2:
+            generator.pause(now_s, 0.1)
+            now_s += 0.1
+            generator.publish_weights(now_s)
+            balanced(account.balance())
+
+
+def test_what_is_lost_is_named():
+    """Restarts generate again, a limit on age drops, dynamic sampling discards; a kept cache loses nothing."""
+
+    def ledger(*one: str, factor: float = 1.0) -> TokenLedger:
+        keys = (LOGNORMAL, f"workload.generated_batch_factor={factor}", *FRACTION, "loop.membership=first_done", *one)
+        found = run(world_of(FixedCosts(slots=4), *keys, lag=1, prompts=8)).ledger
+        assert found is not None
+        return found
+
+    kept = ledger()
+    assert (kept.stale, kept.discarded, kept.regenerated) == (0.0, 0.0, 0.0)
+    assert ledger("loop.restart_requests=true").regenerated > 0
+    assert ledger("loop.recompute_kv=true").regenerated == 0
+    assert ledger(factor=1.5).discarded > 0
+    for stale in ("drop", "cancel"):
+        assert ledger(f"loop.stale={stale}", "loop.max_age=0").stale > 0
+
+
+# --- what moves what --------------------------------------------------------------------------------------------------
+
+
+def total_s(*overrides: str, lag: int = 1, prefill_token_s: float = 1e-4) -> float:
+    costs = FixedCosts(slots=6, prefill_token_s=prefill_token_s, train_s=20.0)
+    found = steps(costs, LOGNORMAL, "engine.dispatch=least_loaded", *overrides, lag=lag, prompts=8, size=2)
+    return found[-1].end_s
+
+
+def test_whoever_is_done_first_waits_for_no_straggler():
+    assert total_s("loop.membership=first_done") < total_s()
+
+
+def test_restarted_requests_cost_more_than_recomputed_ones_and_these_more_than_kept_ones():
+    kept, recomputed, restarted = (
+        total_s(*one, prefill_token_s=5e-3)
+        for one in ((), ("loop.recompute_kv=true",), ("loop.restart_requests=true",))
+    )
+    assert kept < recomputed < restarted
+
+
+def test_fewer_updates_save_refits():
+    costs = FixedCosts(refit_s=50.0, train_s=300.0)
+    often, seldom = (steps(costs, f"loop.update_every={every}", lag=1)[-1].end_s for every in (1, 3))
+    assert often - seldom == pytest.approx(8 * costs.refit_s)
+
+
+def test_a_share_of_stale_samples_lies_between_the_lags():
+    """More ahead hides more generation."""
+    shares = [
+        total_s(f"loop.staleness_fraction={one}", "loop.policy_lag=0", "loop.style=verl") for one in (0, 0.5, 1, 2)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > shares[-1]
+
+
+def test_partial_rollouts_leave_the_tail_for_later():
+    """Turns on the same GPUs: half a batch more is started, the first batch is trained on, the rest waits its turn."""
+    turns = (NO_OVERLAP, "loop.recompute_kv=true", "loop.policy_lag=0")
+    whole, in_order = total_s(*turns, "loop.membership=first_done"), total_s(*turns)
+    partial = total_s(*turns, "loop.membership=first_done", "loop.staleness_fraction=0.5")
+    assert partial < whole == pytest.approx(in_order)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loop.staleness_fraction=0.5"], "give one of policy_lag, staleness_fraction"),
+        (["loop.stale=drop", "loop.membership=first_done"], "needs max_age"),
+        (["loop.stale=drop", "loop.max_age=1"], "needs membership first_done"),
+        (["loop.recompute_kv=true", "loop.restart_requests=true"], "give one of recompute_kv"),
+        (["loop.style=nemo"], "nemo_rl"),
+        (["loop.start_unit=batch", "loop.max_in_flight_groups=2"], "must be at least"),
+        (["loop.mode=sync", "loop.policy_lag=0", "loop.update_every=2"], "update_every needs mode async"),
+        (["cluster={num_gpus: 64}"], "loop.overlap"),
+        (["cluster={num_gpus: 64}", NO_OVERLAP, "loop.refit_method=auto"], "KV cache"),
+    ],
+)
+def test_rules_that_do_not_go_together_are_refused(overrides, message):
+    with pytest.raises(InputError, match=message):
+        load_scenario("qwen8b_async_lag1", overrides)
