@@ -4,7 +4,7 @@ can be kept.
 What a step meets depends on seed, replication and step alone. A chapter of an asynchronous run that does not begin it
 begins some steps earlier, with an empty pool on the same work, and forgets them. The pool is full again after two or
 three steps, but how far apart the batches in flight are settles over hundreds: single steps are in another order than
-without a seam, their sum is the same within 0.1 %. Chapters are therefore as long as memory allows.
+without a seam, their sum is the same within 0.2 % (docs/runs.md). Chapters are therefore as long as memory allows.
 
 How a step answers to the model's error, and what engines do, comes from blocks within chapters.
 """
@@ -28,7 +28,7 @@ from rlsim.simulation.trace import StepRecord
 from rlsim.workload.draw import DrawnStep, DrawnWorkload, Stretch, steps_per_lag_cycle
 
 CHAPTER_SAMPLES = 2**22
-"""Samples of an asynchronous chapter and replication: some 1 GB."""
+"""Samples of an asynchronous chapter and replication: some 1.5 GB."""
 CHAPTER_STEPS = 1024
 """Most steps of an asynchronous chapter."""
 BLOCK_STEPS = 128
