@@ -2,8 +2,8 @@
 
 Each command runs in a process of its own; printed are the least CPU seconds (user and system, its own processes
 included) of some runs and the largest resident memory. What a first run after installation adds (byte code is compiled
-and kept) is the difference of the first line. ``--all`` adds plan, sensitivity and thousand-cell sweeps. Results are
-for comparing: with each other, or by ``benchmarks/compare`` with another revision in the same minutes.
+and kept) is the difference of the first line. ``--all`` adds a long run, plan, sensitivity and thousand-cell sweeps.
+Results are for comparing: with each other, or by ``benchmarks/compare`` with another revision in the same minutes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def cases(root: Path, everything: bool) -> list[tuple[str, ...]]:
         return short
     return [
         *short,
+        ("run", "qwen235b_2048", "--steps", "1000"),
         ("sensitivity", "quickstart"),
         ("plan", "quickstart", "--jobs", "1"),
         ("plan", "qwen235b_512", "--max-staleness", "1", "--jobs", "1"),
@@ -70,7 +71,7 @@ def shown(words: tuple[str, ...]) -> str:
 def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="also plan, sensitivity and sweeps of 1,000 cells")
+    parser.add_argument("--all", action="store_true", help="also a run of 1,000 steps and sweeps of 1,000 cells")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rlsim.planning.space import SearchLimits
     from rlsim.planning.sweep import sweep
     from rlsim.projection import project
+    from rlsim.runs.run import run
     from rlsim.schema.scenario import Scenario
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "load_scenario",
     "plan",
     "project",
+    "run",
     "sensitivity",
     "sweep",
     "vary",
@@ -50,6 +52,7 @@ _HOMES = {
     "load_scenario": "rlsim.loading",
     "plan": "rlsim.planning.plan",
     "project": "rlsim.projection",
+    "run": "rlsim.runs.run",
     "sensitivity": "rlsim.planning.sensitivity",
     "sweep": "rlsim.planning.sweep",
     "vary": "rlsim.loading",

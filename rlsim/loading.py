@@ -111,6 +111,8 @@ def scenario_digest(scenario: Scenario) -> str:
     if scenario.loop.start_unit == "group":
         del content["loop"]["start_unit"]
     _forget_unused(content["speculation"])
+    if scenario.run is None:
+        del content["run"]
     for length in _traces(content):
         trace = length_file(length["path"])
         if trace is not None:

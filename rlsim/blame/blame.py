@@ -74,7 +74,7 @@ def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
         scenario = cause.scenario(scenario)
     inputs, found = PriceInputs(scenario), []
     for replication in range(scenario.simulation.replications):
-        workload = draw(scenario, replication)
+        workload = draw(scenario, replication, inputs.draft_plan)
         prices: Prices = priced(inputs, workload)
         for cause in causes:
             workload, prices = cause.workload(workload), cause.prices(prices)

@@ -34,6 +34,14 @@ ReplicationsOption = Annotated[
     int | None,
     typer.Option("--replications", metavar="N", help="Repetitions behind the intervals (simulation.replications)."),
 ]
+RunReplicationsOption = Annotated[
+    int, typer.Option("--replications", metavar="N", min=1, help="Independent runs whose mean is told.")
+]
+RunLengthOption = Annotated[int | None, typer.Option("--steps", metavar="N", help="Training steps of the run.")]
+RunSamplesOption = Annotated[
+    int | None, typer.Option("--samples", metavar="M", help="Or: as many steps as consume M samples.")
+]
+AloneOption = Annotated[bool, typer.Option("--no-baseline", help="Leave the run without speculation out.")]
 
 FirstArgument = Annotated[str, typer.Argument(metavar="A", help="A scenario file or a bundled one's name.")]
 SecondArgument = Annotated[str, typer.Argument(metavar="B", help="Another one.")]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlsim.expenses import cost_usd, energy_j, price_usd
 from rlsim.planning.evaluate import STEP_PHASES
-from rlsim.planning.objective import cost_usd, energy_j, price_usd
 from rlsim.planning.results import Comparison, PhaseChange
 from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario

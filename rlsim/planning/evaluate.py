@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rlsim.errors import Infeasible, InputError
+from rlsim.expenses import cost_usd, energy_j
 from rlsim.loading import scenario_digest
-from rlsim.planning.objective import cost_usd, energy_j
 from rlsim.planning.results import CellNumbers, CellResult, Mean
 from rlsim.planning.variation import Overrides, varied
 from rlsim.projection import baseline_of

@@ -72,17 +72,19 @@ class Generated:
 
 
 @functools.lru_cache(maxsize=64)
-def draw_rollouts(workload: Workload, seed: int, step: int, replication: int) -> tuple[Generated, ...]:
+def draw_rollouts(
+    workload: Workload, seed: int, step: int, replication: int, response_scale: float = 1.0
+) -> tuple[Generated, ...]:
     """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
 
     Each group is usable with probability usable_group_share, whatever its lengths; the first usable ones are trained
-    on. The last few are kept: variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step
-    rollouts hold too few.
+    on. response_scale: factor on the lengths of responses, before they are cut at the cap. The last few are kept:
+    variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
     """
     wanted, found = workload.prompts_per_step, []
     rng = _generator(seed, replication, step, _USABLE)
     for number in range(workload.max_rollouts_per_step):
-        batch, turns = _draw(workload, seed, step, replication, number)
+        batch, turns = _draw(workload, seed, step, replication, number, response_scale)
         usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
         if workload.usable_group_share < 1:
             usable = rng.random(usable.size) < workload.usable_group_share
@@ -101,19 +103,25 @@ def draw_rollouts(workload: Workload, seed: int, step: int, replication: int) ->
     )
 
 
-def draw_batch(workload: Workload, seed: int, step: int, replication: int, number: int = 0) -> Batch:
+def draw_batch(
+    workload: Workload, seed: int, step: int, replication: int, number: int = 0, response_scale: float = 1.0
+) -> Batch:
     """Draw rollout ``number`` of a step: ceil(prompts_per_step x generated_batch_factor) groups.
 
     Log lengths (normal scores for other distributions) are sqrt(rho) u_prompt + sqrt(1 - rho) e_sample with
     rho = group_correlation. Prompts stay below max_sequence_tokens; responses are cut where prompt and response reach
     it. Raises InputError where a mean length reaches its cap or a length file cannot be used.
     """
-    return _draw(workload, seed, step, replication, number)[0]
+    return _draw(workload, seed, step, replication, number, response_scale)[0]
 
 
-def _draw(workload: Workload, seed: int, step: int, replication: int, number: int) -> tuple[Batch, Turns | None]:
+def _draw(
+    workload: Workload, seed: int, step: int, replication: int, number: int, response_scale: float
+) -> tuple[Batch, Turns | None]:
     """Rollout ``number`` of a step, and the turns of its trajectories where they have any."""
     prompts, responses = _distributions(workload)
+    if response_scale != 1.0:
+        responses = responses.scaled(response_scale)
     groups = math.ceil(workload.prompts_per_step * workload.generated_batch_factor - 1e-9)
     size = workload.generations_per_prompt
     prompt = whole_tokens(

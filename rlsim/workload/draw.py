@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import Workload
@@ -70,6 +71,28 @@ class DrawnWorkload:
     trained: int
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """The part of a run that is drawn. first: number of its first step, from 0: of the steps trained before it.
+
+    growth: points (step, factor) of the scale of response lengths, linear in between and constant outside.
+    """
+
+    first: int = 0
+    growth: Points = ()
+
+    def response_scale(self, step: int) -> float:
+        """Factor on the lengths of responses, before they are cut at the cap."""
+        if not self.growth:
+            return 1.0
+        steps, factors = zip(*self.growth, strict=True)
+        return float(np.interp(step, steps, factors))
+
+
+BEGINNING = Stretch()
+"""The first steps of a run, whose lengths are those of the scenario."""
+
+
 def steps_per_lag_cycle(scenario: Scenario) -> int:
     """Consecutive steps that make one observation: those of the versions that overlap in an asynchronous loop, else 1.
 
@@ -97,28 +120,41 @@ def steps_ahead(scenario: Scenario, trained: int) -> int:
     return ahead if rules.stale == "train" else ahead + trained
 
 
-def draw(scenario: Scenario, replication: int, plan: DraftPlan | None = None) -> DrawnWorkload:
+def draw(
+    scenario: Scenario, replication: int, plan: DraftPlan | None = None, stretch: Stretch = BEGINNING
+) -> DrawnWorkload:
     """All work that one replication of ``scenario`` meets.
 
-    plan: of draft lengths that follow the live batch, as prices give it. Raises InputError and Infeasible as its parts
-    do.
+    plan: of draft lengths that follow the live batch, as prices give it. stretch: the part of a run. Raises InputError
+    and Infeasible as its parts do.
     """
     trained = measured_steps(scenario).stop
-    ahead = steps_ahead(scenario, trained)
-    drawn = (draw_step(scenario, step, replication, plan) for step in range(trained + ahead))
+    numbers = range(stretch.first, stretch.first + trained + steps_ahead(scenario, trained))
+    drawn = (draw_step(scenario, step, replication, plan, stretch.response_scale(step)) for step in numbers)
     return DrawnWorkload(tuple(drawn), trained)
 
 
-def draw_step(scenario: Scenario, step: int, replication: int, plan: DraftPlan | None = None) -> DrawnStep:
-    """The work of one step, at the acceptance of that step."""
-    return _drawn_step(scenario.workload, scenario.speculation, scenario.simulation.seed, step, replication, plan)
+def draw_step(
+    scenario: Scenario, step: int, replication: int, plan: DraftPlan | None = None, response_scale: float = 1.0
+) -> DrawnStep:
+    """The work of one step, at the acceptance of that step.
+
+    response_scale: factor on the lengths of responses, before they are cut at the cap.
+    """
+    place = scenario.simulation.seed, step, replication
+    return _drawn_step(scenario.workload, scenario.speculation, place, plan, response_scale)
 
 
 @lru_cache(maxsize=STEPS_KEPT)
 def _drawn_step(
-    workload: Workload, speculation: Speculation, seed: int, step: int, replication: int, plan: DraftPlan | None
+    workload: Workload,
+    speculation: Speculation,
+    place: tuple[int, int, int],
+    plan: DraftPlan | None,
+    response_scale: float,
 ) -> DrawnStep:
-    rollouts = draw_rollouts(workload, seed, step, replication)
+    seed, step, replication = place
+    rollouts = draw_rollouts(workload, seed, step, replication, response_scale)
     iterations = (
         rollout_iterations(workload, speculation, one, (seed, step, replication, number), plan)
         for number, one in enumerate(rollouts)
