@@ -99,7 +99,7 @@ def test_asynchronous_seams_are_worth_less_than_half_a_percent(generation_bound:
 def test_a_stretch_meets_the_work_of_the_whole_run() -> None:
     scenario = small({"simulation.steps": 6})
     growth = ((0, 0.5), (10, 1.5))
-    whole, late = draw(scenario, 0, Stretch(0, growth)), draw(scenario, 0, Stretch(3, growth))
+    whole, late = draw(scenario, 0, stretch=Stretch(0, growth)), draw(scenario, 0, stretch=Stretch(3, growth))
     for one, other in zip(whole.steps[3:], late.steps, strict=False):
         assert np.array_equal(one.trained_tokens, other.trained_tokens)
         assert all(np.array_equal(a, b) for a, b in zip(one.iterations, other.iterations, strict=True))
@@ -110,7 +110,7 @@ def test_a_stretch_meets_the_work_of_the_whole_run() -> None:
 def test_growth_scales_responses_before_the_cap(factor: float) -> None:
     scenario = small({"simulation.steps": 1})
     plain = draw(scenario, 0).steps[0].rollouts[0].batch
-    grown = draw(scenario, 0, Stretch(0, ((0, factor),))).steps[0].rollouts[0].batch
+    grown = draw(scenario, 0, stretch=Stretch(0, ((0, factor),))).steps[0].rollouts[0].batch
     assert np.array_equal(plain.prompt_tokens, grown.prompt_tokens)
     room = 1024 - plain.prompt_tokens
     uncut = plain.response_tokens < room
