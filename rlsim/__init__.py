@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlsim.blame.blame import blame
     from rlsim.errors import Infeasible, InputError, RlsimError
+    from rlsim.idling.blame import blame
     from rlsim.loading import load_scenario, vary
     from rlsim.planning.compare import compare
     from rlsim.planning.objective import Objective
@@ -47,7 +47,7 @@ _HOMES = {
     "RlsimError": "rlsim.errors",
     "Scenario": "rlsim.schema.scenario",
     "SearchLimits": "rlsim.planning.space",
-    "blame": "rlsim.blame.blame",
+    "blame": "rlsim.idling.blame",
     "compare": "rlsim.planning.compare",
     "load_scenario": "rlsim.loading",
     "plan": "rlsim.planning.plan",

@@ -1,10 +1,11 @@
 """The mean response of runs that publish none, fitted to what their trainers took; everything else is predicted.
 
-``python -m rlsim.validation.fit_lengths PHASES.csv`` takes the rows of verl's DAPO runs (Qwen2.5-Math-7B, H20; colocated
-and fully asynchronous at three sizes) and the scenario ``verl_dapo_7b``, whose keys hold for all of them but cluster
-and order of phases. The mean minimises the squares of the seconds of log-probs and training over the colocated rows.
-It prints the mean and every run beside its prediction, and then the asynchronous runs with a mean of their own, fitted
-to their training alone: these took about half of the GPU-seconds of training for as many samples. Nothing is written.
+``python -m rlsim.validation.fit_lengths PHASES.csv`` takes the rows of verl's DAPO runs (Qwen2.5-Math-7B on H20, at
+three sizes colocated and fully asynchronous) and the scenario ``verl_dapo_7b``, whose keys hold for all of them but
+cluster and order of phases. The mean minimises the squares of the seconds of log-probs and training over the
+colocated rows. It prints the mean and every run beside its prediction, and then the asynchronous runs with a mean of
+their own, fitted to their training alone: these took about half of the GPU-seconds of training for as many samples.
+Nothing is written.
 """
 
 from __future__ import annotations

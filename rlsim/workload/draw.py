@@ -22,6 +22,8 @@ from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterati
 
 STEPS_KEPT = 64
 """Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same."""
+STALE_BATCHES = 3
+"""Batches drawn to take the place of stale ones, for each that is trained on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +113,14 @@ def measured_steps(scenario: Scenario) -> range:
 def steps_ahead(scenario: Scenario, trained: int) -> int:
     """Steps generated beyond those trained on: as far as the loop lets generation get ahead.
 
-    Where stale groups are dropped, as many again take their places; a loop that drops more than that is refused.
+    Where stale groups are dropped, others take their places; a loop that drops STALE_BATCHES times as many as it trains
+    on is refused.
     """
     if scenario.loop.mode == "sync":
         return 0
     rules = scenario.loop.asynchrony
     ahead = math.ceil(rules.pace - 1e-9) - 1 + rules.at_take
-    return ahead if rules.stale == "train" else ahead + trained
+    return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
 
 
 def draw(
