@@ -16,6 +16,7 @@ from rlsim.hardware.parameters import own_sets
 from rlsim.model_assumptions import model_assumptions
 from rlsim.report.format import percent
 from rlsim.schema.agent import ConstantTime, LognormalTime, QuantileTime, Time
+from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
@@ -62,7 +63,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"Dynamic sampling: {percent(scenario.workload.usable_group_share)} of the prompt groups are usable, "
             "whatever their lengths (workload.usable_group_share); the rollouts of a step follow each other."
         )
-    own += _agents(scenario)
+    own += _agents(scenario) + _style(scenario)
     own += model_assumptions(scenario, run.prices.engine_memory.running_sequences)
     own += _drafting(scenario, run.prices.engine.choice)
     own.append(
@@ -166,6 +167,14 @@ def _length_warnings(run: SimulatedVariant) -> list[str]:
     return out
 
 
+def _style(scenario: Scenario) -> list[str]:
+    """Whose rules hold between generation and training, where that is stated."""
+    style = scenario.loop.style
+    if scenario.loop.mode == "sync" or style is None:
+        return []
+    return [f"Generation and training follow {style}: {STYLES[style].description} (loop.style; read in its sources)."]
+
+
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What a reader of the answer must know about this run."""
     scenario, out = run.scenario, _length_warnings(run)
@@ -180,8 +189,12 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"{run.agents.timed_out / statistics_steps:.3g} trajectories per step run out of time "
             "(workload.agent.trajectory_timeout_s); the trainer is priced as if they had ended by themselves."
         )
-    if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < scenario.loop.policy_lag + 1:
-        out.append("simulation.warmup_steps is below policy_lag + 1: the first steps still hold the start-up.")
+    under_way = scenario.loop.asynchrony.pace
+    if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < under_way:
+        out.append(
+            f"simulation.warmup_steps is below the {under_way:g} batches that may be under way: the first steps still "
+            "hold the start-up."
+        )
     eager = run.prices.engine.eager_share(counted(run.prices.engine, run.counters).iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
         out.append(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlsim.results.projection import Interval
-from rlsim.results.trace import PHASES
+from rlsim.results.trace import PHASES, TokenLedger
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -91,7 +91,8 @@ class RunSide:
     seconds: its interval holds the model's error and what chance brings, as failures. run_error_s: standard error of
     the mean over replications; None of one. step_deviation_s: standard deviation between undisturbed steps.
     energy_at_most_j: all GPUs at their power limit all the time; busy_share: GPU seconds in which a pool works over all
-    of them. steps: values of every step by column, mean over replications.
+    of them. tokens: where response tokens went; None for agents. ages: share of the trained samples by age in versions.
+    steps: values of every step by column, mean over replications.
     """
 
     method: str
@@ -103,6 +104,8 @@ class RunSide:
     samples: int
     generated_tokens: float
     trained_tokens: float
+    tokens: TokenLedger | None
+    ages: Mapping[int, float]
     run_error_s: float | None
     step_deviation_s: float
     ledger: tuple[Loss, ...]
@@ -127,6 +130,8 @@ class RunSide:
             "samples": self.samples,
             "generated_tokens": _short(self.generated_tokens),
             "trained_tokens": _short(self.trained_tokens),
+            "tokens": None if self.tokens is None else {k: _short(v) for k, v in asdict(self.tokens).items()},
+            "staleness": {str(age): _short(share) for age, share in self.ages.items()},
             "sampling": {"run_error_s": error, "step_deviation_s": _short(self.step_deviation_s)},
             "ledger": {
                 loss.cause: {"seconds": loss.seconds.as_dict(), "events": _short(loss.events)} for loss in self.ledger

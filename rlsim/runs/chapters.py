@@ -11,13 +11,17 @@ How a step answers to the model's error, and what engines do, comes from blocks 
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
 
 from rlsim.assumptions import assumptions_of, warnings_of
+from rlsim.costs.draft_policy import tokens_factor
 from rlsim.results.run import STATES
 from rlsim.results.trace import PHASES
 from rlsim.runs.blocks import BlockRecord, block_of
@@ -57,9 +61,15 @@ class Chapter:
 
 @dataclass(frozen=True)
 class ChapterRecord:
-    """What a chapter says. values: step_s, phases, SIMULATED and validation_s of each replication and step."""
+    """What a chapter says. values: step_s, phases, SIMULATED and validation_s of each replication and step.
+
+    tokens: entries of the ledger of its steps, whole cycles, mean over replications; None for agents. ages: samples
+    trained on by age, all replications.
+    """
 
     values: Mapping[str, Sequence[Sequence[float]]]
+    tokens: Sequence[float] | None
+    ages: Mapping[str, int]
     blocks: Sequence[BlockRecord]
     assumptions: Sequence[str]
     warnings: Sequence[str]
@@ -105,14 +115,26 @@ def simulate_chapter(scenario: Scenario, chapter: Chapter) -> ChapterRecord:
 
     part = _counting(scenario, chapter.steps, chapter.forgotten)
     variant = simulate_variant(part, stretch=stretch, see_work=see)
+    factor = tokens_factor(variant.prices.engine, variant.counters)
     rows = [
-        [_values(step, length) for step, length in zip(trace.steps[kept], lengths[number], strict=True)]
+        [_values(step, length, factor) for step, length in zip(trace.steps[kept], lengths[number], strict=True)]
         for number, trace in enumerate(variant.traces)
     ]
     values = {name: [[row[name] for row in each] for each in rows] for name in ("step_s", *PHASES, *SIMULATED)}
     values["validation_s"] = validation_seconds(scenario, range(chapter.first, chapter.stop), stretch)
     blocks, probe = _blocks(scenario, chapter, variant)
-    return ChapterRecord(values, blocks, assumptions_of(probe), warnings_of(probe))
+    ages: Counter[str] = Counter()
+    for trace in variant.traces:
+        for step in trace.steps[kept]:
+            ages.update({str(age): count for age, count in step.staleness.items()})
+    return ChapterRecord(values, _tokens(variant), dict(ages), blocks, assumptions_of(probe), warnings_of(probe))
+
+
+def _tokens(variant: SimulatedVariant) -> list[float] | None:
+    ledgers = [trace.ledger for trace in variant.traces if trace.ledger is not None]
+    if not ledgers:
+        return None
+    return list(astuple(functools.reduce(operator.add, ledgers).scaled(1.0 / len(ledgers))))
 
 
 def _counting(scenario: Scenario, steps: int, forgotten: int) -> Scenario:
@@ -149,12 +171,13 @@ def _lengths(scenario: Scenario, step: DrawnStep) -> tuple[float, float]:
     return float(responses.mean()), float(np.mean(totals >= scenario.workload.max_sequence_tokens))
 
 
-def _values(step: StepRecord, lengths: tuple[float, float]) -> dict[str, float]:
+def _values(step: StepRecord, lengths: tuple[float, float], factor: float) -> dict[str, float]:
+    """factor: tokens of an iteration of the engine over those of a reference iteration."""
     ages = step.staleness
     return {
         "step_s": step.seconds,
         **dict(step.phases.items()),
-        "acceptance_length": step.tokens_per_verification,
+        "acceptance_length": factor * step.tokens_per_verification,
         "response_tokens": lengths[0],
         "truncated_share": lengths[1],
         "staleness": sum(age * count for age, count in ages.items()) / max(1, sum(ages.values())),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.expenses import cost_usd, energy_j
-from rlsim.results import PHASES, Interval
+from rlsim.results import PHASES, Interval, TokenLedger
 from rlsim.results.run import CAUSES, STATES, Loss, Part, RunSide
 from rlsim.runs.chapters import ChapterRecord
 from rlsim.runs.losses import LOST, Course, Losses, losses_of
@@ -64,6 +67,8 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
         samples=round(float(columns["samples"].sum())),
         generated_tokens=float(columns["generated_tokens"].sum()),
         trained_tokens=float(columns["trained_tokens"].sum()),
+        tokens=_tokens(chapters),
+        ages=_ages(chapters),
         run_error_s=sampling_error(totals),
         step_deviation_s=float(np.std(course.plain_s)),
         ledger=ledger,
@@ -71,6 +76,21 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
         steps={name: tuple(values.tolist()) for name, values in columns.items()},
     )
     return Summed(side, draws)
+
+
+def _tokens(chapters: Sequence[ChapterRecord]) -> TokenLedger | None:
+    """Where the response tokens of the run went."""
+    ledgers = [TokenLedger(*one.tokens) for one in chapters if one.tokens is not None]
+    return functools.reduce(operator.add, ledgers) if ledgers else None
+
+
+def _ages(chapters: Sequence[ChapterRecord]) -> dict[int, float]:
+    """Share of the trained samples by age in versions."""
+    counted: Counter[int] = Counter()
+    for one in chapters:
+        counted.update({int(age): count for age, count in one.ages.items()})
+    total = max(1, counted.total())
+    return {age: counted[age] / total for age in sorted(counted)}
 
 
 def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) -> dict[str, FloatArray]:
