@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import given_overrides, print_answer, terminal_style
 from rlsim.outputs import staged_folder
 from rlsim.progress import ProgressLine
 
 
 def blame(
-    scenario: o.ScenarioArgument, overrides: o.SetOption = None, as_json: o.JsonOption = False, out: o.OutOption = None
+    scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
+    overrides: o.SetOption = None,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
 ) -> None:
     """Say why the GPUs of a scenario are idle, and what removing each cause would gain.
 
@@ -23,7 +27,7 @@ def blame(
     from rlsim.idling.text import render_blame
     from rlsim.loading import load_scenario
 
-    given = load_scenario(scenario, overrides or ())
+    given = load_scenario(scenario, given_overrides(words, overrides))
     with ProgressLine("simulations") as progress:
         answer = run(given, progress.reach)
     if out is not None:

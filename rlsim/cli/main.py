@@ -27,9 +27,8 @@ tables, and says what speculative decoding and asynchronous execution would chan
 Examples:
   rlsim project quickstart                           a scenario that comes with rlsim, by name
   rlsim project my.yaml --out results                also writes projection.json, pictures, timeline
-  rlsim project qwen235b_512 --set engine.tensor_parallel=4 --set speculation.draft_length=5 \\
-                             --set speculation.acceptance_length=3.6
-  rlsim project quickstart --set speculation.method=none --json
+  rlsim project qwen235b_512 engine.tensor_parallel=4 speculation.draft_length=5 speculation.acceptance_length=3.6
+  rlsim project quickstart --set speculation.method=none --json    --set says the same as a word KEY=VALUE
   rlsim run qwen235b_2048 --steps 1000 --out results a whole run: time, cost, energy, what it loses
   rlsim models show qwen3-8b;  rlsim hardware show gb200_nvl72
 

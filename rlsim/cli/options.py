@@ -11,6 +11,10 @@ import typer
 from rlsim.validation.kind import Kind
 
 ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a bundled one's name.")]
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Overrides, as by --set, which wins.", show_default=False),
+]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, or a path.")]
 SetOption = Annotated[
     list[str] | None,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import given_overrides, print_answer, terminal_style
 from rlsim.progress import ProgressLine
 
 
 def run(
     scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
     steps: o.RunLengthOption = None,
     samples: o.RunSamplesOption = None,
     overrides: o.SetOption = None,
@@ -30,7 +31,7 @@ def run(
     from rlsim.runs.run import run as simulate
 
     seeds = [] if seed is None else [f"simulation.seed={seed}"]
-    given = load_scenario(scenario, [*(overrides or ()), *seeds])
+    given = load_scenario(scenario, [*given_overrides(words, overrides), *seeds])
     with ProgressLine("steps") as progress:
         answer = simulate(
             given,
