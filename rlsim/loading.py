@@ -65,6 +65,14 @@ def scenario_of_text(
     return _assemble(document, replace(places, given=settings_of(overrides)), folder)
 
 
+def places_of(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Places:
+    """Where the keys of a scenario stand that :func:`load_scenario` reads. Raises InputError."""
+    path = find_scenario(path_or_name)
+    text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
+    _, places = with_parents(parse_yaml(text, where), text, where, path.parent, path)
+    return replace(places, given=settings_of(overrides))
+
+
 def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
     """A copy of ``scenario`` with overrides, validated like a file; later ones win. Raises InputError.
 

@@ -43,6 +43,10 @@ class Places:
         found = self._of_file(key, True) or self._of_file(above[-1], True)
         return None if found is None else f"in place of {found}"
 
+    def exact(self, key: str) -> str | None:
+        """The place of a key in the first file that holds it itself."""
+        return self._of_file(key, True)
+
     def message(self, key: str, text: object) -> str:
         """What is wrong with a key: origin, place, key, ``text``."""
         place = self.place(key)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, planning, project, run, validate
+from rlsim.cli import blame, calibrate, guidance, planning, project, run, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -48,6 +48,8 @@ for command in (
     planning.compare,
     blame.blame,
     calibrate.calibrate,
+    guidance.new,
+    guidance.explain,
 ):
     app.command()(command)
 app.add_typer(project.models, name="models")

@@ -1,0 +1,27 @@
+"""Arguments and options of the commands that help to write scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A dotted key, such as speculation.draft_length.")]
+ExplainedArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="SCENARIO", help="Also its value in this scenario (a file or a name).", show_default=False),
+]
+NewFileArgument = Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The scenario to write.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="A card, a Hugging Face name, a path to a config.json.")
+]
+HardwareOption = Annotated[str | None, typer.Option("--hardware", metavar="NAME", help="A hardware profile.")]
+GpuCountOption = Annotated[str | None, typer.Option("--gpus", metavar="N", help="GPUs of the cluster.")]
+BatchOption = Annotated[
+    str | None, typer.Option("--batch", metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
+]
+ResponseOption = Annotated[
+    str | None, typer.Option("--response-tokens", metavar="N", help="Mean length of a response.")
+]
+ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace FILE.yaml where it exists.")]
