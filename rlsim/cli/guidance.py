@@ -57,6 +57,25 @@ def new(
     print_answer(f"written: {target} ({scenario.question})\nnext: rlsim project {target}")
 
 
+def support(
+    model: g.ModelArgument,
+    device: g.DeviceArgument,
+    engine: g.EngineArgument = "vllm",
+    gpus: g.ClusterOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Say what backs a model on a device with an engine: measured, modelled, refused.
+
+    Operator tables that are there, releases with fitted host times, measured runs that share something with it and the
+    nearest of them, what a plain step of it rests on, and which precisions and drafts are refused.
+    """
+    from rlsim.guidance.support import coverage
+    from rlsim.guidance.support_text import render_coverage
+
+    answer = coverage(model, device, engine, gpus)
+    print_answer(json.dumps(answer.as_dict(), indent=2) if as_json else render_coverage(answer, terminal_style()))
+
+
 def _asked(option: str) -> str:
     """An answer from the terminal, asked again until it can be used."""
     import typer

@@ -25,3 +25,9 @@ ResponseOption = Annotated[
     str | None, typer.Option("--response-tokens", metavar="N", help="Mean length of a response.")
 ]
 ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace FILE.yaml where it exists.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A card, a Hugging Face name, a config.json.")]
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="A hardware profile, such as h100_sxm.")]
+EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="vllm, sglang or trtllm.")]
+ClusterOption = Annotated[
+    int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs; default the fewest of 8, 16, 32... that fit.")
+]

@@ -50,6 +50,7 @@ for command in (
     calibrate.calibrate,
     guidance.new,
     guidance.explain,
+    guidance.support,
 ):
     app.command()(command)
 app.add_typer(project.models, name="models")

@@ -18,6 +18,7 @@ from rlsim.outputs import staged_folder
 from rlsim.planning.layouts import EngineLayout, TrainerLayout
 from rlsim.planning.plan import plan
 from rlsim.planning.space import SearchLimits
+from rlsim.schema.engine import Engine
 from rlsim.schema.scenario import Scenario
 
 CAP_FACTOR = 4
@@ -105,6 +106,17 @@ CHECKS: Mapping[str, Callable[[str], object]] = {
 """What each answer must be; InputError otherwise."""
 
 
+def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm") -> str:
+    """A scenario file in the layout that ``plan`` finds shortest; folder: what its paths count from.
+
+    Raises InputError and Infeasible as ``plan`` does.
+    """
+    base = scenario_of_text(_text(answers, name, engine, {}, {}), f"the scenario for {name}", folder)
+    layout = plan(base, limits=SearchLimits((answers.gpus,), (0,), HEADROOM, draft_lengths=(0,))).best.layout
+    changed = _changed(layout.engine.layout, EngineLayout()), _changed(layout.trainer, TrainerLayout())
+    return _text(answers, name, engine, *changed)
+
+
 def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenario:
     """Write a scenario that loads and projects, and return it.
 
@@ -113,13 +125,8 @@ def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenar
     """
     if target.exists() and not overwrite:
         raise InputError(f"{shown_path(target)}: exists already; --overwrite replaces it")
-    open_layout = _text(answers, target.stem, {}, {})
-    base = scenario_of_text(open_layout, f"the scenario for {shown_path(target)}", Path())
-    layout = plan(base, limits=SearchLimits((answers.gpus,), (0,), HEADROOM, draft_lengths=(0,))).best.layout
-    text = _text(
-        answers, target.stem, _changed(layout.engine.layout, EngineLayout()), _changed(layout.trainer, TrainerLayout())
-    )
-    scenario = scenario_of_text(text, shown_path(target), Path())
+    text = with_layout(answers, target.stem, target.parent)
+    scenario = scenario_of_text(text, shown_path(target), target.parent)
     with staged_folder(target.parent) as folder:
         (folder / target.name).write_text(text, encoding="utf-8", newline="\n")
     return scenario
@@ -135,11 +142,11 @@ def _cap(answers: Answers) -> int:
     return 1 << (CAP_FACTOR * answers.response_tokens + PROMPT_TOKENS - 1).bit_length()
 
 
-def _text(answers: Answers, name: str, engine: Mapping[str, int], trainer: Mapping[str, int]) -> str:
+def _text(answers: Answers, name: str, engine_name: str, engine: Mapping[str, int], trainer: Mapping[str, int]) -> str:
     """The file."""
     prompts, samples = answers.batch
 
-    def section(key: str, sizes: Mapping[str, int]) -> str:
+    def section(key: str, sizes: Mapping[str, int | str]) -> str:
         shown = ", ".join(f"{size}: {value}" for size, value in sizes.items())
         return (
             f"{key}: {{{shown}}}\n"
@@ -147,6 +154,7 @@ def _text(answers: Answers, name: str, engine: Mapping[str, int], trainer: Mappi
             else f"# {key}: one GPU holds it; {key}.tensor_parallel: 2 would share it\n"
         )
 
+    own = {} if engine_name == Engine().name else {"name": engine_name}
     model, hardware = json.dumps(answers.model), json.dumps(answers.hardware)
     return f"""\
 # Written by rlsim new. Every key: rlsim explain KEY; all of them: rlsim schema.
@@ -161,7 +169,7 @@ workload:
   # measured lengths: {{kind: trace, path: lengths.jsonl}}
   response_tokens: {{kind: lognormal, mean_tokens: {answers.response_tokens}, log_sigma: {LOG_SIGMA}}}
   max_sequence_tokens: {_cap(answers)}
-{section("engine", engine)}{section("trainer", trainer)}\
+{section("engine", own | dict(engine))}{section("trainer", trainer)}\
 # To ask what a draft brings, with its acceptance as you measured it:
 # speculation: {{method: eagle3, draft_length: 3, acceptance_length: 2.5}}
 # To generate while training:
