@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, guidance, planning, project, run, validate
+from rlsim.cli import blame, calibrate, guidance, planning, plot, project, run, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -48,6 +48,7 @@ for command in (
     planning.compare,
     blame.blame,
     calibrate.calibrate,
+    plot.plot,
     guidance.new,
     guidance.explain,
     guidance.support,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,3 +63,11 @@ class Blame:
     def as_dict(self) -> dict[str, Any]:
         """The form of blame.json."""
         return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Blame:
+        """The blame that a blame.json holds. KeyError and TypeError where it is none."""
+        values = {name: value for name, value in content.items() if name != "schema"}
+        lists = {"idle": Idle, "removals": Removal, "what_ifs": WhatIf}
+        values |= {name: tuple(kind(**one) for one in content[name]) for name, kind in lists.items()}
+        return cls(**values)

@@ -147,5 +147,5 @@ def _write(result: SweepResult, out: Path, identity: str) -> None:
     frame = result.to_frame()
     with staged_folder(out) as folder:
         write_csv(frame, folder / CSV)
-        write_parquet(frame, folder / PARQUET, identity)
+        write_parquet(frame, folder / PARQUET, identity, result.scenario)
         draw_sweep(result, folder)

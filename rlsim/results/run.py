@@ -140,6 +140,26 @@ class RunSide:
             "steps": {name: [_short(value) for value in values] for name, values in self.steps.items()},
         }
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> RunSide:
+        """The side that a run.json holds. KeyError and TypeError where it is none."""
+        same = ("method", "draft_length", "busy_share", "samples", "generated_tokens", "trained_tokens")
+        tokens = content["tokens"]
+        return cls(
+            **{name: content[name] for name in same},
+            seconds=Interval(**content["seconds"]),
+            cost_usd=Interval(**content["cost_usd"]),
+            energy_at_most_j=Interval(**content["energy_at_most_j"]),
+            tokens=None if tokens is None else TokenLedger(**tokens),
+            ages={int(age): share for age, share in content["staleness"].items()},
+            **content["sampling"],
+            ledger=tuple(
+                Loss(cause, Interval(**loss["seconds"]), loss["events"]) for cause, loss in content["ledger"].items()
+            ),
+            parts=tuple(Part(**{**part, "step_s": Interval(**part["step_s"])}) for part in content["parts"]),
+            steps={name: tuple(values) for name, values in content["steps"].items()},
+        )
+
 
 @dataclass(frozen=True)
 class Run:
@@ -194,6 +214,24 @@ class Run:
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
         }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], about: Mapping[str, Any]) -> Run:
+        """The run that a run.json holds; about: the attributes that are not in it, such as ``mode`` and ``model``.
+
+        Numbers have the digits of the file. KeyError and TypeError where it is none.
+        """
+        baseline, speedup = content["baseline"], content["speedup"]
+        return cls(
+            **about,
+            **{name: content[name] for name in ("scenario", "digest", "seed", "replications")},
+            num_steps=content["steps"],
+            baseline=None if baseline is None else RunSide.from_dict(baseline),
+            candidate=RunSide.from_dict(content["candidate"]),
+            speedup=None if speedup is None else Interval(**speedup),
+            assumptions=tuple(content["assumptions"]),
+            warnings=tuple(content["warnings"]),
+        )
 
     def to_json(self) -> str:
         """run.json, the same bytes for the same scenario, seed and number of steps."""
