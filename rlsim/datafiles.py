@@ -78,7 +78,9 @@ def text_lines(text: str, where: str) -> Iterator[tuple[int, str]]:
     """
     for number, line in enumerate(io.StringIO(text, newline=None), start=1):
         if len(line) > LINE_CHARACTERS:
-            raise InputError(f"{where}, line {number}: is longer than {LINE_CHARACTERS:,} characters, the most that is read")
+            raise InputError(
+                f"{where}, line {number}: is longer than {LINE_CHARACTERS:,} characters, the most that is read"
+            )
         yield number, line.rstrip("\n")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, planning, project, validate
+from rlsim.cli import blame, calibrate, planning, project, traces, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -47,6 +47,7 @@ for command in (
     planning.compare,
     blame.blame,
     calibrate.calibrate,
+    traces.traces,
 ):
     app.command()(command)
 app.add_typer(project.models, name="models")

@@ -226,3 +226,41 @@ TransferTableOption = Annotated[
 CalibrationOption = Annotated[
     Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps...) to write.")
 ]
+
+
+class TraceFormat(StrEnum):
+    """Formats of traces (rlsim.traces.reading.Format, without importing it)."""
+
+    AUTO = "auto"
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    MOONCAKE = "mooncake"
+    AZURE = "azure"
+    VERL = "verl"
+    NEMO_RL = "nemo-rl"
+    VLLM_METRICS = "vllm-metrics"
+
+
+TraceArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Trace, folder of rollouts, or metrics of vLLM.", show_default=False)
+]
+TraceFormatOption = Annotated[TraceFormat, typer.Option("--format", help="Format of FILE.")]
+ColumnOption = Annotated[
+    str | None, typer.Option("--column", metavar="NAME", help="Column of response tokens; guessed for known formats.")
+]
+PromptColumnOption = Annotated[
+    str | None, typer.Option("--prompt-column", metavar="NAME", help="Column of prompt tokens.")
+]
+GroupColumnOption = Annotated[
+    str | None, typer.Option("--group-column", metavar="NAME", help="Column that names the prompt of a sample.")
+]
+GroupSizeOption = Annotated[
+    int | None, typer.Option("--group-size", metavar="N", min=1, help="Each N samples in a row share a prompt.")
+]
+CharactersOption = Annotated[
+    float, typer.Option("--characters-per-token", metavar="N", min=0.1, max=100, help="Of rollouts that hold text.")
+]
+TraceOutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="PATH", help="FILE.yaml for the fragment, or a folder for all.")
+]

@@ -47,7 +47,7 @@ _KEYS: dict[Subject, str] = {
     "time": "workload.agent.environment_s",
 }
 _UNITS: dict[Subject, str] = {"time": "seconds"}
-_QUANTILE = "quantile"
+QUANTILE = "quantile"
 PROMPT_IDS = ("prompt_id", "prompt_index", "group_id", "group", "uid", "hash_ids")
 
 
@@ -70,8 +70,8 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
     first = rows[0][1]
     name = column or guessed_column(first, where, subject)
     tokens = np.array([number_in(row, name, where, line) for line, row in rows])
-    if _QUANTILE in first and name != _QUANTILE:
-        return _check_inverse(np.array([number_in(row, _QUANTILE, where, line) for line, row in rows]), tokens, where)
+    if QUANTILE in first and name != QUANTILE:
+        return _check_inverse(np.array([number_in(row, QUANTILE, where, line) for line, row in rows]), tokens, where)
     tokens.sort()
     if tokens[-1] <= 0:
         raise InputError(f"{where}: every length in '{name}' is 0")
@@ -168,7 +168,7 @@ def guessed_column(row: Mapping[str, Any], where: str, subject: Subject) -> str:
     known = known_column(row, subject)
     if known is not None:
         return known
-    values = [name for name in row if name != _QUANTILE]
+    values = [name for name in row if name != QUANTILE]
     if len(values) == 1:
         return values[0]
     raise InputError(
@@ -193,7 +193,7 @@ def number_in(row: Mapping[str, Any], name: str, where: str, line: int) -> float
 
 def _check_inverse(quantiles: FloatArray, tokens: FloatArray, where: str) -> tuple[FloatArray, FloatArray]:
     if quantiles.size < 2 or quantiles[0] != 0 or quantiles[-1] != 1 or np.any(np.diff(quantiles) <= 0):
-        raise InputError(f"{where}: column '{_QUANTILE}' must increase from 0 to 1")
+        raise InputError(f"{where}: column '{QUANTILE}' must increase from 0 to 1")
     if np.any(np.diff(tokens) < 0) or tokens[-1] <= 0:
-        raise InputError(f"{where}: tokens must not decrease over '{_QUANTILE}' and must end above 0")
+        raise InputError(f"{where}: tokens must not decrease over '{QUANTILE}' and must end above 0")
     return quantiles, tokens
