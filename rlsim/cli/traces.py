@@ -50,7 +50,7 @@ def traces(
 
 
 def _write(answer: TraceAnswer | AcceptanceAnswer, out: Path) -> None:
-    """The fragment alone where ``out`` is a YAML file, else a folder with it, the figures and the picture of lengths."""
+    """The fragment alone where ``out`` is a YAML file, else a folder with it, the figures and a picture of lengths."""
     if out.suffix in FRAGMENT_SUFFIXES:
         with staged_folder(out.parent) as folder:
             (folder / out.name).write_text(answer.fragment(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Distributions of measured lengths: quantiles, a censored lognormal, the cap, and how alike samples of a prompt are."""
+"""Distributions of measured lengths: quantiles, a censored lognormal, the cap, how alike samples of a prompt are."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LognormalFit:
     def quantile(self, levels: FloatArray) -> FloatArray:
         """Lengths at ``levels``."""
         with np.errstate(over="ignore"):
-            return np.minimum(np.exp(self.location + self.log_sigma * ndtri(levels)), self.cap)
+            return np.asarray(np.minimum(np.exp(self.location + self.log_sigma * ndtri(levels)), self.cap))
 
     def cdf(self, tokens: FloatArray) -> FloatArray:
         """Share of samples up to each length."""
@@ -137,11 +137,12 @@ def group_correlation(tokens: FloatArray, groups: IntArray) -> Correlation | Non
     _, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - counts / 2
     scores = ndtri(middle / tokens.size)[place]
-    _, numbers, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    _, numbers, members = np.unique(groups, return_inverse=True, return_counts=True)
+    sizes = members.astype(np.float64)
     if np.count_nonzero(sizes > 1) < 2 or scores.std() == 0:
         return None
-    sums = np.bincount(numbers, scores)
-    squares = np.bincount(numbers, scores**2)
+    sums = np.asarray(np.bincount(numbers, scores), dtype=np.float64)
+    squares = np.asarray(np.bincount(numbers, scores**2), dtype=np.float64)
     value = _share(sizes[None, :], sums[None, :], squares[None, :])[0]
     rng = np.random.default_rng(SEED)
     drawn = np.concatenate(
@@ -152,11 +153,11 @@ def group_correlation(tokens: FloatArray, groups: IntArray) -> Correlation | Non
     return Correlation(float(value), float(min(low, value)), float(max(high, value)), int(sizes.size))
 
 
-def _share(sizes: IntArray, sums: FloatArray, squares: FloatArray) -> FloatArray:
+def _share(sizes: FloatArray, sums: FloatArray, squares: FloatArray) -> FloatArray:
     """Intraclass correlation of each row of groups, given their sizes, sums and sums of squares."""
     groups, samples = sizes.shape[1], sizes.sum(axis=1)
     between = ((sums**2 / sizes).sum(axis=1) - sums.sum(axis=1) ** 2 / samples) / max(groups - 1, 1)
     within = (squares - sums**2 / sizes).sum(axis=1) / np.maximum(samples - groups, 1)
-    typical = (samples - (sizes.astype(float) ** 2).sum(axis=1) / samples) / max(groups - 1, 1)
+    typical = (samples - (sizes**2).sum(axis=1) / samples) / max(groups - 1, 1)
     whole = between + (typical - 1) * within
     return np.clip(np.where(whole > 0, (between - within) / np.where(whole > 0, whole, 1.0), 0.0), 0.0, 1.0)
