@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, planning, project, traces, validate
+from rlsim.cli import blame, calibrate, log, planning, project, traces, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -48,6 +48,7 @@ for command in (
     blame.blame,
     calibrate.calibrate,
     traces.traces,
+    log.log,
 ):
     app.command()(command)
 app.add_typer(project.models, name="models")

@@ -264,3 +264,19 @@ CharactersOption = Annotated[
 TraceOutOption = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="PATH", help="FILE.yaml for the fragment, or a folder for all.")
 ]
+
+LogArgument = Annotated[
+    Path, typer.Argument(metavar="LOG", help="Log of a run: a file, or a folder of event files.", show_default=False)
+]
+LogStepsOption = Annotated[
+    str | None, typer.Option("--steps", metavar="FIRST:LAST", help="Steps to take; default all after the warm-up.")
+]
+AsStatedOption = Annotated[
+    bool, typer.Option("--as-stated", help="Keep the scenario's lengths and acceptance whatever the log tells.")
+]
+WhatIfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if", metavar="KEY=VALUE...", help="Also predict the run with these overrides, in quotes. Repeatable."
+    ),
+]

@@ -68,10 +68,10 @@ NAMINGS: tuple[Naming, ...] = (
 """In order of preference: the first whose first metric is there tells the quantity."""
 
 
-def found_namings(metrics: Sequence[str]) -> Mapping[Quantity, tuple[str, ...]]:
+def found_namings(metrics: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """The metrics of a log that make up each quantity; those of seconds may end in ``_s``."""
     present = {name: name for name in metrics} | {name.removesuffix("_s"): name for name in metrics if _seconds(name)}
-    out: dict[Quantity, tuple[str, ...]] = {}
+    out: dict[str, tuple[str, ...]] = {}
     for naming in NAMINGS:
         if naming.metrics[0] in present and naming.quantity not in out:
             out[naming.quantity] = tuple(dict.fromkeys(present[name] for name in naming.metrics if name in present))

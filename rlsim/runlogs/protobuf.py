@@ -13,12 +13,12 @@ VARINT, EIGHT, COUNTED, FOUR = 0, 1, 2, 5
 Field = tuple[int, int, int | bytes]
 
 
-class Malformed(ValueError):
+class MalformedError(ValueError):
     """Bytes that are no message."""
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """(number, wire type, value) of a message: varints as integers, all others as bytes. Raises Malformed."""
+    """(number, wire type, value) of a message: varints as integers, all others as bytes. Raises MalformedError."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -32,9 +32,9 @@ def fields(data: bytes) -> Iterator[Field]:
         elif wire in (FOUR, EIGHT):
             size = 4 if wire == FOUR else 8
         else:
-            raise Malformed(f"wire type {wire}")
+            raise MalformedError(f"wire type {wire}")
         if size > len(data) - at:
-            raise Malformed("a field is longer than its message")
+            raise MalformedError("a field is longer than its message")
         yield number, wire, data[at : at + size]
         at += size
 
@@ -43,13 +43,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for place in range(10):
         if at >= len(data):
-            raise Malformed("a number ends with its message")
+            raise MalformedError("a number ends with its message")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value, at
-    raise Malformed("a number has more than ten bytes")
+    raise MalformedError("a number has more than ten bytes")
 
 
 def signed(value: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlsim.datafiles import TABLE_BYTES, TRACE_BYTES, read_bytes, read_text, shown_path
 from rlsim.errors import InputError, shortened
-from rlsim.runlogs.names import FACTS, PHASES, Quantity, found_namings
+from rlsim.runlogs.names import FACTS, PHASES, found_namings
 from rlsim.runlogs.records import add_text
 from rlsim.runlogs.scalars import Scalars
 from rlsim.runlogs.tensorboard import add_events, is_event_file
@@ -34,8 +34,8 @@ class RunLog:
     where: str
     form: str
     steps: tuple[int, ...]
-    values: Mapping[Quantity, FloatArray]
-    metrics: Mapping[Quantity, tuple[str, ...]]
+    values: Mapping[str, FloatArray]
+    metrics: Mapping[str, tuple[str, ...]]
     samples: float | None = None
 
 
@@ -92,7 +92,7 @@ def _log(scalars: Scalars, form: str) -> RunLog:
     return RunLog(scalars.where, form, tuple(steps), values, metrics, samples)
 
 
-def _values(scalars: Scalars, names: tuple[str, ...], steps: list[int], quantity: Quantity) -> FloatArray:
+def _values(scalars: Scalars, names: tuple[str, ...], steps: list[int], quantity: str) -> FloatArray:
     """Sum of the metrics of a quantity at each step; a step without the first one tells nothing."""
     out = np.full(len(steps), math.nan)
     for place, step in enumerate(steps):
@@ -101,7 +101,7 @@ def _values(scalars: Scalars, names: tuple[str, ...], steps: list[int], quantity
     return out
 
 
-def _checked(scalars: Scalars, name: str, step: int, quantity: Quantity) -> float:
+def _checked(scalars: Scalars, name: str, step: int, quantity: str) -> float:
     value = scalars.values[name].get(step, 0.0)
     if not 0 <= value <= LONGEST_S or (quantity in FACTS and value <= 0):
         raise InputError(f"{scalars.where}, step {step}: '{shortened(name)}' cannot be {value:g}")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.runlogs.protobuf import COUNTED, EIGHT, FOUR, VARINT, Malformed, double_of, fields, float_of, signed
+from rlsim.runlogs.protobuf import COUNTED, EIGHT, FOUR, VARINT, MalformedError, double_of, fields, float_of, signed
 from rlsim.runlogs.scalars import Scalars
 
 SCALAR_BYTES = 2**16
@@ -26,7 +26,8 @@ MASK_DELTA = 0xA282EAD8
 """tensorflow/core/lib/hash/crc32c.h."""
 VERSION = b"brain.Event:"
 """Beginning of ``file_version`` in the first record."""
-U8, U32 = NDArray[np.uint8], NDArray[np.uint32]
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
 
 DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64 = 1, 2, 3, 9
 _CONTENT = {DT_FLOAT: "<f4", DT_DOUBLE: "<f8", DT_INT32: "<i4", DT_INT64: "<i8"}
@@ -45,7 +46,7 @@ def add_events(scalars: Scalars, content: bytes, where: str) -> None:
         if size <= SCALAR_BYTES:
             try:
                 _add_event(scalars, content[start : start + size])
-            except (Malformed, struct.error, UnicodeDecodeError) as error:
+            except (MalformedError, struct.error, UnicodeDecodeError) as error:
                 raise InputError(f"{where}, record {number}: is no event of TensorBoard ({error})") from error
 
 
