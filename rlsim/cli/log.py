@@ -37,7 +37,8 @@ def log(
 
     chosen = None if steps is None else _range(steps)
     given = load_scenario(scenario, overrides or ())
-    found = read_log(file)
+    with ProgressLine("records") as progress:
+        found = read_log(file, progress.reach)
     with ProgressLine("simulations") as progress:
         answer = answer_run(found, given, chosen, what_if or (), as_stated, progress.reach)
     told = render_run(answer, terminal_style())

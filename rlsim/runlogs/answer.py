@@ -215,11 +215,12 @@ def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> lis
             f"the log has {log.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
         )
     for line in lines:
+        phase = line.quantity.replace("_", " ")
         if line.before is None:
-            out.append(f"{line.quantity}: a scenario with loop.mode {scenario.loop.mode} has no such phase")
+            out.append(f"{phase}: a scenario with loop.mode {scenario.loop.mode} has no such phase")
         elif line.contradicts:
             out.append(
-                f"{line.quantity}: measured outside what even the updated model expects; what the scenario states "
+                f"{phase}: measured outside what even the updated model expects; what the scenario states "
                 "(batch, lengths, layout, environment) is more likely to be wrong than the model"
             )
     if scenario.workload.agent is not None:

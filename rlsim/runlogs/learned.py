@@ -16,7 +16,6 @@ from rlsim.costs.groups import phase_groups
 from rlsim.errors import InputError
 from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.posterior import Posterior
-from rlsim.runlogs.names import Quantity
 from rlsim.runlogs.steady import Steady
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
@@ -30,8 +29,6 @@ from rlsim.validation.update import updated
 
 TOLD = 0.005
 """Least share of a time that a source is named for."""
-WAITS: tuple[Quantity, ...] = ("exposed_generation",)
-"""Phases that are what is left of others, and therefore no evidence of their own."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +98,8 @@ def learn_run(scenario: Scenario, steady: Steady, name: str) -> LearnedRun:
     rows = simulated_evidence(name, run, measured, phase_groups(scenario), np.median)
     if not rows:
         raise InputError(f"{name}: none of its phases is one that scenario '{scenario.name}' has")
+    # The error of a published time of its kind, although no rounding is in a log: it also holds what the model misses
+    # of this one batch and layout, which another batch of the same run does not share.
     errors = [
         math.hypot(before.errors[row.kind], steady.found[row.kind].error(values_of(run, row.kind))) for row in rows
     ]

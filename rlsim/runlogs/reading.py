@@ -14,7 +14,7 @@ from rlsim.errors import InputError, shortened
 from rlsim.runlogs.names import FACTS, PHASES, found_namings
 from rlsim.runlogs.records import add_text
 from rlsim.runlogs.scalars import Scalars
-from rlsim.runlogs.tensorboard import add_events, is_event_file
+from rlsim.runlogs.tensorboard import Advance, add_events, is_event_file
 from rlsim.traces.requests import FloatArray
 
 EVENT_FILES = "*tfevents*"
@@ -39,26 +39,28 @@ class RunLog:
     samples: float | None = None
 
 
-def read_log(path: Path) -> RunLog:
+def read_log(path: Path, advance: Advance = lambda done, total: None) -> RunLog:
     """The log in ``path``: an event file of TensorBoard, a folder of them, or a text log.
+
+    advance: called with (done, total) records of an event file now and then.
 
     Raises InputError naming file and place where it cannot be read, holds no time of a step, or one that is none.
     """
     scalars = Scalars(shown_path(path))
     if path.is_dir():
-        form = _read_folder(scalars, path)
+        form = _read_folder(scalars, path, advance)
     else:
         content = read_bytes(path, TRACE_BYTES)
         if is_event_file(content):
             form = "TensorBoard"
             _check_size(len(content), scalars.where)
-            add_events(scalars, content, scalars.where)
+            add_events(scalars, content, scalars.where, advance)
         else:
             form = add_text(scalars, read_text(path, TRACE_BYTES))
     return _log(scalars, form)
 
 
-def _read_folder(scalars: Scalars, path: Path) -> str:
+def _read_folder(scalars: Scalars, path: Path, advance: Advance) -> str:
     files = sorted(path.glob(EVENT_FILES))
     if not files:
         raise InputError(f"{scalars.where}: the folder holds no event files of TensorBoard ({EVENT_FILES})")
@@ -69,7 +71,7 @@ def _read_folder(scalars: Scalars, path: Path) -> str:
         content = read_bytes(file, TABLE_BYTES)
         size += len(content)
         _check_size(size, scalars.where)
-        add_events(scalars, content, shown_path(file))
+        add_events(scalars, content, shown_path(file), advance)
     return "TensorBoard"
 
 

@@ -8,6 +8,7 @@ values, a scalar as ``simple_value`` or as a tensor of one element. Every check 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -19,6 +20,9 @@ from rlsim.runlogs.scalars import Scalars
 
 SCALAR_BYTES = 2**16
 """Longest record that can hold scalars; images, audio and graphs have longer ones, which are passed over."""
+ADVANCED = 20_000
+"""Records between two tellings of how far it is."""
+Advance = Callable[[int, int], object]
 HEADER, FOOTER = 12, 4
 POLYNOMIAL = 0x82F63B78
 """CRC-32C, bits reversed (RFC 3720, appendix B.4)."""
@@ -38,11 +42,16 @@ def is_event_file(content: bytes) -> bool:
     return VERSION in content[: HEADER + 64] and len(content) >= HEADER + FOOTER
 
 
-def add_events(scalars: Scalars, content: bytes, where: str) -> None:
-    """Scalars of an event file. Raises InputError where it is cut short, a check sum is wrong or a record is none."""
+def add_events(scalars: Scalars, content: bytes, where: str, advance: Advance) -> None:
+    """Scalars of an event file. advance: called with (done, total) records now and then.
+
+    Raises InputError where it is cut short, a check sum is wrong or a record is none.
+    """
     starts, sizes = _frames(content, where)
     _check_sums(np.frombuffer(content, dtype=np.uint8), starts, sizes, where)
     for number, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True), start=1):
+        if number % ADVANCED == 0:
+            advance(number, starts.size)
         if size <= SCALAR_BYTES:
             try:
                 _add_event(scalars, content[start : start + size])

@@ -87,9 +87,6 @@ def _what_ifs(what_ifs: Sequence[WhatIf], style: Style) -> list[str]:
         rows = [(_label(name), cell(one.before[name], 1), cell(value, 1)) for name, value in one.phases.items()]
         lines += table(("median of a step, s", "without this run", "with this run"), rows, style, "<>>")
         if one.speedup is not None:
-            found = one.speedup
-            lines += style.wrapped(
-                f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}] times as fast as this run", "  "
-            )
+            lines += style.wrapped(_faster(one.speedup, one.samples), "  ")
         lines.append("")
     return lines
