@@ -37,6 +37,7 @@ from rlsim.loading_yaml import dump_yaml, line_finder, parse_yaml, read_yaml
 from rlsim.schema.drafter import draft_model_from_card
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
 
 DRAWN_KEYS = (
     "prompt_tokens",
@@ -109,6 +110,9 @@ def scenario_digest(scenario: Scenario) -> str:
         del content["workload"]["agent"]  # scenarios that use neither keep the digests they had before
     if scenario.loop.start_unit == "group":
         del content["loop"]["start_unit"]
+    _forget_unused(content["speculation"])
+    if scenario.run is None:
+        del content["run"]
     for length in _traces(content):
         trace = length_file(length["path"])
         if trace is not None:
@@ -116,6 +120,19 @@ def scenario_digest(scenario: Scenario) -> str:
     content["rlsim"] = __version__
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+_NEWER_KEYS = (
+    "online_interval_steps", "online_packing", "variation", "sampling", "drift", "policy", "off_above_sequences",
+)  # fmt: skip
+"""Keys of speculation that came after the first digests; at their defaults they count for nothing."""
+
+
+def _forget_unused(speculation: dict[str, Any]) -> None:
+    """Leave out the newer keys at their defaults, so that scenarios without them keep the digests they had."""
+    for name in _NEWER_KEYS:
+        if speculation[name] == Speculation.model_fields[name].default:
+            del speculation[name]
 
 
 def dump_scenario(scenario: Scenario) -> str:
@@ -147,8 +164,9 @@ def _assemble(
     changed = [setting.key for setting in given]
     _name_parameters(document)
     _drop_other_kinds(document, given)
+    opened: dict[str, dict[str, Any]] = {}
     for setting in given:
-        _apply(document, setting, origin, folder)
+        _apply(document, setting, opened, origin, folder)
     _drop_stale_words(document, changed, given if text else ())
     _name_parameters(document)
     for path in _REFERENCES:
@@ -224,11 +242,7 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Se
 
     if isinstance(given, list) and "assumptions" not in changed:
         document["assumptions"] = [
-            entry
-            for entry in given
-            if not isinstance(entry, dict)
-            or not isinstance(entry.get("keys"), list | tuple)
-            or not any(_in_branch(str(key)) for key in entry["keys"])
+            entry for entry in given if not any(_in_branch(str(key)) for key in _keys_told(entry))
         ]
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
@@ -236,20 +250,26 @@ def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Se
         document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
 
 
+def _keys_told(assumption: object) -> Sequence[object]:
+    """Keys that an assumption speaks of, a checked record or what a file holds in its place."""
+    keys = assumption.get("keys") if isinstance(assumption, dict) else getattr(assumption, "keys", None)
+    return keys if isinstance(keys, list | tuple) else ()
+
+
 def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
     """``scenario`` as a document whose sections on the way to ``given`` keys are mappings.
 
     All others stay the checked records they are: a search varies a scenario thousands of times in a few keys.
     """
-    document: dict[str, Any] = dict(scenario)
-    document["assumptions"] = [assumption.model_dump() for assumption in scenario.assumptions]
-    for parts in (setting.key.split(".") for setting in given):
-        holder = document
-        for part in parts:
-            section = holder.get(part)
-            if not isinstance(section, BaseModel | dict):
-                break
-            holder[part] = holder = dict(section)
+    document = {**vars(scenario), "assumptions": list(scenario.assumptions)}
+    for path in dict.fromkeys(prefix for setting in given for prefix in _prefixes(setting.key)):
+        holder: Any = document
+        *above, part = path.split(".")
+        for name in above:
+            holder = holder.get(name) if isinstance(holder, dict) else None
+        section = holder.get(part) if isinstance(holder, dict) else None
+        if isinstance(section, BaseModel | dict):
+            holder[part] = dict(section if isinstance(section, dict) else vars(section))
     if isinstance(document["workload"], dict):
         for name in DRAWN_KEYS:
             holder = document["workload"]
@@ -260,19 +280,26 @@ def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
     return document
 
 
-def _apply(document: dict[str, Any], setting: Setting, origin: str, folder: Path | None) -> None:
-    """Set one key; sections on the way are copied, so that YAML aliases of them keep their values."""
-    parts = setting.key.split(".")
-    holder = document
-    for depth, part in enumerate(parts[:-1], start=1):
-        path = ".".join(parts[:depth])
+def _apply(
+    document: dict[str, Any], setting: Setting, opened: dict[str, dict[str, Any]], origin: str, folder: Path | None
+) -> None:
+    """Set one key; sections on the way are copied, so that YAML aliases of them keep their values.
+
+    opened: sections by their keys that settings before this one have copied already.
+    """
+    *sections, key = setting.key.split(".")
+    holder, path = document, ""
+    for part in sections:
+        path = f"{path}.{part}" if path else part
         section = holder.get(part)
         if isinstance(section, str) and path in _REFERENCES:
             section = _resolve(path, section, origin, folder)
         if not isinstance(section, dict | None):
             raise InputError(f"{origin}: '{shortened(path)}' holds a value, not further keys")
-        holder[part] = holder = dict(section or {})
-    holder[parts[-1]] = setting.value
+        if section is None or section is not opened.get(path):
+            section = holder[part] = opened[path] = dict(section or {})
+        holder = section
+    holder[key] = setting.value
 
 
 def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dict[str, Any]:

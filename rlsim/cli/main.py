@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, log, planning, project, traces, validate
+from rlsim.cli import blame, calibrate, log, planning, project, run, traces, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -30,6 +30,7 @@ Examples:
   rlsim project qwen235b_512 --set engine.tensor_parallel=4 --set speculation.draft_length=5 \\
                              --set speculation.acceptance_length=3.6
   rlsim project quickstart --set speculation.method=none --json
+  rlsim run qwen235b_2048 --steps 1000 --out results a whole run: time, cost, energy, what it loses
   rlsim models show qwen3-8b;  rlsim hardware show gb200_nvl72
 
 \b
@@ -39,6 +40,7 @@ Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message 
 app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 for command in (
     project.project,
+    run.run,
     project.schema,
     validate.validate,
     planning.sweep,

@@ -34,6 +34,14 @@ ReplicationsOption = Annotated[
     int | None,
     typer.Option("--replications", metavar="N", help="Repetitions behind the intervals (simulation.replications)."),
 ]
+RunReplicationsOption = Annotated[
+    int, typer.Option("--replications", metavar="N", min=1, help="Independent runs whose mean is told.")
+]
+RunLengthOption = Annotated[int | None, typer.Option("--steps", metavar="N", help="Training steps of the run.")]
+RunSamplesOption = Annotated[
+    int | None, typer.Option("--samples", metavar="M", help="Or: as many steps as consume M samples.")
+]
+AloneOption = Annotated[bool, typer.Option("--no-baseline", help="Leave the run without speculation out.")]
 
 FirstArgument = Annotated[str, typer.Argument(metavar="A", help="A scenario file or a bundled one's name.")]
 SecondArgument = Annotated[str, typer.Argument(metavar="B", help="Another one.")]
@@ -222,6 +230,21 @@ TransferTableOption = Annotated[
         metavar="TABLE.csv",
         help="Fit weight transfers by framework to measured ones; once for each table.",
     ),
+]
+CurveTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-curves",
+        metavar="CURVES.csv",
+        help="Fit acceptance to curves over drafts, positions, steps.",
+    ),
+]
+CurveDraftsOption = Annotated[
+    int, typer.Option("--draft-length", metavar="K", min=1, max=32, help="--from-curves: of runs over training steps.")
+]
+WithinOption = Annotated[
+    float,
+    typer.Option("--within", metavar="TOKENS", min=0.001, max=10, help="--from-curves: tolerance at every step."),
 ]
 CalibrationOption = Annotated[
     Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps...) to write.")

@@ -109,7 +109,8 @@ def _objective(
     target_s: float | None,
     confidence: float,
 ) -> Objective:
-    from rlsim.planning.objective import SECONDS_PER_HOUR, Objective, parse_objective
+    from rlsim.expenses import SECONDS_PER_HOUR
+    from rlsim.planning.objective import Objective, parse_objective
 
     measure, statistic = parse_objective(objective)
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR

@@ -1,4 +1,4 @@
-"""The journal of a sweep: finished cells, one JSON line each, so that nothing finished is ever computed twice."""
+"""The journal of a long command: finished cells, one JSON line each, so that nothing finished is computed twice."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rlsim.errors import InputError
+from rlsim.errors import InputError, RlsimError
 from rlsim.outputs import STAGE_PREFIX
-
-JOURNAL = "sweep.journal"
 
 
 class Journal:
     """Append-only file in the output folder.
 
-    The first line identifies the sweep; a line is only believed when its newline was written, so that an end at any
-    moment costs at most the line being written. Raises InputError where the folder holds another sweep.
+    The first line identifies what is computed; a line is only believed when its newline was written, so that an end at
+    any moment costs at most the line being written. command: what computes (sweep, run), which the file is named
+    after. Raises InputError where the folder holds another one's.
     """
 
-    def __init__(self, folder: Path, identity: str) -> None:
-        self.path = folder / JOURNAL
+    def __init__(self, folder: Path, identity: str, command: str) -> None:
+        self.path, self._command = folder / journal_name(command), command
         self.rows: dict[int, dict[str, Any]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +33,7 @@ class Journal:
             self._file.truncate(whole)
             self._file.seek(whole)
             if not whole:
-                self._write([{"sweep": identity}])
+                self._write([{command: identity}])
         except OSError as error:
             raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from error
 
@@ -47,9 +46,9 @@ class Journal:
         lines = content[:whole].splitlines()
         if not lines:
             return 0
-        if json.loads(lines[0]).get("sweep") != identity:
+        if json.loads(lines[0]).get(self._command) != identity:
             raise InputError(
-                f"{self.path}: belongs to another, interrupted sweep; finish that one, choose another --out "
+                f"{self.path}: belongs to another, interrupted {self._command}; finish that one, choose another --out "
                 "or delete the file"
             )
         for line in lines[1:]:
@@ -81,21 +80,27 @@ class Journal:
         self.path.unlink()
 
 
+def journal_name(command: str) -> str:
+    """File name of the journal of a command."""
+    return f"{command}.journal"
+
+
 @contextmanager
-def opened_journal(out: Path | None, identity: str) -> Iterator[Journal | None]:
+def opened_journal(out: Path | None, identity: str, command: str) -> Iterator[Journal | None]:
     """The journal of ``out``, None without one. It goes when the block is done and stays where that is interrupted.
 
-    Where the sweep is wrong (InputError before any cell ran) nothing stays, nor any folder that was made for it.
+    Where the question is wrong (an error of the user's before any cell ran, which has no status or the status ok)
+    nothing stays, nor any folder that was made for it.
     """
     if out is None:
         yield None
         return
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    journal = Journal(out, identity)
+    journal = Journal(out, identity, command)
     try:
         yield journal
-    except InputError:
-        if any(row["status"] == "ok" for row in journal.rows.values()):
+    except RlsimError:
+        if any(row.get("status", "ok") == "ok" for row in journal.rows.values()):
             journal.close()
             raise
         journal.remove()

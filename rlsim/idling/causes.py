@@ -46,9 +46,8 @@ def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
     if scenario.workload.environment_s or scenario.workload.agent is not None:
         found.append(Cause("environment", "rewards and environments answer at once", _no_environment))
     if scenario.loop.mode == "async":
-        rules = scenario.loop.asynchrony
         found.append(Cause("staleness limit", f"generation may get {FURTHER_BATCHES} batches further ahead", _further))
-        if rules.max_in_flight is not None or scenario.loop.max_in_flight_groups is not None:
+        if scenario.loop.max_in_flight_groups is not None:
             found.append(Cause("queue cap", "no limit on groups in flight", _no_cap))
         if scenario.loop.poll_s:
             found.append(Cause("polling", "the trainer sees its batch at once", _no_poll))
@@ -78,17 +77,7 @@ def _further(scenario: Scenario) -> Scenario:
         return vary(scenario, {"loop.staleness_fraction": loop.staleness_fraction + FURTHER_BATCHES})
     if loop.queue_batches is not None:
         return vary(scenario, {"loop.queue_batches": loop.queue_batches + FURTHER_BATCHES})
-    cap = {} if loop.max_in_flight_groups is not None else _own_cap(scenario)
-    return vary(scenario, {"loop.policy_lag": min(64, loop.policy_lag + FURTHER_BATCHES), **cap})
-
-
-def _own_cap(scenario: Scenario) -> dict[str, object]:
-    """The style's own cap as a number, so that a wider lag does not widen it as well."""
-    most = scenario.loop.asynchrony.max_in_flight
-    if most is None:
-        return {}
-    groups = most * scenario.loop.update_every * scenario.workload.prompts_per_step
-    return {"loop.max_in_flight_groups": int(np.ceil(groups * scenario.workload.generated_batch_factor))}
+    return vary(scenario, {"loop.policy_lag": min(64, loop.policy_lag + FURTHER_BATCHES)})
 
 
 def _no_poll(scenario: Scenario) -> Scenario:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rlsim.blame.causes import Cause, causes_of
-from rlsim.blame.idle import idle_of
-from rlsim.blame.policies import tail_policies
-from rlsim.blame.results import Blame, Removal, WhatIf
 from rlsim.costs.interface import Prices
 from rlsim.costs.prices import PriceInputs, priced
 from rlsim.errors import Infeasible, InputError
+from rlsim.idling.causes import Cause, causes_of
+from rlsim.idling.idle import idle_of
+from rlsim.idling.policies import tail_policies
+from rlsim.idling.results import Blame, Removal, WhatIf
 from rlsim.loading import scenario_digest
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
@@ -74,7 +74,7 @@ def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
         scenario = cause.scenario(scenario)
     inputs, found = PriceInputs(scenario), []
     for replication in range(scenario.simulation.replications):
-        workload = draw(scenario, replication)
+        workload = draw(scenario, replication, inputs.draft_plan)
         prices: Prices = priced(inputs, workload)
         for cause in causes:
             workload, prices = cause.workload(workload), cause.prices(prices)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsim.blame.causes import BUBBLE
-from rlsim.blame.results import Idle
+from rlsim.idling.causes import BUBBLE
+from rlsim.idling.results import Idle
 from rlsim.simulated import SimulatedVariant
 from rlsim.simulation.trace import StepRecord
 

@@ -21,14 +21,12 @@ def tail_policies(scenario: Scenario) -> list[Policy]:
     found: list[Policy] = []
     if scenario.workload.agent is not None:
         return found
-    if scenario.engine.dispatch != "shared_queue":
-        found.append(
-            (
-                "work stealing",
-                "replicas take samples from one queue",
-                lambda one: vary(one, {"engine.dispatch": "shared_queue"}),
-            )
-        )
+    lagged = scenario.loop.mode == "async"
+    # In a lagged loop groups start a few at a time, when every replica has room: then who is least loaded takes them.
+    dispatch = "least_loaded" if lagged else "shared_queue"
+    if scenario.engine.dispatch != dispatch:
+        how = "samples go to the replica with the fewest" if lagged else "replicas take samples from one queue"
+        found.append(("work stealing", how, lambda one: vary(one, {"engine.dispatch": dispatch})))
     if scenario.loop.mode == "sync":
         if scenario.workload.usable_group_share == 1:
             found += [_carried("partial rollouts", "recompute_kv", "goes on in the next step")]
