@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,12 +75,18 @@ def text_lines(text: str, where: str) -> Iterator[tuple[int, str]]:
 
     Raises InputError naming ``where`` and the line where it has more than LINE_CHARACTERS.
     """
-    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
-        if len(line) > LINE_CHARACTERS:
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    start, number = 0, 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end, number = (len(text) if end < 0 else end), number + 1
+        if end - start > LINE_CHARACTERS:
             raise InputError(
                 f"{where}, line {number}: is longer than {LINE_CHARACTERS:,} characters, the most that is read"
             )
-        yield number, line.rstrip("\n")
+        yield number, text[start:end]
+        start = end + 1
 
 
 def shown_path(path: Path) -> str:

@@ -34,10 +34,12 @@ def parquet_requests(content: bytes, where: str, names: Sequence[str | None], gr
         chosen = [name for name in (response, prompt, group) if name is not None]
         for name in chosen:
             _check(name, present, where, text=name == group)
-        table = file.read(columns=chosen)
+        # Texts stay in their dictionary: some KiB can repeat a long one any number of times.
+        named = [group] if group is not None else []
+        table = parquet.ParquetFile(io.BytesIO(content), read_dictionary=named).read(columns=chosen)
         lengths = _numbers(table, response, where)
         prompts = None if prompt is None else _numbers(table, prompt, where)
-        keys = None if group is None else table.column(group).to_pylist()
+        keys = None if group is None else _keys(table, group, where)
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{where}: no Parquet file that can be read ({shortened(str(error))})") from error
     if not lengths.size or lengths.max() <= 0:
@@ -64,6 +66,15 @@ def _check(name: str, present: Any, where: str, text: bool) -> None:
     fits |= text and (types.is_string(kind) or types.is_large_string(kind))
     if not fits:
         raise InputError(f"{where}: column '{shortened(name)}' holds {shortened(str(kind))}, no numbers")
+
+
+def _keys(table: Any, name: str, where: str) -> list[int]:
+    """A number for each different value of a column."""
+    column = table.column(name)
+    if column.null_count:
+        raise InputError(f"{where}: column '{shortened(name)}' must name the prompt of every sample")
+    found: list[int] = column.combine_chunks().dictionary_encode().indices.to_pylist()
+    return found
 
 
 def _numbers(table: Any, name: str, where: str) -> FloatArray:

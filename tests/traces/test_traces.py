@@ -108,6 +108,13 @@ def test_parquet_reads_numbers_alone(tmp_path: Path) -> None:
         requests_of(tmp_path / "t.parquet", column="text")
     with pytest.raises(InputError, match="no column 'nowhere'"):
         requests_of(tmp_path / "t.parquet", column="nowhere")
+    by_number = pa.table({"output_tokens": [5.0, 6.0, 7.0], "group": [4, 9, 4]})
+    parquet.write_table(by_number, tmp_path / "n.parquet", row_group_size=1)
+    groups = requests_of(tmp_path / "n.parquet").groups
+    assert groups is not None and groups.tolist() == [0, 1, 0]
+    parquet.write_table(pa.table({"output_tokens": [5, 6], "uid": ["a", None]}), tmp_path / "null.parquet")
+    with pytest.raises(InputError, match="name the prompt of every sample"):
+        requests_of(tmp_path / "null.parquet")
     content = (tmp_path / "t.parquet").read_bytes()
     (tmp_path / "cut.parquet").write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match="no Parquet file that can be read"):
