@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, planning, project, run, validate
+from rlsim.cli import blame, calibrate, planning, project, report, run, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -48,6 +48,7 @@ for command in (
     planning.sensitivity,
     planning.compare,
     blame.blame,
+    report.report,
     calibrate.calibrate,
 ):
     app.command()(command)
