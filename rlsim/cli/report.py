@@ -9,8 +9,8 @@ from rlsim.cli.output import print_answer
 def report(folder: o.ResultsArgument, out: o.PageOption = None) -> None:
     """Write one HTML page of the results in a folder.
 
-    DIR is what --out of project, run, plan, sweep, validate or blame wrote; several of them in one folder make one page.
-    Charts are drawn in the page: it needs no network, runs no script, and prints.
+    DIR is what --out of project, run, plan, sweep, validate or blame wrote; several of them in one folder make one
+    page. Charts are drawn in it: it needs no network, runs no script, and prints.
     """
     from rlsim.htmlreport.report import write_report
 

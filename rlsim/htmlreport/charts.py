@@ -23,7 +23,7 @@ CHARACTER = 7.4
 LABEL_CHARACTERS = 42
 """Longest line of a label, that of a phone."""
 MOST_TICKS = 5
-LEAST_PERCENT = 0.05
+LEAST_PERCENT = 0.4
 """Areas narrower than this share of the chart are drawn this wide, or nobody would see them."""
 
 
@@ -99,10 +99,8 @@ class Words:
     note: str = ""
 
 
-def figure(
-    words: Words, drawn: Sequence[Markup], height: float, data: Markup, keys: Mapping[str, str] | None = None
-) -> Markup:
-    """A chart with its heading, its legend (tone -> words) and its numbers as a table, folded."""
+def figure(words: Words, drawn: Sequence[Markup], height: float, data: Markup, key: Markup | None = None) -> Markup:
+    """A chart with its heading, its legend and its numbers as a table, folded."""
     title, description = f"{words.key}-title", f"{words.key}-desc"
     picture = tag(
         "svg",
@@ -119,7 +117,7 @@ def figure(
         tag("figcaption", words.title),
         tag("p", words.note) if words.note else None,
         picture,
-        legend(dict(keys)) if keys else None,
+        key,
         details("Numbers", data),
         id=words.key,
     )
@@ -145,7 +143,7 @@ def bar_chart(
     if rule is not None:
         x = f"{scale.percent(rule)}%"
         frame.append(tag("line", x1=x, x2=x, y1=0, y2=y, class_="rule"))
-    return figure(words, [*frame, *drawn], y + AXIS, data, keys)
+    return figure(words, [*frame, *drawn], y + AXIS, data, legend(keys) if keys else None)
 
 
 def grid(scale: Scale, height: float, unit: str) -> list[Markup]:
@@ -183,7 +181,7 @@ def _row(row: Row, scale: Scale, y: float) -> tuple[list[Markup], float]:
 
 def _value(row: Row) -> list[Child]:
     needed = CHARACTER * (len(row.label) + len(row.value) + len(row.remark) + 4)
-    remark = tag("tspan", f" {row.remark}", class_=joined_classes("dim", shown_from(needed))) if row.remark else None
+    remark = tag("tspan", f" · {row.remark}", class_=joined_classes("dim", shown_from(needed))) if row.remark else None
     return [tag("tspan", " ", dx="0.35em"), tag("tspan", row.value), remark]
 
 
@@ -193,7 +191,7 @@ def label_lines(label: str) -> list[str]:
 
 
 def _bar(bar: Bar, scale: Scale, y: float) -> list[Markup]:
-    drawn = []
+    drawn = [tag("rect", x=0, y=y, width="100%", height=BAR, class_="track")]
     for each in bar.segments:
         left, right = sorted((scale.percent(each.start), scale.percent(each.end)))
         width = max(right - left, LEAST_PERCENT)
@@ -249,8 +247,9 @@ def forest(
     values = [value for _, _, interval in rows for value in (interval.low, interval.mean, interval.high)]
     if rule is not None:
         values.append(rule)
-    scale = Scale(min(0.0, *values) if rule is None else min(values), max(values))
-    scale = Scale(scale.low, scale.high + 0.02 * (scale.high - scale.low))
+    low = min(0.0, *values) if rule is None else min(values)
+    room = 0.03 * (max(values) - low)
+    scale = Scale(low if rule is None else low - room, max(values) + room)
     drawn: list[Markup] = []
     y = 0.0
     for label, value, interval in rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlsim.htmlreport.markup import Markup, tag
 from rlsim.htmlreport.palette import PATTERNS, TONE_PATTERNS
 
@@ -39,7 +41,7 @@ def area(tone: str, title: str | None = None, **place: str | float) -> list[Mark
     return [filled, tag("rect", fill=f"url(#p-{pattern})", pointer_events="none", **place)]
 
 
-def legend(entries: dict[str, str]) -> Markup:
+def legend(entries: Mapping[str, str]) -> Markup:
     """Swatches and what they mean: tone -> words."""
     return tag(
         "ul",

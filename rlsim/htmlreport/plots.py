@@ -46,11 +46,15 @@ class Point:
 def line_plot(
     words: Words, lines: Sequence[Line], data: Markup, unit: str, top: str, least: float | None = 0.0
 ) -> Markup:
-    """Curves over a common axis. unit: of x; top: what y is. least: y begins here or lower; None: at the least value."""
+    """Curves over a common axis. unit: of x; top: what y is.
+
+    least: y begins here or lower; None: at the least value.
+    """
     xs = [x for line in lines for x in line.x]
     ys = [y for line in lines for y in line.y]
     across = Scale(min(xs), max(xs))
     up = _padded(min(ys) if least is None else min(least, *ys), max(ys))
+    plane, numbers = _plane(across, up, unit, top)
     drawn = [
         tag(
             "svg",
@@ -64,11 +68,12 @@ def line_plot(
             overflow="visible",
         )
     ]
-    shown = figure(words, [*_plane(across, up, unit, top), *drawn], LINE + PLOT + AXIS, data)
-    return tag("div", shown, _line_legend(lines) if len(lines) > 1 else None)
+    key = line_legend(lines) if len(lines) > 1 else None
+    return figure(words, [*plane, *drawn, *numbers], LINE + PLOT + AXIS, data, key)
 
 
-def _line_legend(lines: Sequence[Line]) -> Markup:
+def line_legend(lines: Sequence[Line]) -> Markup:
+    """Samples of the lines and their names."""
     return tag(
         "ul",
         *(
@@ -114,18 +119,16 @@ def thinned(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float
     return [points[i] for i in kept]
 
 
-def _plane(across: Scale, up: Scale, unit: str, top: str) -> list[Markup]:
-    """Grid and numbers of both axes; those of y stand on their lines."""
-    drawn = [tag("text", top, x=0, y=LINE - 7, class_="dim small")]
+def _plane(across: Scale, up: Scale, unit: str, top: str) -> tuple[list[Markup], list[Markup]]:
+    """Grid with the numbers of x, and the numbers of y, which stand on their lines and over what is drawn."""
+    drawn = [tag("g", *grid(across, PLOT, unit), transform=f"translate(0,{LINE})")]
+    numbers = [tag("text", top, x=0, y=LINE - 7, class_="dim small")]
     for value in up.ticks():
         y = LINE + PLOT * (1 - up.percent(value) / 100)
         drawn += [tag("line", x1="0%", x2="100%", y1=y, y2=y, class_="grid")]
         if y > LINE + 8:
-            drawn.append(tag("text", fmt.number(value), x=0, y=y - 3, class_="dim small"))
-    below = [
-        tag("g", *grid(across, PLOT, unit), transform=f"translate(0,{LINE})"),
-    ]
-    return [*drawn, *below]
+            numbers.append(tag("text", fmt.number(value), x=0, y=y - 3, class_="dim small"))
+    return drawn, numbers
 
 
 def _padded(low: float, high: float) -> Scale:
@@ -148,7 +151,7 @@ def scatter(
     if diagonal:
         xs = ys = [*xs, *ys]
     across, up = _ends(xs, logarithmic), _ends(ys, logarithmic)
-    drawn = _plane(across, up, labels[0], labels[1])
+    drawn, numbers = _plane(across, up, labels[0], labels[1])
     if diagonal:
         drawn.append(tag("line", x1="0%", y1=LINE + PLOT, x2="100%", y2=LINE, class_="rule"))
     for point in points:
@@ -160,7 +163,7 @@ def scatter(
             drawn.append(tag("line", x1=x, x2=x, y1=low, y2=high, class_="grid"))
         kind = f"point {point.kind}".strip()
         drawn.append(tag("circle", tag("title", point.title), cx=x, cy=mid, r=8 if "best" in kind else 4, class_=kind))
-    return figure(words, drawn, LINE + PLOT + AXIS, data)
+    return figure(words, [*drawn, *numbers], LINE + PLOT + AXIS, data)
 
 
 def _ends(values: Sequence[float], logarithmic: bool) -> Scale:

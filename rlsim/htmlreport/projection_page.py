@@ -265,7 +265,7 @@ def _staleness(data: ProjectionData) -> Markup | None:
             f"{age} version{'' if age == 1 else 's'} old",
             " → ".join(fmt.percent(arm.staleness.get(age, 0.0)) for arm in data.arms.values()),
             [
-                Bar([Segment(0, arm.staleness.get(age, 0.0), tone.get(side, "candidate"), side)])
+                Bar([Segment(0, 100 * arm.staleness.get(age, 0.0), tone.get(side, "candidate"), side)])
                 for side, arm in data.arms.items()
             ],
         )
@@ -279,7 +279,7 @@ def _staleness(data: ProjectionData) -> Markup | None:
     )
     cells = [(f"{age}", *(fmt.percent(arm.staleness.get(age, 0.0), 1) for arm in data.arms.values())) for age in ages]
     numbers = table(("age", *data.arms), cells, "Share of consumed samples by age in versions.")
-    return bar_chart(words, rows, Scale(0, 1), numbers)
+    return bar_chart(words, rows, Scale(0, 100), numbers, unit="%")
 
 
 def _ledger(data: ProjectionData) -> Markup | None:

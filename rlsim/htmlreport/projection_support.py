@@ -42,7 +42,7 @@ def _away(distance: float) -> str:
 
 
 def _provenance(shares: Provenance) -> Markup:
-    sizes = [(root, getattr(shares, root), f"{root} {fmt.percent(getattr(shares, root))}") for root in ROOTS]
+    sizes = [(root, 100 * getattr(shares, root), f"{root} {fmt.percent(getattr(shares, root))}") for root in ROOTS]
     words = Words(
         "projection-provenance",
         "What the candidate's seconds rest on",
@@ -50,15 +50,15 @@ def _provenance(shares: Provenance) -> Markup:
         "Shares of all seconds, all phases together.",
     )
     numbers = table(
-        ("rests on", "share"), [(root, fmt.percent(size, 1)) for root, size, _ in sizes], "Shares of the seconds."
+        ("rests on", "share"), [(root, f"{size:.1f} %") for root, size, _ in sizes], "Shares of the seconds."
     )
     keys = {root: name for root, _, name in sizes}
-    return bar_chart(words, [Row("all phases", "", [Bar(stacked(sizes))])], Scale(0, 1), numbers, keys=keys)
+    return bar_chart(words, [Row("all phases", "", [Bar(stacked(sizes))])], Scale(0, 100), numbers, keys=keys, unit="%")
 
 
 def _distances(support: Support) -> Markup:
     halves = sorted(support.halves, key=lambda half: half.distance)
-    known = [math.expm1(half.distance) for half in halves if math.isfinite(half.distance)]
+    known = [100 * math.expm1(half.distance) for half in halves if math.isfinite(half.distance)]
     rows = [
         Row(
             LABELS.get(half.half, half.half),
@@ -88,13 +88,13 @@ def _distances(support: Support) -> Markup:
         "Nearest measured run of each kind.",
         2,
     )
-    return bar_chart(words, rows, Scale(0, max(known, default=1.0) or 1.0), numbers)
+    return bar_chart(words, rows, Scale(0, max(known, default=1.0) or 1.0), numbers, unit="%")
 
 
 def _distance_bar(half: HalfSupport) -> list[Segment]:
     if not math.isfinite(half.distance):
         return []
-    return [Segment(0, math.expm1(half.distance), "candidate", half.half)]
+    return [Segment(0, 100 * math.expm1(half.distance), "candidate", half.half)]
 
 
 def _nearest(half: HalfSupport) -> str:
@@ -109,7 +109,7 @@ def _leaning(support: Support) -> Markup:
         Row(
             one.source,
             fmt.percent(one.share),
-            [Bar([Segment(0, one.share, "assumed" if one.assumed else "candidate", one.source)])],
+            [Bar([Segment(0, 100 * one.share, "assumed" if one.assumed else "candidate", one.source)])],
             "assumed" if one.assumed else "",
         )
         for one in sources[:8]
@@ -128,7 +128,7 @@ def _leaning(support: Support) -> Markup:
     )
     ways = dict.fromkeys((one.settle, one.command) for one in leanings(support))
     told = [tag("p", f"To settle it: {settle}: ", tag("code", command)) for settle, command in ways]
-    return joined((bar_chart(words, rows, Scale(0, sources[0].share or 1.0), numbers), *told[:3]))
+    return joined((bar_chart(words, rows, Scale(0, 100 * sources[0].share or 1.0), numbers, unit="%"), *told[:3]))
 
 
 def _neighbours(support: Support) -> Markup:

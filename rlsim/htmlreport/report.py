@@ -7,13 +7,23 @@ from pathlib import Path
 
 from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
+from rlsim.htmlreport.blame_page import blame_part
 from rlsim.htmlreport.folder import kinds_in
 from rlsim.htmlreport.page import Part, page
+from rlsim.htmlreport.plan_page import plan_part
 from rlsim.htmlreport.projection_page import projection_part
+from rlsim.htmlreport.run_page import run_part
+from rlsim.htmlreport.sweep_page import sweep_part
+from rlsim.htmlreport.validation_page import validation_part
 from rlsim.outputs import staged_folder
 
 PARTS: dict[str, Callable[[Path, list[str]], Part]] = {
     "projection": projection_part,
+    "run": run_part,
+    "plan": plan_part,
+    "sweep": sweep_part,
+    "validation": validation_part,
+    "blame": blame_part,
 }
 SUFFIXES = (".html", ".htm")
 

@@ -39,7 +39,8 @@ figure{margin:1.5rem 0 2rem;container-type:inline-size;break-inside:avoid;min-wi
 figure>p,.note{font-size:.875rem;color:var(--dim);margin:.15rem 0 .5rem}
 svg.chart{display:block;width:100%;overflow:visible;margin:.6rem 0 .4rem}
 svg.defs{position:absolute;width:0;height:0}
-svg text{fill:var(--ink);font-size:13px;font-family:inherit;font-variant-numeric:tabular-nums}
+svg text{fill:var(--ink);font-size:13px;font-family:inherit;font-variant-numeric:tabular-nums;
+stroke:var(--paper);stroke-width:4px;stroke-linejoin:round;paint-order:stroke}
 svg .dim{fill:var(--dim)}
 svg .small{font-size:12px}
 svg .strong{font-weight:600}
@@ -106,7 +107,7 @@ def stylesheet() -> str:
     names = tones(LIGHT)
     fills = "".join(
         f".f-{name}{{fill:var(--{name})}}.s-{name}{{stroke:var(--{name})}}svg .on-{name}{{fill:var(--on-{name});"
-        f"stroke:var(--{name});stroke-width:4px;stroke-linejoin:round;paint-order:stroke}}"
+        f"stroke:var(--{name})}}"
         for name in names
     )
     cells = "".join(f".heat .h{i}{{background:var(--h{i})}}" for i in range(len(heat(LIGHT))))
