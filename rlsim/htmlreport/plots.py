@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlsim.htmlreport.charts import AXIS, LINE, Scale, Words, figure, grid
-from rlsim.htmlreport.markup import Markup, tag
+from rlsim.htmlreport.markup import Markup, joined, tag
 from rlsim.htmlreport.palette import HEAT_SHARES
 from rlsim.report import format as fmt
 from rlsim.results import Interval
 
-PLOT = 190
-"""Height of a plot in pixels."""
+PLOT, PLANE = 190, 320
+"""Heights of lines over time and of a plane of points, in pixels."""
 MOST_POINTS = 400
 """Points of a line; a screen shows no more."""
 VIEW = 1000
@@ -54,7 +54,7 @@ def line_plot(
     ys = [y for line in lines for y in line.y]
     across = Scale(min(xs), max(xs))
     up = _padded(min(ys) if least is None else min(least, *ys), max(ys))
-    plane, numbers = _plane(across, up, unit, top)
+    plane, numbers = _plane(across, up, PLOT, unit, top)
     drawn = [
         tag(
             "svg",
@@ -119,12 +119,12 @@ def thinned(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float
     return [points[i] for i in kept]
 
 
-def _plane(across: Scale, up: Scale, unit: str, top: str) -> tuple[list[Markup], list[Markup]]:
+def _plane(across: Scale, up: Scale, height: float, unit: str, top: str) -> tuple[list[Markup], list[Markup]]:
     """Grid with the numbers of x, and the numbers of y, which stand on their lines and over what is drawn."""
-    drawn = [tag("g", *grid(across, PLOT, unit), transform=f"translate(0,{LINE})")]
+    drawn = [tag("g", *grid(across, height, unit), transform=f"translate(0,{LINE})")]
     numbers = [tag("text", top, x=0, y=LINE - 7, class_="dim small")]
     for value in up.ticks():
-        y = LINE + PLOT * (1 - up.percent(value) / 100)
+        y = LINE + height * (1 - up.percent(value) / 100)
         drawn += [tag("line", x1="0%", x2="100%", y1=y, y2=y, class_="grid")]
         if y > LINE + 8:
             numbers.append(tag("text", fmt.number(value), x=0, y=y - 3, class_="dim small"))
@@ -151,19 +151,19 @@ def scatter(
     if diagonal:
         xs = ys = [*xs, *ys]
     across, up = _ends(xs, logarithmic), _ends(ys, logarithmic)
-    drawn, numbers = _plane(across, up, labels[0], labels[1])
+    drawn, numbers = _plane(across, up, PLANE, labels[0], labels[1])
     if diagonal:
-        drawn.append(tag("line", x1="0%", y1=LINE + PLOT, x2="100%", y2=LINE, class_="rule"))
+        drawn.append(tag("line", x1="0%", y1=LINE + PLANE, x2="100%", y2=LINE, class_="rule"))
     for point in points:
         x = f"{across.percent(point.x)}%"
         low, mid, high = (
-            LINE + PLOT * (1 - up.percent(value) / 100) for value in (point.y.low, point.y.mean, point.y.high)
+            LINE + PLANE * (1 - up.percent(value) / 100) for value in (point.y.low, point.y.mean, point.y.high)
         )
         if low != high:
-            drawn.append(tag("line", x1=x, x2=x, y1=low, y2=high, class_="grid"))
+            drawn.append(tag("line", x1=x, x2=x, y1=low, y2=high, class_="spread"))
         kind = f"point {point.kind}".strip()
         drawn.append(tag("circle", tag("title", point.title), cx=x, cy=mid, r=8 if "best" in kind else 4, class_=kind))
-    return figure(words, [*drawn, *numbers], LINE + PLOT + AXIS, data)
+    return figure(words, [*drawn, *numbers], LINE + PLANE + AXIS, data)
 
 
 def _ends(values: Sequence[float], logarithmic: bool) -> Scale:
@@ -200,8 +200,9 @@ def heat_map(
                 tag("td", "·", class_="none") if value is None else tag("td", _short(value), class_=f"h{levels(value)}")
             )
         rows.append(tag("tr", *cells))
-    made = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *rows), class_="heat")
-    return tag("div", made, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    made = tag("table", tag("thead", head), tag("tbody", *rows), class_="heat")
+    region = tag("div", made, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    return joined((tag("p", caption, class_="note"), region))
 
 
 def _short(value: float) -> str:

@@ -99,7 +99,8 @@ def _figures(sides: dict[str, _Side], speedup: Node | None) -> list[KeyFigure]:
     cost, energy = side.node.at("cost_usd").interval(), side.node.at("energy_at_most_j").interval()
     figures = [_ranged("The run takes", _in(side.seconds, scale), unit)]
     if speedup is not None:
-        figures.append(_ranged("Speed-up", speedup.interval(), "times"))
+        gain = speedup.interval()
+        figures.append(KeyFigure("Speed-up", f"{gain.mean:.2f}x", f"{gain.low:.2f}x to {gain.high:.2f}x"))
     return [
         *figures,
         _ranged("Cost", cost, "USD"),

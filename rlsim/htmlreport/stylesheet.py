@@ -46,6 +46,7 @@ svg .small{font-size:12px}
 svg .strong{font-weight:600}
 .grid{stroke:var(--rule);stroke-width:1}
 .rule{stroke:var(--dim);stroke-width:1;stroke-dasharray:4 3}
+.spread{stroke:var(--dim);stroke-width:1;opacity:.45}
 .limit{stroke:var(--ink);stroke-width:2}
 .track{fill:var(--panel)}
 .gap{stroke:var(--paper);stroke-width:1.5}
@@ -76,6 +77,7 @@ th:first-child,td:first-child{padding-left:0}
 .num i{font-style:normal;color:var(--dim)}
 .heat td,.heat th{text-align:center;border:1px solid var(--paper);padding:.45rem .7rem;white-space:nowrap}
 .heat th{font-weight:400;color:var(--dim)}
+.heat th:first-child{white-space:normal;text-align:left;max-width:8rem;overflow-wrap:break-word}
 .heat .none{color:var(--dim)}
 .heat b{font-weight:600}
 .list{padding-left:1.4rem;margin:.5rem 0;max-width:48rem}

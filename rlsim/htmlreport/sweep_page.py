@@ -27,8 +27,8 @@ MAPS = (
     ("step_s", "Step time (s)", None, True),
 )
 """Column, heading, value without tint, and whether less is better."""
-MOST_CELLS = 40
-"""Values along an axis of a heat map, and rows of the chart of intervals."""
+MOST_VALUES, MOST_CELLS, FEW_CELLS = 40, 24, 10
+"""Values along an axis of a heat map; rows of the chart of intervals, alone and beside heat maps."""
 
 
 def sweep_part(folder: Path, notes: list[str]) -> Part:
@@ -53,8 +53,11 @@ def sweep_part(folder: Path, notes: list[str]) -> Part:
         figures.insert(
             1, KeyFigure("Its speed-up by speculation", f"{gain.mean:.2f}x", f"{gain.low:.2f}x to {gain.high:.2f}x")
         )
+    maps = _heat_maps(axes, done)
     sections = [
-        Section("sweep-cells", "Cells", joined((*_heat_maps(axes, done), _intervals(axes, done, lines)))),
+        Section(
+            "sweep-cells", "Cells", joined((*maps, _intervals(axes, done, lines, FEW_CELLS if maps else MOST_CELLS)))
+        ),
         *_reasons(lines),
     ]
     names = " and ".join(axis.rpartition(".")[2] for axis in axes)
@@ -71,7 +74,7 @@ def _heat_maps(axes: Sequence[str], done: Sequence[Line]) -> list[Markup]:
     if len({line[y] for line in done}) < len({line[x] for line in done}):
         x, y = y, x
     rows = [line for line in done if all(line[axis] == done[0][axis] for axis in others)]
-    across, up = (_values(rows, axis)[:MOST_CELLS] for axis in (x, y))
+    across, up = (_values(rows, axis)[:MOST_VALUES] for axis in (x, y))
     fixed = "".join(f"; {axis} = {done[0][axis]}" for axis in others)
     maps = []
     for column, title, middle, smaller in MAPS:
@@ -82,7 +85,7 @@ def _heat_maps(axes: Sequence[str], done: Sequence[Line]) -> list[Markup]:
         }
         if values:
             told = f"{title} over {x} (columns) and {y} (rows){fixed}. Bluer is better, redder worse; · cannot run."
-            corner = f"{y.rpartition('.')[2]} \\ {x.rpartition('.')[2]}"
+            corner = y.rpartition(".")[2].replace("_", " ")
             made = heat_map(told, across, up, values, corner, middle=middle, smaller_is_better=smaller)
             maps.append(tag("figure", tag("figcaption", title), made))
     return maps
@@ -97,15 +100,15 @@ def _values(rows: Sequence[Line], axis: str) -> list[str]:
     return [value for _, value in sorted(zip(numbers, found, strict=True), key=lambda pair: pair[0] or 0.0)]
 
 
-def _intervals(axes: Sequence[str], done: Sequence[Line], lines: Sequence[Line]) -> Markup:
+def _intervals(axes: Sequence[str], done: Sequence[Line], lines: Sequence[Line], most: int) -> Markup:
     named = [(", ".join(f"{axis.rpartition('.')[2]} {line[axis]}" for axis in axes), line) for line in done]
     timed = [(name, value) for name, line in named if (value := parsed_interval(line, STEP)) is not None]
-    if len(timed) > MOST_CELLS:
-        timed = sorted(timed, key=lambda each: each[1].mean)[:MOST_CELLS]
+    if len(timed) > most:
+        timed = sorted(timed, key=lambda each: each[1].mean)[:most]
     rows = [(name, fmt.seconds(value.mean), value) for name, value in timed]
     words = Words(
         "sweep-steps",
-        "Step time of the cells" if len(done) <= MOST_CELLS else f"Step time of the {MOST_CELLS} fastest cells",
+        "Step time of the cells" if len(done) <= most else f"Step time of the {most} fastest cells",
         f"{len(rows)} cells from {min(r[2].mean for r in rows):.1f} to {max(r[2].mean for r in rows):.1f} s.",
         "Seconds, mean and 90 % interval.",
     )
