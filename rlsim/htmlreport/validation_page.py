@@ -20,6 +20,8 @@ from rlsim.results import Interval
 MOST_POINTS = 1500
 """Points of the plot; beyond that every n-th row is drawn."""
 MOST_GROUPS = 24
+REACH = 1e3
+"""Ends of intervals are drawn at most this factor away."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class _Row:
     @property
     def error(self) -> float:
         return self.predicted / self.measured - 1
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.low, self.high
 
     @property
     def covered(self) -> bool:
@@ -99,7 +105,7 @@ def _plot(unit: str, rows: Sequence[_Row], number: int) -> Markup:
     points = [
         Point(
             row.measured,
-            Interval(row.predicted, max(row.low, row.predicted / 1e3), min(row.high, 1e3 * row.predicted)),
+            Interval(row.predicted, *(min(max(end, row.predicted / REACH), row.predicted * REACH) for end in row.ends)),
             f"{row.id}: predicted {row.predicted:.4g}, measured {row.measured:.4g} {row.unit}",
             "" if row.covered else "hollow",
         )
