@@ -224,9 +224,9 @@ def shown_from(needed: float) -> str:
     return f"from{next((step for step in LABEL_STEPS if step >= needed), LABEL_STEPS[-1])}"
 
 
-def joined_classes(*names: str) -> str:
+def joined_classes(*names: str) -> str | None:
     """Names of classes, without empty ones."""
-    return " ".join(name for name in names if name)
+    return " ".join(name for name in names if name) or None
 
 
 def whisker(value: Interval, scale: Scale, y: float) -> list[Markup]:

@@ -64,7 +64,6 @@ TONE_PATTERNS: Mapping[str, str] = {
     "assumed": "dots",
     **{f"series{i}": pattern for i, pattern in enumerate(PATTERNS[:6])},
 }
-NUM_SERIES = 6
 
 
 def tones(theme: Theme) -> dict[str, str]:

@@ -23,7 +23,7 @@ VIEW = 1000
 
 @dataclass(frozen=True)
 class Line:
-    """A curve through (x, y); steps: it stays at a value until the next one. dash: 0 to 3."""
+    """A curve through (x, y); steps: it stays at a value until the next one. dash: 1 for a dashed one."""
 
     name: str
     tone: str

@@ -56,8 +56,7 @@ svg .strong{font-weight:600}
 .point.hollow{fill:var(--paper);stroke:var(--ink)}
 .point.best{fill:none;stroke:var(--ink);stroke-width:2}
 .curve{fill:none;stroke-width:2;vector-effect:non-scaling-stroke;stroke-linejoin:round}
-.curve.dash1{stroke-dasharray:7 4}.curve.dash2{stroke-dasharray:2 3}.curve.dash3{stroke-dasharray:9 3 2 3}
-.band{opacity:.16}
+.curve.dash1{stroke-dasharray:7 4}
 .mark{stroke:var(--paper);stroke-width:1.3;fill:none;opacity:.6}
 .mark.dot{fill:var(--paper);stroke:none}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;margin:.25rem 0 .5rem;padding:0;font-size:.875rem}

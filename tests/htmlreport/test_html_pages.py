@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import COMMANDS
 from html_checks import checked
+from html_folders import COMMANDS
 
 from rlsim.htmlreport.report import report, write_report
 from rlsim.htmlreport.timeline import read_timeline
