@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, log, planning, project, run, traces, validate
+from rlsim.cli import blame, calibrate, log, planning, project, report, run, traces, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -31,6 +31,7 @@ Examples:
                              --set speculation.acceptance_length=3.6
   rlsim project quickstart --set speculation.method=none --json
   rlsim run qwen235b_2048 --steps 1000 --out results a whole run: time, cost, energy, what it loses
+  rlsim report results                               one HTML page of what a folder of results holds
   rlsim models show qwen3-8b;  rlsim hardware show gb200_nvl72
 
 \b
@@ -48,6 +49,7 @@ for command in (
     planning.sensitivity,
     planning.compare,
     blame.blame,
+    report.report,
     calibrate.calibrate,
     traces.traces,
     log.log,

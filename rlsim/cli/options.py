@@ -19,6 +19,10 @@ SetOption = Annotated[
     ),
 ]
 BriefOption = Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")]
+ResultsArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of results.")]
+PageOption = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="The page; default report.html in DIR.")
+]
 SetFirstOption = Annotated[
     list[str] | None, typer.Option("--set-a", metavar="KEY=VALUE", help="Override a key of A only. Repeatable.")
 ]
