@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, guidance, planning, plot, project, run, validate
+from rlsim.cli import blame, calibrate, guidance, log, planning, plot, project, report, run, traces, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -30,6 +30,7 @@ Examples:
   rlsim project qwen235b_512 engine.tensor_parallel=4 speculation.draft_length=5 speculation.acceptance_length=3.6
   rlsim project quickstart --set speculation.method=none --json    --set says the same as a word KEY=VALUE
   rlsim run qwen235b_2048 --steps 1000 --out results a whole run: time, cost, energy, what it loses
+  rlsim report results                               one HTML page of what a folder of results holds
   rlsim models show qwen3-8b;  rlsim hardware show gb200_nvl72
 
 \b
@@ -47,11 +48,14 @@ for command in (
     planning.sensitivity,
     planning.compare,
     blame.blame,
+    report.report,
     calibrate.calibrate,
     plot.plot,
     guidance.new,
     guidance.explain,
     guidance.support,
+    traces.traces,
+    log.log,
 ):
     app.command()(command)
 app.add_typer(project.models, name="models")

@@ -18,7 +18,7 @@ from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key
 from rlsim.schema.scenario import Scenario
 
-ONE_STEP = ("project", "sweep", "plan", "sensitivity", "compare", "blame", "run")
+ONE_STEP = ("project", "sweep", "plan", "sensitivity", "compare", "blame", "log", "run")
 """Commands that simulate steps of a scenario."""
 _ONLY_TOLD = ("name", "question", "assumptions")
 _SEARCHED = (

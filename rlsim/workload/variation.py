@@ -15,7 +15,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 
 from rlsim.errors import InputError
 from rlsim.schema.acceptance import Variation
@@ -64,6 +63,8 @@ def common_move(rates: tuple[float, ...], spread: float, per_token: float, lengt
     moves = spread * SCORES[:, None, None] + along[None, :, :]
     score_weights = SCORE_WEIGHTS / SCORE_WEIGHTS.sum()
     weights = score_weights[:, None, None] * (tokens / tokens.sum())[None, :, None] * (0.5 * PLACE_WEIGHTS)
+
+    from scipy.optimize import brentq  # a third of a second of import, which scenarios without a spread are spared
 
     def too_many(common: float) -> float:
         return float((weights / np.interp(common + moves, LOGIT_GRID, means)).sum()) - 1.0 / acceptance.mean

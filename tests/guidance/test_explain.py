@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rlsim.cli.main import app
 from rlsim.errors import InputError
 from rlsim.guidance.explain import ONE_STEP, explain
 from rlsim.loading import load_scenario
@@ -65,6 +67,15 @@ def test_commands_and_sources() -> None:
     assert explain("cluster.num_gpus").source == "none: it must be given"
     assert "calibration/engines" in explain("simulation.engine_parameters").source
     assert explain("loop").below[:2] == ("loop.mode", "loop.style")
+
+
+def test_every_command_that_takes_a_scenario_is_named() -> None:
+    takes = {
+        command.callback.__name__
+        for command in app.registered_commands
+        if command.callback is not None and "words" in inspect.signature(command.callback).parameters
+    }
+    assert takes - {"explain"} == set(ONE_STEP)
 
 
 def test_a_typo_is_answered_with_the_nearest_key() -> None:

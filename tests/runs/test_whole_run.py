@@ -18,6 +18,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.journal import journal_name
 from rlsim.loading import dump_scenario, scenario_digest
 from rlsim.report.run import render
+from rlsim.report.style import DEFAULT_STYLE
 from rlsim.results import PHASES
 from rlsim.results.run import CAUSES, COLUMNS
 from rlsim.simulated import simulate_variant
@@ -164,7 +165,8 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
         rlsim.run(small(), 3, out=tmp_path)
 
 
-def test_command_and_library_say_the_same(run: Cli, tmp_path: Path) -> None:
+def test_command_and_library_say_the_same(run: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(DEFAULT_STYLE.width))
     scenario = small(SPLIT, FAULTY)
     path = tmp_path / "scenario.yaml"
     path.write_text(dump_scenario(scenario))
