@@ -60,8 +60,12 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     from the scenario's folder first, then from the current one. Raises InputError naming file, key and bound.
     """
     path = find_scenario(path_or_name)
-    text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
-    return _assemble(parse_yaml(text, where), settings_of(overrides), where, path.parent, text)
+    return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, overrides)
+
+
+def scenario_of_text(text: str, where: str, folder: Path | None = None, overrides: Sequence[str] = ()) -> Scenario:
+    """Scenario of a YAML document; where: its origin in messages; folder: what relative paths in it count from."""
+    return _assemble(parse_yaml(text, where), settings_of(overrides), where, folder, text)
 
 
 def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, log, planning, project, report, run, traces, validate
+from rlsim.cli import blame, calibrate, interop, log, planning, project, report, run, traces, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -49,12 +49,14 @@ for command in (
     planning.sensitivity,
     planning.compare,
     blame.blame,
+    interop.export,
     report.report,
     calibrate.calibrate,
     traces.traces,
     log.log,
 ):
     app.command()(command)
+app.command("import")(interop.import_config)
 app.add_typer(project.models, name="models")
 app.add_typer(project.hardware, name="hardware")
 
