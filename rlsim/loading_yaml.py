@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -179,7 +179,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def dump_yaml(record: BaseModel) -> str:
     """``record`` as YAML in the order of its schema, readable by rlsim's own strict reader."""
-    return yaml.dump(record.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return dump_document(record.model_dump(mode="json"))
+
+
+def dump_document(document: Mapping[str, Any]) -> str:
+    """Plain values as YAML in their own order, readable by rlsim's own strict reader."""
+    return yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]

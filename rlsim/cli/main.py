@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, guidance, log, planning, plot, project, report, run, traces, validate
+from rlsim.cli import blame, calibrate, guidance, interop, log, planning, plot, project, report, run, traces, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -48,6 +48,7 @@ for command in (
     planning.sensitivity,
     planning.compare,
     blame.blame,
+    interop.export,
     report.report,
     calibrate.calibrate,
     plot.plot,
@@ -58,6 +59,7 @@ for command in (
     log.log,
 ):
     app.command()(command)
+app.command("import")(interop.import_config)
 app.add_typer(project.models, name="models")
 app.add_typer(project.hardware, name="hardware")
 

@@ -2,7 +2,8 @@
 
 Blocks of a page run in their order in one empty folder, with few replications and short runs. YAML blocks whose first
 line names a file are written there. ``<!-- not run: reason -->`` before a block leaves it out, and
-``<!-- exits 2: reason -->`` expects that exit code. The README's blocks cannot carry such comments; its commands are listed here.
+``<!-- exits 2: reason -->`` expects that exit code. The README's blocks cannot carry
+such comments; its commands are listed here.
 """
 
 from __future__ import annotations

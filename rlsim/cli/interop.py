@@ -1,0 +1,151 @@
+"""``rlsim import`` and ``rlsim export``: configurations of RL frameworks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlsim.cli import options as o
+from rlsim.cli.output import given_overrides, print_answer
+from rlsim.outputs import staged_folder
+
+
+class FrameworkName(StrEnum):
+    """Frameworks whose configurations are known."""
+
+    nemo_rl = "nemo-rl"
+    verl = "verl"
+    skyrl = "skyrl"
+
+
+FrameworkArgument = Annotated[FrameworkName, typer.Argument(metavar="FRAMEWORK", help="nemo-rl, verl or skyrl.")]
+ConfigArgument = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="Its configuration, or Hydra's .hydra/overrides.yaml.")
+]
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides as its command line takes them: k=v, +k=v, ++k=v, ~k."),
+]
+ScenarioFileOption = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the scenario here; default print it.")
+]
+HardwareOption = Annotated[str | None, typer.Option("--hardware", metavar="NAME", help="Hardware profile.")]
+ModelOption = Annotated[str | None, typer.Option("--model", metavar="CARD", help="Model card or config.json.")]
+DraftOption = Annotated[str | None, typer.Option("--draft-model", metavar="CARD", help="Card of a draft model.")]
+PromptOption = Annotated[
+    int | None, typer.Option("--mean-prompt-tokens", metavar="N", min=1, help="Mean prompt, in tokens.")
+]
+ResponseOption = Annotated[
+    float | None, typer.Option("--mean-response-tokens", metavar="N", min=1, help="Mean response, in tokens.")
+]
+SigmaOption = Annotated[
+    float | None, typer.Option("--response-log-sigma", metavar="X", min=0, max=5, help="Spread of log length.")
+]
+AcceptanceOption = Annotated[
+    float | None, typer.Option("--acceptance-length", metavar="X", min=1, help="Tokens of a verification.")
+]
+UsableOption = Annotated[
+    float | None,
+    typer.Option("--usable-group-share", metavar="X", min=0.001, max=1, help="Usable groups (dynamic sampling)."),
+]
+TurnsOption = Annotated[float | None, typer.Option("--mean-turns", metavar="X", min=1, help="Turns of an agent.")]
+ObservationOption = Annotated[
+    int | None, typer.Option("--observation-tokens", metavar="N", min=1, help="Tokens of an agent's observation.")
+]
+EnvironmentOption = Annotated[
+    float | None, typer.Option("--environment-s", metavar="X", min=0, help="Seconds of an agent's environment.")
+]
+RootOption = Annotated[
+    Path | None,
+    typer.Option("--root", metavar="DIR", help="Folder that inherited files must lie in; default the repository."),
+]
+StartOption = Annotated[
+    str | None, typer.Option("--config-name", metavar="NAME", help="Base configuration where the file names none.")
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="A key that is not understood is an error.")]
+ToOption = Annotated[FrameworkName, typer.Option("--to", metavar="FRAMEWORK", help="nemo-rl, verl or skyrl.")]
+BaseOption = Annotated[
+    Path | None, typer.Option("--config", metavar="CONFIG", help="Your configuration, to be patched.")
+]
+
+
+def import_config(
+    framework: FrameworkArgument,
+    config: ConfigArgument,
+    words: WordsArgument = None,
+    hardware: HardwareOption = None,
+    model: ModelOption = None,
+    draft_model: DraftOption = None,
+    mean_prompt_tokens: PromptOption = None,
+    mean_response_tokens: ResponseOption = None,
+    response_log_sigma: SigmaOption = None,
+    acceptance_length: AcceptanceOption = None,
+    usable_group_share: UsableOption = None,
+    mean_turns: TurnsOption = None,
+    observation_tokens: ObservationOption = None,
+    environment_s: EnvironmentOption = None,
+    root: RootOption = None,
+    config_name: StartOption = None,
+    strict: StrictOption = False,
+    as_json: o.JsonOption = False,
+    out: ScenarioFileOption = None,
+) -> None:
+    """Turn a configuration of NeMo-RL, verl or SkyRL into a scenario.
+
+    Inheritance, interpolations and overrides are resolved as the framework does, without it. Every key is used, or told
+    to be irrelevant to time, not simulated or not understood; a summary goes to stderr, --json prints all of it. What
+    no configuration says (GPU, lengths, acceptance) is an option; without it a default is assumed and marked as such.
+    """
+    from rlsim.interop.asked import Asked
+    from rlsim.interop.importing import import_config as run
+
+    asked = Asked(
+        hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
+        usable_group_share, mean_turns, observation_tokens, environment_s,
+    )  # fmt: skip
+    found = run(framework.value, config, words or (), asked, root, config_name, strict)
+    if out is not None:
+        with staged_folder(out.absolute().parent) as folder:
+            (folder / out.name).write_text(found.text, encoding="utf-8")
+    if as_json:
+        print_answer(json.dumps(found.as_dict()))
+        return
+    print(found.accounting.summary(), file=sys.stderr)
+    print_answer(found.text if out is None else f"written: {out}; next: rlsim project {out}")
+
+
+def export(
+    scenario: o.ScenarioArgument,
+    to: ToOption,
+    words: o.WordsArgument = None,
+    overrides: o.SetOption = None,
+    config: BaseOption = None,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+) -> None:
+    """Write a scenario, such as the best.yaml of a plan, as overrides of a framework's configuration.
+
+    Prints one override a line to paste, and on stderr what of the scenario no key says. --config: only keys of that
+    configuration whose meaning differs are overridden. --out DIR writes overrides.txt and config.yaml, patched.
+    """
+    from rlsim.interop.exporting import export_scenario
+    from rlsim.interop.importing import read_config
+    from rlsim.loading import load_scenario
+
+    given = load_scenario(scenario, given_overrides(words, overrides))
+    base = None if config is None else read_config(to.value, config)
+    found = export_scenario(given, to.value, base)
+    lines = "\n".join(found.overrides)
+    if out is not None:
+        with staged_folder(out) as folder:
+            (folder / "overrides.txt").write_text(f"{lines}\n", encoding="utf-8")
+            (folder / "config.yaml").write_text(found.config, encoding="utf-8")
+    for line in found.left:
+        print(f"not said: {line}", file=sys.stderr)
+    answer = {"framework": found.framework, "overrides": list(found.overrides), "left": list(found.left)}
+    print_answer(json.dumps(answer) if as_json else lines)

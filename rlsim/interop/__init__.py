@@ -1,0 +1,1 @@
+"""Configurations of RL frameworks as scenarios, and scenarios as overrides of configurations."""

@@ -1,0 +1,200 @@
+"""What no configuration says: hardware, lengths, acceptance. Stated by options, else assumed and told so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.validation.names import model_card_name
+from rlsim.validation.rows import SkippedRow
+
+PROMPT_TOKENS = 107
+"""OpenMathInstruct-2 with its template, the prompts of NeMo-RL's performance recipes (schema/workload.py)."""
+RESPONSE_SHARE = 0.5
+"""Mean response over its cap, where nothing is told. Assumption."""
+RESPONSE_SIGMA = 0.7
+"""Spread of log length, as in the scenarios that come with rlsim. Assumption."""
+FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
+LEARNED_ACCEPTANCE = 0.75
+"""Conditional acceptance of the first drafted token: a learned drafter gives 2.7 tokens at k = 3 with it, between the
+measured 2.5 and 3.3 of EAGLE-3 heads (calibration/published/speculation_measured.csv). Assumption."""
+USABLE_SHARE = 0.6
+"""Prompt groups with unequal rewards under dynamic sampling. Assumption."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Options of an import; None: assume.
+
+    hardware: profile; model: card or config.json; draft_model: the same of an external drafter. Lengths in tokens.
+    """
+
+    hardware: str | None = None
+    model: str | None = None
+    draft_model: str | None = None
+    mean_prompt_tokens: int | None = None
+    mean_response_tokens: float | None = None
+    response_log_sigma: float | None = None
+    acceptance_length: float | None = None
+    usable_group_share: float | None = None
+    mean_turns: float | None = None
+    observation_tokens: int | None = None
+    environment_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a framework's configuration says beside its rows.
+
+    model: name, and the key that holds it. gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap,
+    response_cap: tokens. turns: most turns. drafter: name of an external draft model. dynamic: groups with equal
+    rewards are thrown away and generated again. settings: further scenario keys; assumptions: text and keys.
+    """
+
+    model: str
+    model_key: str
+    gpus_per_node: int
+    prompt_cap: int
+    response_cap: int
+    turns: int = 1
+    drafter: str = ""
+    dynamic: bool = False
+    settings: tuple[tuple[str, Any], ...] = ()
+    assumptions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass
+class Draft:
+    """A scenario in the making: dotted keys, and what was assumed for which of them."""
+
+    keys: dict[str, Any]
+    assumptions: list[dict[str, Any]]
+
+    def assume(self, text: str, *keys: str) -> None:
+        """Add an assumption about scenario keys."""
+        self.assumptions.append({"text": text, "keys": list(keys)})
+
+
+def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
+    """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card."""
+    draft.keys["model"] = asked.model or _card(facts, where)
+    draft.keys.update(facts.settings)
+    for text, keys in facts.assumptions:
+        draft.assume(text, *keys)
+    _hardware(draft, facts, asked)
+    _lengths(draft, facts, asked)
+    _turns(draft, facts, asked)
+    _drafting(draft, facts, asked, where)
+    if facts.dynamic and draft.keys.get("loop.mode") != "async":
+        draft.keys["workload.usable_group_share"] = asked.usable_group_share or USABLE_SHARE
+        if asked.usable_group_share is None:
+            draft.assume(
+                f"{USABLE_SHARE:.0%} of the prompt groups are usable under dynamic sampling (--usable-group-share).",
+                "workload.usable_group_share",
+            )
+
+
+def card_of(model: str) -> str | None:
+    """Name of the card of a model by its name of Hugging Face's; None where there is none."""
+    try:
+        return model_card_name(model)
+    except SkippedRow:
+        return None
+
+
+def _card(facts: Facts, where: str) -> str:
+    card = card_of(facts.model)
+    if card is None:
+        raise InputError(
+            f"{where}: {facts.model_key}: '{shortened(facts.model)}' has no model card; give --model with the name of "
+            "a card (rlsim models list) or the path of its config.json"
+        )
+    return card
+
+
+def _hardware(draft: Draft, facts: Facts, asked: Asked) -> None:
+    if asked.hardware is not None:
+        draft.keys["hardware"] = asked.hardware
+        return
+    draft.keys["hardware"] = "gb200_nvl72" if facts.gpus_per_node == 4 else "h100_sxm"
+    draft.assume(
+        f"{draft.keys['hardware']}: the configuration names no GPU; nodes of {facts.gpus_per_node} suggest it "
+        "(--hardware).",
+        "hardware",
+    )
+
+
+def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
+    cap = draft.keys["workload.max_sequence_tokens"]
+    prompt = asked.mean_prompt_tokens or max(1, min(PROMPT_TOKENS, facts.prompt_cap // 2, cap // 2))
+    draft.keys["workload.prompt_tokens"] = {"kind": "constant", "tokens": prompt}
+    if asked.mean_prompt_tokens is None:
+        draft.assume(
+            f"Prompts of {prompt} tokens: {PROMPT_TOKENS} as OpenMathInstruct-2 has, within the cap "
+            "(--mean-prompt-tokens).",
+            "workload.prompt_tokens",
+        )
+    room = max(2, min(facts.response_cap, cap - prompt))
+    share = RESPONSE_SHARE / max(1, facts.turns)
+    mean = asked.mean_response_tokens or max(1.0, float(round(share * room)))
+    sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma
+    draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), "log_sigma": sigma}
+    if asked.mean_response_tokens is None:
+        draft.assume(
+            f"Mean response {mean:g} tokens: {share:.2g} of the {room} that the caps leave; logs tell it "
+            "(train/mean_gen_tokens_per_sample, response_length/mean; --mean-response-tokens).",
+            "workload.response_tokens",
+        )
+    elif asked.response_log_sigma is None:
+        draft.assume(f"Log-normal lengths with sigma {sigma:g} (--response-log-sigma).", "workload.response_tokens")
+
+
+def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
+    if facts.turns <= 1:
+        return
+    mean = asked.mean_turns or (1 + facts.turns) / 2
+    observed, seconds = asked.observation_tokens or 100, asked.environment_s or 0.0
+    turns = (
+        {"kind": "lognormal", "mean_turns": mean} if mean < facts.turns else {"kind": "constant", "turns": facts.turns}
+    )
+    draft.keys["workload.agent"] = {
+        "turns": turns,
+        "max_turns": facts.turns,
+        "observation_tokens": {"kind": "constant", "tokens": observed},
+        "environment_s": {"kind": "constant", "seconds": seconds},
+    }
+    stated = (asked.mean_turns, asked.observation_tokens, asked.environment_s)
+    if None in stated:
+        draft.assume(
+            f"{mean:g} turns of at most {facts.turns}, {observed} tokens and {seconds:g} s of the environment after "
+            "each, where not stated (--mean-turns, --observation-tokens, --environment-s).",
+            "workload.agent.turns", "workload.agent.observation_tokens", "workload.agent.environment_s",
+        )  # fmt: skip
+
+
+def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
+    method, k = draft.keys.get("speculation.method"), draft.keys.get("speculation.draft_length", 0)
+    if method is None or not k:
+        for key in [key for key in draft.keys if key.startswith("speculation.")]:
+            del draft.keys[key]
+        return
+    if method == "draft_model":
+        card = asked.draft_model or card_of(facts.drafter)
+        if card is None:
+            raise InputError(
+                f"{where}: draft model '{shortened(facts.drafter)}' has no model card; give --draft-model with the "
+                "name of a card or the path of its config.json"
+            )
+        draft.keys["speculation.draft"] = card
+    if asked.acceptance_length is not None:
+        draft.keys["speculation.acceptance_length"] = asked.acceptance_length
+        return
+    first = FIRST_ACCEPTANCE.get(method, LEARNED_ACCEPTANCE)
+    draft.keys["speculation.first_acceptance"] = first
+    draft.assume(
+        f"The first drafted token is accepted {first:.0%} of the time; logs tell it (vllm/spec_acceptance_length; "
+        "--acceptance-length).",
+        "speculation.first_acceptance", "speculation.acceptance_length", "speculation.position_acceptance",
+        "speculation.method", "speculation.draft_length",
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""Nested mappings of a configuration: dotted keys, merging in layers, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+
+MAX_VALUES = 20_000
+"""Values of one configuration, aliases expanded. Real recipes have below 2,000."""
+MAX_DEPTH = 40
+"""Sections within each other. Real recipes have below 10."""
+REPLACING = "_override_"
+"""Key of NeMo-RL (v0.5 and later) by which a mapping replaces its parent's instead of merging with it."""
+
+Mappings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file, shipped tree or command line: values with interpolations as they stand; own: it is rlsim's default."""
+
+    where: str
+    values: Mappings
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class ConfigTree:
+    """A configuration after inheritance and overrides, before interpolation.
+
+    where: the file, for messages. given: dotted keys that the user's files and overrides state, with their origin.
+    notes: what stood in for what while it was read.
+    """
+
+    where: str
+    values: Mappings
+    given: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def check_bounds(values: Any, where: str) -> None:
+    """Raise InputError where a document is too large or too deep once its aliases are expanded."""
+    total, stack = 0, [(values, 0)]
+    while stack:
+        item, depth = stack.pop()
+        total += 1
+        if total > MAX_VALUES or depth > MAX_DEPTH:
+            bound = f"{MAX_VALUES:,} values" if total > MAX_VALUES else f"{MAX_DEPTH} sections within each other"
+            raise InputError(f"{where}: is no configuration of a framework: more than {bound}")
+        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        stack.extend((child, depth + 1) for child in children)
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of everything that is no section; an empty section and a list count as one value."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mappings:
+    """``above`` laid over ``below``: sections merge, anything else replaces, as OmegaConf merges."""
+    out = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict):
+            own = {name: inner for name, inner in value.items() if name != REPLACING}
+            parent = below.get(key)
+            keeps = isinstance(parent, dict) and value.get(REPLACING) is not True
+            out[key] = merged(parent if keeps and isinstance(parent, dict) else {}, own)
+        else:
+            out[key] = value
+    return out
+
+
+def stacked(layers: list[Layer], where: str, notes: tuple[str, ...] = ()) -> ConfigTree:
+    """The tree of some layers, later ones above. Raises InputError where it is out of bounds."""
+    values: Mappings = {}
+    given: dict[str, str] = {}
+    for layer in layers:
+        check_bounds(layer.values, layer.where)
+        values = merged(values, layer.values)
+        if not layer.own:
+            given.update({key: layer.where for key, _ in leaves(layer.values)})
+    check_bounds(values, where)
+    held = {key for key, _ in leaves(values)}
+    return ConfigTree(where, values, {key: origin for key, origin in given.items() if key in held}, notes)
+
+
+def lookup(values: Mapping[str, Any], key: str) -> Any:
+    """Value of a dotted key; None where it is not there."""
+    found: Any = values
+    for part in key.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return None
+        found = found[part]
+    return found
+
+
+def nested(flat: Mapping[str, Any]) -> Mappings:
+    """Sections from dotted keys."""
+    out: Mappings = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        holder = out
+        for section in sections:
+            holder = holder.setdefault(section, {})
+            if not isinstance(holder, dict):
+                raise InputError(f"'{shortened(key)}': '{shortened(section)}' holds a value, not further keys")
+        holder[name] = value
+    return out
+
+
+def without(values: Mapping[str, Any], key: str) -> Mappings:
+    """A copy that lacks a dotted key."""
+    section, _, rest = key.partition(".")
+    out = dict(values)
+    if rest and isinstance(out.get(section), dict):
+        out[section] = without(out[section], rest)
+    elif not rest:
+        out.pop(section, None)
+    return out
