@@ -23,6 +23,10 @@ FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<language>\w*)\n(?P<bo
 TAKES_WORDS = ("project", "plan", "sensitivity", "compare", "blame")
 NOT_RUN = {
     ("README.md", "sweep qwen235b_512"): "56 cells of 512 GPUs",
+    ("README.md", "import nemo-rl"): "needs your configuration",
+    ("README.md", "export plan/best.yaml"): "needs your configuration",
+    ("README.md", "traces"): "needs your trace",
+    ("README.md", "log"): "needs your log",
     ("README.md", "validate my_steps.csv"): "needs your table",
     ("README.md", "validate --cross"): "takes minutes",
     ("README.md", "calibrate"): "needs your tables or a GPU",
@@ -103,6 +107,9 @@ def test_what_is_not_run_is_known() -> None:
     }
     assert {(page, reason) for page, reason in found if reason} == {
         ("README.md", "56 cells of 512 GPUs"),
+        ("README.md", "needs your configuration"),
+        ("README.md", "needs your trace"),
+        ("README.md", "needs your log"),
         ("README.md", "needs your table"),
         ("README.md", "takes minutes"),
         ("README.md", "needs your tables or a GPU"),
