@@ -2,8 +2,8 @@
 
 Each command runs in a process of its own; printed are the least CPU seconds (user and system, its own processes
 included) of some runs and the largest resident memory. What a first run after installation adds (byte code is compiled
-and kept) is the difference of the first line. ``--all`` adds plan, sensitivity and thousand-cell sweeps. Results are
-for comparing: with each other, or by ``benchmarks/compare`` with another revision in the same minutes.
+and kept) is the difference of the first line. ``--all`` adds a long run, plan, sensitivity and thousand-cell sweeps.
+Results are for comparing: with each other, or by ``benchmarks/compare`` with another revision in the same minutes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def cases(root: Path, everything: bool) -> list[tuple[str, ...]]:
         return short
     return [
         *short,
+        ("run", "qwen235b_2048", "--steps", "1000"),
         ("sensitivity", "quickstart"),
         ("plan", "quickstart", "--jobs", "1"),
         ("plan", "qwen235b_512", "--max-staleness", "1", "--jobs", "1"),
@@ -42,9 +43,11 @@ def cases(root: Path, everything: bool) -> list[tuple[str, ...]]:
     ]
 
 
-def timed(root: Path, words: tuple[str, ...], cache: str | None = None) -> tuple[float, float]:
+def timed(root: Path, words: tuple[str, ...], cache: str) -> tuple[float, float]:
     """CPU seconds and peak gigabytes of one run of a checkout's command; cache: folder for its byte code."""
-    environment = {**os.environ, "PYTHONPATH": str(root), **({"PYTHONPYCACHEPREFIX": cache} if cache else {})}
+    # An environment that keeps no byte code would compile rlsim's sources in every run: no user's command does.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"PYTHONPATH": str(root), "PYTHONPYCACHEPREFIX": cache}
     measure = (
         "import resource, subprocess, sys\n"
         f"code = subprocess.run([sys.executable, '-c', {RUN!r}, *sys.argv[1:]], stdout=subprocess.DEVNULL).returncode\n"
@@ -68,18 +71,17 @@ def shown(words: tuple[str, ...]) -> str:
 def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="also plan, sensitivity and sweeps of 1,000 cells")
+    parser.add_argument("--all", action="store_true", help="also a run of 1,000 steps and sweeps of 1,000 cells")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         first, _ = timed(ROOT, ("project", "quickstart"), cache)
-    print(f"{'rlsim project quickstart, first after installation':62s} {first:8.2f} s")
-    for words in cases(ROOT, options.all):
-        repeats = options.repeats if words[0] in ("--help", "project") else 1
-        runs = [timed(ROOT, words) for _ in range(repeats)]
-        print(
-            f"{shown(words):62s} {min(run[0] for run in runs):8.2f} s {max(run[1] for run in runs):6.2f} GB", flush=True
-        )
+        print(f"{'rlsim project quickstart, first after installation':62s} {first:8.2f} s")
+        for words in cases(ROOT, options.all):
+            repeats = options.repeats if words[0] in ("--help", "project") else 1
+            runs = [timed(ROOT, words, cache) for _ in range(repeats)]
+            least_s, peak_gb = min(run[0] for run in runs), max(run[1] for run in runs)
+            print(f"{shown(words):62s} {least_s:8.2f} s {peak_gb:6.2f} GB", flush=True)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
     print(f"largest resident memory of all: {peak:.2f} GB")
 

@@ -65,7 +65,8 @@ def pool_of(samples: int) -> Callable[[], object]:
     )  # fmt: skip
     nothing = PhaseCost(0.0)
     step = StepCost(nothing, nothing, nothing)
-    prices = Prices(costs(1024), samples // SAMPLES_PER_REPLICA, nothing, nothing, nothing, (step, step))
+    replicas = samples // SAMPLES_PER_REPLICA
+    prices = Prices(costs(1024), replicas, nothing, nothing, nothing, (step, step), lambda lengths, generated: step)
 
     def run() -> None:
         generator = generator_of(scenario, DrawnWorkload(steps, 2), prices, Trace())

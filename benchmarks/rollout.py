@@ -95,7 +95,7 @@ def pool_of(batch: Batch, iterations: IntArray, table: IterationTable) -> Callab
         steps.append(DrawnStep((Generated(drawn, np.ones(half, dtype=np.bool_)),), (iterations[part],)))
     nothing = PhaseCost(0.0)
     step = StepCost(nothing, nothing, nothing)
-    prices = Prices(table, REPLICAS, nothing, nothing, nothing, (step, step))
+    prices = Prices(table, REPLICAS, nothing, nothing, nothing, (step, step), lambda lengths, generated: step)
     workload = DrawnWorkload(tuple(steps), 2)
 
     def run() -> None:

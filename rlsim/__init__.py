@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlsim.blame.blame import blame
     from rlsim.errors import Infeasible, InputError, RlsimError
+    from rlsim.idling.blame import blame
     from rlsim.loading import load_scenario, vary
     from rlsim.planning.compare import compare
     from rlsim.planning.objective import Objective
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rlsim.planning.space import SearchLimits
     from rlsim.planning.sweep import sweep
     from rlsim.projection import project
+    from rlsim.runs.run import run
     from rlsim.schema.scenario import Scenario
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "load_scenario",
     "plan",
     "project",
+    "run",
     "sensitivity",
     "sweep",
     "vary",
@@ -45,11 +47,12 @@ _HOMES = {
     "RlsimError": "rlsim.errors",
     "Scenario": "rlsim.schema.scenario",
     "SearchLimits": "rlsim.planning.space",
-    "blame": "rlsim.blame.blame",
+    "blame": "rlsim.idling.blame",
     "compare": "rlsim.planning.compare",
     "load_scenario": "rlsim.loading",
     "plan": "rlsim.planning.plan",
     "project": "rlsim.projection",
+    "run": "rlsim.runs.run",
     "sensitivity": "rlsim.planning.sensitivity",
     "sweep": "rlsim.planning.sweep",
     "vary": "rlsim.loading",

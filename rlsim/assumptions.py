@@ -6,13 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
+from rlsim.costs.draft_policy import counted
+from rlsim.costs.iteration import PolicyChoice
 from rlsim.costs.refit_methods import TransferTerms, tensor_s
 from rlsim.costs.weight_transfer import job_of
 from rlsim.datafiles import shown_path
+from rlsim.drafting_assumptions import drafting_assumptions
 from rlsim.hardware.parameters import own_sets
 from rlsim.model_assumptions import model_assumptions
 from rlsim.report.format import percent
 from rlsim.schema.agent import ConstantTime, LognormalTime, QuantileTime, Time
+from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
@@ -59,9 +63,9 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"Dynamic sampling: {percent(scenario.workload.usable_group_share)} of the prompt groups are usable, "
             "whatever their lengths (workload.usable_group_share); the rollouts of a step follow each other."
         )
-    own += _agents(scenario)
+    own += _agents(scenario) + _style(scenario)
     own += model_assumptions(scenario, run.prices.engine_memory.running_sequences)
-    own += _drafting(scenario)
+    own += _drafting(scenario, run.prices.engine.choice)
     own.append(
         "90 % intervals hold the error of the model, of a mean step: fitted terms, deviations of software, device and "
         "model, and what this layout may miss, as left-out measurements were missed (docs/uncertainty.md)."
@@ -125,19 +129,20 @@ def _shown_time(time: Time) -> str:
     return f"times of {shown_path(Path(time.path))}"
 
 
-def _drafting(scenario: Scenario) -> list[str]:
-    """What speculation adds to the host's time, and whether speculating engines showed it."""
+def _drafting(scenario: Scenario, choice: PolicyChoice | None) -> list[str]:
+    """What speculation adds to the host's time, whether speculating engines showed it, and how acceptance varies."""
     if not scenario.speculation.active:
         return []
     engines = own_sets(scenario).engines
     family = engines.family(scenario.engine.name)
     origin = f"fitted to {family.drafting_rows} iterations" if family.drafting_rows else "assumed, no iteration tells"
     eager = "" if scenario.speculation.draft_graph else "; draft passes run outside CUDA graphs (draft_graph)"
-    return [
+    own = [
         f"An iteration that verifies drafts takes {family.drafting_iteration_s * 1e3:.2g} ms + "
         f"{family.drafting_sequence_s * 1e6:.2g} us per sequence more of the host ({origin}: {engines.name}, "
         f"{scenario.engine.name}; simulation.engine_parameters){eager}."
     ]
+    return own + drafting_assumptions(scenario, choice)
 
 
 def truncated_share(run: SimulatedVariant) -> float:
@@ -162,6 +167,14 @@ def _length_warnings(run: SimulatedVariant) -> list[str]:
     return out
 
 
+def _style(scenario: Scenario) -> list[str]:
+    """Whose rules hold between generation and training, where that is stated."""
+    style = scenario.loop.style
+    if scenario.loop.mode == "sync" or style is None:
+        return []
+    return [f"Generation and training follow {style}: {STYLES[style].description} (loop.style; read in its sources)."]
+
+
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What a reader of the answer must know about this run."""
     scenario, out = run.scenario, _length_warnings(run)
@@ -176,9 +189,13 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"{run.agents.timed_out / statistics_steps:.3g} trajectories per step run out of time "
             "(workload.agent.trajectory_timeout_s); the trainer is priced as if they had ended by themselves."
         )
-    if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < scenario.loop.policy_lag + 1:
-        out.append("simulation.warmup_steps is below policy_lag + 1: the first steps still hold the start-up.")
-    eager = run.prices.engine.eager_share(run.counters.iterations_at)
+    under_way = scenario.loop.asynchrony.pace
+    if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < under_way:
+        out.append(
+            f"simulation.warmup_steps is below the {under_way:g} batches that may be under way: the first steps still "
+            "hold the start-up."
+        )
+    eager = run.prices.engine.eager_share(counted(run.prices.engine, run.counters).iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
         out.append(
             f"{percent(eager)} of the engine's iterations exceed the largest captured CUDA graph "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlsim.errors import InputError, shortened
@@ -18,6 +19,8 @@ PATH_CHARACTERS = 150
 _SHIPPED = (("scenarios",), ("hardware_profiles",), ("calibration",))
 TRACE_BYTES = 256 * 2**20
 """Largest file of request lengths: some million lines."""
+LINE_CHARACTERS = 32 * 2**20
+"""Longest line of a trace or a log; one of a sample with its tokens and log-probabilities has some 5 MiB."""
 
 
 def data_folder(name: str) -> Path:
@@ -65,6 +68,25 @@ def read_text(path: Path, most_bytes: int) -> str:
     if "\0" in text:
         raise InputError(f"{shown_path(path)}: is not a text file (it has NUL bytes)")
     return text
+
+
+def text_lines(text: str, where: str) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of every line of ``text``; only LF, CR LF and CR end one.
+
+    Raises InputError naming ``where`` and the line where it has more than LINE_CHARACTERS.
+    """
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    start, number = 0, 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end, number = (len(text) if end < 0 else end), number + 1
+        if end - start > LINE_CHARACTERS:
+            raise InputError(
+                f"{where}, line {number}: is longer than {LINE_CHARACTERS:,} characters, the most that is read"
+            )
+        yield number, text[start:end]
+        start = end + 1
 
 
 def shown_path(path: Path) -> str:

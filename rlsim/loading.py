@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +13,31 @@ from pydantic import BaseModel, ValidationError
 
 from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.errors import InputError, shortened
-from rlsim.hardware.cards import load_card
 from rlsim.hardware.fingerprint import file_digest, tables_digest
-from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, catalogue, delivered_lengths, find_entry, length_file
-from rlsim.hardware.parameters import (
-    DEFAULT,
-    DEFAULT_ENGINES,
-    DEFAULT_STACK,
-    DEFAULT_TRAINING,
-    DEFAULT_TRANSFERS,
-    load_engine_parameters,
-    load_parameters,
-    load_stack,
-    load_training_parameters,
-    load_transfer_parameters,
-    own_sets,
-)
+from rlsim.hardware.lookup import YAML_SUFFIXES, catalogue, find_entry, length_file
+from rlsim.hardware.parameters import own_sets
 from rlsim.hardware.posterior import DEFAULT as DEFAULT_POSTERIOR
-from rlsim.hardware.posterior import SUFFIX, load_posterior, posterior_digest
-from rlsim.hardware.profile import anchored_tables, load_profile
-from rlsim.loading_overrides import Setting, settings_of, told
-from rlsim.loading_yaml import dump_yaml, line_finder, parse_yaml, read_yaml
-from rlsim.schema.drafter import draft_model_from_card
+from rlsim.hardware.posterior import posterior_digest
+from rlsim.loading_document import (
+    DRAWN_KEYS,
+    REFERENCES,
+    anchor_files,
+    apply_setting,
+    drop_other_kinds,
+    drop_stale_words,
+    holder_of,
+    name_parameters,
+    resolve,
+    traces,
+)
+from rlsim.loading_extends import EXTENDS, with_parents
+from rlsim.loading_overrides import Setting, prefixes, settings_of
+from rlsim.loading_places import Places
+from rlsim.loading_yaml import dump_yaml, parse_yaml
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
 
-DRAWN_KEYS = (
-    "prompt_tokens",
-    "response_tokens",
-    "agent.turns",
-    "agent.observation_tokens",
-    "agent.environment_s",
-    "agent.judge.trajectory_s",
-)
-"""Keys of the workload that hold a distribution, a record with its kind."""
 DIGEST_CHARACTERS = 16
 """Characters of a scenario's digest: 64 bits of its SHA-256, enough to tell scenarios apart in file names."""
 
@@ -56,15 +47,30 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
 
     overrides: ``a.b.c=value`` each, the value read as YAML; later ones win, and the whole is validated again.
     ``model``, ``hardware`` and ``speculation.draft`` may be a name, a path or an inline mapping; relative paths count
-    from the scenario's folder first, then from the current one. Raises InputError naming file, key and bound.
+    from the scenario's folder first, then from the current one. A file may change another: ``extends``
+    (:mod:`rlsim.loading_extends`). Raises InputError naming file, line, key and bound.
     """
     path = find_scenario(path_or_name)
-    return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, overrides)
+    return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, overrides, path)
 
 
-def scenario_of_text(text: str, where: str, folder: Path | None = None, overrides: Sequence[str] = ()) -> Scenario:
-    """Scenario of a YAML document; where: its origin in messages; folder: what relative paths in it count from."""
-    return _assemble(parse_yaml(text, where), settings_of(overrides), where, folder, text)
+def scenario_of_text(
+    text: str, where: str, folder: Path | None = None, overrides: Sequence[str] = (), path: Path | None = None
+) -> Scenario:
+    """Scenario of a YAML document; where: its origin in messages; folder: what relative paths in it count from.
+
+    path: of the file that holds it, which it must not extend.
+    """
+    document, places = with_parents(parse_yaml(text, where), text, where, folder, path)
+    return _assemble(document, replace(places, given=settings_of(overrides)), folder)
+
+
+def places_of(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Places:
+    """Where the keys of a scenario stand that :func:`load_scenario` reads. Raises InputError."""
+    path = find_scenario(path_or_name)
+    text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
+    _, places = with_parents(parse_yaml(text, where), text, where, path.parent, path)
+    return replace(places, given=settings_of(overrides))
 
 
 def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
@@ -74,7 +80,7 @@ def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
     whose values are taken as they are; a section keeps the keys that a mapping does not name.
     """
     given = settings_of(overrides)
-    return _assemble(_opened(scenario, given), given, f"scenario '{shortened(scenario.name)}'", None)
+    return _assemble(_opened(scenario, given), Places(f"scenario '{shortened(scenario.name)}'", given=given), None)
 
 
 def find_scenario(path_or_name: str | Path) -> Path:
@@ -113,13 +119,29 @@ def scenario_digest(scenario: Scenario) -> str:
         del content["workload"]["agent"]  # scenarios that use neither keep the digests they had before
     if scenario.loop.start_unit == "group":
         del content["loop"]["start_unit"]
-    for length in _traces(content):
+    _forget_unused(content["speculation"])
+    if scenario.run is None:
+        del content["run"]
+    for length in traces(content):
         trace = length_file(length["path"])
         if trace is not None:
             length["path"] = file_digest(trace)
     content["rlsim"] = __version__
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+_NEWER_KEYS = (
+    "online_interval_steps", "online_packing", "variation", "sampling", "drift", "policy", "off_above_sequences",
+)  # fmt: skip
+"""Keys of speculation that came after the first digests; at their defaults they count for nothing."""
+
+
+def _forget_unused(speculation: dict[str, Any]) -> None:
+    """Leave out the newer keys at their defaults, so that scenarios without them keep the digests they had."""
+    for name in _NEWER_KEYS:
+        if speculation[name] == Speculation.model_fields[name].default:
+            del speculation[name]
 
 
 def dump_scenario(scenario: Scenario) -> str:
@@ -130,114 +152,53 @@ def dump_scenario(scenario: Scenario) -> str:
 def scenario_json_schema() -> dict[str, Any]:
     """JSON Schema of a scenario file for editors; unlike a resolved Scenario it takes names and paths as references."""
     schema = Scenario.model_json_schema()
-    for path in _REFERENCES:
+    for path in REFERENCES:
         *section, key = path.split(".")
         owner = schema["$defs"][section[0].capitalize()] if section else schema
         inline = owner["properties"][key]
         described = {name: inline.pop(name) for name in ("description", "default") if name in inline}
         owner["properties"][key] = {"anyOf": [{"type": "string"}, *inline.get("anyOf", [inline])], **described}
+    _let_extend(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _assemble(
-    document: dict[str, Any],
-    given: Sequence[Setting],
-    where: str,
-    folder: Path | None,
-    text: str = "",
-) -> Scenario:
-    """The scenario of ``document`` under overrides; text: the YAML it was read from, for the lines of messages."""
-    origin = f"{where} with {told(given)}" if given else where
+def _let_extend(schema: dict[str, Any]) -> None:
+    """Let a file extend another: then no key is required, neither here nor in the sections."""
+    needed: dict[str, Any] = {"required": schema.pop("required"), "properties": {}}
+    for name, section in schema["properties"].items():
+        required = schema["$defs"].get(section.get("$ref", "").rpartition("/")[2], {}).pop("required", None)
+        if required:
+            needed["properties"][name] = {"required": required}
+    described = "Scenario that this file changes: a path, counted from its folder, or the name of a bundled one."
+    schema["properties"] = {EXTENDS: {"type": "string", "description": described}, **schema["properties"]}
+    schema |= {"if": {"required": [EXTENDS]}, "else": needed}
+
+
+def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> Scenario:
+    """The scenario of ``document`` under the overrides of ``places``; folder: what relative paths count from."""
+    given = places.given
     changed = [setting.key for setting in given]
-    _name_parameters(document)
-    _drop_other_kinds(document, given)
+    name_parameters(document)
+    drop_other_kinds(document, given)
+    opened: dict[str, dict[str, Any]] = {}
     for setting in given:
-        _apply(document, setting, origin, folder)
-    _drop_stale_words(document, changed, given if text else ())
-    _name_parameters(document)
-    for path in _REFERENCES:
-        *section, key = path.split(".")
-        holder = document.get(section[0]) if section else document
+        apply_setting(document, setting, opened, places, folder)
+    drop_stale_words(document, changed, given if places.files else ())
+    name_parameters(document)
+    for path in REFERENCES:
+        holder, key = holder_of(document, path)
         if isinstance(holder, dict) and isinstance(holder.get(key), str):
-            holder[key] = _resolve(path, holder[key], origin, folder)
-    _anchor_files(document, folder, origin)
-    _anchor_posterior(document, folder, origin)
+            holder[key] = resolve(path, holder[key], places, folder)
+    anchor_files(document, folder, places)
     try:
         scenario = Scenario.model_validate(document)
     except ValidationError as error:
-        raise as_input_error(error, origin, Scenario, _line_finder(text, changed)) from error
+        raise as_input_error(error, places.origin, Scenario, places.place) from error
     for number, assumption in enumerate(scenario.assumptions):
         unknown = next((key for key in assumption.keys if not is_key(key, Scenario)), None)
         if unknown is not None:
-            raise InputError(f"{origin}: assumptions[{number}]: {unknown_key(unknown, Scenario)}")
+            raise InputError(places.message(f"assumptions[{number}]", unknown_key(unknown, Scenario)))
     return scenario
-
-
-def _line_finder(text: str, changed: Sequence[str]) -> Callable[[str], int | None]:
-    """Lines of keys in ``text``; none for keys that an override has set."""
-    find = line_finder(text) if text else None
-    return lambda key: None if find is None or any(_same_branch(key, other) for other in changed) else find(key)
-
-
-@lru_cache(maxsize=4096)
-def _prefixes(key: str) -> tuple[str, ...]:
-    """A dotted key and the sections that it lies in."""
-    parts = key.split(".")
-    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-
-
-def _same_branch(key: str, other: str) -> bool:
-    """Whether one of two dotted keys is, or lies below, the other."""
-    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
-
-
-def _name_parameters(document: dict[str, Any]) -> None:
-    """Put the names of the default stack and of the default parameters where none are given."""
-    if document.get("stack") is None:
-        document["stack"] = DEFAULT_STACK
-    simulation = document.setdefault("simulation", {})
-    if isinstance(simulation, dict):
-        defaults = {
-            "parameters": DEFAULT,
-            "engine_parameters": DEFAULT_ENGINES,
-            "training_parameters": DEFAULT_TRAINING,
-            "transfer_parameters": DEFAULT_TRANSFERS,
-            "posterior": DEFAULT_POSTERIOR,
-        }
-        missing = {key: name for key, name in defaults.items() if simulation.get(key) is None}
-        document["simulation"] = {**simulation, **missing}
-
-
-def _drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> None:
-    """A length whose kind an override changes keeps none of its keys: they describe another distribution."""
-    kinds = {setting.key: setting.value for setting in given}
-    for name, owner, key in _drawn(document):
-        wanted = kinds.get(f"workload.{name}.kind")
-        if wanted is not None and isinstance(owner[key], dict) and owner[key].get("kind") != wanted:
-            owner[key] = {}
-
-
-def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[Setting]) -> None:
-    """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
-    given = document.get("assumptions")
-    above = {prefix for key in changed for prefix in _prefixes(key)}
-    below = set(changed)
-
-    def _in_branch(key: str) -> bool:
-        return key in above or any(prefix in below for prefix in _prefixes(key))
-
-    if isinstance(given, list) and "assumptions" not in changed:
-        document["assumptions"] = [
-            entry
-            for entry in given
-            if not isinstance(entry, dict)
-            or not isinstance(entry.get("keys"), list | tuple)
-            or not any(_in_branch(str(key)) for key in entry["keys"])
-        ]
-    telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
-    if telling and "question" not in changed and isinstance(document.get("name"), str | None):
-        shown = [setting.text for setting in told if setting.key in telling]
-        document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
 
 
 def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
@@ -245,15 +206,15 @@ def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
 
     All others stay the checked records they are: a search varies a scenario thousands of times in a few keys.
     """
-    document: dict[str, Any] = dict(scenario)
-    document["assumptions"] = [assumption.model_dump() for assumption in scenario.assumptions]
-    for parts in (setting.key.split(".") for setting in given):
-        holder = document
-        for part in parts:
-            section = holder.get(part)
-            if not isinstance(section, BaseModel | dict):
-                break
-            holder[part] = holder = dict(section)
+    document = {**vars(scenario), "assumptions": list(scenario.assumptions)}
+    for path in dict.fromkeys(prefix for setting in given for prefix in prefixes(setting.key)):
+        holder: Any = document
+        *above, part = path.split(".")
+        for name in above:
+            holder = holder.get(name) if isinstance(holder, dict) else None
+        section = holder.get(part) if isinstance(holder, dict) else None
+        if isinstance(section, BaseModel | dict):
+            holder[part] = dict(section if isinstance(section, dict) else vars(section))
     if isinstance(document["workload"], dict):
         for name in DRAWN_KEYS:
             holder = document["workload"]
@@ -262,104 +223,3 @@ def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
                     break
                 holder[part] = holder = dict(holder[part])
     return document
-
-
-def _apply(document: dict[str, Any], setting: Setting, origin: str, folder: Path | None) -> None:
-    """Set one key; sections on the way are copied, so that YAML aliases of them keep their values."""
-    parts = setting.key.split(".")
-    holder = document
-    for depth, part in enumerate(parts[:-1], start=1):
-        path = ".".join(parts[:depth])
-        section = holder.get(part)
-        if isinstance(section, str) and path in _REFERENCES:
-            section = _resolve(path, section, origin, folder)
-        if not isinstance(section, dict | None):
-            raise InputError(f"{origin}: '{shortened(path)}' holds a value, not further keys")
-        holder[part] = holder = dict(section or {})
-    holder[parts[-1]] = setting.value
-
-
-def _resolve(path: str, reference: str, origin: str, folder: Path | None) -> dict[str, Any]:
-    try:
-        return _REFERENCES[path](reference, folder)
-    except InputError as error:
-        raise InputError(f"{origin}: {path}: {error}") from error
-    except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path
-        raise InputError(f"{origin}: {path}: {shortened(repr(reference))} cannot be a path ({error})") from error
-
-
-def _load_draft(reference: str, folder: Path | None) -> dict[str, Any]:
-    """A drafter card file (it has ``kind``), or any dense model card as an external draft model."""
-    path = as_path(reference, YAML_SUFFIXES, folder)
-    if path is not None and path.suffix in YAML_SUFFIXES:
-        card = read_yaml(path)
-        if "kind" in card:
-            return card
-    return draft_model_from_card(load_card(reference, folder)).model_dump(mode="json")
-
-
-_REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
-    "model": lambda reference, folder: load_card(reference, folder).model_dump(mode="json"),
-    "hardware": lambda reference, folder: load_profile(reference, folder).model_dump(mode="json"),
-    "speculation.draft": _load_draft,
-    "simulation.parameters": lambda reference, folder: load_parameters(reference, folder).model_dump(mode="json"),
-    "simulation.engine_parameters": lambda reference, folder: load_engine_parameters(reference, folder).model_dump(
-        mode="json"
-    ),
-    "simulation.training_parameters": lambda reference, folder: load_training_parameters(reference, folder).model_dump(
-        mode="json"
-    ),
-    "stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
-    "trainer.stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
-    "simulation.transfer_parameters": lambda reference, folder: load_transfer_parameters(reference, folder).model_dump(
-        mode="json"
-    ),
-}
-"""Keys whose value may be a name or a path instead of a mapping."""
-
-
-def _traces(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for _, owner, key in _drawn(document):
-        length = owner[key]
-        if isinstance(length, dict) and length.get("kind") == "trace" and isinstance(length.get("path"), str):
-            yield length
-
-
-def _drawn(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Distributions that a document's workload holds: name below the workload, the mapping that holds it, its key."""
-    for name in DRAWN_KEYS:
-        owner: Any = document.get("workload")
-        *path, key = name.split(".")
-        for part in path:
-            owner = owner.get(part) if isinstance(owner, dict) else None
-        if isinstance(owner, dict) and key in owner:
-            yield name, owner, key
-
-
-def _anchor_files(document: dict[str, Any], folder: Path | None, origin: str) -> None:
-    """Traces and tables beside the scenario get their whole path, so that the scenario means the same from anywhere."""
-    for length in _traces(document):
-        found = length_file(length["path"], folder)
-        if found is not None and found.parent != delivered_lengths():
-            length["path"] = str(found.resolve())
-    profile = document.get("hardware")
-    if isinstance(profile, dict) and isinstance(profile.get("operator_tables"), str):
-        try:
-            profile["operator_tables"] = anchored_tables(profile["operator_tables"], folder or Path())
-        except InputError as error:
-            raise InputError(f"{origin}: hardware.{error}") from error
-
-
-def _anchor_posterior(document: dict[str, Any], folder: Path | None, origin: str) -> None:
-    """A posterior given by its file gets the whole path; one that cannot be read is told before anything runs."""
-    simulation = document.get("simulation")
-    given = simulation.get("posterior") if isinstance(simulation, dict) else None
-    if not isinstance(simulation, dict) or not isinstance(given, str):
-        return
-    try:
-        path = as_path(given, (SUFFIX,), folder)
-        if path is not None:
-            simulation["posterior"] = str(path.resolve())
-        load_posterior(simulation["posterior"])
-    except InputError as error:
-        raise InputError(f"{origin}: simulation.posterior: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rlsim.errors import InputError, shortened
@@ -38,6 +39,18 @@ def told(given: Sequence[Setting]) -> str:
     return shortened(shown, OVERRIDES_CHARACTERS)
 
 
+@lru_cache(maxsize=4096)
+def prefixes(key: str) -> tuple[str, ...]:
+    """A dotted key and the sections that it lies in."""
+    parts = key.split(".")
+    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+
+
+def same_branch(key: str, other: str) -> bool:
+    """Whether one of two dotted keys is, or lies below, the other."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
 def settings_of(overrides: Sequence[str | Mapping[str, Any]]) -> list[Setting]:
     """Every setting of some overrides in their order, ``"a.b=value"`` or mappings. Raises InputError."""
     return [setting for override in overrides for setting in _settings(override)]
@@ -48,8 +61,8 @@ def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[
     if isinstance(override, str):
         dotted, equals, text = override.partition("=")
         if not equals or not all(dotted.strip().split(".")):
-            raise InputError(f"--set '{shortened(override)}' is not KEY=VALUE, such as engine.tensor_parallel=8")
-        value = parse_value(text, f"--set {shortened(override, OVERRIDES_CHARACTERS)}")
+            raise InputError(f"'{shortened(override)}' is not KEY=VALUE, such as engine.tensor_parallel=8")
+        value = parse_value(text, shortened(override, OVERRIDES_CHARACTERS))
         yield Setting(dotted.strip(), value, override)
         return
     for key, value in override.items():

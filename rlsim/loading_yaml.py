@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
 from pydantic import BaseModel
@@ -99,18 +99,29 @@ def _describe(error: yaml.YAMLError) -> str:
         return str(error).splitlines()[0]
     mark = error.problem_mark or error.context_mark
     problem = error.problem or error.context or "not valid YAML"
-    return f"line {mark.line + 1}: {problem}" if mark else problem
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 
-def line_finder(text: str) -> Callable[[str], int | None]:
-    """A function from a dotted key of the document ``text`` to its line; where the document lacks it, its section's.
+class Place(NamedTuple):
+    """Where a key stands in a file, both counted from 1. exact: False where the section stands there and lacks it."""
+
+    line: int
+    column: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+def place_finder(text: str) -> Callable[[str], Place | None]:
+    """A function from a dotted key of the document ``text`` to its place; where the document lacks it, its section's.
 
     It gives None for a key whose section is not there either.
     """
     root = yaml.compose(text, Loader=_Loader)
 
-    def line_of(dotted: str) -> int | None:
-        node, line = root, None
+    def place_of(dotted: str) -> Place | None:
+        node, mark = root, None
         for part in re.findall(r"[^.\[\]]+", dotted):
             entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
             if isinstance(node, yaml.MappingNode):
@@ -118,12 +129,12 @@ def line_finder(text: str) -> Callable[[str], int | None]:
             elif isinstance(node, yaml.SequenceNode):
                 entries = {str(index): (value, value) for index, value in enumerate(node.value)}
             if part not in entries:
-                break
+                return None if mark is None else Place(mark.line + 1, mark.column + 1, False)
             key, node = entries[part]
-            line = key.start_mark.line + 1
-        return line
+            mark = key.start_mark
+        return None if mark is None else Place(mark.line + 1, mark.column + 1, True)
 
-    return line_of
+    return place_of
 
 
 def parse_value(text: str, where: str, own: bool = False) -> Any:

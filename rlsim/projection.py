@@ -33,7 +33,7 @@ def project(scenario: Scenario, progress: Progress | None = None, tables: Operat
     runs: list[SimulatedVariant] = []
     for variant in variants:
         before, total = len(runs) * each, len(variants) * each
-        runs.append(simulate_variant(variant, tables, _advance(progress, before, total)))
+        runs.append(simulate_variant(variant, tables, _advance(progress, before, total), detailed=True))
     return _answer(scenario, runs[0], runs[-1])
 
 

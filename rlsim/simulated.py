@@ -13,20 +13,24 @@ from rlsim.schema.scenario import Scenario
 from rlsim.simulation.agent_counters import AgentCounters
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
-from rlsim.workload.draw import DrawnStep, draw, measured_steps
+from rlsim.workload.acceptance import DraftPlan
+from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch, draw, measured_steps
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedVariant:
-    """A scenario with the prices and the trace of each replication; only the first trace is detailed.
+    """A scenario with the prices and the trace of each replication; at most the first trace is detailed.
 
-    first_step: drawn work of the first measured step.
+    first_step: drawn work of the first measured step. stretch: the part of a run that was drawn. draft_plan: of draft
+    lengths that follow the live batch.
     """
 
     scenario: Scenario
     first_step: DrawnStep
     by_replication: tuple[ScenarioPrices, ...]
     traces: tuple[Trace, ...]
+    stretch: Stretch = BEGINNING
+    draft_plan: DraftPlan | None = None
 
     @property
     def prices(self) -> ScenarioPrices:
@@ -58,25 +62,32 @@ class SimulatedVariant:
     @property
     def measured(self) -> range:
         """Numbers of the measured steps."""
-        return measured_steps(self.scenario)
+        measured, first = measured_steps(self.scenario), self.stretch.first
+        return range(first + measured.start, first + measured.stop)
 
 
 def simulate_variant(
     scenario: Scenario,
     tables: OperatorTables | None = None,
     advance: Callable[[int], object] = lambda done: None,
+    detailed: bool = False,
+    stretch: Stretch = BEGINNING,
+    see_work: Callable[[DrawnWorkload], object] = lambda work: None,
 ) -> SimulatedVariant:
     """Draw, price and simulate every replication of ``scenario``.
 
     tables: in place of those that the hardware profile names. advance: called with the number of replications done.
-    Raises Infeasible where it cannot run and InputError where it makes no sense.
+    detailed: with spans and curves of the first replication. stretch: the part of a run to draw. see_work: called with
+    the work of each replication, which is not kept. Raises Infeasible where it cannot run and InputError where it makes
+    no sense.
     """
     prices, traces, first_steps = [], [], []
     inputs = PriceInputs(scenario, tables)
     for replication in range(scenario.simulation.replications):
-        workload = draw(scenario, replication)
+        workload = draw(scenario, replication, inputs.draft_plan, stretch)
+        see_work(workload)
         prices.append(priced(inputs, workload))
-        traces.append(simulate(scenario, workload, prices[-1], detailed=replication == 0))
+        traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
         first_steps.append(workload.steps[scenario.simulation.warmup_steps])
         advance(replication + 1)
-    return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces))
+    return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, inputs.draft_plan)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rlsim.costs.draft_policy import counted, tokens_factor
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import kv_bytes_per_gpu_token
 from rlsim.results import (
@@ -86,6 +87,12 @@ def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> lis
     ]
 
 
+def iteration_tokens(run: SimulatedVariant) -> list[float]:
+    """Tokens that an iteration of the engine gives a sequence, as :func:`step_values`; 1 where nothing is drafted."""
+    factor = tokens_factor(run.prices.engine, run.counters)
+    return [factor * tokens for tokens in step_values(run, lambda step: step.tokens_per_verification)]
+
+
 def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     """One side of the answer; ``parts`` as from :func:`phase_parts`."""
     speculation, predicted = run.scenario.speculation, prediction_of(run)
@@ -102,7 +109,7 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     return Variant(
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
-        acceptance_length=interval(step_values(run, lambda s: s.tokens_per_verification)),
+        acceptance_length=interval(iteration_tokens(run)),
         step_s=around(float(np.mean(seconds)), predicted.step_factor),
         phases=StepPhases(**{name: phase(name) for name in PHASES}),
         tokens_per_s_per_gpu=around(tokens_per_s_per_gpu(run), 1.0 / predicted.step_factor),
@@ -130,7 +137,8 @@ def tokens_per_s_per_gpu(run: SimulatedVariant) -> float:
 
 
 def _statistics(run: SimulatedVariant, steps: Sequence[StepRecord]) -> EngineStatistics:
-    counters, count, replicas = run.counters, len(steps), run.prices.replicas
+    engine, count, replicas = run.prices.engine, len(steps), run.prices.replicas
+    counters = counted(engine, run.counters)
     rewards_s = _rewards_s(run, steps) if run.scenario.loop.mode == "sync" else 0.0
     seconds = sum(step.phases.generation_s for step in steps) - rewards_s * count
     generated = sum(step.generated_tokens for step in steps) - run.agents.skipped_tokens
@@ -142,14 +150,15 @@ def _statistics(run: SimulatedVariant, steps: Sequence[StepRecord]) -> EngineSta
         decode_iterations=counters.iterations / count,
         mean_batch=counters.mean_batch,
         mean_context_tokens=counters.mean_context_tokens,
-        eager_share=run.prices.engine.eager_share(counters.iterations_at),
+        eager_share=engine.eager_share(counters.iterations_at),
         prefill_iterations=counters.prefill_iterations / count,
         prefill_tokens=counters.prefill_tokens / count,
         preemptions=counters.preemptions / count,
         peak_kv_tokens=_peak_kv_tokens(run),
         tokens_per_s=generated / seconds if seconds > 0 else 0.0,
         iterations_per_s=counters.iterations / seconds / replicas if seconds > 0 else 0.0,
-        tokens_per_verification=float(np.mean([step.tokens_per_verification for step in steps])),
+        tokens_per_verification=float(np.mean([step.tokens_per_verification for step in steps]))
+        * tokens_factor(engine, run.counters),
         replica_imbalance=float(np.mean(imbalances)) if imbalances else None,
         rollouts=float(np.mean([step.rollouts for step in steps])) if repeated else None,
         turns=agents.turns / count if agents else None,

@@ -31,6 +31,9 @@ def calibrate(
     training: o.TrainingTableOption = None,
     transfers: o.TransferTableOption = None,
     jointly: o.JointTablesOption = None,
+    curves: o.CurveTableOption = None,
+    draft_length: o.CurveDraftsOption = 3,
+    within: o.WithinOption = 0.1,
     refit: o.RefitOption = False,
     name: o.ResultNameOption = None,
     out: o.CalibrationOption = None,
@@ -39,17 +42,15 @@ def calibrate(
 
     --device measures this machine, --cases writes what another machine is to measure, --from aiconfigurator imports
     measured tables (extra 'aic'), --from aisimulate WHEEL|DIR those of recurrent layers and sparse attention.
-    --from-steps takes a few times that you measured (steps, phases, iterations, training steps, transfers) as evidence
-    on top of all others; name the result in simulation.posterior. With --refit it fits the few global parameters that
-    no table holds to RL steps instead (simulation.parameters). --from-iterations fits host and graph terms of engines
-    (simulation.engine_parameters), --from-training the terms of training steps by framework and release
-    (simulation.training_parameters), --from-transfers (once for each table) weight transfers by framework
-    (simulation.transfer_parameters). --jointly (once for each table) fits what all of these share and writes posterior
-    and evidence to the folder --out.
+    --from-steps takes a few times that you measured (of any kind) as evidence on top of all others; name the result in
+    simulation.posterior; with --refit it fits the few global parameters that no table holds (simulation.parameters).
+    --from-iterations fits host and graph terms of engines (simulation.engine_parameters), --from-training those of
+    training steps (training_parameters), --from-transfers weight transfers (transfer_parameters), --from-curves
+    acceptance over draft length, position and step (speculation). --jointly fits what all tables share, into --out.
     """
     if package is not None and origin is not o.Origin.AISIMULATE:
         raise InputError(f"{shown_path(package)}: a wheel or folder belongs to --from aisimulate")
-    tables = [steps, iterations, training, transfers or None, jointly or None]
+    tables = [steps, iterations, training, transfers or None, jointly or None, curves]
     _check_one_way([origin, device or cases, measurements, *tables], refit and steps is None)
     if cases is not None:
         print_answer(_write_cases(device or "cuda", quick, cases))
@@ -59,10 +60,10 @@ def calibrate(
         print_answer(_measure(device, quick, restart, name, out))
     elif measurements is not None:
         print_answer(_fit_measurements(measurements, name, merge_over, out))
-    elif steps is not None:
-        print_answer(_fit_steps(steps, name, out) if refit else _learn(steps, name, out))
+    elif curves is not None:
+        print_answer(_fit_curves(curves, draft_length, within, out))
     else:
-        print_answer(_fit(iterations, training, transfers, jointly, name, out))
+        print_answer(_fit((steps, iterations, training), transfers, jointly, name, out, refit))
 
 
 def _check_one_way(ways: Sequence[object], stray_refit: bool) -> None:
@@ -70,23 +71,26 @@ def _check_one_way(ways: Sequence[object], stray_refit: bool) -> None:
     if sum(way is not None for way in ways) != 1:
         raise InputError(
             "calibrate needs one of --device, --cases, --from, --from-measurements, --from-steps, --from-iterations, "
-            "--from-training, --from-transfers, --jointly"
+            "--from-training, --from-transfers, --from-curves, --jointly"
         )
     if stray_refit:
         raise InputError("--refit belongs to --from-steps")
 
 
 def _fit(
-    iterations: Path | None,
-    training: Path | None,
+    tables: tuple[Path | None, Path | None, Path | None],
     transfers: list[Path] | None,
     jointly: list[Path] | None,
     name: str | None,
     out: Path | None,
+    refit: bool,
 ) -> str:
-    """The one fit of a half, or of all together, that was asked for."""
+    """The one fit that was asked for: of tables of steps, iterations or training, of transfers, or of all together."""
+    steps, iterations, training = tables
     if jointly:
         return _fit_jointly(jointly, out)
+    if steps is not None:
+        return _fit_steps(steps, name, out) if refit else _learn(steps, name, out)
     if iterations is not None:
         return _fit_iterations(iterations, name, out)
     if training is not None:
@@ -190,6 +194,18 @@ def _fit_transfers(tables: list[Path], name: str | None, out: Path | None) -> st
     found = fit_transfers(tables, name=name, tell=_teller())
     told = "\n\n".join([*(render_measured(table, terminal_style()) for table in found.tables), found.held_out_text()])
     return _written(told, found.to_yaml(), "transfer_parameters", out)
+
+
+def _fit_curves(table: Path, draft_length: int, within: float, out: Path | None) -> str:
+    from rlsim.validation.fit_curves import fit_curves
+
+    found = fit_curves(table, draft_length, within)
+    told, fitted = found.text(terminal_style()), found.to_yaml()
+    if out is None:
+        return f"{told}\n\n{fitted}"
+    with staged_folder(out.parent) as folder:
+        (folder / out.name).write_text(fitted, encoding="utf-8")
+    return f"{told}\n\nwritten: {out}; its sections 'speculation' stand as in a scenario"
 
 
 def _teller() -> Callable[[str], None]:

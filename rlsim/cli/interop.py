@@ -1,4 +1,4 @@
-"""``rlsim import`` and ``rlsim export``: configurations of RL frameworks as scenarios, and back."""
+"""``rlsim import`` and ``rlsim export``: configurations of RL frameworks."""
 
 from __future__ import annotations
 
@@ -11,62 +11,76 @@ from typing import Annotated
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer
-from rlsim.errors import readable
+from rlsim.cli.output import given_overrides, print_answer
 from rlsim.outputs import staged_folder
 
 
-class Framework(StrEnum):
+class FrameworkName(StrEnum):
     """Frameworks whose configurations are known."""
 
-    NEMO_RL = "nemo-rl"
-    VERL = "verl"
-    SKYRL = "skyrl"
+    nemo_rl = "nemo-rl"
+    verl = "verl"
+    skyrl = "skyrl"
 
 
-FrameworkArgument = Annotated[Framework, typer.Argument(help="Whose configuration it is.")]
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The configuration.", show_default=False)]
-OverridesArgument = Annotated[
+FrameworkArgument = Annotated[FrameworkName, typer.Argument(metavar="FRAMEWORK", help="nemo-rl, verl or skyrl.")]
+ConfigArgument = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="Its configuration, or Hydra's .hydra/overrides.yaml.")
+]
+WordsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[OVERRIDES]...", help="As the framework takes them: key=value, +key=value, ++key, ~key."),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides as its command line takes them: k=v, +k=v, ++k=v, ~k."),
 ]
-FileOption = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the scenario there.")]
-HardwareOption = Annotated[str | None, typer.Option(metavar="NAME", help="GPU: a hardware profile or its path.")]
-ModelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Model card, or the path of a config.json.")]
-DraftOption = Annotated[str | None, typer.Option(metavar="NAME", help="The same of an external draft model.")]
-PromptOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Mean prompt length.")]
+ScenarioFileOption = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the scenario here; default print it.")
+]
+HardwareOption = Annotated[str | None, typer.Option("--hardware", metavar="NAME", help="Hardware profile.")]
+ModelOption = Annotated[str | None, typer.Option("--model", metavar="CARD", help="Model card or config.json.")]
+DraftOption = Annotated[str | None, typer.Option("--draft-model", metavar="CARD", help="Card of a draft model.")]
+PromptOption = Annotated[
+    int | None, typer.Option("--mean-prompt-tokens", metavar="N", min=1, help="Mean prompt, in tokens.")
+]
 ResponseOption = Annotated[
-    float | None, typer.Option(metavar="N", min=1, help="Mean response (with turns: of each), after truncation.")
+    float | None, typer.Option("--mean-response-tokens", metavar="N", min=1, help="Mean response, in tokens.")
 ]
-SigmaOption = Annotated[float | None, typer.Option(metavar="S", min=0, max=3, help="Spread of the log of lengths.")]
-AcceptanceOption = Annotated[float | None, typer.Option(metavar="A", min=1, help="Tokens per verification.")]
+SigmaOption = Annotated[
+    float | None, typer.Option("--response-log-sigma", metavar="X", min=0, max=5, help="Spread of log length.")
+]
+AcceptanceOption = Annotated[
+    float | None, typer.Option("--acceptance-length", metavar="X", min=1, help="Tokens of a verification.")
+]
 UsableOption = Annotated[
-    float | None, typer.Option(metavar="SHARE", min=0.001, max=1, help="Usable prompt groups in dynamic sampling.")
+    float | None,
+    typer.Option("--usable-group-share", metavar="X", min=0.001, max=1, help="Usable groups (dynamic sampling)."),
 ]
-TurnsOption = Annotated[float | None, typer.Option(metavar="N", min=1, help="Mean turns of a trajectory.")]
-ObservationOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Tokens of the environment per turn.")]
+TurnsOption = Annotated[float | None, typer.Option("--mean-turns", metavar="X", min=1, help="Turns of an agent.")]
+ObservationOption = Annotated[
+    int | None, typer.Option("--observation-tokens", metavar="N", min=1, help="Tokens of an agent's observation.")
+]
 EnvironmentOption = Annotated[
-    float | None, typer.Option(metavar="S", min=0, help="Seconds of the environment per turn.")
+    float | None, typer.Option("--environment-s", metavar="X", min=0, help="Seconds of an agent's environment.")
 ]
-RootOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder that inherited files must lie in.")]
-BaseNameOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="verl: base below CONFIG, such as ppo_megatron_trainer.")
+RootOption = Annotated[
+    Path | None,
+    typer.Option("--root", metavar="DIR", help="Folder that inherited files must lie in; default the repository."),
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Fail where a key is not understood.")]
+StartOption = Annotated[
+    str | None, typer.Option("--config-name", metavar="NAME", help="Base configuration where the file names none.")
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="A key that is not understood is an error.")]
+ToOption = Annotated[FrameworkName, typer.Option("--to", metavar="FRAMEWORK", help="nemo-rl, verl or skyrl.")]
 BaseOption = Annotated[
-    Path | None, typer.Option("--config", metavar="BASE.yaml", help="Your configuration: only what differs is set.")
+    Path | None, typer.Option("--config", metavar="CONFIG", help="Your configuration, to be patched.")
 ]
-ToOption = Annotated[Framework, typer.Option("--to", help="Whose configuration to write.")]
 FolderOption = Annotated[
-    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Also write overrides.txt and config.yaml there.")
+    Path | None, typer.Option("-o", "--out", metavar="DIR", help="Also write overrides.txt and config.yaml there.")
 ]
 
 
-def import_(
+def import_config(
     framework: FrameworkArgument,
     config: ConfigArgument,
-    overrides: OverridesArgument = None,
-    out: FileOption = None,
+    words: WordsArgument = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
     draft_model: DraftOption = None,
@@ -78,73 +92,64 @@ def import_(
     mean_turns: TurnsOption = None,
     observation_tokens: ObservationOption = None,
     environment_s: EnvironmentOption = None,
-    config_root: RootOption = None,
-    config_name: BaseNameOption = None,
+    root: RootOption = None,
+    config_name: StartOption = None,
     strict: StrictOption = False,
     as_json: o.JsonOption = False,
+    out: ScenarioFileOption = None,
 ) -> None:
     """Turn a configuration of NeMo-RL, verl or SkyRL into a scenario.
 
-    Inheritance, overrides and interpolation resolve as the framework does. Prints the scenario (--out FILE writes it)
-    and, on stderr, what became of every key: used, irrelevant to time, not simulated, not understood. --json prints
-    scenario and whole accounting. What the configuration cannot say is assumed where no option states it.
+    Inheritance, interpolations and overrides are resolved as the framework does, without it. Every key is used, or told
+    to be irrelevant to time, not simulated or not understood; a summary goes to stderr, --json prints all of it. What
+    no configuration says (GPU, lengths, acceptance) is an option; without it a default is assumed and marked as such.
     """
     from rlsim.interop.asked import Asked
-    from rlsim.interop.importing import import_config
+    from rlsim.interop.importing import import_config as run
 
     asked = Asked(
-        hardware=hardware,
-        model=model,
-        draft_model=draft_model,
-        mean_prompt_tokens=mean_prompt_tokens,
-        mean_response_tokens=mean_response_tokens,
-        response_log_sigma=response_log_sigma,
-        acceptance_length=acceptance_length,
-        usable_group_share=usable_group_share,
-        mean_turns=mean_turns,
-        observation_tokens=observation_tokens,
-        environment_s=environment_s,
-    )
-    answer = import_config(framework.value, config, overrides or (), asked, config_root, config_name, strict)
+        hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
+        usable_group_share, mean_turns, observation_tokens, environment_s,
+    )  # fmt: skip
+    found = run(framework.value, config, words or (), asked, root, config_name, strict)
     if out is not None:
-        with staged_folder(out.parent) as folder:
-            (folder / out.name).write_text(answer.text, encoding="utf-8", newline="\n")
-    _tell(answer.accounting.summary())
+        with staged_folder(out.absolute().parent) as folder:
+            (folder / out.name).write_text(found.text, encoding="utf-8")
     if as_json:
-        print_answer(json.dumps(answer.as_dict()))
-    elif out is None:
-        print_answer(answer.text)
+        print_answer(json.dumps(found.as_dict()))
+        return
+    print(found.accounting.summary(), file=sys.stderr)
+    print_answer(found.text if out is None else f"written: {out}; next: rlsim project {out}")
 
 
 def export(
     scenario: o.ScenarioArgument,
     to: ToOption,
-    config: BaseOption = None,
-    config_root: RootOption = None,
-    out: FolderOption = None,
+    words: o.WordsArgument = None,
     overrides: o.SetOption = None,
+    config: BaseOption = None,
+    root: RootOption = None,
     as_json: o.JsonOption = False,
+    out: FolderOption = None,
 ) -> None:
-    """Say a scenario (such as best.yaml of a plan) in a framework's configuration.
+    """Write a scenario, such as the best.yaml of a plan, as overrides of a framework's configuration.
 
-    Prints the overrides to paste, one per line, and on stderr what no key of the framework says. With --config only
-    keys whose meaning differs there are set. --out DIR writes overrides.txt and the patched config.yaml.
+    Prints one override a line to paste, and on stderr what of the scenario no key says. --config: only keys of that
+    configuration whose meaning differs are overridden. --out DIR writes overrides.txt and config.yaml, patched.
     """
     from rlsim.interop.exporting import export_scenario
     from rlsim.interop.importing import read_config
     from rlsim.loading import load_scenario
 
-    base = None if config is None else read_config(to.value, config, root=config_root)
-    answer = export_scenario(load_scenario(scenario, overrides or ()), to.value, base)
-    lines = "".join(f"{override}\n" for override in answer.overrides)
+    given = load_scenario(scenario, given_overrides(words, overrides))
+    base = None if config is None else read_config(to.value, config, root=root)
+    found = export_scenario(given, to.value, base)
+    lines = "\n".join(found.overrides)
     if out is not None:
         with staged_folder(out) as folder:
-            (folder / "overrides.txt").write_text(lines, encoding="utf-8", newline="\n")
-            (folder / "config.yaml").write_text(answer.config, encoding="utf-8", newline="\n")
-    _tell("\n".join(answer.left))
-    print_answer(json.dumps(answer.as_dict()) if as_json else lines)
-
-
-def _tell(text: str) -> None:
-    for line in text.splitlines():
-        print(f"rlsim: {readable(line)}", file=sys.stderr)
+            (folder / "overrides.txt").write_text(f"{lines}\n", encoding="utf-8")
+            (folder / "config.yaml").write_text(found.config, encoding="utf-8")
+    for line in found.left:
+        print(f"not said: {line}", file=sys.stderr)
+    answer = {"framework": found.framework, "overrides": list(found.overrides), "left": list(found.left)}
+    print_answer(json.dumps(answer) if as_json else lines)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, interop, planning, project, validate
+from rlsim.cli import blame, calibrate, guidance, interop, log, planning, plot, project, report, run, traces, validate
 from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 
@@ -27,9 +27,10 @@ tables, and says what speculative decoding and asynchronous execution would chan
 Examples:
   rlsim project quickstart                           a scenario that comes with rlsim, by name
   rlsim project my.yaml --out results                also writes projection.json, pictures, timeline
-  rlsim project qwen235b_512 --set engine.tensor_parallel=4 --set speculation.draft_length=5 \\
-                             --set speculation.acceptance_length=3.6
-  rlsim project quickstart --set speculation.method=none --json
+  rlsim project qwen235b_512 engine.tensor_parallel=4 speculation.draft_length=5 speculation.acceptance_length=3.6
+  rlsim project quickstart --set speculation.method=none --json    --set says the same as a word KEY=VALUE
+  rlsim run qwen235b_2048 --steps 1000 --out results a whole run: time, cost, energy, what it loses
+  rlsim report results                               one HTML page of what a folder of results holds
   rlsim models show qwen3-8b;  rlsim hardware show gb200_nvl72
 
 \b
@@ -39,6 +40,7 @@ Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message 
 app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 for command in (
     project.project,
+    run.run,
     project.schema,
     validate.validate,
     planning.sweep,
@@ -46,11 +48,18 @@ for command in (
     planning.sensitivity,
     planning.compare,
     blame.blame,
+    interop.export,
+    report.report,
     calibrate.calibrate,
+    plot.plot,
+    guidance.new,
+    guidance.explain,
+    guidance.support,
+    traces.traces,
+    log.log,
 ):
     app.command()(command)
-app.command("import")(interop.import_)
-app.command("export")(interop.export)
+app.command("import")(interop.import_config)
 app.add_typer(project.models, name="models")
 app.add_typer(project.hardware, name="hardware")
 

@@ -11,6 +11,10 @@ import typer
 from rlsim.validation.kind import Kind
 
 ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a bundled one's name.")]
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Overrides, as by --set, which wins.", show_default=False),
+]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, or a path.")]
 SetOption = Annotated[
     list[str] | None,
@@ -19,6 +23,10 @@ SetOption = Annotated[
     ),
 ]
 BriefOption = Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")]
+ResultsArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of results.")]
+PageOption = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="The page; default report.html in DIR.")
+]
 SetFirstOption = Annotated[
     list[str] | None, typer.Option("--set-a", metavar="KEY=VALUE", help="Override a key of A only. Repeatable.")
 ]
@@ -34,6 +42,14 @@ ReplicationsOption = Annotated[
     int | None,
     typer.Option("--replications", metavar="N", help="Repetitions behind the intervals (simulation.replications)."),
 ]
+RunReplicationsOption = Annotated[
+    int, typer.Option("--replications", metavar="N", min=1, help="Independent runs whose mean is told.")
+]
+RunLengthOption = Annotated[int | None, typer.Option("--steps", metavar="N", help="Training steps of the run.")]
+RunSamplesOption = Annotated[
+    int | None, typer.Option("--samples", metavar="M", help="Or: as many steps as consume M samples.")
+]
+AloneOption = Annotated[bool, typer.Option("--no-baseline", help="Leave the run without speculation out.")]
 
 FirstArgument = Annotated[str, typer.Argument(metavar="A", help="A scenario file or a bundled one's name.")]
 SecondArgument = Annotated[str, typer.Argument(metavar="B", help="Another one.")]
@@ -223,6 +239,75 @@ TransferTableOption = Annotated[
         help="Fit weight transfers by framework to measured ones; once for each table.",
     ),
 ]
+CurveTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-curves",
+        metavar="CURVES.csv",
+        help="Fit acceptance to curves over drafts, positions, steps.",
+    ),
+]
+CurveDraftsOption = Annotated[
+    int, typer.Option("--draft-length", metavar="K", min=1, max=32, help="--from-curves: of runs over training steps.")
+]
+WithinOption = Annotated[
+    float,
+    typer.Option("--within", metavar="TOKENS", min=0.001, max=10, help="--from-curves: tolerance at every step."),
+]
 CalibrationOption = Annotated[
     Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps...) to write.")
+]
+
+
+class TraceFormat(StrEnum):
+    """Formats of traces (rlsim.traces.reading.Format, without importing it)."""
+
+    AUTO = "auto"
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    MOONCAKE = "mooncake"
+    AZURE = "azure"
+    VERL = "verl"
+    NEMO_RL = "nemo-rl"
+    VLLM_METRICS = "vllm-metrics"
+
+
+TraceArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Trace, folder of rollouts, or metrics of vLLM.", show_default=False)
+]
+TraceFormatOption = Annotated[TraceFormat, typer.Option("--format", help="Format of FILE.")]
+ColumnOption = Annotated[
+    str | None, typer.Option("--column", metavar="NAME", help="Column of response tokens; guessed for known formats.")
+]
+PromptColumnOption = Annotated[
+    str | None, typer.Option("--prompt-column", metavar="NAME", help="Column of prompt tokens.")
+]
+GroupColumnOption = Annotated[
+    str | None, typer.Option("--group-column", metavar="NAME", help="Column that names the prompt of a sample.")
+]
+GroupSizeOption = Annotated[
+    int | None, typer.Option("--group-size", metavar="N", min=1, help="Each N samples in a row share a prompt.")
+]
+CharactersOption = Annotated[
+    float, typer.Option("--characters-per-token", metavar="N", min=0.1, max=100, help="Of rollouts that hold text.")
+]
+TraceOutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="PATH", help="FILE.yaml for the fragment, or a folder for all.")
+]
+
+LogArgument = Annotated[
+    Path, typer.Argument(metavar="LOG", help="Log of a run: a file, or a folder of event files.", show_default=False)
+]
+LogStepsOption = Annotated[
+    str | None, typer.Option("--steps", metavar="FIRST:LAST", help="Steps to take; default all after the warm-up.")
+]
+AsStatedOption = Annotated[
+    bool, typer.Option("--as-stated", help="Keep the scenario's lengths and acceptance whatever the log tells.")
+]
+WhatIfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if", metavar="KEY=VALUE...", help="Also predict the run with these overrides, in quotes. Repeatable."
+    ),
 ]

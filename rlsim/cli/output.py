@@ -1,13 +1,19 @@
-"""How answers reach standard output; a stream that fails is one message."""
+"""What commands share: overrides from the command line, and answers on standard output."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
+from collections.abc import Sequence
 
 from rlsim.errors import InputError
 from rlsim.report.style import Style
+
+
+def given_overrides(words: Sequence[str] | None, options: Sequence[str] | None) -> list[str]:
+    """Overrides given as words and by --set, in this order: later ones win."""
+    return [*(words or ()), *(options or ())]
 
 
 def terminal_style() -> Style:

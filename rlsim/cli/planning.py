@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import given_overrides, print_answer, terminal_style
 from rlsim.outputs import staged_folder
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def _json(content: dict[str, Any]) -> str:
 
 def sweep(
     scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
     vary: o.VaryOption = None,
     overrides: o.SetOption = None,
     replications: o.CellReplicationsOption = None,
@@ -44,7 +45,7 @@ def sweep(
     from rlsim.planning.sweep import sweep as run
     from rlsim.planning.text import render_sweep
 
-    base = load_scenario(scenario, overrides or ())
+    base = load_scenario(scenario, given_overrides(words, overrides))
     result = run(
         base,
         vary or (),
@@ -60,6 +61,7 @@ def sweep(
 
 def plan(
     scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
     overrides: o.SetOption = None,
     objective: o.ObjectiveOption = "step_time,p90",
     gpus: o.GpusOption = None,
@@ -91,7 +93,7 @@ def plan(
     from rlsim.planning.plan import plan as run
     from rlsim.planning.text import render_plan
 
-    base = load_scenario(scenario, overrides or ())
+    base = load_scenario(scenario, given_overrides(words, overrides))
     wanted = _objective(objective, steps, deadline_hours, budget_usd, target_step_s, confidence)
     limits = _limits(base, wanted, gpus, max_staleness, memory_headroom, not any_domain, drafter or [], near_evidence)
     answer = run(base, objective=wanted, limits=limits, method=search, jobs=jobs, dask=dask)
@@ -109,7 +111,8 @@ def _objective(
     target_s: float | None,
     confidence: float,
 ) -> Objective:
-    from rlsim.planning.objective import SECONDS_PER_HOUR, Objective, parse_objective
+    from rlsim.expenses import SECONDS_PER_HOUR
+    from rlsim.planning.objective import Objective, parse_objective
 
     measure, statistic = parse_objective(objective)
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
@@ -155,6 +158,7 @@ def _write_plan(answer: Plan, out: Path) -> None:
 
 def sensitivity(
     scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
     overrides: o.SetOption = None,
     uncertain: o.UncertainOption = None,
     jobs: o.JobsOption = None,
@@ -170,7 +174,7 @@ def sensitivity(
     from rlsim.planning.sensitivity import sensitivity as run
     from rlsim.planning.sensitivity_text import render_sensitivity
 
-    base = load_scenario(scenario, overrides or ())
+    base = load_scenario(scenario, given_overrides(words, overrides))
     answer = run(base, uncertain=uncertain or (), jobs=jobs, dask=dask)
     print_answer(_json(answer.as_dict()) if as_json else render_sensitivity(answer, terminal_style()))
 
@@ -178,6 +182,7 @@ def sensitivity(
 def compare(
     first: o.FirstArgument,
     second: o.SecondArgument,
+    words: o.WordsArgument = None,
     overrides: o.SetOption = None,
     first_overrides: o.SetFirstOption = None,
     second_overrides: o.SetSecondOption = None,
@@ -185,14 +190,15 @@ def compare(
 ) -> None:
     """Compare two scenarios: what differs in them, in their steps, and which phase explains it.
 
-    --set changes both, --set-a and --set-b one of them afterwards: A and B may be the same file.
+    KEY=VALUE and --set change both, --set-a and --set-b one of them afterwards: A and B may be the same file.
     """
     from rlsim.loading import load_scenario
     from rlsim.planning.compare import compare as run
     from rlsim.planning.text import render_comparison
 
+    both = given_overrides(words, overrides)
     answer = run(
-        load_scenario(first, [*(overrides or ()), *(first_overrides or ())]),
-        load_scenario(second, [*(overrides or ()), *(second_overrides or ())]),
+        load_scenario(first, [*both, *(first_overrides or ())]),
+        load_scenario(second, [*both, *(second_overrides or ())]),
     )
     print_answer(_json(answer.as_dict()) if as_json else render_comparison(answer, terminal_style()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import given_overrides, print_answer, terminal_style
 from rlsim.outputs import staged_folder
 from rlsim.progress import ProgressLine
 
@@ -15,6 +15,7 @@ hardware = typer.Typer(help="Hardware profiles that come with rlsim.", no_args_i
 
 def project(
     scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
     overrides: o.SetOption = None,
     as_json: o.JsonOption = False,
     out: o.OutOption = None,
@@ -34,7 +35,7 @@ def project(
     from rlsim.report import files
     from rlsim.report.projection import render, render_brief
 
-    given = load_scenario(scenario, _with_simulation(overrides, seed, replications))
+    given = load_scenario(scenario, _with_simulation(given_overrides(words, overrides), seed, replications))
     with ProgressLine("replications") as progress:
         answer = run(given, progress.reach)
     if out is not None:
@@ -44,9 +45,9 @@ def project(
     print_answer(answer.to_json() if as_json else written(answer, terminal_style()))
 
 
-def _with_simulation(overrides: list[str] | None, seed: int | None, replications: int | None) -> list[str]:
+def _with_simulation(overrides: list[str], seed: int | None, replications: int | None) -> list[str]:
     given = {"simulation.seed": seed, "simulation.replications": replications}
-    return [*(overrides or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    return [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
 
 
 def schema() -> None:

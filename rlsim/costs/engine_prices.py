@@ -9,9 +9,18 @@ from functools import lru_cache
 
 import numpy as np
 
+from rlsim.costs.capture import largest_captured_tokens
 from rlsim.costs.device import Device
 from rlsim.costs.draft import Drafting
-from rlsim.costs.iteration import IterationCosts, build_iteration, decode_s
+from rlsim.costs.draft_policy import DraftPolicy, policy_costs
+from rlsim.costs.iteration import (
+    DevicePoints,
+    IterationCosts,
+    PolicyChoice,
+    build_iteration,
+    decode_s,
+    device_points,
+)
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.overheads import HostOverheads
 from rlsim.costs.work import FloatArray
@@ -22,15 +31,24 @@ from rlsim.schema.speculation import Speculation
 
 ENGINES_KEPT = 48
 """Iteration tables kept per process; one of 8,192 sequences takes some 50 MB with its parts."""
-ACCEPTANCE_KEYS = ("acceptance_length", "position_acceptance", "first_acceptance", "acceptance_decay")
-"""Keys of speculation that decide how many iterations a response takes and not how long one lasts."""
+POINTS_KEPT = 256
+"""Sets of single iterations kept per process."""
+HOST_KEYS = ("host_iteration_s", "host_sequence_s")
+"""Keys of the engine that :class:`HostOverheads` holds."""
+ACCEPTANCE_KEYS = (
+    "acceptance_length", "position_acceptance", "first_acceptance", "acceptance_decay", "variation", "sampling",
+    "drift", "online_interval_steps", "online_packing", "policy", "off_above_sequences",
+)  # fmt: skip
+"""Keys of speculation that decide how many iterations a response takes and not how long one lasts, or that
+``EngineInputs.policy`` holds."""
 
 
 @dataclass(frozen=True)
 class EngineInputs:
     """Everything that an engine iteration depends on; equal inputs have equal prices.
 
-    drafting: the speculation section without its acceptance. max_sequences: most sequences that a replica can ever
+    drafting: the speculation section without its acceptance. policy: of draft lengths that follow the live batch; None
+    where draft_length is fixed. max_sequences: most sequences that a replica can ever
     decode at once. prompt_tokens: mean length of a prompt.
     """
 
@@ -43,6 +61,7 @@ class EngineInputs:
     max_context_tokens: int
     prompt_tokens: float
     kv_capacity_tokens: float
+    policy: DraftPolicy | None = None
 
 
 def engine_inputs(
@@ -52,6 +71,7 @@ def engine_inputs(
     prompt_tokens: float,
     kv_capacity_tokens: float,
     running_sequences: int | None = None,
+    policy: DraftPolicy | None = None,
 ) -> EngineInputs:
     """What an iteration of the engine of ``scenario`` depends on.
 
@@ -71,6 +91,7 @@ def engine_inputs(
         scenario.workload.max_sequence_tokens,
         prompt_tokens,
         kv_capacity_tokens,
+        policy,
     )
 
 
@@ -95,6 +116,9 @@ def most_sequences(scenario: Scenario) -> int:
 @lru_cache(maxsize=ENGINES_KEPT)
 def engine_prices(inputs: EngineInputs) -> IterationCosts:
     """Seconds of the engine's iterations, by part; the last few engines are kept."""
+    if inputs.policy is not None:
+        lengths = range(inputs.drafting.draft_length + 1)
+        return policy_costs([engine_prices(drafting_fixed(inputs, k)) for k in lengths], inputs.policy)
     layers, drafting = _engine(inputs)
     return build_iteration(
         layers,
@@ -107,6 +131,20 @@ def engine_prices(inputs: EngineInputs) -> IterationCosts:
     )
 
 
+def drafting_fixed(inputs: EngineInputs, draft_length: int) -> EngineInputs:
+    """The same engine when it drafts ``draft_length`` tokens at once for every sequence.
+
+    vLLM's largest graph in tokens comes from the longest draft that it is started with and holds for shorter ones;
+    SGLang and TensorRT-LLM capture sequences.
+    """
+    engine, longest = inputs.engine, inputs.drafting.draft_length
+    if engine.name == "vllm" and engine.max_captured_tokens is None:
+        captured = largest_captured_tokens(engine, longest, inputs.device.operators.profile)
+        engine = engine.model_copy(update={"max_captured_tokens": captured})
+    drafting = inputs.drafting.model_copy(update={"draft_length": draft_length}) if draft_length else Speculation()
+    return replace(inputs, engine=engine, drafting=drafting, policy=None)
+
+
 def decode_points_s(inputs: EngineInputs, sequences: FloatArray, context_tokens: FloatArray) -> FloatArray:
     """Seconds of iterations that decode ``sequences`` at mean ``context_tokens``, without preparing a table."""
     return np.asarray(decode_points_of_hosts_s(inputs, [inputs.host], sequences, context_tokens)[0])
@@ -115,15 +153,46 @@ def decode_points_s(inputs: EngineInputs, sequences: FloatArray, context_tokens:
 def decode_points_of_hosts_s(
     inputs: EngineInputs, hosts: Sequence[HostOverheads], sequences: FloatArray, context_tokens: FloatArray
 ) -> FloatArray:
-    """:func:`decode_points_s` under each of ``hosts`` in place of the engine's own; shape (hosts, points)."""
-    alike: dict[HostOverheads, list[int]] = {}
+    """:func:`decode_points_s` under each of ``hosts`` in place of the engine's own; shape (hosts, points).
+
+    Under a policy these are reference iterations.
+    """
+    choice = None if inputs.policy is None else engine_prices(inputs).choice
+    if choice is not None:
+        return _chosen_points_s(inputs, choice, hosts, sequences, context_tokens)
+    # Of the host, kernels know two values alone: many hosts, and the cells of a sweep over them, share a device's work.
+    engine = inputs.engine.model_copy(update=dict.fromkeys(HOST_KEYS))
+    points = np.asarray(sequences, dtype=np.float64).tobytes(), np.asarray(context_tokens, dtype=np.float64).tobytes()
+    out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):
         kernels = HostOverheads(0.0, 0.0, overlap_s=host.overlap_s, network_hop_s=host.network_hop_s)
-        alike.setdefault(kernels, []).append(number)
-    out: FloatArray = np.empty((len(hosts), len(sequences)))
-    for kernels, numbers in alike.items():
-        layers, drafting = _engine(replace(inputs, host=kernels))
-        out[numbers] = decode_s(layers, drafting, [hosts[number] for number in numbers], sequences, context_tokens)
+        device = _device_points(replace(inputs, engine=engine, host=kernels), *points)
+        out[number] = decode_s(engine, inputs.drafting.active, device, host)
+    return out
+
+
+@lru_cache(maxsize=POINTS_KEPT)
+def _device_points(inputs: EngineInputs, sequences: bytes, context_tokens: bytes) -> DevicePoints:
+    return device_points(*_engine(inputs), np.frombuffer(sequences), np.frombuffer(context_tokens))
+
+
+def _chosen_points_s(
+    inputs: EngineInputs,
+    choice: PolicyChoice,
+    hosts: Sequence[HostOverheads],
+    sequences: FloatArray,
+    context_tokens: FloatArray,
+) -> FloatArray:
+    n = np.clip(sequences.astype(np.int64), 0, len(choice.repeats) - 1)
+    out: FloatArray = np.zeros((len(hosts), len(sequences)))
+    for length in np.unique(np.concatenate((choice.low[n], choice.high[n]))).tolist():
+        share = np.where(choice.low[n] == length, 1 - choice.share[n], 0.0)
+        share = share + np.where((choice.high[n] == length) & (choice.low[n] != length), choice.share[n], 0.0)
+        used = np.flatnonzero(share > 0)
+        if used.size:
+            fixed = drafting_fixed(inputs, length)
+            found = decode_points_of_hosts_s(fixed, hosts, sequences[used], context_tokens[used])
+            out[:, used] += share[used] * choice.repeats[n[used]] * found
     return out
 
 

@@ -169,6 +169,12 @@ class EngineCounters:
             self.iterations_at[size] += int(counted[size])
             self.context_at[size] += float(contexts[size])
 
+    def copy(self) -> EngineCounters:
+        """What was counted so far, on its own."""
+        out = EngineCounters()
+        out.add(self)
+        return out
+
     def add(self, other: EngineCounters, times: int = 1) -> None:
         """Add what ``other`` counted, ``times`` times; -1 takes it away."""
         missing = len(other.iterations_at) - len(self.iterations_at)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlsim.costs.capture import captured_sizes
 from rlsim.costs.draft import Drafting
-from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
+from rlsim.costs.interface import Bound, EngineCounters, IntArray, IterationTable, Part
 from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
 from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
@@ -30,8 +30,31 @@ SAMPLER_LAUNCHES = 8
 """Kernels of LM head and sampling, outside the captured graph. Structural count."""
 EAGER_PART = "eager launches"
 """What launches beyond the captured graphs add to the device's work."""
+DRAFT_PASSES, DRAFT_ATTENTION = "draft passes", "draft attention"
+DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
+"""Parts of an iteration that run once for each drafted token."""
 CONTEXT_POINTS = 64
 """Points of the prepared attention table along context."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyChoice:
+    """What an engine drafts at each number of live sequences; arrays of shape (N + 1,).
+
+    low, high, share: a request drafts ``low`` tokens, a share of them ``high``. most: of any request, which its draft
+    passes run for. repeats: iterations of the engine in one of those that the simulation counts.
+    """
+
+    low: IntArray
+    high: IntArray
+    share: FloatArray
+    most: IntArray
+    repeats: FloatArray
+
+    @property
+    def drafted(self) -> FloatArray:
+        """Drafted tokens of a request, mean."""
+        return self.low + self.share
 
 
 @dataclass(frozen=True)
@@ -41,7 +64,8 @@ class IterationCosts:
     components: seconds by part for n = 0..N decoding sequences (context-free), which add up to ``table.step_s``;
     attention: by part of the context-dependent table. eager: for n = 0..N, whether the iteration exceeds the captured
     graphs. prefill_measured: measured share of the time of a prefill chunk, over ``table.prefill_grid_tokens``.
-    captured_tokens: of the largest graph of an attention copy.
+    captured_tokens: of the largest graph of an attention copy. choice: of draft lengths by the live batch; the table is
+    then one of reference iterations (:mod:`rlsim.costs.draft_policy`).
     """
 
     table: IterationTable
@@ -51,6 +75,7 @@ class IterationCosts:
     prefill_measured: FloatArray
     prefill_bound: Bound
     captured_tokens: int
+    choice: PolicyChoice | None = None
 
     def parts(self, counters: EngineCounters) -> tuple[Part, ...]:
         """Seconds by part of the iterations that ``counters`` hold; mixed iterations give their prefill a part."""
@@ -104,7 +129,7 @@ def build_iteration(
     step = max(8.0, max_context / (CONTEXT_POINTS - 1))
     contexts = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0)
     own = np.ceil(n / engine.pipeline_parallel)
-    drafting_part = "context look-up" if drafting.draft is None else "draft attention"
+    drafting_part = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
     attention = {
         "attention": layers.cached_attention(own[:, None], contexts[None, :], k + 1),
         drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]),
@@ -129,24 +154,33 @@ def build_iteration(
     )
 
 
-def decode_s(
-    layers: EngineLayers, drafting: Drafting, hosts: Sequence[HostOverheads], sequences: FloatArray, context: FloatArray
-) -> FloatArray:
-    """Seconds of one iteration at each of some points under each of ``hosts``; shape (hosts, points).
+@dataclass(frozen=True, eq=False)
+class DevicePoints:
+    """Device seconds of iterations that decode ``sequences``: without their context, and of the context alone. All of
+    shape (points,)."""
 
-    ``sequences`` decode at mean ``context`` tokens. The hosts agree in what kernels know of them: overlap_s and
-    network_hop_s. The same as a prepared table says, for few points of many engines.
+    sequences: FloatArray
+    plain_s: FloatArray
+    cached_s: FloatArray
+
+
+def device_points(layers: EngineLayers, drafting: Drafting, sequences: FloatArray, context: FloatArray) -> DevicePoints:
+    """What the device takes for one iteration at each of some points: ``sequences`` at mean ``context`` tokens.
+
+    The same as a prepared table says, for few points of many engines.
     """
     k = drafting.speculation.draft_length if drafting.speculation.active else 0
     components, _ = _on_device(layers, drafting, sequences, k)
-    device_s = total(components)
     own = np.ceil(sequences / layers.engine.pipeline_parallel)
     cached_s = layers.cached_attention(own, context, k + 1).seconds + drafting.cached_attention(own, context).seconds
-    found = [
-        (device_s + _exposed_host_s(layers.engine, drafting, host, sequences, device_s) + cached_s) * host.factor
-        for host in hosts
-    ]
-    return np.asarray(found, dtype=np.float64)
+    return DevicePoints(sequences, total(components), cached_s)
+
+
+def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:
+    """Seconds of one iteration at each of ``points`` under a host that agrees in what their kernels know of it:
+    overlap_s and network_hop_s. drafts: whether it speculates."""
+    waited_s = _exposed_host_s(engine, drafts, host, points.sequences, points.plain_s)
+    return (points.plain_s + waited_s + points.cached_s) * host.factor
 
 
 def _times(components: Components, factor: float) -> Components:
@@ -158,16 +192,16 @@ def _context_free(
 ) -> tuple[Components, BoolArray]:
     """What of an iteration does not depend on its context, by part, for n decoding sequences; where it is eager."""
     out, eager = _on_device(layers, drafting, n, k)
-    out["host"] = modelled(_exposed_host_s(layers.engine, drafting, host, n, total(out)), "host")
+    out["host"] = modelled(_exposed_host_s(layers.engine, drafting.speculation.active, host, n, total(out)), "host")
     return out, eager
 
 
 def _exposed_host_s(
-    engine: Engine, drafting: Drafting, host: HostOverheads, n: FloatArray, device_s: FloatArray
+    engine: Engine, drafts: bool, host: HostOverheads, n: FloatArray, device_s: FloatArray
 ) -> FloatArray:
     """Host seconds that an iteration waits for; an asynchronous scheduler works beside the device."""
     # Every attention copy has a scheduler of its own for its share of the sequences.
-    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafting.speculation.active)
+    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafts)
     return np.maximum(host_s - device_s, 0.0) if engine.async_scheduling else host_s
 
 
@@ -187,7 +221,7 @@ def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) 
     if engine.pipeline_parallel > 1:
         out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
     if drafting.speculation.active:
-        out["draft passes"] = drafting.passes(n, eager)
+        out[DRAFT_PASSES] = drafting.passes(n, eager)
         out["rejection sampling"] = drafting.rejection(n)
     return out, eager
 

@@ -81,7 +81,7 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
     drafted = scenario.speculation.draft_length if scenario.speculation.active else 0
     captured = largest_captured_tokens(engine, drafted, scenario.hardware)
-    captures = len(captured_sizes(captured)) if engine.cuda_graphs else 0
+    captures = len(captured_sizes(captured)) * scenario.speculation.captured_lengths if engine.cuda_graphs else 0
     parts = MemoryParts(
         weights=(weight_bytes(card, engine.weight_precision) + repeated) / shards,
         runtime=RUNTIME_BYTES,
@@ -178,6 +178,26 @@ def critic_swapped(scenario: Scenario) -> bool:
     return scenario.trainer.critic and scenario.trainer.offload and scenario.cluster.colocated
 
 
+def _trained_draft_bytes(scenario: Scenario, tokens: float) -> float | None:
+    """Bytes of a drafter that one training GPU trains beside the policy; None where it trains none.
+
+    Weights, gradients and optimizer state; a whole copy over the tensor-parallel group (FSDP: over all GPUs), its
+    optimizer spread over the copies. The states of the target that an EAGLE-3 head reads are kept for its pass, and so
+    are its own activations and FP32 logits.
+    """
+    draft, trainer, card = draft_card(scenario.speculation, scenario.model), scenario.trainer, scenario.model
+    if draft is None or not scenario.speculation.trained_online:
+        return None
+    gpus, high = scenario.cluster.training, BYTES_PER_ELEMENT["fp32"]
+    held = draft_parameters(draft, card) / (gpus if trainer.backend == "fsdp" else trainer.tensor_parallel)
+    whole = draft_parameters(draft, card) / gpus
+    fused = tokens * draft.fused_hidden_states * card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+    own = tokens * draft.hidden_size * ACTIVATION_BYTES_PER_HIDDEN * draft.num_layers
+    logits = 2 * tokens * draft.vocab_size * high
+    state = held * (BYTES_PER_ELEMENT["bf16"] + high) + whole * trainer.optimizer_bytes_per_parameter
+    return state + (fused + own + logits) / trainer.tensor_parallel
+
+
 def trainer_memory(scenario: Scenario) -> MemoryParts:
     """Bytes of one training GPU in the backward pass. Raises Infeasible where they exceed the device.
 
@@ -189,7 +209,7 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
     fsdp = trainer.backend == "fsdp"
     held = layout.sharded_parameters if fsdp else layout.parameters
     capacity = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
-    if not trainer.sequence_packing:
+    if not scenario.sequence_packing:
         capacity = scenario.workload.max_sequence_tokens * trainer.micro_batch_samples
     tokens = capacity / trainer.context_parallel
     layers = card.num_layers / trainer.pipeline_parallel
@@ -207,6 +227,7 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
         activations=kept * (trainer.pipeline_parallel if first_stage_is_fuller else 1) + working,
         gradients=gradients,
         optimizer=optimizer,
+        draft=_trained_draft_bytes(scenario, tokens),
         logits=0.0 if first_stage_is_fuller else logits,
         critic=weights + gradients + optimizer if trainer.critic and not critic_swapped(scenario) else None,
     )

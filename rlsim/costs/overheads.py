@@ -160,15 +160,13 @@ def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) 
 def overheads_after(now: Overheads, scenario: Scenario, fitted: Fitted, changed: str) -> Overheads:
     """``now`` after one of the sets has become that of ``fitted``: what rests on the others stays as it is.
 
-    changed: name of that set; the groups deviate as before.
+    changed: name of that set, training, transfers or steps; the groups deviate as before.
     """
     if changed == "transfers":
         return replace(now, refit=_refit_terms(scenario, fitted, now.refit.factor))
     if changed == "training":
         return replace(now, training=training_overheads(scenario, fitted, now.training.factor))
     engine = rollout_host(scenario, fitted.steps, fitted.engines, now.engine.factor)
-    if changed == "engines":
-        return replace(now, engine=engine)
     training = training_overheads(scenario, fitted, now.training.factor)
     handover_tensor_s = _handover_tensor_s(scenario, fitted.steps)
     return replace(now, engine=engine, training=training, handover_tensor_s=handover_tensor_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,24 +42,31 @@ def bins_needed(lengths: FloatArray, capacity: float) -> int:
     return bins
 
 
+def bins_by_step(lengths: FloatArray, capacity: float, steps: int, multiple: int) -> tuple[int, ...]:
+    """Bins of ``capacity`` tokens that each of ``steps`` optimizer steps needs; ``multiple`` as below."""
+    return tuple(bins_needed(chunk, capacity) for chunk in np.array_split(_padded(lengths, multiple), steps))
+
+
 def micro_batches(
-    lengths: FloatArray, data_parallel: int, capacity: float, steps: int, multiple: int, packed: bool, samples: int = 1
+    lengths: FloatArray, data_parallel: int, steps: int, multiple: int, bins: Sequence[int] | None, samples: int = 1
 ) -> MicroBatches:
     """Split a step's samples over ``steps`` optimizer steps and ``data_parallel`` ranks.
 
-    packed: bins of ``capacity`` tokens, their number rounded up to a multiple of the ranks (all run equally many).
-    Otherwise ``samples`` per micro-batch, each padded to the longest. multiple: sequences are padded to it (TP and CP).
+    bins: as from :func:`bins_by_step`, each rounded up to a multiple of the ranks (all run equally many). None:
+    ``samples`` per micro-batch, each padded to the longest. multiple: sequences are padded to it (TP and CP).
     """
-    padded = np.ceil(lengths / multiple) * multiple
-    bins = 0
-    if packed:
-        for chunk in np.array_split(padded, steps):
-            bins += -(-bins_needed(chunk, capacity) // data_parallel)
+    padded = _padded(lengths, multiple)
+    if bins is not None:
+        filled = sum(-(-count // data_parallel) for count in bins)
     else:
-        bins = steps * -(-len(lengths) // (steps * data_parallel * samples))
+        filled = steps * -(-len(lengths) // (steps * data_parallel * samples))
         padded = np.full_like(padded, padded.max())
-    count = max(1.0, bins / steps)
+    count = max(1.0, filled / steps)
     ranks = count * steps * data_parallel
     return MicroBatches(
         count, float(padded.sum()) / ranks, float((padded**2).sum()) / ranks, float(lengths.sum()) / ranks, steps
     )
+
+
+def _padded(lengths: FloatArray, multiple: int) -> FloatArray:
+    return np.asarray(np.ceil(lengths / multiple) * multiple, dtype=np.float64)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import numpy as np
 
 from rlsim.costs.borrowed import tables_error
 from rlsim.costs.device import Device, device_of
+from rlsim.costs.draft_policy import DraftPolicy
 from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.interface import FloatArray, Prices, StepCost
 from rlsim.costs.iteration import IterationCosts
@@ -18,8 +21,10 @@ from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
-from rlsim.workload.batches import expected_prompt_tokens
-from rlsim.workload.draw import DrawnWorkload
+from rlsim.workload.acceptance import DraftPlan
+from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
+from rlsim.workload.draft_outlook import draft_outlook, draft_plan
+from rlsim.workload.draw import DrawnWorkload, measured_steps
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,65 @@ class PriceInputs:
             prompt_tokens,
             memory.kv_capacity_tokens,
             memory.running_sequences,
+            _policy(self.scenario),
         )
+
+    @cached_property
+    def draft_plan(self) -> DraftPlan | None:
+        """What responses meet whose draft lengths follow the live batch; None where samples accept alike anyway."""
+        scenario, engine = self.scenario, self.engine
+        choice = None if scenario.speculation.variation is None else engine_prices(engine).choice
+        if choice is None or engine.policy is None:
+            return None
+        workload, replicas = scenario.workload, scenario.cluster.generation / scenario.engine.gpus_per_replica
+        ahead = max(1.0, scenario.loop.asynchrony.pace - 1.0) if scenario.loop.mode == "async" else 1.0
+        given = workload.samples_per_step * workload.generated_batch_factor * ahead
+        drafted = np.rint(choice.drafted).astype(np.int64)
+        draining = scenario.loop.mode == "sync" and workload.agent is None
+        return draft_plan(workload, engine.policy.lengths, drafted, given / replicas, draining)
 
     @cached_property
     def trainer(self) -> TrainerInputs:
         """What log-prob passes and updates depend on."""
         return trainer_inputs(self.scenario, self.device, self.overheads.training, self.transfers)
+
+    def batch_cost(self, total_tokens: FloatArray, generated_samples: int) -> StepCost:
+        """The trainer's work on a batch: total tokens of its samples, and how many were generated for it."""
+        return step_cost(self.trainer, TrainedBatch.of(total_tokens, generated_samples))
+
+    @cached_property
+    def before_work(self) -> ScenarioPrices:
+        """All that no drawn work changes, without any steps. Raises Infeasible where the scenario cannot run."""
+        scenario, transfers = self.scenario, self.transfers
+        engine, lagged = engine_prices(self.engine), scenario.loop.mode == "async"
+        return ScenarioPrices(
+            iteration=engine.table,
+            replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
+            prepare=transfers.prepare(),
+            refit=transfers.prepare() if lagged and scenario.cluster.colocated else transfers.transfer(),
+            wake=transfers.sleep_between_rollouts(),
+            steps=(),
+            batch=self.batch_cost,
+            engine=engine,
+            engine_memory=self.engine_memory,
+            trainer_bytes=trainer_memory(scenario),
+            overheads=self.overheads,
+            stand_in=self.device.stand_in,
+        )
+
+
+def _policy(scenario: Scenario) -> DraftPolicy | None:
+    """What draft lengths that follow the live batch go by; None where the length is fixed.
+
+    The acceptance is that of the middle one of the measured steps: a run has one iteration table.
+    """
+    speculation, workload = scenario.speculation, scenario.workload
+    if not speculation.active or speculation.policy == "fixed":
+        return None
+    steps = measured_steps(scenario)
+    lengths, kinds = draft_outlook(speculation, workload, (steps.start + steps.stop - 1) // 2)
+    context = expected_prompt_tokens(workload) + 0.5 * expected_response_tokens(workload)
+    return DraftPolicy(speculation.policy, speculation.off_above_sequences, context, lengths, kinds)
 
 
 def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | None = None) -> ScenarioPrices:
@@ -98,26 +156,6 @@ def price(scenario: Scenario, workload: DrawnWorkload, tables: OperatorTables | 
 
 def priced(inputs: PriceInputs, workload: DrawnWorkload) -> ScenarioPrices:
     """Price ``workload`` of a scenario taken apart before. Raises Infeasible where the scenario cannot run."""
-    scenario = inputs.scenario
-    engine = engine_prices(inputs.engine)
-    trainer_bytes = trainer_memory(scenario)
-    lagged = scenario.loop.mode == "async"
-    known = workload.steps[: workload.trained] if scenario.known_batches else ()
-
-    def batch(total_tokens: FloatArray, generated_samples: int) -> StepCost:
-        return step_cost(inputs.trainer, TrainedBatch.of(total_tokens, generated_samples))
-
-    return ScenarioPrices(
-        iteration=engine.table,
-        replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
-        prepare=inputs.transfers.prepare(),
-        refit=inputs.transfers.prepare() if lagged and scenario.cluster.colocated else inputs.transfers.transfer(),
-        wake=inputs.transfers.sleep_between_rollouts(),
-        steps=tuple(batch(step.trained_tokens, step.generated_samples) for step in known),
-        batch=batch,
-        engine=engine,
-        engine_memory=inputs.engine_memory,
-        trainer_bytes=trainer_bytes,
-        overheads=inputs.overheads,
-        stand_in=inputs.device.stand_in,
-    )
+    known = workload.steps[: workload.trained] if inputs.scenario.known_batches else ()
+    steps = tuple(inputs.batch_cost(step.trained_tokens, step.generated_samples) for step in known)
+    return replace(inputs.before_work, steps=steps)

@@ -11,7 +11,7 @@ from rlsim.costs.device import Device
 from rlsim.costs.draft import draft_card
 from rlsim.costs.interface import FloatArray, Part, PhaseCost, StepCost
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.packing import MicroBatches, micro_batches
+from rlsim.costs.packing import MicroBatches, bins_by_step, micro_batches
 from rlsim.costs.training import LM_HEAD, LOSS, TrainingCosts
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.schema.drafter import draft_parameters
@@ -21,6 +21,9 @@ from rlsim.schema.trainer import Trainer
 
 STEPS_KEPT = 1024
 """Prices of steps kept per process, each with the lengths of its batch."""
+
+TRAINERS_KEPT = 16
+"""Trainers of which the layers of pipeline stages are kept, which log-prob passes and updates share."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,13 @@ def trainer_inputs(
     scenario: Scenario, device: Device, overheads: TrainingOverheads, transfers: WeightTransfer
 ) -> TrainerInputs:
     """What the trainer of ``scenario`` depends on."""
+    trainer = scenario.trainer
+    if trainer.sequence_packing and not scenario.sequence_packing:
+        trainer = trainer.model_copy(update={"sequence_packing": False})
     return TrainerInputs(
         scenario.model,
         device,
-        scenario.trainer,
+        trainer,
         scenario.cluster.training,
         overheads,
         scenario.workload.max_sequence_tokens,
@@ -83,29 +89,37 @@ def trainer_inputs(
 
 
 def _draft_training_share(scenario: Scenario) -> float:
-    """FLOP of the draft head's own pass relative to the policy's, where it is trained online."""
-    draft = draft_card(scenario.speculation, scenario.model)
-    if draft is None or not scenario.speculation.online_training:
+    """FLOP of the draft head's own pass relative to the policy's, mean over steps, where it is trained online.
+
+    None of it for MTP layers that trainer.mtp_layers prices as a loss of the policy's.
+    """
+    draft, speculation = draft_card(scenario.speculation, scenario.model), scenario.speculation
+    if draft is None or not speculation.trained_online or (draft.kind == "mtp" and scenario.trainer.mtp_layers):
         return 0.0
-    return draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
+    whole = draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
+    return whole / speculation.online_interval_steps
 
 
 @lru_cache(maxsize=STEPS_KEPT)
 def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     """Driver work, log-prob passes and all optimizer steps for one batch; the last few are kept."""
     driver_s = batch.generated_samples * inputs.driver_sample_s
-    training = TrainingCosts(
-        inputs.model,
-        inputs.trainer,
-        inputs.device,
-        inputs.overheads,
-        inputs.gpus,
-    )
     return StepCost(
         data=PhaseCost.of([Part("driver", driver_s, "host", "assumed")]),
-        logprob=_logprob(inputs, training, batch).deviating(inputs.overheads.factor),
-        train=_train(inputs, training, batch).deviating(inputs.overheads.factor),
+        logprob=_logprob(inputs, _training(inputs), batch).deviating(inputs.overheads.factor),
+        train=train_cost(inputs, batch),
     )
+
+
+@lru_cache(maxsize=TRAINERS_KEPT)
+def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
+    """The optimizer steps alone; a search asks for them before the rest."""
+    return _train(inputs, _training(inputs), batch).deviating(inputs.overheads.factor)
+
+
+@lru_cache(maxsize=TRAINERS_KEPT)
+def _training(inputs: TrainerInputs) -> TrainingCosts:
+    return TrainingCosts(inputs.model, inputs.trainer, inputs.device, inputs.overheads, inputs.gpus)
 
 
 def _logprob(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch) -> PhaseCost:
@@ -156,4 +170,10 @@ def _micro_batches(
     batch: TrainedBatch, data_parallel: int, capacity: int, steps: int, multiple: int, packed: bool, samples: int
 ) -> MicroBatches:
     """Packing, found once for all trainers that pack alike: searches price thousands of layouts on one batch."""
-    return micro_batches(batch.total_tokens, data_parallel, capacity, steps, multiple, packed, samples)
+    bins = _bins(batch, capacity, steps, multiple) if packed else None
+    return micro_batches(batch.total_tokens, data_parallel, steps, multiple, bins, samples)
+
+
+@lru_cache(maxsize=STEPS_KEPT)
+def _bins(batch: TrainedBatch, capacity: int, steps: int, multiple: int) -> tuple[int, ...]:
+    return bins_by_step(batch.total_tokens, capacity, steps, multiple)

@@ -7,6 +7,7 @@ elementwise traffic, 2.5 times the attention, the communication mirrored.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlsim.costs.device import Device
 from rlsim.costs.interface import Part
@@ -14,7 +15,7 @@ from rlsim.costs.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.operator_time import OperatorTime
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training_work import LayerWork, layer_work
+from rlsim.costs.training_work import LayerSplit, LayerWork, layer_work
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Trainer
@@ -79,10 +80,14 @@ class TrainingLayers:
     device: Device
     overheads: TrainingOverheads
 
+    @cached_property
+    def _split(self) -> LayerSplit:
+        return LayerSplit.of(self.trainer)
+
     def layer(self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER) -> LayerTime:
         """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do."""
         own = self.overheads
-        raw = layer_work(self.card, self.trainer, self.device, batch, moe_layer, own.features.moe_dispatcher, shape)
+        raw = layer_work(self.card, self._split, self.device, batch, moe_layer, own.features.moe_dispatcher, shape)
         device, backward = self._forward(raw, moe_layer), self._backward(raw, moe_layer)
         return LayerTime(
             device=device,

@@ -86,25 +86,42 @@ class LayerWork:
     local_experts: float
 
 
+@dataclass(frozen=True)
+class LayerSplit:
+    """What of a trainer one of its layers depends on; trainers that differ in stages and GPUs alone have equal ones."""
+
+    tensor_parallel: int
+    context_parallel: int
+    expert_parallel: int
+    precision: str
+    lora_rank: int | None
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> LayerSplit:
+        """That of ``trainer``."""
+        sizes = trainer.tensor_parallel, trainer.context_parallel, trainer.expert_parallel
+        return cls(*sizes, trainer.precision, trainer.lora_rank)
+
+
 @lru_cache(maxsize=LAYERS_KEPT)
 def layer_work(
     card: ModelCard,
-    trainer: Trainer,
+    split: LayerSplit,
     device: Device,
     batch: MicroBatches,
     moe_layer: bool,
     dispatcher: Dispatcher,
     shape: LayerShape = WHOLE_LAYER,
 ) -> LayerWork:
-    """One layer of ``card`` under the layout of ``trainer``; shape: its mixer, and whether experts or an FFN follow."""
-    counter = _LayerCounter(card, trainer, device.operators, device.fabric, batch, shape)
+    """One layer of ``card`` under a trainer's layout; shape: its mixer, and whether experts or an FFN follow."""
+    counter = _LayerCounter(card, split, device.operators, device.fabric, batch, shape)
     return counter.count(moe_layer and shape.ffn, dispatcher)
 
 
 @dataclass(frozen=True)
 class _LayerCounter:
     card: ModelCard
-    trainer: Trainer
+    split: LayerSplit
     operators: Operators
     fabric: Collectives
     batch: MicroBatches
@@ -113,10 +130,10 @@ class _LayerCounter:
     @property
     def tokens(self) -> float:
         """Tokens of one tensor-parallel group: its context-parallel share of the micro-batch."""
-        return self.batch.tokens / self.trainer.context_parallel
+        return self.batch.tokens / self.split.context_parallel
 
     def count(self, moe_layer: bool, dispatcher: Dispatcher) -> LayerWork:
-        card, tp, tokens = self.card, self.trainer.tensor_parallel, self.tokens
+        card, tp, tokens = self.card, self.split.tensor_parallel, self.tokens
         moe = card.moe if moe_layer else None
         matrices = self._mixer_matrices()
         if moe is not None:
@@ -135,20 +152,20 @@ class _LayerCounter:
             )
             moved += routed * moe.matrices * width * BYTES_PER_ELEMENT["bf16"]
         adapted = 0.0
-        if self.trainer.lora_rank is not None:
+        if self.split.lora_rank is not None:
             adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
         row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
-        products = self.passes(matrices, tokens, self.trainer.precision)
+        products = self.passes(matrices, tokens, self.split.precision)
         if moe is not None and moe.latent_size is not None:
             # Sequence parallelism divides the tokens here, not the matrices, which every rank holds whole.
-            products = products + self.passes(work.latent_expert_matrices(card), tokens / tp, self.trainer.precision)
+            products = products + self.passes(work.latent_expert_matrices(card), tokens / tp, self.split.precision)
         return LayerWork(
             products=products,
             experts=self._experts(moe) if moe is not None else _no_pass(),
             router_s=self._router_s(moe) if moe is not None else 0.0,
             attention=self._mixing(),
             attention_backward=RECURRENT_BACKWARD if self.shape.mixer == "recurrent" else ATTENTION_BACKWARD,
-            quantised=(inputs, outputs) if self.trainer.precision != "bf16" else (0.0, 0.0),
+            quantised=(inputs, outputs) if self.split.precision != "bf16" else (0.0, 0.0),
             elementwise_bytes=moved,
             routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
             adapter_bytes=adapted,
@@ -157,7 +174,7 @@ class _LayerCounter:
             tensor_pairs=float((self.shape.mixer != "none") + (self.shape.ffn and moe is None)),
             exchange_s=self._exchange_s(moe, dispatcher) if moe is not None else 0.0,
             ring_s=self._ring_s() if self.shape.mixer != "none" else 0.0,
-            local_experts=moe.num_experts / self.trainer.expert_parallel if moe is not None else 0.0,
+            local_experts=moe.num_experts / self.split.expert_parallel if moe is not None else 0.0,
         )
 
     def _biased_bytes(self, moe: MoECard, routed: float) -> float:
@@ -165,14 +182,14 @@ class _LayerCounter:
         return routed * widths * BYTES_PER_ELEMENT["bf16"] if moe.expert_bias else 0.0
 
     def _mixer_matrices(self) -> list[Matrix]:
-        card, tp = self.card, self.trainer.tensor_parallel
+        card, tp = self.card, self.split.tensor_parallel
         if self.shape.mixer == "attention":
             return work.attention_matrices(card, tp) + indexer_matrices(card)
         return recurrent_matrices(card, tp) if self.shape.mixer == "recurrent" else []
 
     def _elementwise_bytes(self, moe: MoECard | None) -> float:
         """Norms, residuals, activation, the gate of a recurrent mixer; a single block has half of a layer's norms."""
-        card, tp = self.card, self.trainer.tensor_parallel
+        card, tp = self.card, self.split.tensor_parallel
         width = card.intermediate_size if self.shape.ffn and moe is None else 0.0
         whole = self.shape.ffn and self.shape.mixer != "none"
         moved = float(
@@ -197,55 +214,55 @@ class _LayerCounter:
 
     def _experts(self, moe: MoECard) -> Pass:
         """Every expert of the rank on its even share of the tokens that reach the rank."""
-        trainer, hidden, width = self.trainer, self.card.expert_hidden_size, moe.expert_intermediate_size
-        local = moe.num_experts / trainer.expert_parallel
-        share = self.tokens / trainer.tensor_parallel * moe.top_k / local
+        split, hidden, width = self.split, self.card.expert_hidden_size, moe.expert_intermediate_size
+        local = moe.num_experts / split.expert_parallel
+        share = self.tokens / split.tensor_parallel * moe.top_k / local
         matrices = [Matrix("gate and up", (moe.matrices - 1) * width, hidden), Matrix("down", hidden, width)]
-        one = self.passes(matrices, max(1.0, share), trainer.precision)
+        one = self.passes(matrices, max(1.0, share), split.precision)
         return Pass(*(timed.repeated(local) for timed in (one.forward, one.inputs, one.weights)))
 
     def _router_s(self, moe: MoECard) -> float:
-        rows = np.array([self.tokens / self.trainer.tensor_parallel])
+        rows = np.array([self.tokens / self.split.tensor_parallel])
         return float(
             self.operators.gemm(rows, Matrix("router", moe.num_experts, self.card.hidden_size), "bf16").seconds[0]
         )
 
     def _mixing(self) -> OperatorTime:
         """Attention or recurrence of packed sequences, forward: as equal prompts of the same mean squared length."""
-        trainer, batch, card = self.trainer, self.batch, self.card
+        split, batch, card = self.split, self.batch, self.card
         length = batch.sum_squared / batch.tokens
         prompts = np.array([batch.tokens / length]), np.array([length])
         if self.shape.mixer == "none":
             return zero(prompts[0])
         if self.shape.mixer == "recurrent" and card.recurrent is not None:
-            once = RecurrentBlock(self.operators, card.recurrent, trainer.tensor_parallel).prefill(
+            once = RecurrentBlock(self.operators, card.recurrent, split.tensor_parallel).prefill(
                 *prompts, training=True
             )
         else:
-            once = self.operators.prefill_attention(card, trainer.tensor_parallel, *prompts)
+            once = self.operators.prefill_attention(card, split.tensor_parallel, *prompts)
         if card.sparse_attention is not None:
             once = once + prompt_scores(self.operators, card, *prompts)
-        return once.repeated(1.0 / trainer.context_parallel)
+        return once.repeated(1.0 / split.context_parallel)
 
     def _tensor_s(self, full_bytes: float) -> float:
-        tp = self.trainer.tensor_parallel
+        tp = self.split.tensor_parallel
         gather, scatter = (self.fabric.collective(op, tp, full_bytes) for op in ("all_gather", "reduce_scatter"))
         return float(gather.seconds + scatter.seconds)
 
     def _exchange_s(self, moe: MoECard, dispatcher: Dispatcher) -> float:
         """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
-        trainer = self.trainer
-        own = self.tokens / trainer.tensor_parallel
+        split = self.split
+        own = self.tokens / split.tensor_parallel
         row_bytes = self.card.expert_hidden_size * BYTES_PER_ELEMENT["bf16"]
         if dispatcher == "alltoall":
             return 2.0 * float(
-                self.fabric.collective("alltoall", trainer.expert_parallel, own * moe.top_k * row_bytes).seconds
+                self.fabric.collective("alltoall", split.expert_parallel, own * moe.top_k * row_bytes).seconds
             )
-        return 2.0 * float(self.fabric.token_exchange(trainer.expert_parallel, own * row_bytes, moe.top_k).seconds)
+        return 2.0 * float(self.fabric.token_exchange(split.expert_parallel, own * row_bytes, moe.top_k).seconds)
 
     def _ring_s(self) -> float:
         """Keys and values of the other context-parallel ranks; a recurrent mixer trades tokens for heads and back."""
-        tp, cp, card = self.trainer.tensor_parallel, self.trainer.context_parallel, self.card
+        tp, cp, card = self.split.tensor_parallel, self.split.context_parallel, self.card
         if self.shape.mixer == "recurrent":
             inputs, output = recurrent_matrices(card, tp)[0].n, recurrent_matrices(card, tp)[-1].k
             moved = self.tokens * (inputs + output) * BYTES_PER_ELEMENT["bf16"]

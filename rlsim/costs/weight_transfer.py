@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rlsim.costs.collectives import Collectives
+from rlsim.costs.draft import draft_card
 from rlsim.costs.groups import refit_method
 from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.layout import TrainLayout, train_layout, weight_tensors
@@ -18,6 +19,7 @@ from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.offload import HostCopies
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.refit_methods import Links, Method, Receiver, Sender, TransferJob, transfer_parts
+from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -59,7 +61,9 @@ def job_of(scenario: Scenario) -> TransferJob:
     """The transfer that ``scenario`` makes after each step."""
     loop, cluster, trainer, card = scenario.loop, scenario.cluster, scenario.trainer, scenario.model
     method: Method = refit_method(scenario)
-    full, held = weight_bytes(card, "bf16"), weight_bytes(card, scenario.engine.weight_precision)
+    drafted = trained_draft_bytes(scenario)
+    full = weight_bytes(card, "bf16") + drafted
+    held = weight_bytes(card, scenario.engine.weight_precision) + drafted
     fsdp = trainer.backend == "fsdp"
     dense = trainer.tensor_parallel * trainer.pipeline_parallel
     copy = max(dense, trainer.expert_parallel * trainer.pipeline_parallel)
@@ -87,6 +91,15 @@ def job_of(scenario: Scenario) -> TransferJob:
         loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16",
         loop.refit_disk_bytes_per_s,
     )
+
+
+def trained_draft_bytes(scenario: Scenario) -> float:
+    """BF16 bytes of a drafter that is trained online, in the transfer of a step in the mean: every interval's once."""
+    draft, speculation = draft_card(scenario.speculation, scenario.model), scenario.speculation
+    if draft is None or not speculation.trained_online:
+        return 0.0
+    whole = draft_parameters(draft, scenario.model) * BYTES_PER_ELEMENT["bf16"]
+    return whole / speculation.online_interval_steps
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,6 +38,9 @@ def tables_digest(profile: HardwareProfile) -> str:
         folders += [own] if own.is_dir() else []
     whole = hashlib.sha256()
     for folder in dict.fromkeys(folders):
-        for path in sorted(path for path in folder.iterdir() if path.is_file()):
-            whole.update(f"{folder.name}/{path.name} {file_digest(path)}\n".encode())
+        # Entries and not paths: every cell of a sweep asks for the digest, and paths are slow to make and to sort.
+        for entry in sorted((one for one in os.scandir(folder) if one.is_file()), key=lambda one: one.name):
+            state = entry.stat()
+            digest = _digest(entry.path, state.st_mtime_ns, state.st_size)
+            whole.update(f"{folder.name}/{entry.name} {digest}\n".encode())
     return whole.hexdigest()

@@ -169,7 +169,7 @@ class _Reading:
         if not real.is_relative_to(self._root) and not stands_in:
             raise InputError(
                 f"{shown_path(path)}: defaults: '{shortened(entry)}' lies outside {shown_path(self._root)}; "
-                "give --config-root DIR to read it"
+                "give --root DIR to read it"
             )
         return target
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +86,10 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     draft = Draft(keys, [])
     complete(draft, facts, asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
-        lag = int(draft.keys.get("loop.policy_lag", 1))
+        ahead = draft.keys.get("loop.staleness_fraction") or draft.keys.get("loop.policy_lag") or 0
+        under_way = math.ceil((1 + ahead) * draft.keys.get("loop.update_every", 1))
         draft.keys |= {"simulation.replications": 4, "simulation.steps": ASYNC_STEPS}
-        draft.keys |= {"simulation.warmup_steps": lag + 1}
+        draft.keys |= {"simulation.warmup_steps": under_way}
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     order = [*Scenario.model_fields]

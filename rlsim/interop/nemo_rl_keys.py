@@ -18,7 +18,9 @@ IRRELEVANT = listed(
             "policy": "checkpoint",
         },
         "validation": {
-            "grpo": "num_val_generations_per_prompt val_period val_at_start val_at_end max_val_samples val_batch_size",
+            "grpo": (
+                "num_val_generations_per_prompt val_period val_at_start val_at_end max_val_samples val_batch_size"
+            ),
             "data": "validation",
         },
         "learning": {
@@ -31,8 +33,9 @@ IRRELEVANT = listed(
             "policy": "optimizer scheduler max_grad_norm",
             "policy.draft": "loss_weight",
             "policy.megatron_cfg": (
-                "moe_router_enable_expert_bias scheduler freeze_moe_router moe_router_load_balancing_type moe_router_bias_update_rate "
-                "moe_aux_loss_coeff mtp_loss_scaling_factor mtp_detach_heads train_iters"
+                "moe_router_enable_expert_bias scheduler freeze_moe_router moe_router_load_balancing_type "
+                "moe_router_bias_update_rate moe_aux_loss_coeff mtp_loss_scaling_factor mtp_detach_heads "
+                "train_iters"
             ),
             "policy.megatron_cfg.optimizer": (
                 "lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps sgd_momentum clip_grad params_dtype bf16 fp16"
@@ -98,9 +101,10 @@ NOT_SIMULATED = listed(
         },
         "kernels": {
             "policy.megatron_cfg": (
-                "cuda_graph_impl cuda_graph_scope moe_permute_fusion moe_grouped_gemm bias_activation_fusion attention_backend "
-                "gradient_accumulation_fusion use_linear_ce_fusion_loss linear_ce_fusion_chunk_size "
-                "moe_shared_expert_overlap moe_hybridep_num_sms use_fused_weighted_squared_relu"
+                "cuda_graph_impl cuda_graph_scope moe_permute_fusion moe_grouped_gemm bias_activation_fusion "
+                "attention_backend gradient_accumulation_fusion use_linear_ce_fusion_loss "
+                "linear_ce_fusion_chunk_size moe_shared_expert_overlap moe_hybridep_num_sms "
+                "use_fused_weighted_squared_relu"
             ),
             "policy.sequence_packing": "fuse_loss",
             "policy.generation.vllm_kwargs": (

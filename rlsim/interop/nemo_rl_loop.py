@@ -13,6 +13,8 @@ SAMPLER = "async_rl.sampler."
 COLOCATED = "policy.generation.colocated."
 RESOURCES = "policy.generation.colocated.resources."
 IN_ORDER = "in_order"
+RACK_NODE_GPUS = 4
+"""GPUs of a tray of GB200 or GB300 NVL72."""
 
 
 def controller(r: Reader) -> bool:
@@ -122,6 +124,12 @@ def _in_flight_groups(r: Reader) -> int | None:
     return r.integer(f"{CONTROLLER}max_inflight_prompts") or None if controller(r) else None
 
 
+def _write_placement(value: str | None, r: Reader) -> Changes:
+    """Nodes of a segment: those of an NVL72 domain that NeMo-RL's recipes take (16 of 18), else the node itself."""
+    nodes = 16 if r.integer("cluster.gpus_per_node", 1) == RACK_NODE_GPUS else 1
+    return {"cluster.segment_size": nodes if value == "aligned" else None}
+
+
 LOOP_ROWS = (
     Row("cluster.num_gpus", ("cluster.num_nodes", "cluster.gpus_per_node"), _gpus, _nodes),
     Row(
@@ -134,6 +142,7 @@ LOOP_ROWS = (
         "cluster.placement",
         ("cluster.segment_size",),
         lambda r: "aligned" if r.value("cluster.segment_size") else None,
+        _write_placement,
     ),
     Row(
         "loop.mode",

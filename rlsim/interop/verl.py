@@ -321,7 +321,7 @@ ROWS = (
     Row("trainer.reference_logprobs", (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward"), _reference,
         _write_reference),
     Row("trainer.offload", (*_FSDP_OFFLOADS, *_MEGATRON_OFFLOADS),
-        lambda r: any(r.flag(key) for key in _offloads(r)), lambda v, r: dict.fromkeys(_offloads(r), v)),
+        lambda r: any(list(map(r.flag, _offloads(r)))), lambda v, r: dict.fromkeys(_offloads(r), v)),
     Row("loop.refit_method", (f"{ROLLOUT}checkpoint_engine.backend",), _transport, _write_transport),
 )  # fmt: skip
 

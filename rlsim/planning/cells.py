@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlsim.costs.engine_prices import engine_prices
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer_prices import TrainedBatch, step_cost
+from rlsim.costs.trainer_prices import TrainedBatch, step_cost, train_cost
 from rlsim.planning.execution import Runner
 from rlsim.planning.layouts import Engine, GpuSplit, Layout, TrainerLayout
 from rlsim.planning.lower_bounds import (
@@ -23,7 +24,6 @@ from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.nearest import near_evidence
-from rlsim.workload.acceptance import acceptance_of
 from rlsim.workload.draw import draw_step
 
 TRAINERS_PER_TASK = 12
@@ -47,20 +47,28 @@ class Cell:
 
 @dataclass(frozen=True)
 class TrainerTask:
-    """Trainer layouts to price beside one engine on one split. every: over all measured steps, not the first alone."""
+    """Trainer layouts to price beside one engine on one split, each valid there.
+
+    near: those that measured training steps lie near. least_s, near_least_s: seconds per step of the fastest layout
+    known already, and of the fastest near one.
+    """
 
     scenario: Scenario
     split: GpuSplit
     engine: Engine
     trainers: tuple[TrainerLayout, ...]
-    every: bool = False
+    near: frozenset[TrainerLayout] = frozenset()
+    least_s: float = math.inf
+    near_least_s: float = math.inf
 
-    def scenarios(self) -> Iterator[Scenario]:
-        """The scenario of each trainer layout, without speculation."""
+    def inputs(self) -> Iterator[PriceInputs]:
+        """What prices of each trainer layout depend on, without speculation."""
         fixed = {**self.split.overrides(), **self.engine.layout.overrides(), "k": 0}
-        for trainer in self.trainers:
-            settings = {**fixed, **trainer.overrides(), "simulation.replications": SEARCH_REPLICATIONS}
-            yield varied(self.scenario, settings)
+        settings = {**fixed, **self.trainers[0].overrides(), "simulation.replications": SEARCH_REPLICATIONS}
+        first = varied(self.scenario, settings)
+        for trainer in self.trainers:  # checked when the space was built
+            own = first.trainer.model_copy(update=trainer.sizes())
+            yield PriceInputs(first.model_copy(update={"trainer": own}))
 
 
 ChosenTrainers = dict[int, list[tuple[TrainerLayout, float]]]
@@ -92,7 +100,7 @@ def bounded_cells(scenario: Scenario, space: Space, run: Runner, only_near: bool
             continue
         key = (repr(candidate.speculation), layout.split.lag)
         work = works.get(key) or works.setdefault(key, _works(candidate))
-        bound_s = _bound_s(candidate, rates[layout.engine], work, passes_s + transfer_s(candidate))
+        bound_s = _bound_s(candidate, rates[layout.engine], work, passes_s + transfer_s(PriceInputs(candidate)))
         cells.append(Cell(layout, len(space.trainers[number]), bound_s, near))
     return sorted(cells, key=lambda cell: cell.bound_s)
 
@@ -121,26 +129,34 @@ def _bound_s(
 
 def chosen_trainers(scenario: Scenario, space: Space, run: Runner) -> ChosenTrainers:
     """Trainers of each usable split: ranked on one step, the chosen ones then priced on all."""
-    tasks, place = [], []
-    for number in space.usable:
-        split, engine, trainers = space.splits[number], space.engines[number][0], space.trainers[number]
-        for start in range(0, len(trainers), TRAINERS_PER_TASK):
-            tasks.append(TrainerTask(scenario, split, engine, tuple(trainers[start : start + TRAINERS_PER_TASK])))
-            place.append(number)
     ranked: dict[int, list[tuple[float, TrainerLayout]]] = {number: [] for number in space.usable}
-    with ProgressLine("trainer layouts priced, in dozens", len(tasks)) as progress:
-        for index, seconds in run(trainer_step_s, tasks):
-            ranked[place[index]] += zip(seconds, tasks[index].trainers, strict=True)
+    places = [
+        (number, start) for number in space.usable for start in range(0, len(space.trainers[number]), TRAINERS_PER_TASK)
+    ]
+
+    def tasks() -> Iterator[TrainerTask]:
+        for number, start in places:
+            trainers, near = space.trainers[number], frozenset(space.near_trainers[number])
+            least_s = min((seconds for seconds, _ in ranked[number]), default=math.inf)
+            near_least_s = min((seconds for seconds, one in ranked[number] if one in near), default=math.inf)
+            part = tuple(trainers[start : start + TRAINERS_PER_TASK])
+            yield TrainerTask(
+                scenario, space.splits[number], space.engines[number][0], part, near, least_s, near_least_s
+            )
+
+    with ProgressLine("trainer layouts priced, in dozens", len(places)) as progress:
+        for index, seconds in run(trainer_step_s, tasks()):
+            number, start = places[index]
+            ranked[number] += zip(seconds, space.trainers[number][start : start + TRAINERS_PER_TASK], strict=False)
             progress.advance(1)
     chosen = [(number, trainer) for number in space.usable for trainer in _chosen(scenario, space, number, ranked)]
     exact = [
-        TrainerTask(scenario, space.splits[number], space.engines[number][0], (trainer,), every=True)
-        for number, trainer in chosen
+        TrainerTask(scenario, space.splits[number], space.engines[number][0], (trainer,)) for number, trainer in chosen
     ]
-    priced = dict(run(trainer_step_s, exact))
+    priced = dict(run(trainer_passes_s, exact))
     out: ChosenTrainers = {number: [] for number in space.usable}
     for index, (number, trainer) in enumerate(chosen):
-        out[number].append((trainer, priced[index][0]))
+        out[number].append((trainer, priced[index]))
     return out
 
 
@@ -154,31 +170,48 @@ def _chosen(
 
 
 def trainer_step_s(task: TrainerTask) -> list[float]:
-    """Seconds per step of each trainer layout: with the weight transfer on the first measured step, which is enough to
-    rank them, or its passes alone over all measured steps. The transfer adds up from the engine's and the trainer's."""
-    out = []
-    for candidate in task.scenarios():
-        steps = _measured_steps(candidate)
-        out.append(
-            _passes_s(candidate, steps) if task.every else _passes_s(candidate, steps[:1]) + transfer_s(candidate)
-        )
+    """Seconds of each trainer layout on the first measured step with its weight transfer, enough to rank them.
+
+    Of a layout whose updates alone take longer than the fastest one (of its kind: near measured steps, or any), the
+    updates are all that is priced: it is neither. The transfer adds up from the engine's and the trainer's.
+    """
+    out, least_s, near_least_s = [], task.least_s, task.near_least_s
+    for layout, inputs in zip(task.trainers, task.inputs(), strict=True):
+        near, first = layout in task.near, _measured_steps(inputs.scenario)[0]
+        seconds = train_cost(inputs.trainer, _batch(inputs.scenario, first)).seconds
+        if seconds <= (near_least_s if near else least_s):
+            seconds = _passes_s(inputs, (first,)) + transfer_s(inputs)
+            least_s = min(least_s, seconds)
+            near_least_s = min(near_least_s, seconds) if near else near_least_s
+        out.append(seconds)
     return out
 
 
-def _passes_s(scenario: Scenario, steps: Sequence[int]) -> float:
+def trainer_passes_s(task: TrainerTask) -> float:
+    """Seconds per step of the passes of the task's one trainer layout, over all measured steps."""
+    (inputs,) = task.inputs()
+    return _passes_s(inputs, _measured_steps(inputs.scenario))
+
+
+def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
     """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
-    trainer, acceptance, seconds = PriceInputs(scenario).trainer, acceptance_of(scenario.speculation), 0.0
+    seconds = 0.0
     for step in steps:
-        drawn = draw_step(scenario, acceptance, step, 0)
-        cost = step_cost(trainer, TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples))
+        cost = step_cost(inputs.trainer, _batch(inputs.scenario, step))
         seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
     return seconds / len(steps)
 
 
-def transfer_s(scenario: Scenario) -> float:
+def _batch(scenario: Scenario, step: int) -> TrainedBatch:
+    """What a step of the first replication trains on."""
+    drawn = draw_step(scenario, step, 0)
+    return TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples)
+
+
+def transfer_s(inputs: PriceInputs) -> float:
     """Seconds of the weight transfer, with everything around it in a synchronous step."""
-    transfers = PriceInputs(scenario).transfers
-    return (transfers.prepare() if scenario.loop.mode == "sync" else transfers.transfer()).seconds
+    transfers = inputs.transfers
+    return (transfers.prepare() if inputs.scenario.loop.mode == "sync" else transfers.transfer()).seconds
 
 
 def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[Engine, EngineRates]:

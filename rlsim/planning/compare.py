@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from rlsim.planning.evaluate import STEP_PHASES, VariantTimes, simulate, speedups_over
-from rlsim.planning.objective import cost_usd, energy_j, price_usd
+from rlsim.expenses import cost_usd, energy_j, price_usd
+from rlsim.planning.evaluate import STEP_PHASES
 from rlsim.planning.results import Comparison, PhaseChange
+from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
+from rlsim.simulated import simulate_variant
+from rlsim.summary import Timed, phase_parts, speedups, timed, variant_of
 
 IGNORED = ("name", "question", "assumptions")
 """Keys that describe a scenario without changing its answer."""
 
 
+@dataclass(frozen=True)
+class _Side:
+    arm: Variant
+    timed: Timed
+
+
 def compare(first: Scenario, second: Scenario) -> Comparison:
     """Simulate both as they are (no baselines). Raises Infeasible where one cannot run."""
-    before = simulate(first)
-    runs = (before, simulate(second) if differences(first, second) else before)
+    before = _simulated(first)
+    runs = (before, _simulated(second) if differences(first, second) else before)
     return Comparison(
         names=(first.name, second.name),
         modes=(first.loop.mode, second.loop.mode),
         differences=differences(first, second),
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
-        speedup=speedups_over(*runs)[1],
+        speedup=speedups(runs[0].timed, runs[1].timed)[1],
         paired=_same_work(first, second),
         phases=_phases((first, second), runs),
         cost_per_step_usd=(cost_usd(first, runs[0].arm.step_s.mean), cost_usd(second, runs[1].arm.step_s.mean)),
         energy_per_step_j=(energy_j(first, runs[0].arm.step_s.mean), energy_j(second, runs[1].arm.step_s.mean)),
         price_per_gpu_hour_usd=(price_usd(first), price_usd(second)),
     )
+
+
+def _simulated(scenario: Scenario) -> _Side:
+    run = simulate_variant(scenario)
+    return _Side(variant_of(run, phase_parts(run)), timed(run))
 
 
 def differences(first: Scenario, second: Scenario) -> dict[str, tuple[Any, Any]]:
@@ -55,7 +70,7 @@ def _same_work(first: Scenario, second: Scenario) -> bool:
     return first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications)
 
 
-def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[VariantTimes, VariantTimes]) -> tuple[PhaseChange, ...]:
+def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[_Side, _Side]) -> tuple[PhaseChange, ...]:
     """Serial phases of both; waiting for an asynchronous generator stands beside synchronous generation."""
     sides = [
         {

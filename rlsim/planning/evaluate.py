@@ -8,26 +8,26 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rlsim.errors import Infeasible, InputError
+from rlsim.expenses import cost_usd, energy_j
 from rlsim.loading import scenario_digest
-from rlsim.planning.objective import cost_usd, energy_j
 from rlsim.planning.results import CellNumbers, CellResult, Mean
 from rlsim.planning.variation import Overrides, varied
 from rlsim.projection import baseline_of
-from rlsim.results import PHASES, Interval, MemoryUse, PhasePart, Variant
+from rlsim.results import PHASES, Interval, PhasePart
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
 from rlsim.statistics import interval
 from rlsim.summary import (
     Timed,
+    iteration_tokens,
     mean_value,
     memory_of,
     phase_parts,
     speedups,
-    step_values,
     timed,
     tokens_per_s_per_gpu,
-    variant_of,
 )
+from rlsim.uncertainty.predictive import around
 
 BASELINES_KEPT = 256
 
@@ -39,10 +39,10 @@ STEP_PHASES = {
 
 
 @dataclass(frozen=True)
-class VariantTimes:
-    """A simulated arm: its summary, and its mean times with the draws around them."""
+class SimulatedCell:
+    """A cell by itself: its numbers without those of a baseline, and its mean times with the draws around them."""
 
-    arm: Variant
+    numbers: CellNumbers
     timed: Timed
 
 
@@ -54,20 +54,21 @@ class TimedCell:
     timed: Timed | None = None
 
 
-def simulate(scenario: Scenario) -> VariantTimes:
-    """Simulate one arm over the scenario's replications. Raises Infeasible and InputError."""
+def _simulated(scenario: Scenario) -> SimulatedCell:
+    """Simulate ``scenario`` over its replications. Raises Infeasible and InputError."""
     run = simulate_variant(scenario)
-    return VariantTimes(variant_of(run, phase_parts(run)), timed(run))
+    found = timed(run)
+    return SimulatedCell(_numbers(run, around(found.step_s, found.prediction.step_factor)), found)
 
 
-def baseline_times(scenario: Scenario) -> VariantTimes:
+def baseline_cell(scenario: Scenario) -> SimulatedCell:
     """The autoregressive arm of ``scenario``, simulated once for all cells that share it."""
     return _simulated_baseline(baseline_of(scenario))
 
 
 @lru_cache(maxsize=BASELINES_KEPT)
-def _simulated_baseline(baseline: Scenario) -> VariantTimes:
-    return simulate(baseline)
+def _simulated_baseline(baseline: Scenario) -> SimulatedCell:
+    return _simulated(baseline)
 
 
 def evaluate(scenario: Scenario, with_baseline: bool = True) -> CellResult:
@@ -121,18 +122,20 @@ def _bare(message: str) -> str:
 
 
 def _evaluated(scenario: Scenario, with_baseline: bool) -> TimedCell:
-    before = baseline_times(scenario) if with_baseline or not scenario.speculation.active else None
-    after = simulate(scenario) if scenario.speculation.active or before is None else before
-    numbers = _numbers(scenario, after.arm)
+    before = baseline_cell(scenario) if with_baseline or not scenario.speculation.active else None
+    after = _simulated(scenario) if scenario.speculation.active or before is None else before
+    numbers = after.numbers
+    if after is before:  # under the name of the scenario that was asked for
+        numbers = replace(numbers, digest=scenario_digest(scenario))
     if with_baseline and before is not None:
         numbers = beside(scenario, numbers, after.timed, before)
     return TimedCell(CellResult("ok", "", numbers), after.timed)
 
 
-def beside(scenario: Scenario, numbers: CellNumbers, after: Timed, before: VariantTimes) -> CellNumbers:
+def beside(scenario: Scenario, numbers: CellNumbers, after: Timed, before: SimulatedCell) -> CellNumbers:
     """Numbers of ``scenario`` with those of its baseline and the speed-ups over it."""
     rollout, end_to_end = speedups(before.timed, after)
-    baseline_s = before.arm.step_s.mean
+    baseline_s = before.timed.step_s
     return replace(
         numbers,
         baseline_step_s=baseline_s,
@@ -144,45 +147,26 @@ def beside(scenario: Scenario, numbers: CellNumbers, after: Timed, before: Varia
 
 def means_of(run: SimulatedVariant) -> CellNumbers:
     """Numbers of a simulated scenario without any interval."""
+    return _numbers(run, Mean(mean_value(run, lambda step: step.seconds)))
+
+
+def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> CellNumbers:
+    """Numbers of a simulated scenario without those of a baseline."""
 
     def phase_s(name: str) -> float:
         return mean_value(run, lambda step: step.phases[name])
 
-    return _cell_numbers(
-        run.scenario,
-        Mean(mean_value(run, lambda step: step.seconds)),
-        {name: phase_s(name) for name in PHASES},
-        interval(step_values(run, lambda step: step.tokens_per_verification)).mean,
-        tokens_per_s_per_gpu(run),
-        memory_of(run),
-        phase_parts(run),
-    )
-
-
-def _numbers(scenario: Scenario, arm: Variant) -> CellNumbers:
-    phases = {name: quantity.mean for name, quantity in arm.phases.items()}
-    per_gpu, accepted = arm.tokens_per_s_per_gpu.mean, arm.acceptance_length.mean
-    return _cell_numbers(scenario, arm.step_s, phases, accepted, per_gpu, arm.memory, arm.parts)
-
-
-def _cell_numbers(
-    scenario: Scenario,
-    step_s: Interval | Mean,
-    phases: Mapping[str, float],
-    acceptance_length: float,
-    per_gpu: float,
-    memory: Iterable[MemoryUse],
-    parts: Iterable[PhasePart],
-) -> CellNumbers:
+    scenario, phases = run.scenario, {name: phase_s(name) for name in PHASES}
+    used = {use.pool: use.total_bytes for use in memory_of(run)}
+    per_gpu = tokens_per_s_per_gpu(run)
     cluster, speculation = scenario.cluster, scenario.speculation
-    used = {use.pool: use.total_bytes for use in memory}
     return CellNumbers(
         num_gpus=cluster.num_gpus,
         generation_gpus=cluster.generation,
         training_gpus=cluster.training,
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
-        acceptance_length=acceptance_length,
+        acceptance_length=interval(iteration_tokens(run)).mean,
         policy_lag=scenario.loop.policy_lag,
         step_s=step_s,
         **phases,
@@ -192,18 +176,13 @@ def _cell_numbers(
         energy_per_step_j=energy_j(scenario, step_s.mean),
         generation_memory_bytes=used["generation"],
         training_memory_bytes=used["training"],
-        limit=limit_of(scenario, phases, parts),
+        limit=limit_of(scenario, phases, phase_parts(run)),
         baseline_step_s=None,
         baseline_cost_per_step_usd=None,
         rollout_speedup=None,
         end_to_end_speedup=None,
         digest=scenario_digest(scenario),
     )
-
-
-def speedups_over(before: VariantTimes, after: VariantTimes) -> tuple[Interval, Interval]:
-    """Rollout and end-to-end speed-up of ``after`` over ``before`` on the same drawn work, with the model's error."""
-    return speedups(before.timed, after.timed)
 
 
 def limit_of(scenario: Scenario, phases: Mapping[str, float], parts: Iterable[PhasePart]) -> str:

@@ -41,9 +41,9 @@ def write_csv(frame: DataFrame, path: Path) -> None:
     frame.to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
 
 
-def write_parquet(frame: DataFrame, path: Path, identity: str) -> None:
+def write_parquet(frame: DataFrame, path: Path, identity: str, scenario: str) -> None:
     """The same rows with types, and in the file's metadata what they are the results of."""
-    frame.attrs["identity"] = identity
+    frame.attrs |= {"identity": identity, "scenario": scenario}
     frame.to_parquet(path, index=False)
 
 

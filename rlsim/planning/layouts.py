@@ -62,7 +62,11 @@ class TrainerLayout:
 
     def overrides(self) -> Overrides:
         """Overrides of a scenario."""
-        return {f"trainer.{name}_parallel": size for name, size in vars(self).items()}
+        return {f"trainer.{key}": size for key, size in self.sizes().items()}
+
+    def sizes(self) -> dict[str, int]:
+        """By the keys of the trainer's section."""
+        return {f"{name}_parallel": size for name, size in vars(self).items()}
 
     def __str__(self) -> str:
         return _sizes(TP=self.tensor, PP=self.pipeline, CP=self.context, EP=self.expert)

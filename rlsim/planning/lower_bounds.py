@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.interface import IterationTable
+from rlsim.costs.prices import PriceInputs
 from rlsim.schema.scenario import Scenario
-from rlsim.workload.acceptance import acceptance_of
 from rlsim.workload.agents import Turns
-from rlsim.workload.batches import Batch, draw_iterations, draw_rollouts
+from rlsim.workload.batches import Batch
+from rlsim.workload.draw import draw_step
 
 FloatArray = NDArray[np.float64]
 
@@ -38,11 +39,10 @@ class RolloutWork:
 
 def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
     """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
-    seed, acceptance = scenario.simulation.seed, acceptance_of(scenario.speculation)
-    rollouts = draw_rollouts(scenario.workload, seed, step, replication)
-    works = []
-    for number, one in enumerate(rollouts):
-        iterations = draw_iterations(one.generated, acceptance, seed, step, replication, number).astype(np.float64)
+    works, plan = [], PriceInputs(scenario).draft_plan if scenario.speculation.variation is not None else None
+    drawn = draw_step(scenario, step, replication, plan)
+    for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True):
+        iterations = counts.astype(np.float64)
         if one.turns is None:
             works.append(_work(one.batch, iterations))
         else:

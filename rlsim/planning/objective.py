@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError, shortened
+from rlsim.expenses import SECONDS_PER_HOUR, price_usd
 from rlsim.schema.scenario import Scenario
 
 FloatArray = NDArray[np.float64]
 Seconds = TypeVar("Seconds", float, FloatArray)
 
-SECONDS_PER_HOUR = 3600.0
 SECONDS_PER_DAY = 86400.0
 
 Measure = Literal[
@@ -40,21 +40,6 @@ UNITS = {
 P90 = 0.9
 CONFIDENCE = 0.9
 """Least share of draws in which a plan keeps a constraint, unless told otherwise."""
-
-
-def price_usd(scenario: Scenario) -> float:
-    """Price of a GPU for an hour (hardware.price_per_gpu_hour_usd)."""
-    return scenario.hardware.price_per_gpu_hour_usd.value
-
-
-def cost_usd(scenario: Scenario, seconds: float) -> float:
-    """Price of all GPUs of the scenario for ``seconds``, busy or not."""
-    return scenario.cluster.num_gpus * price_usd(scenario) * seconds / SECONDS_PER_HOUR
-
-
-def energy_j(scenario: Scenario, seconds: float) -> float:
-    """Energy in joules of all GPUs at their power limit (hardware.power_w) for ``seconds``: an upper bound."""
-    return scenario.cluster.num_gpus * scenario.hardware.power_w.value * seconds
 
 
 @dataclass(frozen=True)

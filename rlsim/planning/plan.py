@@ -9,7 +9,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading import dump_scenario, vary
 from rlsim.planning.cells import SEARCH_REPLICATIONS, Cell, bounded_cells
 from rlsim.planning.compare import differences
-from rlsim.planning.evaluate import baseline_times, beside
+from rlsim.planning.evaluate import baseline_cell, beside
 from rlsim.planning.execution import Runner, executor
 from rlsim.planning.finalists import (
     NEAR,
@@ -264,7 +264,7 @@ def _beside_baseline(scenario: Scenario, best: Finalist) -> PlanRow:
     replications: Overrides = {"simulation.replications": final_replications(scenario)}
     whole = varied(scenario, {**best.plan.layout.overrides(), **replications})
     try:
-        return replace(best.plan, numbers=beside(whole, best.numbers, best.timed, baseline_times(whole)))
+        return replace(best.plan, numbers=beside(whole, best.numbers, best.timed, baseline_cell(whole)))
     except (Infeasible, InputError):
         return best.plan
 

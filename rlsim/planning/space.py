@@ -110,12 +110,16 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         ]
         trainers = _trainer_layouts(scenario, limits, split.training)
         space.considered += len(engines) * len(trainers)
-        space.engines[number] = [
-            engine for engine in engines if _fitting(scenario, split, engine, TrainerLayout(), limits, space)
-        ]
-        space.trainers[number], space.near_trainers[number] = [], []
+        space.engines[number], space.trainers[number], space.near_trainers[number] = [], [], []
+        try:  # with plain layouts, from which every part is one section away
+            plain = varied(scenario, {**split.overrides(), **EngineLayout().overrides(), **TrainerLayout().overrides()})
+        except InputError as error:
+            parts: list[Engine | TrainerLayout] = [*engines, *trainers]
+            space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
+            continue
+        space.engines[number] += [engine for engine in engines if _fitting(plain, engine, limits, space)]
         for trainer in trainers:
-            candidate = _fitting(scenario, split, EngineLayout(), trainer, limits, space)
+            candidate = _fitting(plain, trainer, limits, space)
             if candidate is None:
                 continue
             space.trainers[number].append(trainer)
@@ -179,24 +183,15 @@ def own_trainer(scenario: Scenario) -> TrainerLayout:
     )
 
 
-def _fitting(
-    scenario: Scenario,
-    split: GpuSplit,
-    engine: Engine | EngineLayout,
-    trainer: TrainerLayout,
-    limits: SearchLimits,
-    space: Space,
-) -> Scenario | None:
-    """The scenario with one part where that is valid and fits, the other being a plain :class:`EngineLayout` or
-    :class:`TrainerLayout`."""
-    part = engine if isinstance(engine, Engine) else trainer
+def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits, space: Space) -> Scenario | None:
+    """The scenario with one part in place of a plain layout, where that is valid and fits."""
     try:
-        candidate = varied(scenario, {**split.overrides(), **engine.overrides(), **trainer.overrides()})
-        used = engine_memory(candidate).parts if part is engine else trainer_memory(candidate)
+        candidate = varied(plain, part.overrides())
+        used = engine_memory(candidate).parts if isinstance(part, Engine) else trainer_memory(candidate)
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))
         return None
-    miss = limits.headroom_miss(scenario, used.total, part.overrides())
+    miss = limits.headroom_miss(plain, used.total, part.overrides())
     if miss is not None:
         space.rejected.append(miss)
     return candidate if miss is None else None

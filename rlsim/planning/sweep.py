@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlsim.errors import InputError
+from rlsim.journal import Journal, journal_name, opened_journal
 from rlsim.loading import scenario_digest
 from rlsim.outputs import staged_folder
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor, local_jobs
 from rlsim.planning.frames import identity_in, write_csv, write_parquet
 from rlsim.planning.grammar import Axis, grid, parse_axis
-from rlsim.planning.journal import JOURNAL, Journal, opened_journal
 from rlsim.planning.results import Row, SweepResult
 from rlsim.planning.variation import Overrides
 from rlsim.progress import ProgressLine
@@ -26,6 +26,8 @@ SWEEP_REPLICATIONS = 3
 LARGEST_CHUNK = 8
 """Neighbouring cells handed to a process at once; they share most of their costs."""
 JOURNAL_FORMAT = 1
+COMMAND = "sweep"
+JOURNAL = journal_name(COMMAND)
 CSV, PARQUET = "results.csv", "results.parquet"
 
 
@@ -66,7 +68,7 @@ def sweep(
     identity = _identity(base, axes)
     if out is not None and not overwrite:
         _check_free(out, identity)
-    with opened_journal(out, identity) as journal:
+    with opened_journal(out, identity, COMMAND) as journal:
         rows = _run(base, jobs, dask, journal)
         result = SweepResult(scenario.name, axes, tuple(rows), count, _batch(scenario))
         if not result.done:
@@ -145,5 +147,5 @@ def _write(result: SweepResult, out: Path, identity: str) -> None:
     frame = result.to_frame()
     with staged_folder(out) as folder:
         write_csv(frame, folder / CSV)
-        write_parquet(frame, folder / PARQUET, identity)
+        write_parquet(frame, folder / PARQUET, identity, result.scenario)
         draw_sweep(result, folder)

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rlsim.expenses import SECONDS_PER_HOUR
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, DRAFT_KEYS, break_even_lengths
-from rlsim.planning.objective import SECONDS_PER_HOUR, UNITS
+from rlsim.planning.objective import UNITS
 from rlsim.planning.results import BATCH_KEYS, Comparison, Plan, PlanRow, SweepResult, interval_columns
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style

@@ -54,7 +54,11 @@ def parts_by_phase(arm: Variant) -> dict[str, list[PhasePart]]:
 
 def look_here_first(projection: Projection) -> str:
     """The candidate's longest phase, asynchronously of the side that sets the pace, and its largest part."""
-    arm, asynchronous = projection.candidate, projection.asynchronous
+    return longest_part(projection.candidate, projection.asynchronous)
+
+
+def longest_part(arm: Variant, asynchronous: bool) -> str:
+    """:func:`look_here_first` of any side; it needs a part that takes time."""
     groups = parts_by_phase(arm)
     if asynchronous:
         hidden = trainer_sets_pace(arm)
@@ -77,14 +81,18 @@ def verdict(speedup: Interval) -> str:
 
 def headline(projection: Projection) -> str:
     """The answer in one sentence, which claims no more than the intervals."""
-    where, arm = f"on {projection.num_gpus:,} {projection.hardware}", projection.candidate
+    where = f"on {projection.num_gpus:,} {projection.hardware}"
+    return verdict_on(projection.candidate, projection.rollout_speedup, projection.end_to_end_speedup, where)
+
+
+def verdict_on(arm: Variant, rollout: Interval, step: Interval, where: str) -> str:
+    """:func:`headline` of the candidate ``arm`` and its speedups; ``where`` ends the sentence."""
     if not arm.speculates:
-        step = arm.step_s
+        took = arm.step_s
         return (
-            f"No speculative decoding is configured: a step takes {fmt.seconds(step.mean)} "
-            f"[{fmt.seconds(step.low)}, {fmt.seconds(step.high)}] {where}."
+            f"No speculative decoding is configured: a step takes {fmt.seconds(took.mean)} "
+            f"[{fmt.seconds(took.low)}, {fmt.seconds(took.high)}] {where}."
         )
-    rollout, step = projection.rollout_speedup, projection.end_to_end_speedup
     verdicts = {verdict(rollout), verdict(step)}
     if len(verdicts) == 1:
         text = _joined(rollout, step)

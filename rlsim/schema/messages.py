@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from rlsim.datafiles import DOCUMENT_BYTES, delivered, read_text, shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, InputError, shortened
-from rlsim.loading_yaml import line_finder, parse_yaml
+from rlsim.loading_yaml import parse_yaml, place_finder
 
 MAX_LISTED = 8
 """Valid keys listed where none is near."""
@@ -157,16 +157,16 @@ def as_input_error(
     error: ValidationError,
     where: str,
     model: type[BaseModel],
-    line_of: Callable[[str], int | None] = lambda key: None,
+    place_of: Callable[[str], object] = lambda key: None,
 ) -> InputError:
-    """One InputError line for ``error`` of ``model``: origin, line and dotted key, violated bound, nearest valid key.
+    """One InputError line for ``error`` of ``model``: origin, place and dotted key, violated bound, nearest valid key.
 
-    where: file or option that the values came from. line_of: line of a dotted key there, None where it is not known.
+    where: file or option that the values came from. place_of: place of a dotted key there, None where it is not known.
     Unknown keys come first, since a misspelt key also leaves a required one missing; at most three problems are told,
     fewer where they are long, the rest counted.
     """
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
-    problems = list(dict.fromkeys(_at_line(line_of, detail, model) + _problem(detail, model) for detail in details))
+    problems = list(dict.fromkeys(_at_place(place_of, detail, model) + _problem(detail, model) for detail in details))
     for count in range(MAX_SHOWN, 0, -1):
         more = f" (and {len(problems) - count} more)" if len(problems) > count else ""
         text = f"{where}: {'; '.join(problems[:count])}{more}"
@@ -175,17 +175,17 @@ def as_input_error(
     return InputError(text)
 
 
-def _at_line(line_of: Callable[[str], int | None], error: ErrorDetails, model: type[BaseModel]) -> str:
-    line = line_of(_walk(model, error["loc"])[0]) if error["loc"] else None
-    return "" if line is None else f"line {line}: "
+def _at_place(place_of: Callable[[str], object], error: ErrorDetails, model: type[BaseModel]) -> str:
+    place = place_of(_walk(model, error["loc"])[0]) if error["loc"] else None
+    return "" if place is None else f"{place}: "
 
 
 def read_record(path: Path, model: type[Record]) -> Record:
-    """``model`` from a YAML file. Raises InputError naming file, line and key of whatever is wrong."""
+    """``model`` from a YAML file. Raises InputError naming file, place and key of whatever is wrong."""
     text = read_text(path, DOCUMENT_BYTES)
     where = shown_path(path)
     values = parse_yaml(text, where, delivered(path))
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise as_input_error(error, where, model, line_finder(text)) from error
+        raise as_input_error(error, where, model, place_finder(text)) from error

@@ -11,6 +11,7 @@ from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
 from rlsim.schema.model import ModelCard
+from rlsim.schema.run import RunConditions
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.stack import Stack, StackFeatures
 from rlsim.schema.trainer import Trainer
@@ -59,6 +60,11 @@ class Scenario(Strict):
     trainer: Trainer = Trainer()
     loop: Loop = Loop()
     simulation: Simulation = Simulation()
+    run: RunConditions | None = Field(
+        default=None,
+        description="What a whole run meets besides its steps (rlsim run): lengths that grow, validation, checkpoints, "
+        "failures. Other commands ignore it.",
+    )
     assumptions: tuple[Assumption, ...] = Field(
         default=(), description="What the scenario's author assumed, each with its reason; printed with the answer."
     )
@@ -104,6 +110,13 @@ class Scenario(Strict):
         return stack is None or stack.policy_logprobs or not on_policy
 
     @property
+    def sequence_packing(self) -> bool:
+        """Whether the trainer packs sequences: as stated, unless it trains a draft that cannot take them packed."""
+        return self.trainer.sequence_packing and (
+            not self.speculation.trained_online or self.speculation.online_packing
+        )
+
+    @property
     def known_batches(self) -> bool:
         """Whether the batch of a step is known before it is generated: not where a trainer takes what is done first."""
         return self.loop.mode == "sync" or self.loop.asynchrony.membership == "target"
@@ -125,7 +138,7 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:
         _simulated_steps(self)
-        for check in (_loop_and_cluster, _engine_and_model, _trainer_and_model, _speculation_and_model):
+        for check in (_loop_and_cluster, _engine_and_model, _trainer_and_model, _speculation_and_model, _run):
             check(self)
         return self
 
@@ -299,3 +312,9 @@ def _speculation_and_model(s: Scenario) -> None:
         raise ValueError(f"speculation.method mtp needs a native MTP head; {s.model.name} has none")
     if s.speculation.method == "draft_model" and s.speculation.active and s.speculation.draft is None:
         raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
+
+
+def _run(s: Scenario) -> None:
+    validation = None if s.run is None else s.run.validation
+    if validation is not None and validation.samples is not None and s.workload.agent is not None:
+        raise ValueError("run.validation.samples cannot price trajectories of workload.agent; give seconds instead")

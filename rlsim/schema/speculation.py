@@ -7,10 +7,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rlsim.schema.acceptance import Drift, Sampling, Variation
 from rlsim.schema.base import Strict
 from rlsim.schema.drafter import DraftCard
 
 Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
+Policy = Literal["fixed", "off_above", "by_batch", "per_request"]
+LOOKUP_METHODS = ("ngram", "suffix")
+"""Methods that look tokens up on the host and have no network."""
 
 
 class Speculation(Strict):
@@ -57,11 +61,47 @@ class Speculation(Strict):
     online_training: bool = Field(
         default=False, description="The draft head is trained in the policy's own pass and refitted with it."
     )
+    online_interval_steps: int = Field(
+        default=1, ge=1, le=100_000, description="Online training: steps from one update of the draft head to the next."
+    )
+    online_packing: bool = Field(
+        default=False,
+        description="Online training: the trainer still packs sequences. NeMo-RL's draft training cannot "
+        "(arXiv:2604.26779): every sample is then padded.",
+    )
+    variation: Variation | None = Field(
+        default=None, description="How acceptance differs between prompts, samples and places of a response."
+    )
+    sampling: Sampling | None = Field(
+        default=None, description="Temperature and way of drafting, where they are not those of the stated acceptance."
+    )
+    drift: Drift | None = Field(default=None, description="How acceptance moves over the steps of a run.")
+    policy: Policy = Field(
+        default="fixed",
+        description="Which draft length an iteration has. fixed: draft_length. off_above: none with more than "
+        "off_above_sequences live. by_batch: the best of 0 to draft_length for the live batch. per_request: of every "
+        "request, by its own acceptance and the live batch.",
+    )
+    off_above_sequences: int = Field(
+        default=32, ge=0, le=1_000_000, description="off_above: most live sequences of a replica that draft (TLT: 32)."
+    )
 
     @property
     def active(self) -> bool:
         """Whether anything is drafted at all."""
         return self.method != "none" and self.draft_length > 0
+
+    @property
+    def trained_online(self) -> bool:
+        """Whether the trainer also trains a draft network."""
+        return self.active and self.online_training and self.method not in LOOKUP_METHODS
+
+    @property
+    def captured_lengths(self) -> int:
+        """Draft lengths for which an engine captures graphs: 1, or as many as its policy may choose."""
+        if not self.active or self.policy == "fixed":
+            return 1
+        return 2 if self.policy == "off_above" else self.draft_length + 1
 
     @model_validator(mode="after")
     def _acceptance(self) -> Speculation:

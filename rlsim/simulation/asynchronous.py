@@ -6,9 +6,8 @@ All that happens in between is the generator's, which runs ahead to the next of 
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,7 +32,8 @@ def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices
     agents: AgentCounters | None = None
     for step in range(workload.trained):
         if step == scenario.simulation.warmup_steps:
-            before, agents = copy.deepcopy((generator.counters, generator.agent_counters))
+            before = generator.counters.copy()
+            agents = None if generator.agent_counters is None else replace(generator.agent_counters)
             if account is not None:
                 account.open()
         now_s = trainer.train(step, now_s)

@@ -32,6 +32,7 @@ class GenerationPool:
         self.counters = EngineCounters(prepare(table).max_sequences)
         self.replicas = [Replica(table, prefix_caching, self.counters) for _ in range(num_replicas)]
         self._dispatcher = Dispatcher(num_replicas, dispatch)
+        self._turn = 0
         self._cancelled: set[int] = set()
         for number, replica in enumerate(self.replicas):
             replica.cancelled, replica.on_cancelled = self._cancelled, partial(self._dispatcher.completed, number, 1)
@@ -44,8 +45,7 @@ class GenerationPool:
         """Dispatch samples at a time. Raises Infeasible where one exceeds a replica's KV cache."""
         if self._shared is not None:
             self._shared.extend(samples)
-            while sum(self._offer(number, time_s) for number in range(len(self.replicas))):
-                pass
+            self._share(time_s)
             return
         parts: dict[int, list[Request]] = {}
         for sample, number in zip(samples, self._dispatcher.assign(len(samples)), strict=True):
@@ -53,6 +53,19 @@ class GenerationPool:
         for number, part in parts.items():
             self.replicas[number].submit(time_s, part)
             self._stale[number] = None
+
+    def _share(self, time_s: float) -> None:
+        """Let every replica take one in turn, round after round, while any has room.
+
+        The turn goes on where it ended, or else the first replicas would take all that come in few at a time.
+        """
+        count, first = len(self.replicas), self._turn
+        taken = True
+        while taken and self._shared:
+            taken = False
+            for number in (*range(first, count), *range(first)):
+                if self._offer(number, time_s):
+                    taken, self._turn = True, (number + 1) % count
 
     def leave(self, time_s: float, number: int, sample: int, tokens: int) -> None:
         """A sample that has just finished on replica ``number`` will come back; ``tokens`` stay in its prefix cache."""

@@ -28,6 +28,8 @@ FloatArray = NDArray[np.float64]
 
 DRAWS = 2048
 """Draws behind an interval; a bound of the 90 % interval is then off by some 3 % of its distance from the middle."""
+PARTS_KEPT = 64
+"""Draws of parts kept per process, 16 kB each."""
 LOW, HIGH = 0.05, 0.95
 PHASES = ("generation", "logprob", "train", "transfer")
 PRICED_BY_TABLES = ("generation", "logprob", "train")
@@ -120,12 +122,19 @@ def parted_draws(posterior: Posterior, parts: Sequence[tuple[Slopes, Mapping[str
 
     Shape (parts, DRAWS).
     """
-    found = [_direction(posterior, slopes, groups) for slopes, groups in parts]
-    directions = np.array([direction for direction, _ in found]).reshape(len(parts), len(posterior.columns))
+    found = [_drawn(posterior, tuple(slopes.items()), tuple(groups.items())) for slopes, groups in parts]
+    return np.array(found, dtype=np.float64).reshape(len(parts), DRAWS)
+
+
+@lru_cache(maxsize=PARTS_KEPT)
+def _drawn(
+    posterior: Posterior, slopes: tuple[tuple[str, float], ...], groups: tuple[tuple[str, float], ...]
+) -> FloatArray:
+    """Draws of one part. The cells of a sweep ask for those of phases that no axis changes again and again."""
+    direction, never_measured = _direction(posterior, dict(slopes), dict(groups))
     # einsum and not a matrix product: so small a one only wakes the threads of a BLAS up, which then spin.
-    spread = np.einsum("pc,ck->pk", directions, posterior.factor)
-    measured = np.einsum("pk,dk->pd", spread, _normals(len(posterior.columns)))
-    return np.asarray(measured + np.array([drawn for _, drawn in found]), dtype=np.float64)
+    spread = np.einsum("c,ck->k", direction, posterior.factor)
+    return np.asarray(np.einsum("k,dk->d", spread, _normals(len(posterior.columns))) + never_measured)
 
 
 def _direction(posterior: Posterior, slopes: Slopes, groups: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:

@@ -130,7 +130,8 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     """Step over the trainer's chain with generation slowed by ``factor``, on the work of the first replication."""
     scenario, prices = run.scenario, run.prices
     slowed = replace(prices, iteration=_scaled(prices.iteration, factor))
-    steps = simulate(scenario, draw(scenario, 0), slowed).steps[scenario.simulation.warmup_steps :]
+    work = draw(scenario, 0, run.draft_plan, run.stretch)
+    steps = simulate(scenario, work, slowed).steps[scenario.simulation.warmup_steps :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s
 

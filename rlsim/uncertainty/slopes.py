@@ -5,7 +5,7 @@ Engine iterations are priced anew at the batches and contexts that the simulatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from rlsim.costs.engine_prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of
+from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of, rollout_host
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.costs.weight_transfer import WeightTransfer
@@ -62,8 +62,7 @@ def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     kept = _Kept.of(run.scenario, _moves(fitted_of(run.scenario)))
     batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
     logprob, train = _trainer(inputs.trainer, batch, kept)
-    hosts = {name: after.engine for name, after in _changed(kept, ("engines", "steps")).items()}
-    generation = engine_slopes(inputs.engine, run.counters, hosts)
+    generation = engine_slopes(inputs.engine, run.counters, _hosts(kept, inputs.overheads.engine.factor))
     launched = run.prices.engine.launch_share(run.counters)
     return PhaseSlopes(
         generation={**generation, **({LAUNCH.name: launched} if launched > 0 else {})},
@@ -86,14 +85,14 @@ def _moves(fitted: Fitted) -> _Moves:
     # The terms that a posterior moves are known by its columns: no need to read where their fits began.
     posterior = fitted.posterior
     names = [term.name for term in terms_of(fitted)] if posterior is None else posterior.columns[: posterior.terms]
-    terms = [name for name in names if name.partition("/")[0] in SETS]
+    terms = [name for name in names if _set(name) in SETS]
     return _Moves(fitted, {name: moved(fitted, {name: STEP}) for name in terms})
 
 
 @dataclass(frozen=True)
 class _Kept:
     """What of a scenario the slopes of trainer and transfer depend on: cells of a sweep that differ in work alone, or
-    in what they draft, share them."""
+    in what they draft without training it, share them."""
 
     sections: tuple[Strict | None, ...]
     moves: _Moves
@@ -102,19 +101,33 @@ class _Kept:
     @classmethod
     def of(cls, scenario: Scenario, moves: _Moves) -> _Kept:
         named = scenario.model, scenario.hardware, scenario.cluster, scenario.trainer
-        return cls((*named, scenario.engine, scenario.loop, scenario.stack), moves, scenario)
+        trained = scenario.speculation if scenario.speculation.trained_online else None
+        return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, scenario)
 
 
 def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:
     """Overheads with each term of some sets moved, of the terms that may matter to the scenario."""
-    scenario, moves = kept.scenario, kept.moves
-    now = overheads_of(scenario, moves.fitted)
-    heads = {name: name.partition("/")[0] for name in moves.after}
-    return {
-        name: overheads_after(now, scenario, moves.after[name], head)
-        for name, head in heads.items()
-        if head in sets and _concerns(name, scenario)
-    }
+    scenario = kept.scenario
+    now = overheads_of(scenario, kept.moves.fitted)
+    return {name: overheads_after(now, scenario, after, _set(name)) for name, after in _moved(kept, sets)}
+
+
+def _hosts(kept: _Kept, factor: float) -> dict[str, HostOverheads]:
+    """Host terms of the engine with each term moved that may matter to them; the groups' ``factor`` stays."""
+    moved = _moved(kept, ("engines", "steps"))
+    return {name: rollout_host(kept.scenario, after.steps, after.engines, factor) for name, after in moved}
+
+
+def _moved(kept: _Kept, sets: Sequence[str]) -> Iterator[tuple[str, Fitted]]:
+    """Terms of some sets that may matter to the scenario, and all sets with each of them moved."""
+    for name, after in kept.moves.after.items():
+        if _set(name) in sets and _concerns(name, kept.scenario):
+            yield name, after
+
+
+def _set(term: str) -> str:
+    """Name of the set that a term belongs to."""
+    return term.partition("/")[0]
 
 
 def _concerns(name: str, scenario: Scenario) -> bool:

@@ -7,8 +7,9 @@ groups, or one with a few rows more is linear algebra.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -122,19 +123,22 @@ def measured_times(cells: Row, scenario: Scenario) -> dict[Kind, float]:
 
 
 def simulated_evidence(
-    name: str, run: SimulatedVariant, measured: Mapping[Kind, float], by_phase: Mapping[str, Sequence[str]]
+    name: str,
+    run: SimulatedVariant,
+    measured: Mapping[Kind, float],
+    by_phase: Mapping[str, Sequence[str]],
+    centre: Callable[[list[float]], Any] = np.mean,
 ) -> list[Evidence]:
-    """Evidence of one measured step: the whole and its phases. by_phase: groups of each phase."""
+    """Evidence of one measured step: the whole and its phases. by_phase: groups of each phase.
+
+    centre: of the simulated steps, as the measured times are one of theirs.
+    """
     scenario, response, slopes = run.scenario, step_response(run), phase_slopes(run)
     steps = [step for replication in run.steps for step in replication]
     transfer = "prepare_s" if scenario.loop.mode == "sync" else "refit_s"
-    predicted = {
-        "step": float(np.mean([step.seconds for step in steps])),
-        "generation": _mean(steps, "generation_s"),
-        "logprob": _mean(steps, "logprob_s"),
-        "train": _mean(steps, "train_s"),
-        "refit": _mean(steps, transfer),
-    }
+    names = {"generation": "generation_s", "logprob": "logprob_s", "train": "train_s", "refit": transfer}
+    predicted = {kind: float(centre([step.phases[phase] for step in steps])) for kind, phase in names.items()}
+    predicted["step"] = float(centre([step.seconds for step in steps]))
     about = step_about(scenario)
     out = []
     for kind, seconds in measured.items():
@@ -144,10 +148,6 @@ def simulated_evidence(
         surprise = float(np.log(seconds / predicted[kind]))
         out.append(Evidence(kind, name, surprise, row_slopes, groups, {**about, MEASURED_S: seconds}))
     return out
-
-
-def _mean(steps: Iterable[object], phase: str) -> float:
-    return float(np.mean([step.phases[phase] for step in steps]))  # type: ignore[attr-defined]
 
 
 def _combined(

@@ -4,44 +4,10 @@ from __future__ import annotations
 
 import re
 
-from rlsim.hardware.cards import list_cards
+from rlsim.hardware.cards import card_of_same_layers
 from rlsim.hardware.profile import list_profiles
 from rlsim.validation.rows import SkippedRow
 
-SAME_LAYERS = {
-    "deepseek-r1": "deepseek-v3",
-    "deepseek-v3.1": "deepseek-v3",
-    "deepseekv2": "deepseek-v2",
-    "deepseekv3": "deepseek-v3",
-    "deepseek-v3-671b": "deepseek-v3",
-    "intellect-3": "glm-4.5-air",
-    "llama3-8b": "llama-3.1-8b",
-    "llama3-70b": "llama-3.1-70b",
-    "llama3-405b": "llama-3.1-405b",
-    "llama3.1-8b": "llama-3.1-8b",
-    "llama3.1-70b": "llama-3.1-70b",
-    "llama3.1-405b": "llama-3.1-405b",
-    "llama-3.3-70b": "llama-3.1-70b",
-    "qwen2.5-math-7b": "qwen2.5-7b",
-    "qwen3-moe-30b": "qwen3-30b-a3b",
-    "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
-    "qwen3.6-27b": "qwen3.5-27b",
-    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
-    "glm-5.1": "glm-5",
-    "glm-5.3": "glm-5.2",
-    "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
-    "nemotron-v3-nano-30b": "nemotron-3-nano-30b-a3b",
-    "nvidia-nemotron-3-nano": "nemotron-3-nano-30b-a3b",
-    "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
-    "nemotron-3-super": "nemotron-3-super-120b-a12b",
-    "nemotron-v3-super-120b": "nemotron-3-super-120b-a12b",
-    "nvidia-nemotron-3-super-120b-a12b": "nemotron-3-super-120b-a12b",
-    "nemotron-v3-ultra-550b": "nemotron-3-ultra-550b-a55b",
-    "nvidia-nemotron-3-ultra-550b-a55b": "nemotron-3-ultra-550b-a55b",
-}
-"""Models whose layers are those of a card under another name, and frameworks' own spellings."""
-_VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq|gptq|2507|0528)(?=-|$)")
-"""Endings that change weights or their precision and no dimension."""
 _NODES = re.compile(r"\s+\d+-nodes?$")
 """What some tables append to the name of a model: the size of the run."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
@@ -51,14 +17,10 @@ _CONTAINER_BELOW = (0, 9)
 
 def model_card_name(name: str) -> str:
     """Model card of a model as a table calls it; SkippedRow where there is none."""
-    base = _NODES.sub("", re.sub(r"\s*\(.*\)$", "", name.strip()).split("/")[-1].lower())
-    known = {card.lower(): card for card in list_cards()}
-    for wanted in (base, _VARIANTS.sub("", base)):
-        for spelled in (wanted, re.sub(r"[\s_]+", "-", wanted)):
-            card = SAME_LAYERS.get(spelled, spelled)
-            if card in known:
-                return known[card]
-    raise SkippedRow(f"no model card for {name[:60]!r}")
+    found = card_of_same_layers(_NODES.sub("", re.sub(r"\s*\(.*\)$", "", name.strip())))
+    if found is None:
+        raise SkippedRow(f"no model card for {name[:60]!r}")
+    return found
 
 
 def device_profile_name(gpu: str) -> str:

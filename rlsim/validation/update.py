@@ -73,8 +73,17 @@ def conditioned(
     return out
 
 
-def updated(posterior: Posterior, rows: Sequence[Evidence], name: str, about: Mapping[str, object]) -> Posterior:
-    """``posterior`` with ``rows``, linearised around the sets as it moves them, as further evidence."""
+def updated(
+    posterior: Posterior,
+    rows: Sequence[Evidence],
+    name: str,
+    about: Mapping[str, object],
+    errors: Sequence[float] | None = None,
+) -> Posterior:
+    """``posterior`` with ``rows``, linearised around the sets as it moves them, as further evidence.
+
+    errors: scale of each row's own error, in logarithms; default that of a published time of its kind.
+    """
     groups = dict.fromkeys(group for row in rows for group in row.groups if posterior.place(group) is None)
     columns = (*posterior.columns, *groups)
     place = {column: number for number, column in enumerate(columns)}
@@ -90,7 +99,7 @@ def updated(posterior: Posterior, rows: Sequence[Evidence], name: str, about: Ma
         posterior.factor @ posterior.factor.T,
         matrix,
         np.array([row.surprise for row in rows]),
-        np.array([posterior.errors[row.kind] for row in rows]),
+        np.array([posterior.errors[row.kind] for row in rows] if errors is None else errors),
         np.array([posterior.spreads.get(family_of(group), UNMEASURED_SPREAD) for group in groups]),
         (posterior.degrees, posterior.group_degrees),
     )

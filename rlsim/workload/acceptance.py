@@ -8,13 +8,14 @@ bonus or recovered token. Verifications are independent given the sequence.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.schema.speculation import Speculation
+from rlsim.schema.speculation import LOOKUP_METHODS, Speculation
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -22,7 +23,8 @@ IntArray = NDArray[np.int64]
 EXACT_BELOW_ITERATIONS = 128
 """Expected verifications up to which :func:`iterations_needed` samples each one; above, the renewal limit is used."""
 
-_LOOKUP_METHODS = ("ngram", "suffix")
+PROCESSES_KEPT = 256
+"""Acceptance processes kept per process; all steps and replications of a scenario ask for the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,54 @@ class Acceptance:
         """Variance of the tokens of one verification."""
         return max(0.0, self.second_moment - self.mean**2)
 
+    @property
+    def conditional(self) -> FloatArray:
+        """a_i = P_i / P_(i-1), shape (k,); 0 where nothing was left to accept."""
+        before = np.concatenate(([1.0], self.position_rates[:-1]))
+        rates: FloatArray = np.divide(self.position_rates, before, out=np.zeros(self.draft_length), where=before > 0)
+        return rates
+
+    def moved(self, logits: float) -> Acceptance:
+        """The process with the logit of every conditional acceptance moved; rates of 0 and 1 stay."""
+        return self if logits == 0.0 else Acceptance(moved_rates(self, np.array([logits]))[0])
+
+    def drafting(self, draft_length: int) -> Acceptance:
+        """The process with the first ``draft_length`` positions alone."""
+        return Acceptance(self.position_rates[:draft_length])
+
+
+def moved_rates(acceptance: Acceptance, logits: FloatArray) -> FloatArray:
+    """P_1..P_k with the logit of each conditional acceptance moved, for every one of ``logits``; shape (n, k)."""
+    rates = np.clip(acceptance.conditional, 0.0, 1.0)
+    odds = np.exp(logits)[:, None] * rates
+    return np.cumprod(odds / (odds + (1.0 - rates)), axis=1, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """Draft lengths that follow the live batch, as the places of a response meet them.
+
+    until_tokens: ends of stretches of a response, rising; drafted: tokens drafted within each. lengths: tokens of a
+    verification of 0..k drafted tokens, mean over all samples. Counts stay those of verifications of k tokens, of which
+    lengths[k] / lengths[j] stand for one of j; a plan says how samples differ from each other in them.
+    """
+
+    until_tokens: tuple[float, ...]
+    drafted: tuple[int, ...]
+    lengths: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SampleMoves:
+    """Where each sample's acceptance lies, in the logit: ``start`` at its first token, ``per_token`` more at each.
+
+    plan: what is drafted at each place; None for all tokens everywhere.
+    """
+
+    start: FloatArray
+    per_token: float = 0.0
+    plan: DraftPlan | None = None
+
 
 def two_parameter_rates(first: float, decay: float, draft_length: int) -> FloatArray:
     """Cumulative rates of conditional acceptances a_i = first * decay^(i-1), shape (draft_length,).
@@ -86,6 +136,7 @@ def solve_rates(acceptance_length: float, decay: float, draft_length: int) -> Fl
     return two_parameter_rates(1.0, _bisect(lambda d: two_parameter_rates(1.0, d, k).sum() - target), k)
 
 
+@lru_cache(maxsize=PROCESSES_KEPT)
 def acceptance_of(speculation: Speculation) -> Acceptance:
     """Acceptance process of a schema section; one token per iteration where nothing is drafted.
 
@@ -97,7 +148,7 @@ def acceptance_of(speculation: Speculation) -> Acceptance:
     k = speculation.draft_length
     if not speculation.active:
         return Acceptance(np.zeros(0))
-    match = speculation.match_probability if speculation.method in _LOOKUP_METHODS else 1.0
+    match = speculation.match_probability if speculation.method in LOOKUP_METHODS else 1.0
     if speculation.position_acceptance is not None:
         return Acceptance(match * np.asarray(speculation.position_acceptance, dtype=np.float64))
     if speculation.first_acceptance is not None:
@@ -113,7 +164,7 @@ def acceptance_of(speculation: Speculation) -> Acceptance:
 
 
 def iterations_needed(
-    lengths: IntArray, acceptance: Acceptance, rng: np.random.Generator, spread: float = 0.0
+    lengths: IntArray, acceptance: Acceptance, rng: np.random.Generator, moves: SampleMoves | None = None
 ) -> IntArray:
     """Verifications until at least ``lengths`` tokens are out, per sequence; shape of ``lengths``.
 
@@ -122,57 +173,132 @@ def iterations_needed(
     differ from the exact ones by O(1); by Berry and Esseen the distribution differs by less than
     0.48 rho / (sigma^3 sqrt(N)). Without drafting the count is L itself.
 
-    spread: 0..1, heterogeneity between sequences. Each scales its rates by a weight for which weight * P_1 is Beta
-    distributed with mean P_1 and variance spread^2 P_1 (1 - P_1); the mean tokens per verification stays.
+    moves: of samples whose acceptance differs. Along a response 1 / mu is then a mean over its places; of those short
+    enough to be sampled one by one, every verification has the acceptance of the middle.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     rates = acceptance.position_rates
     if not rates.size or rates[0] == 0.0:
         return lengths.copy()
     normals = rng.standard_normal(lengths.size)
-    weights = _weights(lengths.size, rates[0], spread, rng)
-    mean = 1.0 + weights * (acceptance.mean - 1.0)
-    if acceptance.variance < 1e-12 and spread == 0:
+    if acceptance.variance < 1e-12:
         return -(-lengths // round(acceptance.mean))
-    counts = _renewal_limit(lengths, acceptance, weights, mean, normals)
-    short = np.flatnonzero(lengths <= EXACT_BELOW_ITERATIONS * mean)
-    if short.size:
-        counts[short] = _sampled(lengths[short], rates, weights[short], rng)
+    if moves is None:
+        expected = _renewal(acceptance)
+        counts = _renewal_limit(lengths, expected, acceptance.draft_length, normals)
+        short = np.flatnonzero(lengths <= EXACT_BELOW_ITERATIONS * expected.mean)
+        counts[short] = _sampled(lengths[short], rates, rng)
+        return counts
+    along = _along(lengths, acceptance, moves)
+    if moves.plan is not None:
+        along = _planned(lengths, acceptance, moves, moves.plan, along)
+        return np.maximum(_renewal_limit(lengths, along, lengths.max(initial=1), normals), lengths > 0)
+    counts = _renewal_limit(lengths, along, acceptance.draft_length, normals)
+    short = np.flatnonzero(lengths <= EXACT_BELOW_ITERATIONS * along.mean)
+    middle = moves.start[short] + moves.per_token * 0.5 * lengths[short]
+    counts[short] = _sampled(lengths[short], moved_rates(acceptance, middle), rng)
     return counts
 
 
-def _weights(count: int, first: float, spread: float, rng: np.random.Generator) -> FloatArray:
-    if spread == 0 or first >= 1:
-        return np.ones(count)
-    concentration = 1.0 / min(spread, 1 - 1e-9) ** 2 - 1.0
-    return np.maximum(rng.beta(first * concentration, (1 - first) * concentration, count) / first, 1e-12)
+@dataclass(frozen=True, eq=False)
+class _Renewal:
+    """Tokens of a verification, of all samples or of each: mean, E[X^2], E[X^3] (at the end of its response), and over
+    the response verifications per token and their variance per token, where these do not follow from the mean."""
+
+    mean: FloatArray | float
+    second: FloatArray | float
+    third: FloatArray | float
+    per_token: FloatArray | None = None
+    variance_per_token: FloatArray | None = None
 
 
-def _renewal_limit(
-    lengths: IntArray, acceptance: Acceptance, weights: FloatArray, mean: FloatArray, normals: FloatArray
-) -> IntArray:
+def _renewal(acceptance: Acceptance) -> _Renewal:
+    return _Renewal(1.0 + (acceptance.mean - 1.0), 1.0 + (acceptance.second_moment - 1.0), _third(acceptance))
+
+
+def _third(acceptance: Acceptance) -> float:
     i = np.arange(1, acceptance.draft_length + 1)
-    second = 1.0 + weights * (acceptance.second_moment - 1.0)
-    third = 1.0 + weights * float(((3 * i * i + 3 * i + 1) * acceptance.position_rates).sum())
+    return 1.0 + float(((3 * i * i + 3 * i + 1) * acceptance.position_rates).sum())
+
+
+PLACES, PLACE_WEIGHTS = np.polynomial.legendre.leggauss(4)
+"""Places of a response in -1..1 at which its acceptance is taken, and their weights (Gauss and Legendre)."""
+LOGIT_GRID = np.linspace(-12.0, 12.0, 385)
+"""Moves of the logit at which moments are prepared; linear in between, off by less than 1e-3 tokens at k = 8."""
+
+
+def moments_by_logit(acceptance: Acceptance) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """E[X], E[X^2] and E[X^3] of a verification at every move of LOGIT_GRID."""
+    rates, i = moved_rates(acceptance, LOGIT_GRID), np.arange(1, acceptance.draft_length + 1)
+    return 1.0 + rates.sum(axis=1), 1.0 + rates @ (2 * i + 1), 1.0 + rates @ (3 * i * i + 3 * i + 1)
+
+
+def _along(lengths: IntArray, acceptance: Acceptance, moves: SampleMoves) -> _Renewal:
+    mean, second, third = moments_by_logit(acceptance)
+    variance = second - mean**2
+    end = moves.start + moves.per_token * lengths
+    if moves.per_token == 0.0:
+        places, weights = end[:, None], np.ones(1)
+    else:
+        places = moves.start[:, None] + moves.per_token * np.outer(lengths, 0.5 * (1.0 + PLACES))
+        weights = 0.5 * PLACE_WEIGHTS
+    at = np.interp(places, LOGIT_GRID, mean)
+    spread = np.interp(places, LOGIT_GRID, variance)
+    of_end = [np.interp(end, LOGIT_GRID, values) for values in (mean, second, third)]
+    return _Renewal(of_end[0], of_end[1], of_end[2], (1.0 / at) @ weights, (spread / at**3) @ weights)
+
+
+PLANNED_PLACES = (np.arange(32) + 0.5) / 32
+"""Places of a response at which a plan is looked up."""
+
+
+def _planned(
+    lengths: IntArray, acceptance: Acceptance, moves: SampleMoves, plan: DraftPlan, along: _Renewal
+) -> _Renewal:
+    """:func:`_along` where what is drafted changes along a response; ends of responses as without a plan."""
+    places = np.outer(lengths, PLANNED_PLACES)
+    logits = moves.start[:, None] + moves.per_token * places
+    stretch = np.minimum(np.searchsorted(plan.until_tokens, places), len(plan.drafted) - 1)
+    drafted = np.asarray(plan.drafted)[stretch]
+    per_token, variance = np.empty(places.shape), np.empty(places.shape)
+    for length in np.unique(drafted).tolist():
+        here = drafted == length
+        mean, second, _ = moments_by_logit(acceptance.drafting(length))
+        own = np.interp(logits[here], LOGIT_GRID, mean)
+        worth = plan.lengths[length] / plan.lengths[-1]
+        per_token[here] = worth / own
+        variance[here] = worth**2 * np.interp(logits[here], LOGIT_GRID, second - mean**2) / own**3
+    return replace(along, per_token=per_token.mean(axis=1), variance_per_token=variance.mean(axis=1))
+
+
+def _renewal_limit(lengths: IntArray, renewal: _Renewal, draft_length: int, normals: FloatArray) -> IntArray:
+    mean, second, third = renewal.mean, renewal.second, renewal.third
     overshoot = (second - mean) / (2 * mean)
     overshoot_square = (2 * third - 3 * second + mean) / (6 * mean)
-    expected = (lengths + overshoot) / mean
-    variance = ((second - mean**2) * expected + overshoot_square - overshoot**2) / mean**2
+    if renewal.per_token is None or renewal.variance_per_token is None:
+        expected = (lengths + overshoot) / mean
+        variance = ((second - mean**2) * expected + overshoot_square - overshoot**2) / mean**2
+    else:
+        expected = lengths * renewal.per_token + overshoot / mean
+        own = (second - mean**2) * overshoot / mean + overshoot_square - overshoot**2
+        variance = lengths * renewal.variance_per_token + own / mean**2
     counts = np.rint(expected + np.sqrt(np.maximum(variance, 0.0)) * normals)
-    fewest = -(-lengths // (acceptance.draft_length + 1))
+    fewest = -(-lengths // (draft_length + 1))
     return np.clip(counts, fewest, lengths).astype(np.int64)
 
 
-def _sampled(lengths: IntArray, rates: FloatArray, weights: FloatArray, rng: np.random.Generator) -> IntArray:
+def _sampled(lengths: IntArray, rates: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Verifications one by one; rates of shape (k,), or (samples, k) where they differ."""
     counts = np.zeros(lengths.size, dtype=np.int64)
     remaining = lengths.copy()
     active = np.flatnonzero(remaining > 0)
-    mean = 1.0 + rates.sum()
+    mean = 1.0 + float(rates.sum(axis=-1).mean()) if lengths.size else 1.0
     while active.size:
         chunk = max(4, int(np.max(remaining[active]) / mean) + 1)
-        uniform = rng.random((active.size, chunk)) / weights[active, None]
+        uniform = rng.random((active.size, chunk))
         emitted = np.ones(uniform.shape, dtype=np.int64)
-        for rate in rates:
+        own = rates if rates.ndim == 1 else rates[active].T[:, :, None]
+        for rate in own:
             emitted += uniform < rate
         total = np.cumsum(emitted, axis=1)
         reached = total >= remaining[active, None]

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
+from rlsim.schema.acceptance import Variation
 from rlsim.schema.workload import ConstantLength, Workload
-from rlsim.workload.acceptance import Acceptance, iterations_needed
+from rlsim.workload.acceptance import Acceptance, DraftPlan, SampleMoves, iterations_needed
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
+from rlsim.workload.variation import moves_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE = range(5)
+_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY = range(7)
 _CAP_POINTS = 32
 _MEAN_POINTS = 4096
+_LENGTH_POINTS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +72,19 @@ class Generated:
 
 
 @functools.lru_cache(maxsize=64)
-def draw_rollouts(workload: Workload, seed: int, step: int, replication: int) -> tuple[Generated, ...]:
+def draw_rollouts(
+    workload: Workload, seed: int, step: int, replication: int, response_scale: float = 1.0
+) -> tuple[Generated, ...]:
     """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
 
     Each group is usable with probability usable_group_share, whatever its lengths; the first usable ones are trained
-    on. The last few are kept: variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step
-    rollouts hold too few.
+    on. response_scale: factor on the lengths of responses, before they are cut at the cap. The last few are kept:
+    variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
     """
     wanted, found = workload.prompts_per_step, []
     rng = _generator(seed, replication, step, _USABLE)
     for number in range(workload.max_rollouts_per_step):
-        batch, turns = _draw(workload, seed, step, replication, number)
+        batch, turns = _draw(workload, seed, step, replication, number, response_scale)
         usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
         if workload.usable_group_share < 1:
             usable = rng.random(usable.size) < workload.usable_group_share
@@ -98,19 +103,25 @@ def draw_rollouts(workload: Workload, seed: int, step: int, replication: int) ->
     )
 
 
-def draw_batch(workload: Workload, seed: int, step: int, replication: int, number: int = 0) -> Batch:
+def draw_batch(
+    workload: Workload, seed: int, step: int, replication: int, number: int = 0, response_scale: float = 1.0
+) -> Batch:
     """Draw rollout ``number`` of a step: ceil(prompts_per_step x generated_batch_factor) groups.
 
     Log lengths (normal scores for other distributions) are sqrt(rho) u_prompt + sqrt(1 - rho) e_sample with
     rho = group_correlation. Prompts stay below max_sequence_tokens; responses are cut where prompt and response reach
     it. Raises InputError where a mean length reaches its cap or a length file cannot be used.
     """
-    return _draw(workload, seed, step, replication, number)[0]
+    return _draw(workload, seed, step, replication, number, response_scale)[0]
 
 
-def _draw(workload: Workload, seed: int, step: int, replication: int, number: int) -> tuple[Batch, Turns | None]:
+def _draw(
+    workload: Workload, seed: int, step: int, replication: int, number: int, response_scale: float
+) -> tuple[Batch, Turns | None]:
     """Rollout ``number`` of a step, and the turns of its trajectories where they have any."""
     prompts, responses = _distributions(workload)
+    if response_scale != 1.0:
+        responses = responses.scaled(response_scale)
     groups = math.ceil(workload.prompts_per_step * workload.generated_batch_factor - 1e-9)
     size = workload.generations_per_prompt
     prompt = whole_tokens(
@@ -129,14 +140,45 @@ def _draw(workload: Workload, seed: int, step: int, replication: int, number: in
 
 
 def draw_iterations(
-    batch: Batch | Turns, acceptance: Acceptance, seed: int, step: int, replication: int, number: int = 0
+    batch: Batch | Turns,
+    acceptance: Acceptance,
+    seed: int,
+    step: int,
+    replication: int,
+    number: int = 0,
+    moves: SampleMoves | None = None,
 ) -> IntArray:
     """Decode iterations of each sample of ``batch``, rollout ``number`` of its step, or of each turn.
 
     The prefill emits the first token; the rest takes one iteration a token, or as many verifications as it needs.
+    moves: of samples, or turns, whose acceptance differs.
     """
     rng = _generator(seed, replication, step, _ACCEPTANCE, number)
-    return iterations_needed(batch.response_tokens - 1, acceptance, rng)
+    return iterations_needed(batch.response_tokens - 1, acceptance, rng, moves)
+
+
+def draw_moves(
+    workload: Workload,
+    variation: Variation,
+    acceptance: Acceptance,
+    rollout: Generated,
+    seed: int,
+    step: int,
+    replication: int,
+    number: int = 0,
+    plan: DraftPlan | None = None,
+) -> SampleMoves:
+    """Where the acceptance of each sample of ``rollout`` lies, or of each turn: turns of a trajectory agree.
+
+    Scores have streams of their own, so that neither lengths nor the draws of verifications depend on a spread.
+    """
+    groups = int(rollout.batch.group[-1]) + 1
+    prompt = _normals(groups, seed, replication, step, _PROMPT_DIFFICULTY, number)[rollout.batch.group]
+    own = _normals(rollout.batch.samples, seed, replication, step, _SAMPLE_DIFFICULTY, number)
+    if rollout.turns is not None:
+        turns = np.diff(rollout.turns.first)
+        prompt, own = np.repeat(prompt, turns), np.repeat(own, turns)
+    return replace(moves_of(variation, acceptance, prompt, own, likely_lengths(workload)), plan=plan)
 
 
 def _generator(seed: int, replication: int, step: int, purpose: int, number: int = 0) -> np.random.Generator:
@@ -167,6 +209,26 @@ def expected_prompt_tokens(workload: Workload) -> float:
     prompts, _ = _distributions(workload)
     drawn = whole_tokens(prompts.at(_normal_quantiles(_MEAN_POINTS)), workload.max_sequence_tokens - 1)
     return float(drawn.mean())
+
+
+def likely_moves(workload: Workload, variation: Variation, acceptance: Acceptance) -> SampleMoves:
+    """Where the acceptance of a sample with scores of 0 lies."""
+    nothing = np.zeros(1)
+    return moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
+
+
+@functools.lru_cache(maxsize=64)
+def expected_response_tokens(workload: Workload) -> float:
+    """Mean of the response lengths, or of a turn's, beside a prompt of mean length, in tokens."""
+    return float(likely_lengths(workload).mean())
+
+
+@functools.lru_cache(maxsize=64)
+def likely_lengths(workload: Workload) -> FloatArray:
+    """Lengths of equally likely responses, cut where a prompt of mean length leaves no more room."""
+    _, responses = _distributions(workload)
+    cap = max(1, round(workload.max_sequence_tokens - expected_prompt_tokens(workload)))
+    return whole_tokens(responses.at(_normal_quantiles(_LENGTH_POINTS)), cap).astype(np.float64)
 
 
 def _normal_quantiles(points: int) -> FloatArray:

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
+from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
-from rlsim.workload.acceptance import Acceptance, acceptance_of
-from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_rollouts
+from rlsim.schema.speculation import Speculation
+from rlsim.schema.workload import Workload
+from rlsim.workload.acceptance import DraftPlan
+from rlsim.workload.acceptance_steps import acceptance_at
+from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_moves, draw_rollouts
+
+STEPS_KEPT = 64
+"""Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same."""
+STALE_BATCHES = 3
+"""Batches drawn to take the place of stale ones, for each that is trained on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +73,28 @@ class DrawnWorkload:
     trained: int
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """The part of a run that is drawn. first: number of its first step, from 0: of the steps trained before it.
+
+    growth: points (step, factor) of the scale of response lengths, linear in between and constant outside.
+    """
+
+    first: int = 0
+    growth: Points = ()
+
+    def response_scale(self, step: int) -> float:
+        """Factor on the lengths of responses, before they are cut at the cap."""
+        if not self.growth:
+            return 1.0
+        steps, factors = zip(*self.growth, strict=True)
+        return float(np.interp(step, steps, factors))
+
+
+BEGINNING = Stretch()
+"""The first steps of a run, whose lengths are those of the scenario."""
+
+
 def steps_per_lag_cycle(scenario: Scenario) -> int:
     """Consecutive steps that make one observation: those of the versions that overlap in an asynchronous loop, else 1.
 
@@ -82,29 +113,68 @@ def measured_steps(scenario: Scenario) -> range:
 def steps_ahead(scenario: Scenario, trained: int) -> int:
     """Steps generated beyond those trained on: as far as the loop lets generation get ahead.
 
-    Where stale groups are dropped, as many again take their places; a loop that drops more than that is refused.
+    Where stale groups are dropped, others take their places; a loop that drops STALE_BATCHES times as many as it trains
+    on is refused.
     """
     if scenario.loop.mode == "sync":
         return 0
     rules = scenario.loop.asynchrony
-    ahead = math.ceil(rules.pace - 1e-9) - 1
-    return ahead if rules.stale == "train" else ahead + trained
+    ahead = math.ceil(rules.pace - 1e-9) - 1 + rules.at_take
+    return ahead if rules.stale == "train" else ahead + STALE_BATCHES * trained
 
 
-def draw(scenario: Scenario, replication: int) -> DrawnWorkload:
-    """All work that one replication of ``scenario`` meets. Raises InputError and Infeasible as its parts do."""
-    trained, acceptance = measured_steps(scenario).stop, acceptance_of(scenario.speculation)
-    ahead = steps_ahead(scenario, trained)
-    drawn = (draw_step(scenario, acceptance, step, replication) for step in range(trained + ahead))
+def draw(
+    scenario: Scenario, replication: int, plan: DraftPlan | None = None, stretch: Stretch = BEGINNING
+) -> DrawnWorkload:
+    """All work that one replication of ``scenario`` meets.
+
+    plan: of draft lengths that follow the live batch, as prices give it. stretch: the part of a run. Raises InputError
+    and Infeasible as its parts do.
+    """
+    trained = measured_steps(scenario).stop
+    numbers = range(stretch.first, stretch.first + trained + steps_ahead(scenario, trained))
+    drawn = (draw_step(scenario, step, replication, plan, stretch.response_scale(step)) for step in numbers)
     return DrawnWorkload(tuple(drawn), trained)
 
 
-def draw_step(scenario: Scenario, acceptance: Acceptance, step: int, replication: int) -> DrawnStep:
-    """The work of one step."""
-    seed = scenario.simulation.seed
-    rollouts = draw_rollouts(scenario.workload, seed, step, replication)
+def draw_step(
+    scenario: Scenario, step: int, replication: int, plan: DraftPlan | None = None, response_scale: float = 1.0
+) -> DrawnStep:
+    """The work of one step, at the acceptance of that step.
+
+    response_scale: factor on the lengths of responses, before they are cut at the cap.
+    """
+    place = scenario.simulation.seed, step, replication
+    return _drawn_step(scenario.workload, scenario.speculation, place, plan, response_scale)
+
+
+@lru_cache(maxsize=STEPS_KEPT)
+def _drawn_step(
+    workload: Workload,
+    speculation: Speculation,
+    place: tuple[int, int, int],
+    plan: DraftPlan | None,
+    response_scale: float,
+) -> DrawnStep:
+    seed, step, replication = place
+    rollouts = draw_rollouts(workload, seed, step, replication, response_scale)
     iterations = (
-        draw_iterations(one.generated, acceptance, seed, step, replication, number)
+        rollout_iterations(workload, speculation, one, (seed, step, replication, number), plan)
         for number, one in enumerate(rollouts)
     )
     return DrawnStep(rollouts, tuple(iterations))
+
+
+def rollout_iterations(
+    workload: Workload,
+    speculation: Speculation,
+    rollout: Generated,
+    place: tuple[int, int, int, int],
+    plan: DraftPlan | None = None,
+) -> IntArray:
+    """Decode iterations of each sample of a rollout, or of each turn; place: seed, step, replication and its number."""
+    _, step, _, _ = place
+    acceptance, moves = acceptance_at(speculation, step), None
+    if speculation.variation is not None and speculation.active:
+        moves = draw_moves(workload, speculation.variation, acceptance, rollout, *place, plan)
+    return draw_iterations(rollout.generated, acceptance, *place, moves)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.datafiles import TRACE_BYTES, read_text, shown_path
+from rlsim.datafiles import TRACE_BYTES, read_text, shown_path, text_lines
 from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
 from rlsim.hardware.lookup import delivered_lengths, length_file
 
@@ -47,8 +47,8 @@ _KEYS: dict[Subject, str] = {
     "time": "workload.agent.environment_s",
 }
 _UNITS: dict[Subject, str] = {"time": "seconds"}
-_QUANTILE = "quantile"
-_PROMPT_IDS = ("prompt_id", "prompt_index", "group_id", "group", "uid", "hash_ids")
+QUANTILE = "quantile"
+PROMPT_IDS = ("prompt_id", "prompt_index", "group_id", "group", "uid", "hash_ids")
 
 
 def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[FloatArray, FloatArray]:
@@ -64,19 +64,27 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
     """
     file = _find(path)
     text, where = read_text(file, TRACE_BYTES), shown_path(file)
-    rows = _json_rows(text, where) if text.lstrip().startswith("{") else _csv_rows(text, where)
-    first = next(iter(rows), None)
-    if first is None:
+    rows = list(rows_of(text, where))
+    if not rows:
         raise InputError(f"{where}: no rows; at least one length is needed")
-    name = column or _guess(first[1], where, subject)
-    tokens = np.array([_number(row, name, where, line) for line, row in rows])
-    if _QUANTILE in first[1] and name != _QUANTILE:
-        return _check_inverse(np.array([_number(row, _QUANTILE, where, line) for line, row in rows]), tokens, where)
+    first = rows[0][1]
+    name = column or guessed_column(first, where, subject)
+    tokens = np.array([number_in(row, name, where, line) for line, row in rows])
+    if QUANTILE in first and name != QUANTILE:
+        return _check_inverse(np.array([number_in(row, QUANTILE, where, line) for line, row in rows]), tokens, where)
     tokens.sort()
     if tokens[-1] <= 0:
         raise InputError(f"{where}: every length in '{name}' is 0")
     quantiles = (np.arange(tokens.size) + 0.5) / tokens.size
     return np.concatenate(([0.0], quantiles, [1.0])), np.concatenate((tokens[:1], tokens, tokens[-1:]))
+
+
+def rows_of(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, row) of a text of JSON objects, one a line, or of a CSV; its comments begin with #.
+
+    Raises InputError naming ``where`` and the line of what cannot be read.
+    """
+    return _json_objects(text, where) if text.lstrip().startswith("{") else _csv_rows(text, where)
 
 
 def key_of(subject: Subject) -> str:
@@ -90,9 +98,9 @@ def ignored_ids(path: str) -> str:
         head = next((line for line in file if line.strip() and line[0] != "#"), "")
     try:
         names = list(json.loads(head)) if head.lstrip().startswith("{") else next(csv.reader([head]))
-    except ValueError:
+    except (ValueError, RecursionError, csv.Error):
         return ""
-    return ", ".join(name for name in (str(item).strip() for item in names) if name in _PROMPT_IDS)
+    return ", ".join(name for name in (str(item).strip() for item in names) if name in PROMPT_IDS)
 
 
 def _find(path: str) -> Path:
@@ -103,39 +111,40 @@ def _find(path: str) -> Path:
     return found
 
 
-def _json_rows(text: str, where: str) -> list[tuple[int, dict[str, Any]]]:
-    return list(_json_objects(text.splitlines(), where))
-
-
-def _json_objects(lines: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(lines, start=1):
+def _json_objects(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in text_lines(text, where):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where}, line {number}: not JSON ({shortened(str(error))})") from error
         if not isinstance(row, dict):
             raise InputError(f"{where}, line {number}: a JSON object is needed, got {type(row).__name__}")
         yield number, row
 
 
-def _csv_rows(text: str, where: str) -> list[tuple[int, dict[str, Any]]]:
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), start=1) if line.strip() and line[0] != "#"]
-    if not lines:
-        return []
-    header = [cell.strip() for cell in next(csv.reader([lines[0][1]]))]
-    if all(_is_number(cell) for cell in header):
-        header = [str(position) for position in range(1, len(header) + 1)]
-    else:
-        del lines[0]
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for number, line in lines:
-        cells = next(csv.reader([line]))
+def _csv_rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    header: list[str] | None = None
+    for number, line in text_lines(text, where):
+        if not line.strip() or line[0] == "#":
+            continue
+        cells = _cells(line, where, number)
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            if not all(_is_number(cell) for cell in header):
+                continue
+            header = [str(position) for position in range(1, len(header) + 1)]
         if len(cells) != len(header):
             raise InputError(f"{where}, line {number}: {len(cells)} cells where the header has {len(header)}")
-        rows.append((number, dict(zip(header, cells, strict=True))))
-    return rows
+        yield number, dict(zip(header, cells, strict=True))
+
+
+def _cells(line: str, where: str, number: int) -> list[str]:
+    try:
+        return next(csv.reader([line]))
+    except csv.Error as error:
+        raise InputError(f"{where}, line {number}: not CSV ({shortened(str(error))})") from error
 
 
 def _is_number(text: str) -> bool:
@@ -145,15 +154,21 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _names(row: dict[str, Any]) -> str:
+def _names(row: Mapping[str, Any]) -> str:
     return shortened(", ".join(str(name) for name in row), 2 * VALUE_CHARACTERS)
 
 
-def _guess(row: dict[str, Any], where: str, subject: Subject) -> str:
-    for name in _COLUMNS[subject]:
-        if name in row:
-            return name
-    values = [name for name in row if name != _QUANTILE]
+def known_column(row: Mapping[str, Any], subject: Subject) -> str | None:
+    """The column of ``row`` that the known formats keep ``subject`` in; None where it has none."""
+    return next((name for name in _COLUMNS[subject] if name in row), None)
+
+
+def guessed_column(row: Mapping[str, Any], where: str, subject: Subject) -> str:
+    """The column of a known format, or the only one. Raises InputError that lists the columns."""
+    known = known_column(row, subject)
+    if known is not None:
+        return known
+    values = [name for name in row if name != QUANTILE]
     if len(values) == 1:
         return values[0]
     raise InputError(
@@ -162,13 +177,14 @@ def _guess(row: dict[str, Any], where: str, subject: Subject) -> str:
     )
 
 
-def _number(row: dict[str, Any], name: str, where: str, line: int) -> float:
+def number_in(row: Mapping[str, Any], name: str, where: str, line: int) -> float:
+    """The number of at least 0 in column ``name``. Raises InputError naming ``where`` and the line."""
     if name not in row:
         raise InputError(f"{where}, line {line}: no column '{shortened(name)}'; there is {_names(row)}")
     value = row[name]
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number) or number < 0:
         raise InputError(f"{where}, line {line}: '{name}' must be a number of at least 0; got {shortened(repr(value))}")
@@ -177,7 +193,7 @@ def _number(row: dict[str, Any], name: str, where: str, line: int) -> float:
 
 def _check_inverse(quantiles: FloatArray, tokens: FloatArray, where: str) -> tuple[FloatArray, FloatArray]:
     if quantiles.size < 2 or quantiles[0] != 0 or quantiles[-1] != 1 or np.any(np.diff(quantiles) <= 0):
-        raise InputError(f"{where}: column '{_QUANTILE}' must increase from 0 to 1")
+        raise InputError(f"{where}: column '{QUANTILE}' must increase from 0 to 1")
     if np.any(np.diff(tokens) < 0) or tokens[-1] <= 0:
-        raise InputError(f"{where}: tokens must not decrease over '{_QUANTILE}' and must end above 0")
+        raise InputError(f"{where}: tokens must not decrease over '{QUANTILE}' and must end above 0")
     return quantiles, tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,10 @@ class LengthDistribution:
         if self.quantiles is None or self.tokens is None:
             return np.exp(self.location + self.sigma * scores)
         return np.interp(_normal_cdf(scores), self.quantiles, self.scale * self.tokens)
+
+    def scaled(self, factor: float) -> LengthDistribution:
+        """The distribution of ``factor`` times the lengths; nothing is solved for again."""
+        return replace(self, location=self.location + math.log(factor), scale=factor * self.scale)
 
 
 def whole_tokens(lengths: FloatArray, cap: IntArray | int) -> IntArray:

@@ -231,16 +231,18 @@ def test_simulated_steps_are_bounded(run: Run, small: str, key: str) -> None:
     complains(run("project", small, "--set", f"simulation.{key}=2_000"), "simulated steps; at most 800", key)
 
 
-def test_messages_name_the_line_of_the_file_but_not_of_an_override(run: Run, small: str) -> None:
+def test_messages_name_the_place_in_the_file_and_of_what_an_override_replaces(run: Run, small: str) -> None:
     Path(small).write_text(SMALL.replace("prompts_per_step: 4", "prompts_per_step: 0").replace("qwen3-8b", "qwen3-8b "))
-    complains(run("project", small), "small.yaml: line 6: workload.prompts_per_step: must be at least 1, got 0")
+    complains(
+        run("project", small), "small.yaml: line 6, column 3: workload.prompts_per_step: must be at least 1, got 0"
+    )
     _, _, err = run("project", small, "--set", "workload.prompts_per_step=-1")
-    assert "line 6" not in err
+    assert "prompts_per_step=-1: in place of line 6, column 3: workload.prompts_per_step: must be" in err
 
 
 def test_messages_do_not_begin_with_the_installation(run: Run) -> None:
     _, _, err = run("project", "quickstart", "--set", "cluster.num_gpus=-1")
-    assert err.startswith("rlsim: scenarios/quickstart.yaml with cluster.num_gpus=-1: cluster.num_gpus: must be")
+    assert err.startswith("rlsim: scenarios/quickstart.yaml with cluster.num_gpus=-1: in place of line ")
 
 
 def test_a_memory_message_names_keys_to_change(run: Run, small: str) -> None:
@@ -323,3 +325,37 @@ def test_calibrate_needs_a_known_origin(run: Run) -> None:
     for argv in (("calibrate",), ("calibrate", "--from", "thin-air")):
         code, out, err = run(*argv)
         assert (code, out) == (2, "") and ("aiconfigurator" in err or "--from-steps" in err)
+
+
+# overrides as words
+
+
+def test_words_override_like_set_which_wins(run: Run, small: str) -> None:
+    words = run("project", small, "speculation.draft_length=2", "speculation.acceptance_length=2", "--json")
+    options = ("--set", "speculation.draft_length=2", "--set", "speculation.acceptance_length=2")
+    assert words == run("project", small, *options, "--json") and words[0] == 0
+    both = run("project", small, "speculation.acceptance_length=2.2", "speculation.draft_length=4", *options, "--json")
+    assert both[1] == words[1]
+    none = json.loads(
+        run(
+            "project",
+            small,
+            "speculation.acceptance_length=null",
+            "speculation.position_acceptance=[0.6,0.5,0.4]",
+            "--json",
+        )[1]
+    )
+    assert none["candidate"]["acceptance_length"]["mean"] == pytest.approx(1 + 0.6 + 0.5 + 0.4, rel=0.05)
+    complains(run("project", small, "another.yaml"), "'another.yaml' is not KEY=VALUE")
+
+
+def test_every_command_that_takes_a_scenario_takes_words(run: Run, small: str) -> None:
+    for command in (
+        ("run", small),
+        ("sweep", small),
+        ("plan", small),
+        ("sensitivity", small),
+        ("blame", small),
+        ("compare", small, small),
+    ):
+        complains(run(*command, "engine.tensor_paralel=2"), "did you mean 'engine.tensor_parallel'")

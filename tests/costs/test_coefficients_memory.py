@@ -15,7 +15,7 @@ from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.memory import engine_memory, trainer_memory
-from rlsim.costs.packing import micro_batches
+from rlsim.costs.packing import bins_by_step, micro_batches
 from rlsim.costs.trainer_prices import TrainedBatch, _packed
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
@@ -92,14 +92,14 @@ def test_a_self_check_widens_by_its_deviation_and_twice_that_on_another_device(t
 
 def test_packing_rounds_bins_up_to_the_ranks_and_pads_to_the_multiple() -> None:
     lengths = np.array([5.0, 5.0, 5.0, 5.0, 5.0])
-    packed = micro_batches(lengths, 2, 10.0, 1, 1, True)
+    packed = micro_batches(lengths, 2, 1, 1, bins_by_step(lengths, 10.0, 1, 1))
     assert (packed.count, packed.tokens, packed.sum_squared) == (2.0, 25 / 4, 125 / 4)
-    padded = micro_batches(lengths, 1, 8.0, 1, 4, True)
+    padded = micro_batches(lengths, 1, 1, 4, bins_by_step(lengths, 8.0, 1, 4))
     assert (padded.count, padded.tokens, padded.real_tokens) == (5.0, 8.0, 5.0)
-    loose = micro_batches(np.array([2.0, 4.0, 6.0]), 1, 100.0, 1, 1, False, 2)
+    loose = micro_batches(np.array([2.0, 4.0, 6.0]), 1, 1, 1, None, 2)
     assert (loose.count, loose.tokens) == (2.0, 9.0)
-    for lengths in ([6.0, 4.0], [9.0, 1.0]):
-        assert micro_batches(np.array(lengths), 1, 10.0, 1, 1, True).count == 1.0
+    for lengths in (np.array([6.0, 4.0]), np.array([9.0, 1.0])):
+        assert micro_batches(lengths, 1, 1, 1, bins_by_step(lengths, 10.0, 1, 1)).count == 1.0
 
 
 @pytest.mark.parametrize(("context_parallel", "padded"), [(1, 6.0), (2, 8.0), (4, 16.0)])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.costs.packing import bins_needed, micro_batches
+from rlsim.costs.packing import bins_by_step, bins_needed, micro_batches
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
 
@@ -55,7 +55,8 @@ def test_micro_batches_keep_every_token(
     lengths: list[int], ranks: int, steps: int, multiple: int, packed: bool
 ) -> None:
     values = np.array(lengths, dtype=float)
-    batch = micro_batches(values, ranks, 128.0, steps, multiple, packed)
+    bins = bins_by_step(values, 128.0, steps, multiple) if packed else None
+    batch = micro_batches(values, ranks, steps, multiple, bins)
     slots = batch.count * batch.steps * ranks
     padded = np.ceil(values / multiple) * multiple
     expected = padded if packed else np.full_like(padded, padded.max())
@@ -68,11 +69,11 @@ def test_micro_batches_keep_every_token(
 def test_packed_micro_batches_never_hold_more_than_their_capacity_on_average() -> None:
     """Optimizer steps differ in length: their mean micro-batch count, rounded down, would overfill each."""
     lengths = np.array([100.0] * 7 + [0.0] * 3)
-    batch = micro_batches(lengths, 1, 100.0, 5, 1, True)
+    batch = micro_batches(lengths, 1, 5, 1, bins_by_step(lengths, 100.0, 5, 1))
     assert batch.tokens <= 100.0
 
 
 def test_without_packing_each_sample_is_padded_to_the_longest() -> None:
-    batch = micro_batches(np.array([10.0, 20.0, 30.0, 40.0]), 2, 0.0, 1, 1, False)
+    batch = micro_batches(np.array([10.0, 20.0, 30.0, 40.0]), 2, 1, 1, None)
     assert (batch.count, batch.tokens, batch.sum_squared) == (2, 40.0, 1600.0)
     assert batch.real_tokens == 25.0

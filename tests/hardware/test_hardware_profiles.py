@@ -129,10 +129,11 @@ def test_devices_without_tables_of_their_own_carry_those_of_their_kin_over() -> 
     kin, weak = (device_of(load_profile(name), "vllm").operators for name in ("h100_sxm", "h20_sxm"))
     large, few = np.array([8192.0]), np.array([1.0])
     matrix = Matrix("m", 8192, 8192)
-    ratio = weak.gemm(large, matrix, "bf16").seconds / kin.gemm(large, matrix, "bf16").seconds
-    assert ratio[0] == pytest.approx(989 / 148, rel=0.01)
-    ratio = weak.gemm(few, matrix, "bf16").seconds / kin.gemm(few, matrix, "bf16").seconds
-    assert ratio[0] == pytest.approx(3.35 / 4.0, rel=0.01)
+    flops, moved = 2 * 8192.0**3, 2 * (8192.0**2 + 2 * 8192)
+    longer_s = weak.gemm(large, matrix, "bf16").seconds - kin.gemm(large, matrix, "bf16").seconds
+    assert longer_s[0] == pytest.approx(flops / 148e12 - flops / 989.5e12, rel=0.01)
+    shorter_s = kin.gemm(few, matrix, "bf16").seconds - weak.gemm(few, matrix, "bf16").seconds
+    assert shorter_s[0] == pytest.approx(moved / 3.35e12 - moved / 4.0e12, rel=0.01)
     assert float(weak.gemm(large, matrix, "bf16").measured[0]) == 0.0
     slow, fast = load_profile("h800_sxm"), load_profile("h100_sxm")
     assert float(slow.nvlink_bandwidth_bytes_per_s) / float(fast.nvlink_bandwidth_bytes_per_s) == pytest.approx(4 / 9)

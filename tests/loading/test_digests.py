@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 from small_scenario import SMALL, message
@@ -49,7 +51,7 @@ def test_the_editor_schema_takes_references_and_refuses_unknown_keys() -> None:
         assert {"type": "string"} in owner["properties"][key]["anyOf"]
         assert owner["properties"][key]["description"]
     assert schema["additionalProperties"] is False
-    assert {"name", "model", "hardware", "cluster", "workload"} == set(schema["required"])
+    assert {"name", "model", "hardware", "cluster", "workload"} == set(schema["else"]["required"])
 
 
 # what an answer depends on
@@ -144,3 +146,12 @@ def test_a_release_is_a_number(small: Path) -> None:
     assert "engine.version: must be a release such as 0.17.1, got 'banana'" in message(small, "engine.version=banana")
     for release in ("0.11.0rc2", "v0.20.0.post1", "0.18.1+cu128"):
         assert load_scenario(small, [f"engine.version={release}"]).engine.version == release
+
+
+def test_shipped_scenarios_name_the_schema_that_rlsim_prints() -> None:
+    folder = data_folder("scenarios")
+    assert json.loads((folder / "scenario.schema.json").read_text()) == scenario_json_schema()
+    check = jsonschema.Draft202012Validator(scenario_json_schema())
+    for path in sorted(folder.glob("*.yaml")):
+        assert path.read_text().splitlines()[0] == "# yaml-language-server: $schema=scenario.schema.json", path.name
+        check.validate(yaml.safe_load(path.read_text()))

@@ -109,11 +109,11 @@ def test_merge_keys_and_anchors_work() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3", "line 3: duplicate key 'a'"),
-        ("e:\n  k: 1\n  k: 2", "line 3: duplicate key 'k'"),
-        ("1: a", "line 1: a key must be a name, got '1'"),
+        ("a: 1\nb: 2\na: 3", "line 3, column 1: duplicate key 'a'"),
+        ("e:\n  k: 1\n  k: 2", "line 3, column 3: duplicate key 'k'"),
+        ("1: a", "line 1, column 1: a key must be a name, got '1'"),
         ("[1]: a", "got a collection"),
-        ("a: !!python/object/apply:os.system [ls]", "line 1: could not determine a constructor"),
+        ("a: !!python/object/apply:os.system [ls]", "line 1, column 4: could not determine a constructor"),
         ("a: 1\n---\nb: 2", "line 2"),
         ("a: [1", "line 1"),
         ("a: *missing", "undefined alias"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rlsim.expenses import cost_usd, energy_j
 from rlsim.loading import vary
 from rlsim.planning import compare
 from rlsim.planning.compare import differences
-from rlsim.planning.objective import cost_usd, energy_j
 from rlsim.planning.text import render_comparison
 from rlsim.projection import project
 from rlsim.schema.scenario import Scenario

@@ -16,11 +16,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from rlsim.errors import InputError
+from rlsim.journal import Journal, journal_name
 from rlsim.loading import dump_scenario, vary
 from rlsim.planning import pictures, sweep
 from rlsim.planning.breakeven import break_even_lengths
 from rlsim.planning.frames import identity_in
-from rlsim.planning.journal import JOURNAL, Journal
 from rlsim.planning.results import SweepResult
 from rlsim.planning.text import render_sweep
 from rlsim.planning.variation import Overrides, varied
@@ -28,6 +28,7 @@ from rlsim.progress import ProgressLine
 from rlsim.projection import project
 from rlsim.schema.scenario import Scenario
 
+JOURNAL = journal_name("sweep")
 K, A = "speculation.draft_length", "speculation.acceptance_length"
 
 
@@ -272,7 +273,7 @@ def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, m
     identity = identity_in(tmp_path / "whole" / "results.parquet")
     assert identity is not None
     computed.clear()
-    journal = Journal(tmp_path / "again", identity)
+    journal = Journal(tmp_path / "again", identity, "sweep")
     journal.add([(0, whole.rows[0]), (2, whole.rows[2])])
     journal.close()
     assert sweep(tiny, [f"{K}=1:3"], out=tmp_path / "again").rows == whole.rows
@@ -280,7 +281,7 @@ def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, m
 
 
 def test_a_journal_of_another_sweep_is_not_mixed_in(tiny: Scenario, tmp_path: Path) -> None:
-    Journal(tmp_path, "another").close()
+    Journal(tmp_path, "another", "sweep").close()
     with pytest.raises(InputError, match="another, interrupted sweep"):
         sweep(tiny, [f"{K}=1:3"], out=tmp_path)
 

@@ -98,7 +98,8 @@ class ReferenceReplica:
             if time_s > due:
                 return
             del self.interrupts[0]
-            self.now = max(self.now, time_s) + pause_s
+            # A recomputation delays those who were aborted for it; where nobody was, nobody is late.
+            self.now = max(self.now, time_s) + (pause_s if self.running or not recompute else 0.0)
             if recompute:
                 for i, request in enumerate(self.running):
                     request.to_prefill = self.prefill_need(request, self.running[:i])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlsim.hardware.cards import list_cards
-from rlsim.validation.names import SAME_LAYERS, model_card_name
+from rlsim.hardware.cards import SAME_LAYERS, list_cards
+from rlsim.validation.names import model_card_name
 from rlsim.validation.rows import SkippedRow
 
 

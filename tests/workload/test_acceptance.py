@@ -8,14 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsim.errors import InputError
+from rlsim.schema.acceptance import Variation
 from rlsim.schema.speculation import Speculation
 from rlsim.workload.acceptance import (
     Acceptance,
+    SampleMoves,
     acceptance_of,
     iterations_needed,
     solve_rates,
     two_parameter_rates,
 )
+from rlsim.workload.variation import moves_of
 
 # Acceptance length over k and the two parameters (a_1, d): NVIDIA arXiv:2604.26779; vLLM pull requests 20780 and 32628.
 PUBLISHED = [
@@ -160,15 +163,18 @@ def test_moments_are_exact(length: int, rates: tuple[float, ...]) -> None:
 )
 def test_iterations_stay_within_what_is_possible(rates: list[float], lengths: list[int], spread: float) -> None:
     asked = np.array(lengths)
-    counts = iterations_needed(asked, Acceptance(np.array(rates)), np.random.default_rng(5), spread)
+    moves = SampleMoves(spread * np.random.default_rng(4).standard_normal(asked.size), spread / 1000.0)
+    counts = iterations_needed(asked, Acceptance(np.array(rates)), np.random.default_rng(5), moves)
     assert np.all(counts <= asked)
     assert np.all(counts * (len(rates) + 1) >= asked)
 
 
-def test_spread_widens_without_moving_the_rate() -> None:
+def test_moves_widen_without_changing_the_rate() -> None:
     lengths = np.full(20_000, 3000)
     acceptance = Acceptance(two_parameter_rates(0.8, 0.97, 3))
+    scores = np.random.default_rng(3).standard_normal(lengths.size)
+    moves = moves_of(Variation(prompt_spread=0.5), acceptance, scores, scores, lengths.astype(float))
     narrow = iterations_needed(lengths, acceptance, np.random.default_rng(2))
-    wide = iterations_needed(lengths, acceptance, np.random.default_rng(2), spread=0.15)
+    wide = iterations_needed(lengths, acceptance, np.random.default_rng(2), moves)
     assert wide.std() > 2 * narrow.std()
-    assert (lengths / wide).mean() == pytest.approx(acceptance.mean, rel=0.005)
+    assert lengths.sum() / wide.sum() == pytest.approx(acceptance.mean, rel=0.005)

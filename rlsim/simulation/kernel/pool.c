@@ -44,14 +44,21 @@ static bool offer(Pool *pool, int32_t number, double time_s) {
     return true;
 }
 
-/* Queue samples and let every replica take one in turn, round after round, while any has room. */
+/* Queue samples and let every replica take one in turn, round after round, while any has room. The turn goes on where
+ * it ended, or else the first replicas would take all that come in few at a time. */
 static void share(Pool *pool, double time_s, int32_t first, int32_t count) {
     for (int32_t i = 0; i < count; i++)
         list_append(&pool->shared, pool->queue_links, first + i);
-    for (bool taken = true; taken;) {
+    const int32_t turn = pool->turn;
+    for (bool taken = true; taken && pool->shared.length;) {
         taken = false;
-        for (int32_t number = 0; number < pool->num_replicas && pool->shared.length; number++)
-            taken |= offer(pool, number, time_s);
+        for (int32_t i = 0; i < pool->num_replicas && pool->shared.length; i++) {
+            const int32_t number = (turn + i) % pool->num_replicas;
+            if (offer(pool, number, time_s)) {
+                taken = true;
+                pool->turn = (number + 1) % pool->num_replicas;
+            }
+        }
     }
 }
 

@@ -102,7 +102,7 @@ typedef enum { STATIC, ROUND_ROBIN, LEAST_LOADED, SHARED_QUEUE } Dispatch;
 /* queue_links: of lists of samples in which one is before it decodes (the shared queue, waiting or prefilling on a
  * replica). kept_tokens: of the context that a sample has left in a prefix cache, linked by kept_links. done: samples in the order of completion. due: replicas by their next event, load: by unfinished samples.
  * stale: replicas whose next event must be asked for anew. seen: last recomputation that met a prompt. cancelled:
- * samples to be aborted. */
+ * samples to be aborted. turn: replica that is offered the head of the shared queue first. */
 typedef struct {
     const IterationTimes *timing;
     Counters *counters;
@@ -113,7 +113,7 @@ typedef struct {
     Link *queue_links, *running_links, *kept_links;
     int64_t *kept_tokens;
     List shared;
-    int32_t num_replicas, heap_places;
+    int32_t num_replicas, heap_places, turn;
     Replica *replicas;
     Completion *heaps;
     Pause *pauses;

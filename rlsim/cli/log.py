@@ -1,0 +1,67 @@
+"""``rlsim log``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from rlsim.cli import options as o
+from rlsim.cli.output import given_overrides, print_answer, terminal_style
+from rlsim.errors import InputError, shortened
+from rlsim.outputs import staged_folder
+from rlsim.progress import ProgressLine
+
+
+def log(
+    file: o.LogArgument,
+    scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
+    overrides: o.SetOption = None,
+    steps: o.LogStepsOption = None,
+    as_stated: o.AsStatedOption = False,
+    what_if: o.WhatIfOption = None,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+) -> None:
+    """Compare the log of a real run with its scenario, take it in, and predict what else the run could be.
+
+    LOG is an event file of TensorBoard or a folder of them, a CSV or JSON export of wandb, JSON lines, MLPerf's
+    :::MLLOG lines, or verl's console. Times are timing/train/* of NeMo-RL, timing_s/* of verl, or MLPerf's. The median
+    of the steps after the warm-up stands beside the predicted one, the posterior takes it in (docs/uncertainty.md), and
+    what that changed is named. --out DIR writes log.json, posterior.npz, scenario.yaml (which uses it) and phases.png.
+    """
+    from rlsim.loading import load_scenario
+    from rlsim.runlogs.answer import POSTERIOR_NAME, answer_run
+    from rlsim.runlogs.reading import read_log
+    from rlsim.runlogs.text import render_run
+
+    chosen = None if steps is None else _range(steps)
+    given = load_scenario(scenario, given_overrides(words, overrides))
+    with ProgressLine("records") as progress:
+        found = read_log(file, progress.reach)
+    with ProgressLine("simulations") as progress:
+        answer = answer_run(found, given, chosen, what_if or (), as_stated, progress.reach)
+    told = render_run(answer, terminal_style())
+    if out is not None:
+        from rlsim.runlogs.picture import draw_run
+
+        with staged_folder(out) as folder:
+            (folder / "log.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
+            (folder / "scenario.yaml").write_text(answer.scenario_yaml(), encoding="utf-8")
+            (folder / POSTERIOR_NAME).write_bytes(answer.posterior.to_bytes())
+            draw_run(answer, folder / "phases.png")
+        told = f"{told}\n{_next(out)}"
+    print_answer(json.dumps(answer.as_dict()) if as_json else told)
+
+
+def _range(text: str) -> tuple[int, int]:
+    """First and last step of FIRST:LAST."""
+    found = re.fullmatch(r"(\d{1,12}):(\d{1,12})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise InputError(f"--steps {shortened(text)}: expected FIRST:LAST, such as 5:20")
+    return int(found[1]), int(found[2])
+
+
+def _next(out: Path) -> str:
+    return f"written: {out}; predict with what is known now: rlsim project {out / 'scenario.yaml'}"

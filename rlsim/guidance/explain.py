@@ -1,0 +1,179 @@
+"""What a scenario key means, where its default comes from, and what it is in a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from rlsim.errors import InputError, shortened
+from rlsim.loading import load_scenario, places_of
+from rlsim.loading_document import REFERENCES
+from rlsim.loading_overrides import prefixes
+from rlsim.loading_places import Places
+from rlsim.report.style import Style
+from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
+from rlsim.schema.messages import unknown_key
+from rlsim.schema.scenario import Scenario
+
+ONE_STEP = ("project", "sweep", "plan", "sensitivity", "compare", "blame", "log", "run")
+"""Commands that simulate steps of a scenario."""
+_ONLY_TOLD = ("name", "question", "assumptions")
+_SEARCHED = (
+    "cluster.num_gpus", "cluster.generation_gpus", "cluster.training_gpus", "loop.mode", "loop.policy_lag",
+    "engine.tensor_parallel", "engine.pipeline_parallel", "engine.expert_parallel", "engine.attention_data_parallel",
+    "trainer.tensor_parallel", "trainer.pipeline_parallel", "trainer.context_parallel", "trainer.expert_parallel",
+    "speculation.draft_length",
+)  # fmt: skip
+"""Keys whose values rlsim plan chooses itself."""
+_SETS = {
+    "simulation.parameters": "fitted to published RL steps (calibration/parameters)",
+    "simulation.engine_parameters": "fitted to measured engine iterations (calibration/engines)",
+    "simulation.training_parameters": "fitted to measured training steps (calibration/training)",
+    "simulation.transfer_parameters": "fitted to measured weight transfers (calibration/transfers)",
+    "simulation.posterior": "fitted to all measurements together (calibration/posterior)",
+    "stack": "a published software stack (calibration/stacks)",
+    "trainer.stack": "a published software stack (calibration/stacks)",
+    "model": "the model card (scenarios/models), from the model's own config.json",
+    "hardware": "the hardware profile (hardware_profiles); each of its values names its source",
+    "speculation.draft": "the draft's card",
+}
+"""Where sections come from that a file usually names instead of writing them out."""
+_RESOLVED: Mapping[str, Callable[[Scenario], object]] = {
+    "engine.version": lambda s: s.engine_version,
+    "cluster.placement": lambda s: "aligned" if s.rack_aligned else "scattered",
+    "cluster.generation_gpus": lambda s: s.cluster.generation,
+    "cluster.training_gpus": lambda s: s.cluster.training,
+    "trainer.policy_logprobs": lambda s: s.policy_logprobs,
+    "trainer.global_batch_samples": lambda s: s.trainer.global_batch_samples or s.workload.samples_per_step,
+    "loop.refit_framework": lambda s: s.refit_framework,
+    "engine.chunked_prefill": lambda s: s.engine.mixes_prefill,
+}
+"""What keys that are left open become."""
+MOST_BELOW = 40
+"""Keys listed below a section."""
+
+
+@dataclass(frozen=True)
+class Current:
+    """A key in a scenario. value: as YAML; origin: what set it; resolved: what a value left open becomes."""
+
+    scenario: str
+    value: str
+    origin: str
+    resolved: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a key means. kinds: one for each record that can hold it. source: of its default.
+
+    commands: that use it. below: keys of a section. current: in the scenario that was named.
+    """
+
+    key: str
+    kinds: tuple[Key, ...]
+    source: str
+    commands: tuple[str, ...]
+    searched: bool
+    below: tuple[str, ...]
+    current: Current | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def explain(key: str, scenario: str | None = None, overrides: Sequence[str] = ()) -> Explanation:
+    """Explain the dotted key; scenario: file or name whose value is told, under ``overrides``.
+
+    Raises InputError with the nearest key where there is none of that name.
+    """
+    kinds = keys_named(key)
+    if not kinds:
+        raise InputError(unknown_key(key, Scenario))
+    below = tuple(
+        dict.fromkeys(
+            one.dotted
+            for one in all_keys()
+            if one.dotted.startswith(f"{key}.") and "." not in one.dotted[len(key) + 1 :]
+        )
+    )
+    current = None if scenario is None else _current(key, scenario, overrides)
+    return Explanation(key, kinds, _source(kinds[0]), _commands(key), key in _SEARCHED, below, current)
+
+
+def _source(key: Key) -> str:
+    """Where the default of a key comes from."""
+    named = next((_SETS[prefix] for prefix in reversed(prefixes(key.dotted)) if prefix in _SETS), None)
+    if named is not None:
+        return named
+    if key.default is None:
+        return "none: it must be given"
+    if key.section:
+        return "the defaults of its keys"
+    if key.default == "null":
+        return key.default_told or "left out unless given"
+    return "the schema: a choice, unless the description names what it rests on"
+
+
+def _commands(key: str) -> tuple[str, ...]:
+    """Commands whose answer a key can change."""
+    if key.partition(".")[0] in _ONLY_TOLD:
+        return ()
+    return ("run",) if key.partition(".")[0] == "run" else ONE_STEP
+
+
+def _current(key: str, name: str, overrides: Sequence[str]) -> Current:
+    scenario, places = load_scenario(name, overrides), places_of(name, overrides)
+    value: Any = scenario
+    for part in key.split("."):
+        value = getattr(value, part, None)
+    resolved = _RESOLVED[key](scenario) if value is None and key in _RESOLVED else None
+    return Current(scenario.name, _shown(value), _origin(key, places), "" if resolved is None else as_yaml(resolved))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, BaseModel):
+        own = getattr(value, "name", "")
+        return f"{own} (a section)" if own else "a section"
+    if isinstance(value, tuple):
+        return shortened(f"[{', '.join(_shown(one) for one in value)}]", 100)
+    return shortened(as_yaml(value), 100)
+
+
+def _origin(key: str, places: Places) -> str:
+    """What set a key: an override, a place in a file, what a reference names, or nothing."""
+    set_by = [setting.text for setting in places.given if f"{key}.".startswith(f"{setting.key}.")]
+    if set_by:
+        return f"the override {shortened(set_by[-1])}"
+    for prefix in reversed(prefixes(key)):
+        place = places.exact(prefix)
+        if place is not None and (prefix == key or prefix in REFERENCES):
+            return f"{places.where}, {place}" if place.startswith("line") else place
+    return "the default"
+
+
+def render_explanation(answer: Explanation, style: Style) -> str:
+    """The explanation for a terminal."""
+    lines = [style.bold(answer.key)]
+    for kind in answer.kinds:
+        label = f"  {kind.record}: " if len(answer.kinds) > 1 else "  "
+        lines += style.wrapped(kind.description or "Names the kind of the section.", label, 4)
+        lines += style.wrapped(f"type: {kind.kind}{f'; {kind.bounds}' if kind.bounds else ''}", "    ")
+        lines += style.wrapped(f"default: {'required' if kind.default is None else kind.default}", "    ")
+    lines += style.wrapped(f"default from: {answer.source}", "    ")
+    used = ", ".join(answer.commands) or "no command; it is printed with the answer"
+    searched = "; plan chooses it itself" if answer.searched else ""
+    lines += style.wrapped(f"used by: {used}{searched}", "    ")
+    if answer.current is not None:
+        current = answer.current
+        open_value = f", which becomes {current.resolved}" if current.resolved else ""
+        lines += style.wrapped(f"in {current.scenario}: {current.value}{open_value} (from {current.origin})", "    ")
+    if answer.below:
+        more = f" and {len(answer.below) - MOST_BELOW} more" if len(answer.below) > MOST_BELOW else ""
+        names = ", ".join(one.rpartition(".")[2] for one in answer.below[:MOST_BELOW])
+        lines += style.wrapped(f"keys: {names}{more}", "    ")
+    return "\n".join(lines)

@@ -1,0 +1,199 @@
+"""What backs a choice of model, device and engine: tables, fitted releases, measured runs, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from rlsim.errors import Infeasible, InputError, RlsimError, shortened
+from rlsim.guidance.new import Answers, with_layout
+from rlsim.hardware.fitted import current
+from rlsim.hardware.lookup import YAML_SUFFIXES, as_path
+from rlsim.hardware.profile import load_profile
+from rlsim.hardware.table_files import LAYOUTS, read_metadata, table_path
+from rlsim.hardware.tables import MEASURED, available, tables_folder
+from rlsim.loading import scenario_of_text, vary
+from rlsim.projection import project
+from rlsim.results import HalfSupport, PhasePart, Projection
+from rlsim.schema.engine import Engine
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.scenario import Scenario
+from rlsim.uncertainty.evidence import load_evidence
+from rlsim.uncertainty.features import About, Feature
+
+ENGINES: tuple[str, ...] = get_args(Engine.model_fields["name"].annotation)
+BATCH, RESPONSE_TOKENS = (64, 16), 2000
+"""Batch and mean response of the scenario that is projected. Assumption, told with the answer."""
+MOST_GPUS = 4096
+_TRIED = (
+    ("FP8 weights", {"engine": {"weight_precision": "fp8"}}),
+    ("block-scaled FP8 weights", {"engine": {"weight_precision": "fp8_block"}}),
+    ("NVFP4 weights", {"engine": {"weight_precision": "nvfp4"}}),
+    ("FP8 training", {"trainer": {"precision": "fp8"}}),
+    ("EAGLE-3 drafts", {"speculation": {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5}}),
+    ("the model's own MTP drafts", {"speculation": {"method": "mtp", "draft_length": 1, "acceptance_length": 1.8}}),
+    ("n-gram drafts", {"speculation": {"method": "ngram", "draft_length": 3, "acceptance_length": 2.0}}),
+    ("adapters (LoRA)", {"trainer": {"lora_rank": 32}}),
+)  # fmt: skip
+"""What is tried on top of the plain scenario."""
+
+
+@dataclass(frozen=True)
+class TableSet:
+    """Measured operator tables. origin: software they were measured with; operators: those of the engine's folder."""
+
+    system: str
+    engine: str
+    origin: str
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A feature, tried. reason: why it is refused; empty where it projects, then shares of its time are told."""
+
+    name: str
+    reason: str
+    measured: float | None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What backs ``model`` on ``device`` with ``engine``.
+
+    tables: those of the device and engine, None without. releases: of the engine, with the measured iterations behind
+    each. counts: measured times of each kind that share (model, device, software), by what they share. scenario: YAML
+    of what was projected; projection: its answer. tried: features on top.
+    """
+
+    model: str
+    device: str
+    engine: str
+    tables: TableSet | None
+    releases: tuple[tuple[str, int], ...]
+    counts: dict[str, dict[str, int]]
+    scenario: str
+    projection: Projection
+    tried: tuple[Tried, ...]
+
+    @property
+    def parts(self) -> list[PhasePart]:
+        """Parts of the step, largest first."""
+        return sorted(self.projection.candidate.parts, key=lambda part: -part.seconds)
+
+    @property
+    def halves(self) -> tuple[HalfSupport, ...]:
+        """Nearest measured runs by kind."""
+        support = self.projection.support
+        return () if support is None else support.halves
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        support = self.projection.support
+        return {
+            "schema": "rlsim.support/1",
+            "model": self.model,
+            "device": self.device,
+            "engine": self.engine,
+            "tables": None if self.tables is None else asdict(self.tables),
+            "releases": dict(self.releases),
+            "counts": self.counts,
+            "scenario": self.scenario,
+            "provenance": asdict(self.projection.provenance),
+            "parts": [
+                {"phase": one.phase, "part": one.name, "seconds": float(f"{one.seconds:.6g}"), "root": one.label}
+                for one in self.parts
+            ],
+            "support": None if support is None else support.as_dict(),
+            "tried": [asdict(one) for one in self.tried],
+        }
+
+
+def coverage(model: str, device: str, engine: str, gpus: int | None = None) -> Coverage:
+    """What backs a model on a device with an engine, judged on a plain synchronous GRPO step.
+
+    gpus: of the cluster; by default the fewest of 8, 16, 32... on which a layout fits. Raises InputError for unknown
+    names and Infeasible where nothing fits.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"unknown engine '{shortened(engine)}'; known: {', '.join(ENGINES)}")
+    profile = load_profile(device)
+    text = _plain(model, device, engine, gpus)
+    scenario = scenario_of_text(text, "the scenario", Path())
+    family = current().engines.family(engine)
+    return Coverage(
+        scenario.model.name,
+        profile.name,
+        engine,
+        _tables(profile, engine),
+        tuple((one.version, one.rows) for one in family.releases),
+        _counts(scenario),
+        text,
+        project(scenario),
+        tuple(_tried(scenario)),
+    )
+
+
+def _plain(model: str, device: str, engine: str, gpus: int | None) -> str:
+    """The scenario that is projected, on ``gpus`` or the fewest that hold it."""
+    path = as_path(model, (*YAML_SUFFIXES, ".json"), None)
+    named = model if path is None else str(path.resolve())
+    count = gpus or 8
+    while True:
+        answers = Answers(named, device, count, BATCH, RESPONSE_TOKENS)
+        try:
+            return with_layout(answers, "support", Path(), engine).replace("replications: 8", "replications: 2")
+        except Infeasible:
+            count *= 2
+            if gpus is not None or count > MOST_GPUS:
+                raise
+
+
+def _tables(profile: HardwareProfile, engine: str) -> TableSet | None:
+    """The tables that a projection opens for the device: the engine's, else those measured without one."""
+    system = profile.operator_tables
+    found = next((one for one in ((system, engine), (system, MEASURED)) if one in available()), None)
+    if system is None or found is None:
+        return None
+    folder = tables_folder() / system / found[1]
+    metadata = read_metadata(folder)
+    operators = tuple(layout.name for layout in LAYOUTS if table_path(folder, layout).is_file())
+    return TableSet(system, found[1], f"{metadata['engine']} {metadata['engine_version']}", operators)
+
+
+def _counts(scenario: Scenario) -> dict[str, dict[str, int]]:
+    """Measured times of each kind by what they share with the scenario."""
+    asked = {"model": scenario.model.name, "device": scenario.hardware.name}
+    software = {"iteration": ("engine", scenario.engine.name)}
+    out: dict[str, dict[str, int]] = {}
+    for kind in ("iteration", "training", "transfer", "step"):
+        key, name = software.get(kind, ("framework", scenario.refit_framework))
+        rows = [row.about for row in load_evidence().rows if row.kind == kind]
+        out[kind] = {
+            "model, device and software": sum(_same(row, {**asked, key: name}) for row in rows),
+            "model and device": sum(_same(row, asked) for row in rows),
+            "model": sum(_same(row, {"model": asked["model"]}) for row in rows),
+            "device": sum(_same(row, {"device": asked["device"]}) for row in rows),
+            "software": sum(_same(row, {key: name}) for row in rows),
+            "any": len(rows),
+        }
+    return out
+
+
+def _same(row: About, asked: About) -> bool:
+    """Whether a measured run has what was asked, by the rules that distances go by."""
+    features = (Feature(name, name) for name in asked)
+    return all(one.value(row) == one.value(asked) for one in features)
+
+
+def _tried(scenario: Scenario) -> Iterator[Tried]:
+    """Every feature on top of the scenario: the share of its time that is measured, or why it is refused."""
+    for name, changed in _TRIED:
+        try:
+            answer = project(vary(scenario, changed, "simulation.replications=1"))
+        except RlsimError as error:
+            yield Tried(name, str(error).partition(": ")[2] or str(error), None)
+        else:
+            yield Tried(name, "", answer.provenance.measured)

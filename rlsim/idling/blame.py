@@ -1,0 +1,95 @@
+"""blame(): idle GPU time by cause, and counterfactual simulations with the same random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rlsim.costs.interface import Prices
+from rlsim.costs.prices import PriceInputs, priced
+from rlsim.errors import Infeasible, InputError
+from rlsim.idling.causes import Cause, causes_of
+from rlsim.idling.idle import idle_of
+from rlsim.idling.policies import tail_policies
+from rlsim.idling.results import Blame, Removal, WhatIf
+from rlsim.loading import scenario_digest
+from rlsim.schema.scenario import Scenario
+from rlsim.simulated import SimulatedVariant, simulate_variant
+from rlsim.simulation.run import simulate
+from rlsim.workload.draw import draw
+
+Progress = Callable[[int, int], None]
+
+
+def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
+    """Why the GPUs of ``scenario`` are idle, and what removing each cause gains.
+
+    Every cause is taken away alone and after those before it, on the same drawn work; what is left after all of them is
+    work. Tail policies are tried as they are. Raises Infeasible where the scenario cannot run.
+    """
+    causes, policies = causes_of(scenario), tail_policies(scenario)
+    total = 2 * len(causes) + len(policies) + 1
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    run = simulate_variant(scenario)
+    advance()
+    step_s = before_s = _step_s([[step.seconds for step in steps] for steps in run.steps])
+    removals: list[Removal] = []
+    for number, cause in enumerate(causes):
+        alone_s = _without(scenario, (cause,))
+        advance()
+        chain_s = _without(scenario, causes[: number + 1]) if number else alone_s
+        advance()
+        removals.append(Removal(cause.name, cause.how, alone_s, step_s - alone_s, before_s - chain_s))
+        before_s = chain_s
+    what_ifs = []
+    for name, how, change in policies:
+        what_ifs.append(_tried(scenario, name, how, change))
+        advance()
+    idle = idle_of(run)
+    work_share = 1.0 - sum(one.share for one in idle)
+    return Blame(
+        scenario.name,
+        scenario_digest(scenario),
+        scenario.cluster.num_gpus,
+        step_s,
+        before_s,
+        work_share,
+        idle,
+        tuple(removals),
+        tuple(what_ifs),
+    )
+
+
+def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
+    """Mean step time on the same drawn work with causes taken away."""
+    for cause in causes:
+        scenario = cause.scenario(scenario)
+    inputs, found = PriceInputs(scenario), []
+    for replication in range(scenario.simulation.replications):
+        workload = draw(scenario, replication, inputs.draft_plan)
+        prices: Prices = priced(inputs, workload)
+        for cause in causes:
+            workload, prices = cause.workload(workload), cause.prices(prices)
+        trace = simulate(scenario, workload, prices)
+        found.append([step.seconds for step in trace.steps[scenario.simulation.warmup_steps :]])
+    return _step_s(found)
+
+
+def _tried(scenario: Scenario, name: str, how: str, change: Callable[[Scenario], Scenario]) -> WhatIf:
+    try:
+        run: SimulatedVariant = simulate_variant(change(scenario))
+    except (Infeasible, InputError) as error:
+        return WhatIf(name, how, None, str(error))
+    return WhatIf(name, how, _step_s([[step.seconds for step in steps] for steps in run.steps]))
+
+
+def _step_s(seconds: Sequence[Sequence[float]]) -> float:
+    return float(np.mean([value for one in seconds for value in one]))

@@ -1,0 +1,127 @@
+"""Causes of idle time, and how each is taken away while everything else, drawn work included, stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlsim.costs.interface import PhaseCost, Prices, StepCost
+from rlsim.loading import vary
+from rlsim.schema.scenario import Scenario
+from rlsim.workload.batches import Batch, FloatArray, Generated, IntArray
+from rlsim.workload.draw import DrawnStep, DrawnWorkload
+
+BUBBLE = "pipeline bubble"
+"""Part of a pass in which stages wait for each other."""
+FURTHER_BATCHES = 8
+"""Batches by which a loop's limit is widened to see what it costs."""
+UNLIMITED_GROUPS = 20_000_000
+
+Scenarios = Callable[[Scenario], Scenario]
+Workloads = Callable[[DrawnWorkload], DrawnWorkload]
+Priced = Callable[[Prices], Prices]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause. scenario, workload, prices: what is changed where it is taken away."""
+
+    name: str
+    how: str
+    scenario: Scenarios = lambda scenario: scenario
+    workload: Workloads = lambda workload: workload
+    prices: Priced = lambda prices: prices
+
+
+def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
+    """The causes that a scenario can have, in the order in which they are taken away one after the other.
+
+    What is outside the cluster comes first, then the order of generation and training, then what each half does alone.
+    Alone a removal may cost time: batches of equal lengths end together, and a trainer within a tight limit then waits
+    for them all at once.
+    """
+    found: list[Cause] = []
+    if scenario.workload.environment_s or scenario.workload.agent is not None:
+        found.append(Cause("environment", "rewards and environments answer at once", _no_environment))
+    if scenario.loop.mode == "async":
+        found.append(Cause("staleness limit", f"generation may get {FURTHER_BATCHES} batches further ahead", _further))
+        if scenario.loop.max_in_flight_groups is not None:
+            found.append(Cause("queue cap", "no limit on groups in flight", _no_cap))
+        if scenario.loop.poll_s:
+            found.append(Cause("polling", "the trainer sees its batch at once", _no_poll))
+    if scenario.workload.agent is None:
+        found.append(Cause("straggler tail", "all responses of a step have their mean length", workload=_equal_lengths))
+    found.append(Cause("refit", "weights reach the engine at once", prices=_no_refit))
+    if scenario.trainer.pipeline_parallel > 1:
+        found.append(Cause("pipeline bubble", "stages never wait for each other", prices=_no_bubble))
+    return tuple(found)
+
+
+def _no_environment(scenario: Scenario) -> Scenario:
+    if scenario.workload.agent is None:
+        return vary(scenario, {"workload.environment_s": 0.0})
+    nothing = {"kind": "constant", "seconds": 0.0}
+    keys = {"environment_s": nothing, "max_environments": None, "judge": None}
+    return vary(scenario, {"workload.environment_s": 0.0}, {f"workload.agent.{key}": keys[key] for key in keys})
+
+
+def _no_cap(scenario: Scenario) -> Scenario:
+    return vary(scenario, {"loop.max_in_flight_groups": UNLIMITED_GROUPS})
+
+
+def _further(scenario: Scenario) -> Scenario:
+    loop = scenario.loop
+    if loop.staleness_fraction is not None:
+        return vary(scenario, {"loop.staleness_fraction": loop.staleness_fraction + FURTHER_BATCHES})
+    if loop.queue_batches is not None:
+        return vary(scenario, {"loop.queue_batches": loop.queue_batches + FURTHER_BATCHES})
+    return vary(scenario, {"loop.policy_lag": min(64, loop.policy_lag + FURTHER_BATCHES)})
+
+
+def _no_poll(scenario: Scenario) -> Scenario:
+    return vary(scenario, {"loop.poll_s": 0.0})
+
+
+def _equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
+    return DrawnWorkload(tuple(_equal_step(step) for step in workload.steps), workload.trained)
+
+
+def _equal_step(step: DrawnStep) -> DrawnStep:
+    """The same tokens and iterations, spread evenly; the trainer's batch keeps its lengths (it is priced before)."""
+    rollouts, iterations = [], []
+    for one, counts in zip(step.rollouts, step.iterations, strict=True):
+        batch = one.batch
+        even = Batch(batch.prompt_tokens, _evenly(batch.response_tokens), batch.group)
+        rollouts.append(Generated(even, one.trained))
+        iterations.append(_evenly(counts))
+    return DrawnStep(tuple(rollouts), tuple(iterations))
+
+
+def _evenly(values: IntArray) -> IntArray:
+    """Whole numbers with the same sum, none more than 1 apart."""
+    low, larger = divmod(int(values.sum()), values.size)
+    return np.where(np.arange(values.size) < larger, low + 1, low).astype(np.int64)
+
+
+def _no_refit(prices: Prices) -> Prices:
+    nothing = PhaseCost(0.0)
+    return replace(prices, refit=nothing, prepare=nothing, wake=nothing)
+
+
+def _no_bubble(prices: Prices) -> Prices:
+    batch = prices.batch
+
+    def flat(total_tokens: FloatArray, generated_samples: int) -> StepCost:
+        return _without_bubble(batch(total_tokens, generated_samples))
+
+    return replace(prices, steps=tuple(map(_without_bubble, prices.steps)), batch=flat)
+
+
+def _without_bubble(cost: StepCost) -> StepCost:
+    return replace(cost, logprob=_phase_without_bubble(cost.logprob), train=_phase_without_bubble(cost.train))
+
+
+def _phase_without_bubble(phase: PhaseCost) -> PhaseCost:
+    return PhaseCost.of(part for part in phase.parts if part.name != BUBBLE)

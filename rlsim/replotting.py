@@ -1,0 +1,125 @@
+"""Pictures of finished results, drawn anew from the files that a command left."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlsim.datafiles import TABLE_BYTES, read_bytes, read_text, shown_path
+from rlsim.errors import InputError
+from rlsim.outputs import staged_folder
+
+
+def replot(folder: Path, out: Path | None = None) -> list[Path]:
+    """Draw every picture that the files of ``folder`` hold all of, into ``out`` (default the same folder).
+
+    Returns the pictures' paths. Raises InputError where the folder holds no results, or only those whose pictures need
+    more than they hold, with the command that draws them.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{shown_path(folder)}: no such folder of results")
+    drawn = [name for name in DRAWN if (folder / name).is_file()]
+    if not drawn:
+        found = next((name for name in ELSEWHERE if (folder / name).is_file()), None)
+        if found is not None:
+            raise InputError(f"{shown_path(folder)}: {ELSEWHERE[found].format(folder=shown_path(folder))}")
+        raise InputError(f"{shown_path(folder)}: holds none of {', '.join((*DRAWN, *ELSEWHERE))}")
+    target = out or folder
+    with staged_folder(target) as stage:
+        for name in drawn:
+            try:
+                DRAWN[name](folder, stage)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                reason = f"{type(error).__name__}: {str(error)[:80]}"
+                raise InputError(f"{shown_path(folder / name)}: is no result of this rlsim ({reason})") from error
+        return [target / path.name for path in sorted(stage.iterdir())]
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    found = json.loads(read_text(path, TABLE_BYTES))
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object is needed")
+    return found
+
+
+def _blame(folder: Path, out: Path) -> None:
+    from rlsim.idling.picture import draw_waterfall
+    from rlsim.idling.results import Blame
+
+    draw_waterfall(Blame.from_dict(_content(folder / "blame.json")), out / "waterfall.png")
+
+
+def _run(folder: Path, out: Path) -> None:
+    """What run.json does not hold is in the scenario beside it."""
+    from rlsim.loading import load_scenario
+    from rlsim.report.run_plot import run_figure
+    from rlsim.results.run import Run
+
+    scenario = load_scenario(folder / "scenario.yaml")
+    price = scenario.hardware.price_per_gpu_hour_usd
+    about = {
+        "question": scenario.question, "mode": scenario.loop.mode, "num_gpus": scenario.cluster.num_gpus,
+        "model": scenario.model.name, "hardware": scenario.hardware.name,
+        "price_per_gpu_hour_usd": price.value, "price_source": price.source,
+    }  # fmt: skip
+    run_figure(Run.from_dict(_content(folder / "run.json"), about), out / "run.png")
+
+
+def _plan(folder: Path, out: Path) -> None:
+    from rlsim.planning.plan_files import pareto_figure
+    from rlsim.report.style import picture_style, save_picture
+
+    with picture_style():
+        save_picture(pareto_figure(_content(folder / "plan.json")), out / "pareto.png")
+
+
+def _sweep(folder: Path, out: Path) -> None:
+    """Axes are the columns before the status; those that always agree are one axis."""
+    from io import BytesIO
+
+    from pandas import read_parquet
+
+    from rlsim.planning.grammar import Axis
+    from rlsim.planning.pictures import draw_sweep
+    from rlsim.planning.results import SweepResult
+
+    frame = read_parquet(BytesIO(read_bytes(folder / "results.parquet", TABLE_BYTES)))
+    rows = tuple(
+        {str(name): value for name, value in row.items() if not _missing(value)} for row in frame.to_dict("records")
+    )
+    axes: dict[tuple[Any, ...], list[str]] = {}
+    for name in frame.columns[: list(frame.columns).index("status")]:
+        axes.setdefault(tuple(frame[name]), []).append(str(name))
+    result = SweepResult(
+        str(frame.attrs.get("scenario", folder.name)),
+        tuple(Axis(tuple(names), tuple(dict.fromkeys(map(str, values)))) for values, names in axes.items()),
+        rows,
+        1,
+        (1, 1),
+    )
+    draw_sweep(result, out)
+
+
+def _missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+DRAWN: Mapping[str, Callable[[Path, Path], None]] = {
+    "run.json": _run,
+    "results.parquet": _sweep,
+    "plan.json": _plan,
+    "blame.json": _blame,
+}
+"""Files that hold all that their pictures show."""
+ELSEWHERE = {
+    "projection.json": "projection.json lacks the curves that phases.png shows; rlsim project {folder}/scenario.yaml "
+    "--out {folder} draws the same picture again",
+    "published.json": "the pictures need every row's scenario; rlsim validate --published --out {folder} draws them",
+    "validation.json": "the pictures need every row's scenario; rlsim validate TABLE.csv --out {folder} draws them",
+    "log.json": "phases.png needs the log itself; rlsim log LOG SCENARIO --out {folder} draws it",
+    "cross.json": "reliability.png needs every row; rlsim validate --cross --out {folder} draws it",
+}
+"""Results whose pictures need more than the files hold, and what draws them."""

@@ -1,0 +1,1 @@
+"""Logs of real runs: their phases beside those predicted, what explains the difference, and what else would take."""

@@ -1,0 +1,146 @@
+"""Every key that a scenario can hold: what it means, its type, its bounds and its default."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from rlsim.schema.scenario import Scenario
+
+_WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_BOUNDS = {"gt": "above {}", "ge": "at least {}", "lt": "below {}", "le": "at most {}"}
+_LENGTHS = {"min_length": "at least {} {of}", "max_length": "at most {} {of}"}
+_DEFAULT_TOLD = re.compile(r"(?:^|(?<=[.;] )|(?<=; ))[Dd]efault\b(?P<told>[^.]*(?:\.(?! |$)[^.]*)*)")
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key. record: the class that holds it, as keys of lengths stand in several kinds of them.
+
+    kind: its type in words. bounds: in words, empty without. default: as YAML; None where a value is required.
+    default_told: what the description says of the default. section: whether further keys lie below it.
+    """
+
+    dotted: str
+    record: str
+    description: str
+    kind: str
+    bounds: str
+    default: str | None
+    default_told: str
+    section: bool
+
+
+@cache
+def all_keys() -> tuple[Key, ...]:
+    """Every key in the order of the schema; one of several kinds of a section appears once for each kind."""
+    return tuple(_keys(Scenario, ""))
+
+
+def keys_named(dotted: str) -> tuple[Key, ...]:
+    """The key ``dotted`` in every record that holds it; () where there is none."""
+    return tuple(key for key in all_keys() if key.dotted == dotted)
+
+
+def _keys(model: type[BaseModel], above: str) -> Iterator[Key]:
+    for name, field in model.model_fields.items():
+        inner = list(_records(field.annotation))
+        dotted = above + name
+        yield _key(dotted, model, field, inner)
+        for record in inner:
+            yield from _keys(record, f"{dotted}.")
+
+
+def _key(dotted: str, model: type[BaseModel], field: FieldInfo, inner: list[type[BaseModel]]) -> Key:
+    description = field.description or (_first_sentence(inner[0]) if inner else "")
+    found = _DEFAULT_TOLD.search(description)
+    return Key(
+        dotted,
+        model.__name__,
+        description,
+        _kind(field.annotation),
+        ", ".join(dict.fromkeys(_bounds(field.metadata, field.annotation))),
+        _default(field),
+        found["told"].strip(" :,;") if found else "",
+        bool(inner),
+    )
+
+
+def _first_sentence(record: type[BaseModel]) -> str:
+    """What a section's class says of itself."""
+    return re.split(r"(?<=\.)\s", (record.__doc__ or "").strip(), maxsplit=1)[0]
+
+
+def _records(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Records that a value can be; entries of a list count as the list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _records(argument)
+
+
+def _kind(annotation: Any) -> str:
+    """A type in words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(arguments[0])
+    if origin is Literal:
+        return " | ".join(map(str, arguments))
+    if origin in (Union, types.UnionType):
+        return " | ".join(dict.fromkeys(_kind(each) for each in arguments))
+    if origin is dict:
+        return f"mapping of {' to '.join(_kind(each) for each in arguments)}"
+    if origin is tuple:
+        entries = list(dict.fromkeys(_kind(each) for each in arguments if each is not Ellipsis))
+        return f"list of {' and '.join(entries)}"
+    if annotation is type(None):
+        return "null"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"section ({annotation.__name__})"
+    return _WORDS.get(annotation, str(annotation))
+
+
+def _bounds(metadata: Any, annotation: Any) -> Iterator[str]:
+    """Bounds of a value in words, those inside its type included; entries of lists are left out."""
+    for entry in metadata:
+        for name, text in (_BOUNDS | _LENGTHS).items():
+            bound = getattr(entry, name, None)
+            if bound is not None:
+                unit = "characters" if "text" in _kind(annotation).split(" | ") else "entries"
+                yield text.format(f"{bound:,}" if isinstance(bound, int) else f"{bound:g}", of=unit)
+        if isinstance(entry, FieldInfo):
+            yield from _bounds(entry.metadata, annotation)
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        yield from _bounds(more, inner)
+    elif get_origin(annotation) in (Union, types.UnionType):
+        for each in get_args(annotation):
+            yield from _bounds((), each)
+
+
+def _default(field: FieldInfo) -> str | None:
+    value = field.get_default(call_default_factory=True) if not field.is_required() else PydanticUndefined
+    if value is PydanticUndefined:
+        return None
+    if isinstance(value, BaseModel):
+        return "its own defaults"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(as_yaml, value))}]"
+    return as_yaml(value)
+
+
+def as_yaml(value: object) -> str:
+    """A plain value as a scenario writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'

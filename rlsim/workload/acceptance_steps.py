@@ -1,0 +1,91 @@
+"""The acceptance of a training step: what the scenario states, moved by sampling and by the drift of its policy."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from rlsim.schema.acceptance import MAX_LOGIT, Drift, Sampling
+from rlsim.schema.speculation import Speculation
+from rlsim.workload.acceptance import Acceptance, acceptance_of
+
+STEPS_KEPT = 4096
+
+
+def acceptance_at(speculation: Speculation, step: int) -> Acceptance:
+    """Acceptance in training step ``step``, counted from 0; :func:`acceptance_of` where nothing moves it.
+
+    Moves add up in the logit of the conditional acceptances. Raises InputError as acceptance_of does.
+    """
+    if speculation.sampling is None and speculation.drift is None:
+        return acceptance_of(speculation)
+    return _moved(speculation, step)
+
+
+@lru_cache(maxsize=STEPS_KEPT)
+def _moved(speculation: Speculation, step: int) -> Acceptance:
+    sampled = acceptance_of(speculation).moved(sampling_move(speculation.sampling))
+    return sampled.moved(drift_move(speculation, step, sampled))
+
+
+def sampling_move(sampling: Sampling | None) -> float:
+    """Move of the logit from the way of sampling under which acceptance was stated to that of the rollout."""
+    if sampling is None:
+        return 0.0
+    greedy = {"greedy": sampling.greedy_logit, "probabilistic": 0.0}
+    own = (sampling.temperature_logit + greedy[sampling.draft]) * sampling.temperature
+    stated = (sampling.temperature_logit + greedy[sampling.stated_draft]) * sampling.stated_temperature
+    return own - stated
+
+
+def drift_move(speculation: Speculation, step: int, start: Acceptance) -> float:
+    """Move of the logit from step 0 to ``step``; start: the acceptance of step 0."""
+    drift = speculation.drift
+    if drift is None or not start.draft_length:
+        return 0.0
+    move = _interpolated(drift.steps, drift.logit_shift, step)
+    move += _entropy_move(drift, step, start)
+    move += drift.initial_deficit - mismatch_at(speculation, drift, step)
+    return float(np.clip(move, -MAX_LOGIT, MAX_LOGIT))
+
+
+def mismatch_at(speculation: Speculation, drift: Drift, step: int) -> float:
+    """Logit by which the draft lies below one trained in domain on the policy of ``step``.
+
+    It grows by a hundredth of mismatch_per_100_steps with every step; each update of a draft that is trained online
+    leaves 1 - online_recovery of it. With n updates of r after every m steps of growth g the rest is a geometric sum.
+    """
+    grown = drift.mismatch_per_100_steps / 100.0
+    if not speculation.trained_online:
+        return drift.initial_deficit + grown * step
+    interval, kept = speculation.online_interval_steps, 1.0 - drift.online_recovery
+    updates, since = divmod(step, interval)
+    left = kept**updates
+    summed = kept * (1.0 - left) / (1.0 - kept) if kept < 1.0 else float(updates)
+    return drift.initial_deficit * left + grown * interval * summed + grown * since
+
+
+def _interpolated(steps: tuple[float, ...], values: tuple[float, ...], step: int) -> float:
+    return float(np.interp(step, steps, values)) if values else 0.0
+
+
+def _entropy_move(drift: Drift, step: int, start: Acceptance) -> float:
+    """Move that changes the acceptance length by entropy_slope for each nat, as far as 1 to k + 1 tokens allow."""
+    nats = _interpolated(drift.steps, drift.entropy_change_nats, step)
+    if nats == 0.0:
+        return 0.0
+    wanted = float(np.clip(start.mean + drift.entropy_slope * nats, 1.0, 1.0 + start.draft_length))
+    return move_to(start, wanted)
+
+
+def move_to(acceptance: Acceptance, acceptance_length: float) -> float:
+    """Move of the logit, at most MAX_LOGIT either way, that gives ``acceptance`` that acceptance length."""
+    low, high = -MAX_LOGIT, MAX_LOGIT
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if acceptance.moved(middle).mean < acceptance_length:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)

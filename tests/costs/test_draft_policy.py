@@ -1,0 +1,204 @@
+"""Draft lengths by the live batch, and what training a draft online costs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsim.costs.draft_policy import DraftPolicy, counted, policy_costs, tokens_factor
+from rlsim.costs.engine_prices import drafting_fixed, engine_prices
+from rlsim.costs.interface import EngineCounters
+from rlsim.costs.iteration import IterationCosts
+from rlsim.costs.memory import trainer_memory
+from rlsim.costs.prices import PriceInputs
+from rlsim.costs.weight_transfer import job_of
+from rlsim.loading import load_scenario
+from rlsim.projection import project
+from rlsim.schema.scenario import Scenario
+from rlsim.simulated import simulate_variant
+from rlsim.summary import phase_parts
+
+K = 5
+BASE = (
+    f"speculation.draft_length={K}", "speculation.first_acceptance=0.8", "speculation.acceptance_length=null",
+    "simulation.replications=1",
+)  # fmt: skip
+
+
+def scenario(*overrides: str) -> Scenario:
+    return load_scenario("quickstart", [*BASE, *overrides])
+
+
+@cache
+def engines() -> tuple[IterationCosts, ...]:
+    inputs = PriceInputs(scenario("speculation.policy=by_batch")).engine
+    return tuple(engine_prices(drafting_fixed(inputs, k)) for k in range(K + 1))
+
+
+def lengths_of(rates: np.ndarray) -> tuple[float, ...]:
+    return tuple((1.0 + np.concatenate(([0.0], np.cumsum(rates)))).tolist())
+
+
+KINDS = st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0.1, 0.98), st.floats(0.7, 1.0)), min_size=1, max_size=4)
+
+
+def policy_of(
+    kind: str, drawn: list[tuple[float, float, float]], threshold: int = 32, context: float = 600
+) -> DraftPolicy:
+    whole = sum(weight for weight, *_ in drawn)
+    kinds = tuple(
+        (weight / whole, tuple(np.cumprod(first * decay ** np.arange(K)).tolist())) for weight, first, decay in drawn
+    )
+    mean = np.sum([[share * p for p in rates] for share, rates in kinds], axis=0)
+    return DraftPolicy(kind, threshold, 600.0, lengths_of(mean), kinds)
+
+
+def seconds_per_token(costs: IterationCosts, policy: DraftPolicy) -> np.ndarray:
+    """Of a sequence at the context by which lengths are compared, by live sequences."""
+    table = costs.table
+    column = policy.context_tokens / table.context_step_tokens
+    below = int(column)
+    at = table.attention_s[:, below] * (1 - column + below) + table.attention_s[:, below + 1] * (column - below)
+    return np.asarray((table.step_s + at)[1:] / policy.lengths[-1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(drawn=KINDS)
+def test_no_fixed_length_beats_the_best_by_batch_and_requests_of_their_own_never_lose(
+    drawn: list[tuple[float, float, float]],
+) -> None:
+    by_batch, per_request = (policy_of(kind, drawn) for kind in ("by_batch", "per_request"))
+    chosen = seconds_per_token(policy_costs(engines(), by_batch), by_batch)
+    own = seconds_per_token(policy_costs(engines(), per_request), per_request)
+    for k, engine in enumerate(engines()):
+        fixed = seconds_per_token(engine, by_batch) * by_batch.lengths[-1] / by_batch.lengths[k]
+        # Tables hold attention that never falls with more sequences, which parts alone need not.
+        assert np.all(chosen <= fixed * 1.01)
+    assert np.all(own <= chosen * 1.01)
+
+
+@settings(max_examples=25, deadline=None)
+@given(drawn=KINDS, threshold=st.integers(0, 300))
+def test_off_above_drafts_everything_or_nothing(drawn: list[tuple[float, float, float]], threshold: int) -> None:
+    policy = policy_of("off_above", drawn, threshold)
+    costs = policy_costs(engines(), policy)
+    n = np.arange(len(costs.table.step_s))
+    few = (n > 0) & (n <= threshold)
+    many = n > threshold
+    many[0] = False
+    assert np.array_equal(costs.table.step_s[few], engines()[K].table.step_s[few])
+    expected = engines()[0].table.step_s[many] * policy.lengths[K]
+    assert costs.table.step_s[many] == pytest.approx(expected)
+    assert costs.choice is not None
+    assert set(costs.choice.drafted[1:].tolist()) <= {0.0, float(K)}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    drawn=KINDS,
+    kind=st.sampled_from(["off_above", "by_batch", "per_request"]),
+    counts=st.lists(st.integers(0, 5000), min_size=90, max_size=90),
+)
+def test_parts_and_statistics_tell_the_iterations_that_ran(
+    drawn: list[tuple[float, float, float]], kind: str, counts: list[int]
+) -> None:
+    policy = policy_of(kind, drawn)
+    costs = policy_costs(engines(), policy)
+    counters = EngineCounters(len(counts) - 1)
+    for n, count in enumerate(counts[1:], start=1):
+        counters.count(n, count, 600.0)
+    whole = sum(
+        count * (costs.table.step_s[n] + np.interp(600.0 / costs.table.context_step_tokens,
+            np.arange(costs.table.attention_s.shape[1]), costs.table.attention_s[n]))
+        for n, count in enumerate(counters.iterations_at)
+    )  # fmt: skip
+    assert sum(part.seconds for part in costs.parts(counters)) == pytest.approx(float(whole), rel=0.01)
+    ran = counted(costs, counters)
+    assert costs.choice is not None
+    assert ran.iterations == pytest.approx(counters.iterations_at @ costs.choice.repeats[:90], abs=45)
+    reference = sum(n * c for n, c in enumerate(counters.iterations_at))
+    sequences = sum(n * c for n, c in enumerate(ran.iterations_at))
+    if reference:
+        assert tokens_factor(costs, counters) == pytest.approx(reference / sequences, rel=0.02)
+    assert all(a == pytest.approx(600.0 * b) for a, b in zip(ran.context_at, ran.iterations_at, strict=True))
+
+
+def test_a_policy_that_always_drafts_is_the_fixed_length() -> None:
+    fixed, always = (
+        project(scenario(*more)).candidate
+        for more in ((), ("speculation.policy=off_above", "speculation.off_above_sequences=100000"))
+    )
+    assert always.phases["generation_s"].mean == pytest.approx(fixed.phases["generation_s"].mean, rel=1e-9)
+    assert always.statistics.tokens_per_verification == pytest.approx(fixed.statistics.tokens_per_verification)
+
+
+def test_a_policy_that_never_drafts_is_plain_decoding() -> None:
+    never = project(scenario("speculation.policy=off_above", "speculation.off_above_sequences=0"))
+    assert never.rollout_speedup.mean == pytest.approx(1.0, abs=0.02)
+    statistics, plain = never.candidate.statistics, never.baseline.statistics
+    assert statistics.tokens_per_verification == pytest.approx(1.0, abs=0.01)
+    assert statistics.decode_iterations == pytest.approx(plain.decode_iterations, rel=0.03)
+    assert statistics.mean_batch == pytest.approx(plain.mean_batch, rel=0.02)
+    assert statistics.mean_context_tokens == pytest.approx(plain.mean_context_tokens, rel=0.02)
+
+
+def test_hard_samples_do_not_delay_plain_decoding() -> None:
+    overrides = ("speculation.policy=off_above", "speculation.off_above_sequences=0")
+    never = project(scenario(*overrides, "speculation.variation.prompt_spread=0.8"))
+    assert never.rollout_speedup.mean == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize("policy", ["off_above", "by_batch", "per_request"])
+def test_parts_of_the_phase_add_up(policy: str) -> None:
+    run = simulate_variant(scenario(f"speculation.policy={policy}", "speculation.variation.prompt_spread=0.5"))
+    generation_s = np.mean([step.phases["generation_s"] for steps in run.steps for step in steps])
+    parts = sum(part.seconds for part in phase_parts(run) if part.phase == "generation_s")
+    assert parts == pytest.approx(generation_s, rel=1e-6)
+
+
+def test_a_policy_beats_every_fixed_length_of_its_own_where_the_batch_drains() -> None:
+    best = min(
+        project(load_scenario("quickstart", ["simulation.replications=1", *given]))
+        .candidate.phases["generation_s"]
+        .mean
+        for given in ([*BASE, f"speculation.draft_length={k}"] for k in range(1, K + 1))
+    )
+    chosen = project(scenario("speculation.policy=by_batch")).candidate.phases["generation_s"].mean
+    assert chosen < 1.01 * best
+
+
+def test_engines_capture_graphs_for_every_length_that_they_may_draft() -> None:
+    fixed, chosen = (
+        PriceInputs(scenario(f"speculation.policy={policy}")).engine_memory.parts for policy in ("fixed", "by_batch")
+    )
+    assert fixed.graphs is not None and chosen.graphs == pytest.approx(fixed.graphs * (K + 1))
+    inputs = PriceInputs(scenario("speculation.policy=by_batch")).engine
+    assert {one.captured_tokens for one in engines()} == {engine_prices(drafting_fixed(inputs, K)).captured_tokens}
+
+
+def test_training_a_draft_takes_memory_bytes_and_packing() -> None:
+    frozen, online, seldom, packed = (
+        scenario(*more)
+        for more in (
+            (),
+            ("speculation.online_training=true",),
+            ("speculation.online_training=true", "speculation.online_interval_steps=10"),
+            ("speculation.online_training=true", "speculation.online_packing=true"),
+        )
+    )
+    assert trainer_memory(frozen).draft is None
+    assert (trainer_memory(online).draft or 0) > 1e9
+    added, tenth = (job_of(one).full_bytes - job_of(frozen).full_bytes for one in (online, seldom))
+    assert added == pytest.approx(10 * tenth) and added > 1e8
+    assert frozen.sequence_packing and packed.sequence_packing and not online.sequence_packing
+    train = {
+        name: project(one).candidate.phases["train_s"].mean
+        for name, one in (("frozen", frozen), ("online", online), ("packed", packed))
+    }
+    assert train["frozen"] < train["packed"] < train["online"]
+    lookup = scenario("speculation.method=ngram", "speculation.online_training=true")
+    assert lookup.sequence_packing and trainer_memory(lookup).draft is None

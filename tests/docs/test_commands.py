@@ -1,0 +1,129 @@
+"""Every command in a fenced block of the documentation runs as it stands there.
+
+Blocks of a page run in their order in one empty folder, with few replications and short runs. YAML blocks whose first
+line names a file are written there. ``<!-- not run: reason -->`` before a block leaves it out, and
+``<!-- exits 2: reason -->`` expects that exit code. The README's blocks cannot carry
+such comments; its commands are listed here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"(?:^<!-- (?P<mark>.+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```", re.M | re.S)
+TAKES_WORDS = ("project", "plan", "sensitivity", "compare", "blame")
+NOT_RUN = {
+    ("README.md", "sweep qwen235b_512"): "56 cells of 512 GPUs",
+    ("README.md", "import nemo-rl"): "needs your configuration",
+    ("README.md", "export plan/best.yaml"): "needs your configuration",
+    ("README.md", "traces"): "needs your trace",
+    ("README.md", "log"): "needs your log",
+    ("README.md", "validate my_steps.csv"): "needs your table",
+    ("README.md", "validate --cross"): "takes minutes",
+    ("README.md", "calibrate"): "needs your tables or a GPU",
+}
+"""Commands of pages that carry no comments, by their beginning, and why they are left out."""
+MOST_STEPS = "20"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. mark: the comment before it; commands: its lines that begin with rlsim, or $ rlsim."""
+
+    mark: str
+    language: str
+    body: str
+
+    @property
+    def commands(self) -> list[str]:
+        joined = self.body.replace("\\\n", " ")
+        found = [re.sub(r"^\$ ", "", line) for line in joined.splitlines()]
+        return [line.removeprefix("rlsim ") for line in found if line.startswith("rlsim ")]
+
+    @property
+    def exit_code(self) -> int:
+        found = re.match(r"exits (\d)", self.mark)
+        return int(found[1]) if found else 0
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    for found in FENCE.finditer(page.read_text()):
+        yield Block(found["mark"] or "", found["language"], found["body"])
+
+
+def left_out(page: Path, block: Block, command: str) -> str:
+    """Why a command is not run; empty where it is."""
+    if block.mark.startswith("not run"):
+        return block.mark.partition(": ")[2]
+    listed = (reason for (name, words), reason in NOT_RUN.items() if name == page.name and command.startswith(words))
+    return next(listed, "")
+
+
+def small(command: str) -> list[str]:
+    """The words of a command, with few replications and a short run."""
+    words = shlex.split(command, comments=True)
+    if words[0] in TAKES_WORDS:
+        words.append("simulation.replications=1")
+    if words[0] == "sweep":
+        words += ["--replications", "1", "--jobs", "1"]
+    if words[0] in ("plan", "sensitivity"):
+        words += ["--jobs", "1"]
+    if words[0] == "run":
+        words[words.index("--steps") + 1] = MOST_STEPS
+    return words
+
+
+WITH_COMMANDS = [page for page in PAGES if any(block.commands for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=[str(page.relative_to(ROOT)) for page in WITH_COMMANDS])
+def test_the_commands_of_a_page_run(page: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page):
+        name = re.match(r"# (\S+\.yaml)\n", block.body)
+        if block.language == "yaml" and name:
+            Path(name[1]).write_text(block.body)
+        for command in block.commands:
+            if not left_out(page, block, command):
+                code, _, err = run(*small(command))
+                assert code == block.exit_code, f"{command}: {err}"
+
+
+def test_what_is_not_run_is_known() -> None:
+    found = {
+        (page.name, left_out(page, block, command))
+        for page in WITH_COMMANDS
+        for block in blocks(page)
+        for command in block.commands
+    }
+    assert {(page, reason) for page, reason in found if reason} == {
+        ("README.md", "56 cells of 512 GPUs"),
+        ("README.md", "needs your configuration"),
+        ("README.md", "needs your trace"),
+        ("README.md", "needs your log"),
+        ("README.md", "needs your table"),
+        ("README.md", "takes minutes"),
+        ("README.md", "needs your tables or a GPU"),
+        ("acceptance.md", "needs your table"),
+        ("agents.md", "needs your table"),
+        ("benchmark.md", "takes minutes"),
+        ("calibrate.md", "needs your log"),
+        ("calibrate.md", "needs your table"),
+        ("calibrate.md", "needs your trace"),
+        ("calibration.md", "needs a GPU and PyTorch"),
+        ("calibration.md", "needs what a GPU measured"),
+        ("calibration.md", "needs your table"),
+        ("calibration.md", "takes minutes and needs tables of others"),
+        ("certainty.md", "takes minutes"),
+        ("measure.md", "needs a GPU and PyTorch"),
+    }
+    assert all(any(block.commands for block in blocks(page)) for page in (ROOT / "docs" / "howto").glob("*.md"))

@@ -1,0 +1,94 @@
+"""rlsim explain, and the description of every key behind it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlsim.cli.main import app
+from rlsim.errors import InputError
+from rlsim.guidance.explain import ONE_STEP, explain
+from rlsim.loading import load_scenario
+from rlsim.schema.keys import all_keys, keys_named
+from rlsim.schema.messages import is_key
+from rlsim.schema.scenario import Scenario
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_every_key_has_a_type_and_a_meaning() -> None:
+    for key in all_keys():
+        assert is_key(key.dotted, Scenario)
+        assert key.kind and "typing" not in key.kind and "class" not in key.kind, key
+        assert key.description or key.dotted.endswith(".kind"), key
+
+
+def test_bounds_defaults_and_kinds_are_those_of_the_schema() -> None:
+    (key,) = keys_named("speculation.draft_length")
+    assert (key.kind, key.bounds, key.default) == ("whole number", "at least 0, at most 32", "0")
+    (name,) = keys_named("name")
+    assert (name.bounds, name.default) == ("at least 1 characters, at most 200 characters", None)
+    assert keys_named("engine.host_iteration_s")[0].default_told == "fitted, by release and host processor"
+    assert [one.record for one in keys_named("workload.response_tokens.mean_tokens")] == [
+        *("LognormalLength", "QuantileLength", "TraceLength")
+    ]
+    assert keys_named("nothing") == ()
+
+
+def test_the_value_in_a_scenario_and_what_set_it(tmp_path: Path) -> None:
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: quickstart\nengine:\n  tensor_parallel: 2\n")
+    found = explain("engine.tensor_parallel", str(child)).current
+    assert found is not None and (found.value, found.origin) == ("2", f"{child}, line 3, column 3")
+    found = explain("trainer.pipeline_parallel", str(child)).current
+    assert found is not None and found.origin.startswith("scenarios/quickstart.yaml, line ")
+    found = explain("engine.tensor_parallel", str(child), ["engine.tensor_parallel=4"]).current
+    assert found is not None and (found.value, found.origin) == ("4", "the override engine.tensor_parallel=4")
+    found = explain("model.num_layers", str(child)).current
+    assert found is not None and found.value == str(load_scenario("quickstart").model.num_layers)
+    assert "quickstart.yaml, line" in found.origin
+    found = explain("engine.version", str(child)).current
+    assert found is not None
+    assert (found.value, found.origin, found.resolved) == (
+        "null",
+        "the default",
+        load_scenario("quickstart").engine_version,
+    )
+
+
+def test_commands_and_sources() -> None:
+    assert explain("run.faults.restart_s").commands == ("run",)
+    assert explain("question").commands == ()
+    assert explain("engine.tensor_parallel").searched and explain("loop.poll_s").commands == ONE_STEP
+    assert explain("cluster.num_gpus").source == "none: it must be given"
+    assert "calibration/engines" in explain("simulation.engine_parameters").source
+    assert explain("loop").below[:2] == ("loop.mode", "loop.style")
+
+
+def test_every_command_that_takes_a_scenario_is_named() -> None:
+    takes = {
+        command.callback.__name__
+        for command in app.registered_commands
+        if command.callback is not None and "words" in inspect.signature(command.callback).parameters
+    }
+    # explain names what the others use, import has words of its own, export simulates nothing.
+    assert takes - {"explain", "import_config", "export"} == set(ONE_STEP)
+
+
+def test_a_typo_is_answered_with_the_nearest_key() -> None:
+    with pytest.raises(InputError, match=r"unknown key 'engine.tensor_paralel'; did you mean 'engine.tensor_parallel'"):
+        explain("engine.tensor_paralel")
+
+
+def test_the_command(run: Run) -> None:
+    code, out, err = run("explain", "speculation.draft_length", "quickstart", "speculation.draft_length=5")
+    assert (code, err) == (0, "")
+    for words in ("k: tokens drafted", "whole number; at least 0, at most 32", "default: 0", "in quickstart: 5"):
+        assert words in out
+    assert json.loads(run("explain", "engine", "--json")[1])["kinds"][0]["section"] is True
+    code, out, err = run("explain", "speculaton")
+    assert (code, out) == (2, "") and "did you mean 'speculation'" in err

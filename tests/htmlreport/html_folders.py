@@ -1,0 +1,43 @@
+"""Small work for every command that writes results."""
+
+from __future__ import annotations
+
+SCENARIO = """\
+name: small
+question: What does drafting bring a small job?
+model: qwen3-8b
+hardware: h100_sxm
+cluster: {num_gpus: 8}
+workload:
+  prompts_per_step: 8
+  generations_per_prompt: 8
+  response_tokens: {kind: lognormal, mean_tokens: 300}
+  max_sequence_tokens: 1024
+speculation: {method: eagle3, draft_length: 3, acceptance_length: 2.5}
+simulation: {replications: 2}
+"""
+SPLIT = (
+    *("--set", "cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}"),
+    *("--set", "loop={mode: async, policy_lag: 2}"),
+)
+MEASURED = """\
+id,model,gpu,num_gpus,on_off_policy,prompts_per_step,generations_per_prompt,max_seq_len,avg_seq_len,\
+gen_tp,gen_pp,gen_ep,train_tp,train_cp,train_ep,train_pp,total_step_time_s
+one,meta-llama/Llama-3.1-8B-Instruct,h100,8,sync,8,8,2048,400,1,1,1,1,1,1,1,20
+two,meta-llama/Llama-3.1-8B-Instruct,h100,8,sync,16,8,2048,400,1,1,1,1,1,1,1,30
+three,no/such-model,h100,8,sync,16,8,2048,400,1,1,1,1,1,1,1,30
+"""
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "projection": ("project", "SCENARIO"),
+    "async": ("project", "SCENARIO", *SPLIT),
+    "plain": ("project", "SCENARIO", "--set", "speculation.method=none"),
+    "run": ("run", "SCENARIO", *SPLIT, "--steps", "12", "--set", "run.validation={every_steps: 4, samples: 8}"),
+    "sweep": (
+        *("sweep", "SCENARIO", "--vary", "speculation.draft_length=1,2,3"),
+        *("--vary", "speculation.acceptance_length=1.5,1.9,2.6", "--jobs", "1"),
+    ),
+    "line": ("sweep", "SCENARIO", "--vary", "workload.prompts_per_step=4,8", "--jobs", "1"),
+    "plan": ("plan", "SCENARIO", "--jobs", "1"),
+    "validation": ("validate", "MEASURED"),
+    "blame": ("blame", "SCENARIO", *SPLIT),
+}

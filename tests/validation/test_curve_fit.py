@@ -1,0 +1,145 @@
+"""rlsim calibrate --from-curves: processes and drift back from curves made with them, and tables that cannot be."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsim.cli import main
+from rlsim.errors import InputError
+from rlsim.loading import load_scenario
+from rlsim.schema.acceptance import Drift
+from rlsim.schema.speculation import Speculation
+from rlsim.validation.drift_fit import fit_trend, fit_within
+from rlsim.validation.fit_curves import fit_curves
+from rlsim.workload.acceptance import two_parameter_rates
+from rlsim.workload.acceptance_steps import acceptance_at
+
+HEAD = "curve_kind,series,setting,x_name,x,y_name,y,unit\n"
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["calibrate", *arguments])
+    return int(ended.value.code or 0)
+
+
+def table(path: Path, *rows: str) -> Path:
+    path.write_text(HEAD + "\n".join(rows) + "\n")
+    return path
+
+
+def by_k(name: str, first: float, decay: float) -> list[str]:
+    return [
+        f"acceptance_by_k,{name},,drafted,{k},mean_acceptance_length,"
+        f"{1 + two_parameter_rates(first, decay, k).sum():.6f},tokens"
+        for k in range(1, 7)
+    ]
+
+
+def course(name: str, points: list[tuple[float, float]]) -> list[str]:
+    return [f"draft_drift,{name},,training_step,{x:g},mean_acceptance_length,{y:.4f},tokens" for x, y in points]
+
+
+def test_processes_come_back_and_a_family_shares_a_decay(tmp_path: Path) -> None:
+    positions = [
+        f"acceptance_by_position,own_mtp,,position,{i},rate,{p:.6f},1"
+        for i, p in enumerate(two_parameter_rates(0.9, 0.98, 3), start=1)
+    ]
+    rows = [*by_k("one_eagle3", 0.8, 0.97), *by_k("two_eagle-3", 0.7, 0.97), *positions]
+    found = fit_curves(table(tmp_path / "c.csv", *rows))
+    assert found.processes["one_eagle3"].first == pytest.approx(0.8, abs=0.002)
+    assert found.processes["own_mtp"].decay == pytest.approx(0.98, abs=0.002)
+    assert list(found.families) == ["eagle3"]
+    assert found.families["eagle3"].decay == pytest.approx(0.97, abs=0.001)
+    assert max(fit.worst_tokens for fit in found.processes.values()) < 0.002
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    length=st.floats(1.5, 3.5),
+    shifts=st.lists(st.floats(-0.8, 0.8), min_size=2, max_size=4),
+    noise=st.floats(0.0, 0.08),
+    seed=st.integers(0, 100),
+)
+def test_a_course_is_met_within_the_tolerance_by_fewer_values_than_points(
+    length: float, shifts: list[float], noise: float, seed: int
+) -> None:
+    knots = tuple(float(x) for x in np.linspace(0, 60, len(shifts)))
+    drift = Drift(steps=knots, logit_shift=tuple(shifts))
+    true = Speculation(method="eagle3", draft_length=3, acceptance_length=length, drift=drift)
+    rng = np.random.default_rng(seed)
+    points = [(float(x), acceptance_at(true, x).mean + rng.uniform(-noise, noise)) for x in range(61)]
+    points = [(x, min(max(y, 1.0), 4.0)) for x, y in points]
+    within = fit_within(points, 3, 0.1)
+    assert within.worst_tokens <= 0.1
+    assert len(within.steps) <= 12
+    off = [acceptance_at(within.speculation, int(x)).mean - y for x, y in points]
+    assert off == pytest.approx(within.off_tokens)
+    assert fit_trend(points, 3).rms_tokens < 0.2
+
+
+def test_points_of_one_step_that_contradict_each_other_are_told_not_hidden() -> None:
+    found = fit_within([(0.0, 2.0), (0.0, 2.6), (1.0, 2.3)], 3, 0.1)
+    assert found.worst_tokens == pytest.approx(0.3, abs=0.01)
+    assert found.beyond(0.1) == 2
+
+
+def test_what_is_written_stands_as_in_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = [(float(x), 2.1 + 0.005 * x) for x in range(40)]
+    path = table(tmp_path / "c.csv", *by_k("some_eagle3", 0.8, 0.97), *course("run", points))
+    out = tmp_path / "fit.yaml"
+    assert run("--from-curves", str(path), "--out", str(out)) == 0
+    assert "within 0.1 tokens" in capsys.readouterr().out
+    found = yaml.safe_load(out.read_text())
+    section = found["drift"]["run"]["trend"]["speculation"]
+    overrides = {f"speculation.{key}": value for key, value in section.items()}
+    scenario = load_scenario("quickstart", [f"{key}={value}" for key, value in overrides.items()])
+    assert acceptance_at(scenario.speculation, 39).mean == pytest.approx(2.1 + 0.005 * 39, abs=0.01)
+    first = out.read_bytes()
+    assert run("--from-curves", str(path), "--out", str(out)) == 0
+    assert out.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        (by_k("a", 0.8, 0.9)[:1], "holds no curve"),
+        (["acceptance_by_k,a,,k,2,mean_acceptance_length,3.5,tokens"], "line 2: y must be an acceptance length from 1"),
+        (["acceptance_by_k,a,,k,2.5,mean_acceptance_length,2,tokens"], "line 2: x must be a whole number"),
+        (["acceptance_by_k,a,,k,2,mean_acceptance_length,many,tokens"], "line 2: y is not a number"),
+        (["acceptance_by_k,,,k,2,mean_acceptance_length,2,tokens"], "line 2: series is not given"),
+        (["acceptance_by_k,a,,k"], "line 2: .*has 4 cells"),
+        (["acceptance_by_position,a,,i,1,rate,1.5,1"], "rate from 0 to 1"),
+        (["acceptance_by_position,a,,i,2,rate,0.5,1"], "every position from 1"),
+        (course("a", [(0, 0.5)]), "at least 1"),
+        (course("a", [(0, 4.5)]), "--draft-length 3"),
+    ],
+)
+def test_tables_that_cannot_be_are_named_with_file_and_line(tmp_path: Path, rows: list[str], named: str) -> None:
+    path = table(tmp_path / "c.csv", *rows)
+    with pytest.raises(InputError, match=named) as error:
+        fit_curves(path)
+    assert "c.csv" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_column_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text("curve_kind,serie,x,y_name,y\n")
+    assert run("--from-curves", str(path), "--out", str(tmp_path / "out.yaml")) == 2
+    assert "series (there is 'serie')" in capsys.readouterr().err
+    assert not (tmp_path / "out.yaml").exists()
+
+
+def test_rows_of_other_kinds_are_left_alone(tmp_path: Path) -> None:
+    other = "draft_drift,run,,training_step,0,generation_time,220,s"
+    found = fit_curves(table(tmp_path / "c.csv", other, *by_k("a", 0.8, 0.9)))
+    assert list(found.processes) == ["a"] and not found.drift
+    with (tmp_path / "c.csv").open() as file:
+        assert len(list(csv.reader(file))) == 8

@@ -1,0 +1,41 @@
+"""Mean responses of runs that publish none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.loading import load_scenario, vary
+from rlsim.projection import project
+from rlsim.validation.fit_lengths import MEAN_KEY, SCENARIO, MeasuredRun, compared, fitted_mean, measured_runs
+
+HEADER = "id,framework,model,placement,num_gpus,prompts_per_step,old_logprob_s,train_s,total_step_s\n"
+ROW = "verl_7b_colocate_32,verl,Qwen2.5-Math-7B,colocated sync,32,512,107.71,269.8,790.1\n"
+
+
+def test_a_known_mean_is_found_again_and_both_orders_are_compared() -> None:
+    base, known = load_scenario(SCENARIO), 2345.0
+    runs = []
+    for colocated in (True, False):
+        empty = MeasuredRun("run", 64, colocated, 1.0, 1.0, None)
+        phases = project(vary(empty.scenario(base), {MEAN_KEY: known})).candidate.phases
+        train_s = empty.updates(base) * phases.train_s.mean
+        runs.append(MeasuredRun("run", 64, colocated, 100.0, train_s, phases.logprob_s.mean or None))
+    assert fitted_mean(runs[:1], base) == pytest.approx(known, rel=0.02)
+    assert fitted_mean(runs[1:], base) == pytest.approx(known, rel=0.02)
+    assert compared(runs, base, known)[-1].startswith("64 GPUs: asynchronous 1.00x measured")
+
+
+def test_tables_without_such_runs_are_told(tmp_path: Path) -> None:
+    table = tmp_path / "phases.csv"
+    table.write_text(HEADER + ROW)
+    (run,) = measured_runs(table)
+    assert (run.gpus, run.colocated, run.step_s, run.logprob_s) == (32, True, 790.1, 107.71)
+    table.write_text(HEADER + ROW.replace("verl,", "trl,"))
+    with pytest.raises(InputError, match="no colocated run"):
+        measured_runs(table)
+    table.write_text(HEADER + ROW.replace("790.1", ""))
+    with pytest.raises(InputError, match="total_step_s is missing"):
+        measured_runs(table)
