@@ -69,15 +69,14 @@ IRRELEVANT = listed(
             "": "env",
         },
         "launch": {
-            "policy.megatron_cfg": "env_vars converter_type is_lora",
+            "policy.megatron_cfg": "env_vars converter_type",
             "policy.dtensor_cfg": "env_vars",
             "policy.generation": "port_range_low port_range_high",
             "policy.generation.vllm_cfg": (
                 "env_vars http_server_serving_chat_kwargs expose_http_server tool_parser_plugin"
             ),
             "cluster": "master_port_range port_range_low port_range_high",
-            "policy": "worker_extension_cls is_mtp_enabled",
-            "grpo": "deepscaler",
+            "policy": "worker_extension_cls",
             "policy.generation.vllm_kwargs.compilation_config": "cache_dir",
         },
         "derived": {

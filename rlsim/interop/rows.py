@@ -131,7 +131,7 @@ class Framework:
             found = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
             if found:
                 return names[found[0]]
-        return next(iter(difflib.get_close_matches(key, sorted(self.known), n=1, cutoff=0.8)), None)
+        return None
 
     def why(self, key: str) -> tuple[str, str] | None:
         """Whether a key is irrelevant or not simulated, and the reason; by the longest entry that covers it."""
