@@ -57,8 +57,12 @@ def transfer_groups(framework: str, method: str, model: str) -> tuple[str, ...]:
 
 
 def refit_groups(scenario: Scenario) -> tuple[str, ...]:
-    """Groups of a scenario's weight transfer and of what surrounds it."""
-    return transfer_groups(scenario.refit_framework, refit_method(scenario), scenario.model.name)
+    """Groups of a scenario's weight transfer and of what surrounds it; measured transfers tell no release."""
+    framework, method, stack = scenario.refit_framework, refit_method(scenario), scenario.stack
+    groups = transfer_groups(framework, method, scenario.model.name)
+    if stack is None or stack.release is None or stack.framework != framework:
+        return groups
+    return (*groups, f"transfer release: {framework} {series(stack.release)}, {method}")
 
 
 def phase_groups(scenario: Scenario, run: str | None = None) -> dict[str, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlsim.costs.interface import PhaseCost, Prices, StepCost
+from rlsim.costs.training import IMBALANCE
 from rlsim.loading import vary
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.batches import Batch, FloatArray, Generated, IntArray
@@ -15,6 +16,8 @@ from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 BUBBLE = "pipeline bubble"
 """Part of a pass in which stages wait for each other."""
+WAITS = (BUBBLE, IMBALANCE)
+"""Parts of a pass in which GPUs of the trainer wait for others."""
 FURTHER_BATCHES = 8
 """Batches by which a loop's limit is widened to see what it costs."""
 UNLIMITED_GROUPS = 20_000_000
@@ -55,7 +58,9 @@ def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
         found.append(Cause("straggler tail", "all responses of a step have their mean length", workload=_equal_lengths))
     found.append(Cause("refit", "weights reach the engine at once", prices=_no_refit))
     if scenario.trainer.pipeline_parallel > 1:
-        found.append(Cause("pipeline bubble", "stages never wait for each other", prices=_no_bubble))
+        found.append(Cause(BUBBLE, "stages never wait for each other", prices=_without(BUBBLE)))
+    if scenario.trainer.sequence_packing:
+        found.append(Cause(IMBALANCE, "all data-parallel ranks get as many tokens", prices=_without(IMBALANCE)))
     return tuple(found)
 
 
@@ -110,18 +115,23 @@ def _no_refit(prices: Prices) -> Prices:
     return replace(prices, refit=nothing, prepare=nothing, wake=nothing)
 
 
-def _no_bubble(prices: Prices) -> Prices:
-    batch = prices.batch
+def _without(name: str) -> Priced:
+    """Log-probs and updates without their part ``name``."""
 
-    def flat(total_tokens: FloatArray, generated_samples: int) -> StepCost:
-        return _without_bubble(batch(total_tokens, generated_samples))
+    def priced(prices: Prices) -> Prices:
+        batch = prices.batch
 
-    return replace(prices, steps=tuple(map(_without_bubble, prices.steps)), batch=flat)
+        def shortened(total_tokens: FloatArray, generated_samples: int) -> StepCost:
+            return _shortened(batch(total_tokens, generated_samples), name)
+
+        steps = tuple(_shortened(cost, name) for cost in prices.steps)
+        return replace(prices, steps=steps, batch=shortened)
+
+    return priced
 
 
-def _without_bubble(cost: StepCost) -> StepCost:
-    return replace(cost, logprob=_phase_without_bubble(cost.logprob), train=_phase_without_bubble(cost.train))
-
-
-def _phase_without_bubble(phase: PhaseCost) -> PhaseCost:
-    return PhaseCost.of(part for part in phase.parts if part.name != BUBBLE)
+def _shortened(cost: StepCost, name: str) -> StepCost:
+    logprob, train = (
+        PhaseCost.of(part for part in phase.parts if part.name != name) for phase in (cost.logprob, cost.train)
+    )
+    return replace(cost, logprob=logprob, train=train)

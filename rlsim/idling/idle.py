@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsim.idling.causes import BUBBLE
+from rlsim.idling.causes import WAITS
 from rlsim.idling.results import Idle
 from rlsim.simulated import SimulatedVariant
 from rlsim.simulation.trace import StepRecord
@@ -17,7 +17,7 @@ def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
 
     A replica is idle while it has no sequence (straggler tail: others of the pool have some; environments apart), while
     nobody in the pool has any (the loop's limit) and while weights move. A training GPU is idle while its batch is not
-    there, while weights move and in the bubble of its pipeline.
+    there, while weights move, in the bubble of its pipeline and while it waits for a rank with more tokens.
     """
     steps = [step for one in run.steps for step in one]
     step_s = float(np.mean([step.seconds for step in steps]))
@@ -42,14 +42,14 @@ def _causes(run: SimulatedVariant, steps: list[StepRecord], step_s: float) -> tu
     lagged, shared = scenario.loop.mode == "async", scenario.cluster.colocated
     moving_s = mean["refit_s"] if lagged else mean["prepare_s"]
     generation = _generation(run, mean["generation_s"], len(steps), float(np.mean([s.rollouts for s in steps])))
-    bubble = _bubble(steps)
+    waits = _waits(steps)
     if shared:
-        return {**generation, "refit": moving_s}, bubble
+        return {**generation, "refit": moving_s}, waits
     trainer_s = sum(mean[name] for name in ("data_s", "logprob_s", "train_s"))
     turns_s = step_s - mean["generation_s"] - moving_s
     generation |= {"refit": moving_s, "staleness limit" if lagged else "training meanwhile": turns_s}
     waiting = "generation" if lagged else "generation meanwhile"
-    return generation, {waiting: step_s - trainer_s - moving_s, "refit": moving_s, **bubble}
+    return generation, {waiting: step_s - trainer_s - moving_s, "refit": moving_s, **waits}
 
 
 def _generation(run: SimulatedVariant, phase_s: float, steps: int, rollouts: float) -> Seconds:
@@ -65,7 +65,10 @@ def _generation(run: SimulatedVariant, phase_s: float, steps: int, rollouts: flo
     return {"environment": environment_s, "straggler tail": max(0.0, phase_s - busy_s - environment_s)}
 
 
-def _bubble(steps: list[StepRecord]) -> Seconds:
+def _waits(steps: list[StepRecord]) -> Seconds:
+    """Of log-probs and updates: what the mean GPU waits for others, by part."""
     costs = [cost for step in steps for cost in (step.cost.logprob, step.cost.train)]
-    bubble_s = sum(part.seconds for cost in costs for part in cost.parts if part.name == BUBBLE)
-    return {BUBBLE: bubble_s / len(steps)}
+    return {
+        name: sum(part.seconds for cost in costs for part in cost.parts if part.name == name) / len(steps)
+        for name in WAITS
+    }
