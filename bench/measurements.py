@@ -36,11 +36,14 @@ class Sample:
 class Facts:
     """What was seen on the way: the kernel that ran, and of routed experts how many took part and how unevenly (load
     of the busiest over the mean).
+
+    kernels: how many one call launches, copies included; on a CPU the operators that torch dispatches.
     """
 
     kernel: str = ""
     active_experts: float | None = None
     imbalance: float | None = None
+    kernels: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from typing import cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from bench.cases import Case, ModelDims
+from bench.launches import kernel_count, require_graphs
+from bench.measurements import Facts
+from bench.timing import Mode
 from bench.transformer import LayerWeights, feed_forward, project_qkv, random_layer, rms_norm, rope_table
 from bench.workbench import Prepared, UnsupportedError, Workbench
 
@@ -26,6 +30,9 @@ def training_layer(x: Tensor, layer: LayerWeights, dims: ModelDims, angles: Tens
 
 
 def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
+    """``graph`` as mode replays forward and backward with their inputs in place; eager is the default."""
+    mode = case.text("mode") or "eager"
+    require_graphs(mode, on.device)
     name, tokens = case.text("model"), case.number("tokens")
     dims = on.models[name]
     if dims.experts and on.device.type == "cuda" and not hasattr(torch, "_grouped_mm"):
@@ -43,7 +50,8 @@ def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
         out = training_layer(x, layer, dims, angles)
         torch.autograd.grad(out, [x, *parameters], upstream)
 
-    return Prepared([call], mode="eager")
+    kernels = kernel_count(call, on.device) if mode == "graph" else None
+    return Prepared([call], mode=cast("Mode", mode), facts=Facts(kernels=kernels))
 
 
 def _tensors(layer: LayerWeights) -> list[Tensor]:
