@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bench.cases import Case
-from bench.launches import kernel_count, require_graphs
+from bench.launches import enqueue_seconds, kernel_count, require_graphs
 from bench.measurements import Facts
 from bench.speculation import (
     DraftHead,
@@ -85,7 +85,9 @@ def _draft_passes(case: Case, on: Workbench) -> Prepared:
                 replay()
 
         return Prepared([replay_each], mode="eager", facts=facts)
-    return Prepared([all_passes], mode="graph" if mode == "one_graph" else "eager", facts=facts)
+    if mode == "one_graph":
+        return Prepared([all_passes], facts=facts)
+    return Prepared([all_passes], mode="eager", facts=replace(facts, host_s=enqueue_seconds(all_passes, on.device)))
 
 
 DRAFT_OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {"draft_passes": _draft_passes}

@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.cases import Case
-from bench.timing import Call, Mode, capture_into, warm_up
+from bench.timing import Call, Mode, StopRule, capture_into, measure_host, warm_up
 from bench.workbench import Prepared, UnsupportedError, Workbench
 
 _CHAIN = 64
 """Kernels in a chain; as many as hide what its ends cost."""
 _DRIVER = "libcuda.so.1"
+_BRIEF = StopRule(min_repeats=3, max_repeats=9, target_spread=0.03, max_seconds=0.1)
 
 
 def kernel_count(call: Call, device: torch.device) -> int | None:
@@ -45,6 +46,11 @@ def graph_nodes(graph: Any) -> int | None:
     driver = ctypes.CDLL(_DRIVER)
     failed = driver.cuGraphGetNodes(ctypes.c_void_p(graph.raw_cuda_graph()), None, ctypes.byref(count))
     return None if failed else int(count.value)
+
+
+def enqueue_seconds(call: Call, device: torch.device) -> float:
+    """Host seconds to launch all kernels of ``call`` from an idle device."""
+    return measure_host([call], device, _BRIEF).seconds_median
 
 
 class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked

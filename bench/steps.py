@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from bench.attention import cached_attention, plan_attention
 from bench.cases import COMPILED, Case
-from bench.launches import kernel_count, require_graphs
+from bench.launches import enqueue_seconds, kernel_count, require_graphs
 from bench.measurements import Facts
 from bench.speculation import Sampling, State, Target, random_state, speculative_step, target_forward
 from bench.timing import Call, Mode
@@ -37,7 +38,9 @@ def _depth_iteration(case: Case, on: Workbench) -> Prepared:
     if mode == COMPILED:
         _compile_now(call)
     facts = Facts(kernel=kernel, kernels=kernel_count(call, on.device))
-    return Prepared([call], mode="graph" if mode == "graph" else "eager", facts=facts)
+    if mode == "graph":
+        return Prepared([call], facts=facts)
+    return Prepared([call], mode="eager", facts=replace(facts, host_s=enqueue_seconds(call, on.device)))
 
 
 def _held_step(case: Case, on: Workbench, forward: Forward) -> tuple[Call, str]:

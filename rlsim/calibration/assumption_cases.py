@@ -65,7 +65,7 @@ def depth_iteration(model: str, dims: ModelDims, layers: int, mode: str) -> Case
 
 
 def draft_passes(model: str, target: ModelDims, layers: int, point: tuple[int, int, int], mode: str) -> Case:
-    """k passes of the EAGLE-3 head at ``point`` (batch, k, context): the first over k + 1 positions of each sequence."""
+    """k passes of the EAGLE-3 head at ``point`` (batch, k, context): the first over k + 1 positions of a sequence."""
     batch, k, context = point
     dims, passes = target.draft_layer, []
     fused = work.gemm(batch * (k + 1), dims.hidden, 3 * dims.hidden, ELEMENT_BYTES)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.cases import COLLECTIVES, ENQUEUE_CONTEXT, read_cases, write_cases
+from bench.cases import COLLECTIVES, ENQUEUE_CONTEXT, HANDED_OVER, read_cases, write_cases
 from bench.operators import OPERATORS
 from rlsim.calibration.case_axes import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, CaseAxes
 from rlsim.calibration.cases import DISTRIBUTIONS, case_list, cases_of, dims_of, gemm, moe, prefill_attention
@@ -18,8 +18,9 @@ AXES = [(GPU_QUICK, True), (GPU_FULL, True), (CPU_QUICK, False), (CPU_FULL, Fals
 def test_lists_are_complete_and_without_duplicates(axes: CaseAxes, on_gpu: bool) -> None:
     cases = cases_of(axes, on_gpu).cases
     assert len({case.key for case in cases}) == len(cases)
-    linked = {"host_to_device", "device_to_host"}
-    assert {case.op for case in cases} == set(OPERATORS) | set(COLLECTIVES) if on_gpu else set(OPERATORS) - linked
+    linked, apart = {"host_to_device", "device_to_host", "host_weight_copy"}, set(COLLECTIVES)
+    wanted = set(OPERATORS) | apart | {HANDED_OVER} if on_gpu else (set(OPERATORS) | apart) - linked
+    assert {case.op for case in cases} == wanted
     cached = [case for case in cases if "attention" in case.op and "context" in case.params]
     assert all(case.number("batch") * case.number("context") <= axes.max_cached_tokens for case in cached)
     assert min(axes.contexts) >= ENQUEUE_CONTEXT
