@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.cases import Case
 from bench.timing import Call, Mode, StopRule, capture_into, measure_host, warm_up
@@ -23,13 +22,10 @@ _BRIEF = StopRule(min_repeats=3, max_repeats=9, target_spread=0.03, max_seconds=
 def kernel_count(call: Call, device: torch.device) -> int | None:
     """Kernels and copies that ``call`` launches: nodes of a CUDA graph captured of it, as the driver counts them.
 
-    None where this torch does not hand its graphs out; on a CPU the operators that torch dispatches. What cannot be
-    captured raises as a capture does.
+    None on a CPU, and where this torch does not hand its graphs out. What cannot be captured raises as a capture does.
     """
     if device.type != "cuda":
-        with _Dispatched() as counter:
-            call()
-        return int(counter.operators)
+        return None
     warm_up([call])
     try:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -43,27 +39,19 @@ def graph_nodes(graph: Any) -> int | None:
     """Nodes of a captured ``torch.cuda.CUDAGraph`` that kept its graph; None where the driver does not tell."""
     count = ctypes.c_size_t()
     # A graph of the runtime is one of the driver, and the driver's library has one name in every release.
-    driver = ctypes.CDLL(_DRIVER)
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return None
     failed = driver.cuGraphGetNodes(ctypes.c_void_p(graph.raw_cuda_graph()), None, ctypes.byref(count))
     return None if failed else int(count.value)
 
 
-def enqueue_seconds(call: Call, device: torch.device) -> float:
-    """Host seconds to launch all kernels of ``call`` from an idle device."""
+def enqueue_seconds(call: Call, device: torch.device) -> float | None:
+    """Host seconds to launch all kernels of ``call`` from an idle device; None on a CPU, which does the work itself."""
+    if device.type != "cuda":
+        return None
     return measure_host([call], device, _BRIEF).seconds_median
-
-
-class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
-    """Counts the operators that torch dispatches inside it, but for views."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        aliases = [each.alias_info for each in func._schema.returns]
-        self.operators += not (aliases and all(alias is not None and not alias.is_write for alias in aliases))
-        return func(*args, **(kwargs or {}))
 
 
 def require_graphs(mode: str, device: torch.device) -> None:

@@ -37,8 +37,8 @@ class Facts:
     """What was seen on the way: the kernel that ran, and of routed experts how many took part and how unevenly (load
     of the busiest over the mean).
 
-    kernels: how many one call launches, copies included; on a CPU the operators that torch dispatches. host_s: host
-    seconds to launch them all, while the device may still be at work.
+    kernels: how many one call launches on a GPU, copies included. host_s: host seconds to launch them all, while the
+    device may still be at work.
     """
 
     kernel: str = ""

@@ -63,7 +63,7 @@ def _one_by_one(sources: list[Tensor], targets: list[Tensor]) -> Call:
 
 def _host_weight_copy(case: Case, on: Workbench) -> Prepared:
     """Weights over the host link, a copy for each tensor. ``pinned`` memory is there before; ``pageable`` memory is
-    there when it is read and new when it is written, as an offload allocates it.
+    there when it is read and allocated when it is written, as an offload does.
     """
     if on.device.type != "cuda":
         raise UnsupportedError("a CPU has no host link")

@@ -34,7 +34,6 @@ class AssumptionCheck:
     """Rows by group, in the order in which they are shown."""
 
     device: str
-    on_gpu: bool
     groups: dict[str, tuple[Assumption, ...]]
 
     def text(self, style: Style = DEFAULT_STYLE) -> str:
@@ -42,8 +41,6 @@ class AssumptionCheck:
         if not any(self.groups.values()):
             return ""
         lines = [f"assumptions of the cost model beside measurements on {self.device}; no projection reads them"]
-        if not self.on_gpu:
-            lines.append("a CPU is host and device in one: times of launches hold the work itself")
         for name, rows in self.groups.items():
             heads = (name, "measured as", "used", "measured", "ratio", "used value from")
             lines += table(heads, [_cells(one) for one in rows], style, "<<>>><") if rows else []
@@ -67,7 +64,7 @@ def check_assumptions(
     tables = OperatorTables(folder, {"efficiency": efficiencies_as_yaml(rates.efficiency), "host": host})
     basis = Basis(before, tables, shipped())
     groups = {group: tuple(rows_of(measured, basis)) for group, rows_of in GROUPS}
-    return AssumptionCheck(measured.metadata.device, measured.metadata.device_type == "cuda", groups)
+    return AssumptionCheck(measured.metadata.device, groups)
 
 
 def _cells(row: Assumption) -> tuple[str, ...]:
