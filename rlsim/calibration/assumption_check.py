@@ -43,7 +43,7 @@ class AssumptionCheck:
         lines = [f"assumptions of the cost model beside measurements on {self.device}; no projection reads them"]
         for name, rows in self.groups.items():
             heads = (name, "measured as", "used", "measured", "ratio", "used value from")
-            lines += table(heads, [_cells(one) for one in rows], style, "<<>>><") if rows else []
+            lines += ["", *table(heads, [_cells(one) for one in rows], style, "<<>>><")] if rows else []
         return "\n".join(lines)
 
     def summary(self) -> dict[str, list[dict[str, str | float | None]]]:

@@ -31,9 +31,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _FLOPS_PER_S = {torch.bfloat16: 800e12, torch.float8_e4m3fn: 1600e12, torch.float32: 60e12}
-_BYTES_PER_S, _CACHED_BYTES_PER_S, _LINK_BYTES_PER_S = 4.0e12, 10e12, 50e9
+_BYTES_PER_S, _CACHED_BYTES_PER_S, LINK_BYTES_PER_S = 4.0e12, 10e12, 50e9
 _CACHE_BYTES = 60 * 10**6
-_KERNEL_S, _DISPATCH_S, _REPLAY_S = 2e-6, 4e-6, 8e-6
+KERNEL_S, DISPATCH_S, _REPLAY_S = 2e-6, 4e-6, 8e-6
 _PASS_S = 5e-5
 """Least duration of a timed pass: short, since nothing here is noisy, but longer than a replay."""
 MEMORY_BYTES = 141 * 10**9
@@ -56,7 +56,7 @@ class Clock:
 
     def enqueue(self, kernel_s: float) -> None:
         """One kernel: into the graph being captured, or onto the device."""
-        self.host_s += _DISPATCH_S
+        self.host_s += DISPATCH_S
         if self.capturing is not None:
             self.capturing.append(kernel_s)
         else:
@@ -196,14 +196,14 @@ class VirtualGpu(TorchDispatchMode):
         if not on_device or _is_view(func) or name.startswith(_FREE):
             return
         if len(on_device) < len([tensor for tensor in operands + results if tensor.ndim]) and name == "copy_":
-            self.clock.enqueue(_KERNEL_S + _bytes(results[0]) / _LINK_BYTES_PER_S)
+            self.clock.enqueue(KERNEL_S + _bytes(results[0]) / LINK_BYTES_PER_S)
             if not non_blocking:
                 self.clock.wait()
             return
         self.kernels += 1
         moved_s = sum(self.cache.seconds(tensor, written) for tensor, written in _touched(name, operands, results))
         rate = _FLOPS_PER_S.get(operands[0].dtype if operands else torch.float32, _FLOPS_PER_S[torch.float32])
-        self.clock.enqueue(_KERNEL_S + max(moved_s, _flops(name, operands, results) / rate))
+        self.clock.enqueue(KERNEL_S + max(moved_s, _flops(name, operands, results) / rate))
 
 
 def _is_view(func: Any) -> bool:
