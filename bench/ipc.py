@@ -33,17 +33,18 @@ def measure_ipc(cases: Sequence[Case], device: torch.device, rule: StopRule) -> 
     """
     if device.type != "cuda":
         raise UnsupportedError("a CPU has no CUDA IPC")
-    with isolated.serving(receiver, (device.index,), LIMIT_S) as ask:
+    with isolated.serving(receiver, (str(device),), LIMIT_S) as ask:
         for case in cases:
             try:
                 ask(case)
-                yield checked(case, _hand_over(case, device, ask, rule), Facts())
+                yield checked(case, hand_over(case, device, ask, rule), Facts())
                 torch.cuda.ipc_collect()
             except RuntimeError as error:
                 raise UnsupportedError(str(error).splitlines()[0]) from error
 
 
-def _hand_over(case: Case, device: torch.device, ask: isolated.Ask, rule: StopRule) -> Sample:
+def hand_over(case: Case, device: torch.device, ask: isolated.Ask, rule: StopRule) -> Sample:
+    """Seconds from exported handles to the other process's answer that its copies are made."""
     sources = weight_tensors(case, device)
     packs = case.text("path") == "bucket"
     bucket = torch.cat(sources)
@@ -52,17 +53,18 @@ def _hand_over(case: Case, device: torch.device, ask: isolated.Ask, rule: StopRu
         if packs:
             pack(sources, bucket)
         handles = [reductions.reduce_tensor(tensor) for tensor in ([bucket] if packs else sources)]
-        torch.cuda.synchronize(device)
+        _settle(device)
         ask(handles)
 
     calls: list[Call] = [call]
     return measure_host(calls, device, rule)
 
 
-def receiver(index: int) -> isolated.Ask:
+def receiver(device_name: str) -> isolated.Ask:
     """Answers a case by making room for its weights, and handles by copying what they name there."""
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
+    device = torch.device(device_name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     held: list[Tensor] = []
 
     def answer(message: Case | list[Handle]) -> None:
@@ -75,6 +77,11 @@ def receiver(index: int) -> isolated.Ask:
         else:
             for target, source in zip(held, opened, strict=True):
                 target.copy_(source)
-        torch.cuda.synchronize(device)
+        _settle(device)
 
     return answer
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
