@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rlsim.traces.form import Format
 from rlsim.validation.kind import Kind
 
 ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a bundled one's name.")]
@@ -259,24 +260,10 @@ CalibrationOption = Annotated[
 ]
 
 
-class TraceFormat(StrEnum):
-    """Formats of traces (rlsim.traces.reading.Format, without importing it)."""
-
-    AUTO = "auto"
-    CSV = "csv"
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-    MOONCAKE = "mooncake"
-    AZURE = "azure"
-    VERL = "verl"
-    NEMO_RL = "nemo-rl"
-    VLLM_METRICS = "vllm-metrics"
-
-
 TraceArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="Trace, folder of rollouts, or metrics of vLLM.", show_default=False)
 ]
-TraceFormatOption = Annotated[TraceFormat, typer.Option("--format", help="Format of FILE.")]
+TraceFormatOption = Annotated[Format, typer.Option("--format", help="Format of FILE.")]
 ColumnOption = Annotated[
     str | None, typer.Option("--column", metavar="NAME", help="Column of response tokens; guessed for known formats.")
 ]

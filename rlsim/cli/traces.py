@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rlsim.cli import options as o
 from rlsim.cli.output import print_answer, terminal_style
 from rlsim.outputs import staged_folder
+from rlsim.traces.form import Format
 
 if TYPE_CHECKING:
     from rlsim.traces.drafts import AcceptanceAnswer
@@ -19,7 +20,7 @@ FRAGMENT_SUFFIXES = (".yaml", ".yml")
 
 def traces(
     file: o.TraceArgument,
-    form: o.TraceFormatOption = o.TraceFormat.AUTO,
+    form: o.TraceFormatOption = Format.AUTO,
     column: o.ColumnOption = None,
     prompt_column: o.PromptColumnOption = None,
     group_column: o.GroupColumnOption = None,
@@ -36,11 +37,11 @@ def traces(
     """
     from rlsim.traces.acceptance import MeasuredAcceptance
     from rlsim.traces.drafts import AcceptanceAnswer
-    from rlsim.traces.reading import Format, Reading, read_trace
+    from rlsim.traces.reading import Reading, read_trace
     from rlsim.traces.workload import workload_of
 
     names = (column, prompt_column, group_column)
-    found = read_trace(file, Reading(Format(form.value), *names, group_size, characters_per_token))
+    found = read_trace(file, Reading(form, *names, group_size, characters_per_token))
     answer = AcceptanceAnswer(found) if isinstance(found, MeasuredAcceptance) else workload_of(found)
     written = ""
     if out is not None:

@@ -11,12 +11,21 @@ from rlsim.costs.device import Device
 from rlsim.costs.draft import draft_card
 from rlsim.costs.interface import FloatArray, Part, PhaseCost, StepCost
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.packing import MicroBatches, bins_by_step, micro_batches
+from rlsim.costs.packing import (
+    Bins,
+    MicroBatches,
+    bins_by_step,
+    dealt_bins,
+    dealt_samples,
+    padded,
+    padded_samples,
+)
 from rlsim.costs.training import LM_HEAD, LOSS, TrainingCosts
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.stack import RankBalance
 from rlsim.schema.trainer import Trainer
 
 STEPS_KEPT = 1024
@@ -126,7 +135,8 @@ def _logprob(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch
     """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
     trainer = inputs.trainer
     capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
-    once = training.forward(_packed(trainer, training.layout.data_parallel, batch, capacity, 1))
+    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
+    once = training.forward(_packed(trainer, balance, ranks, batch, capacity, 1))
     parts = list(once.repeated(inputs.logprob_passes).parts)
     if trainer.critic:
         parts += _critic("value pass", once, inputs.critic_pass_swap_s)
@@ -140,7 +150,8 @@ def _train(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch) 
     trainer, samples = inputs.trainer, len(batch.total_tokens)
     steps = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
     capacity = trainer.micro_batch_tokens or inputs.max_sequence_tokens
-    cost = training.step(_packed(trainer, training.layout.data_parallel, batch, capacity, steps))
+    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
+    cost = training.step(_packed(trainer, balance, ranks, batch, capacity, steps))
     drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
     once = PhaseCost.of((*cost.parts, drafter))
     parts = list(once.repeated(trainer.epochs).parts)
@@ -157,23 +168,24 @@ def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
     return [whole, Part("value model swap", swap_s, "host link")]
 
 
-def _packed(trainer: Trainer, data_parallel: int, batch: TrainedBatch, capacity: int, steps: int) -> MicroBatches:
+def _packed(
+    trainer: Trainer, balance: RankBalance, ranks: int, batch: TrainedBatch, capacity: int, steps: int
+) -> MicroBatches:
     cp = trainer.context_parallel
     multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
-    return _micro_batches(
-        batch, data_parallel, capacity, steps, multiple, trainer.sequence_packing, trainer.micro_batch_samples
-    )
+    if not trainer.sequence_packing:
+        return padded_samples(padded(batch.total_tokens, multiple), ranks, steps, trainer.micro_batch_samples)
+    if balance == "bins":
+        return dealt_bins(_bins(batch, capacity, steps, multiple), ranks)
+    return _dealt(batch, ranks, steps, multiple, capacity, balance == "tokens")
 
 
 @lru_cache(maxsize=STEPS_KEPT)
-def _micro_batches(
-    batch: TrainedBatch, data_parallel: int, capacity: int, steps: int, multiple: int, packed: bool, samples: int
-) -> MicroBatches:
-    """Packing, found once for all trainers that pack alike: searches price thousands of layouts on one batch."""
-    bins = _bins(batch, capacity, steps, multiple) if packed else None
-    return micro_batches(batch.total_tokens, data_parallel, steps, multiple, bins, samples)
+def _dealt(batch: TrainedBatch, ranks: int, steps: int, multiple: int, capacity: int, balanced: bool) -> MicroBatches:
+    """Found once for all trainers that deal alike: searches price thousands of layouts on one batch."""
+    return dealt_samples(padded(batch.total_tokens, multiple), ranks, steps, capacity, balanced)
 
 
 @lru_cache(maxsize=STEPS_KEPT)
-def _bins(batch: TrainedBatch, capacity: int, steps: int, multiple: int) -> tuple[int, ...]:
+def _bins(batch: TrainedBatch, capacity: int, steps: int, multiple: int) -> tuple[Bins, ...]:
     return bins_by_step(batch.total_tokens, capacity, steps, multiple)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -28,6 +28,7 @@ HEAD_BACKWARD = 2.0
 MTP_LAYERS = "MTP layers"
 MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
+IMBALANCE = "rank imbalance"
 LM_HEAD, LOSS = "LM head", "loss"
 """Names of the parts that a value model lacks."""
 
@@ -123,13 +124,17 @@ class TrainingCosts:
         """
         stage, head = self._stage(batch, backward), self.head(batch)
         trainer, micro_batches = self.trainer, batch.steps * batch.count
-        bubble_s = batch.steps * (trainer.pipeline_parallel - 1) / trainer.virtual_stages * stage.seconds
-        gathered_s = micro_batches * self.update.gathering_s(stage.seconds, backward)
-        parts = (
+        mtp = self._mtp(batch) if backward else ()
+        own = (
             *_times(micro_batches, stage.parts),
             *_times(micro_batches, head),
             *(_modelled(_times(micro_batches * HEAD_BACKWARD, head)) if backward else ()),
-            *(_times(micro_batches, self._mtp(batch)) if backward else ()),
+            *_times(micro_batches, mtp),
+        )
+        bubble_s = batch.steps * (trainer.pipeline_parallel - 1) / trainer.virtual_stages * stage.seconds
+        gathered_s = micro_batches * self.update.gathering_s(stage.seconds, backward)
+        parts = (
+            *_of_mean_rank(own, batch.balance),
             Part("pipeline bubble", bubble_s, "schedule"),
             Part("parameter gathering", gathered_s, "network"),
         )
@@ -147,6 +152,19 @@ class TrainingCosts:
             Part("step synchronisation", batch.steps * self.overheads.step_fixed_s, "host"),
         )
         return PhaseCost.of(parts)
+
+
+def _of_mean_rank(parts: Iterable[Part], balance: float) -> Iterator[Part]:
+    """Parts of the busiest rank as those of the mean one, and what the others wait for it.
+
+    Host work is the same on all ranks: they run equally many micro-batches.
+    """
+    idle_s = 0.0
+    for part in parts:
+        own_s = part.seconds if part.bound == "host" else part.seconds * balance
+        idle_s += part.seconds - own_s
+        yield part.lasting(own_s, part.measured)
+    yield Part(IMBALANCE, idle_s, "schedule")
 
 
 def _modelled(parts: Iterable[Part]) -> tuple[Part, ...]:

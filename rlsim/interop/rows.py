@@ -182,6 +182,16 @@ def choice(target: str, key: str, values: Mapping[str, str]) -> Row:
     return Row(target, (key,), read, write)
 
 
+def layout(target: str, key: str, strategy_key: str, megatron: Callable[[Reader], bool]) -> Row:
+    """A parallel size that Megatron has under ``key`` and FSDP does not; written, it chooses Megatron."""
+    return Row(
+        target,
+        (key, strategy_key),
+        lambda r: r.integer(key, 1) if megatron(r) else 1,
+        lambda value, r: {key: value} if megatron(r) else {strategy_key: "megatron", key: value},
+    )
+
+
 def listed(table: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
     """Dotted keys by reason, from a table of reasons, sections and the names in each (words of one text)."""
     return {

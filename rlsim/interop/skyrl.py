@@ -7,7 +7,7 @@ from typing import Any
 
 from rlsim.interop.asked import Facts
 from rlsim.interop.files import Bases
-from rlsim.interop.rows import Changes, Framework, Reader, Row, choice, flag, integer, number
+from rlsim.interop.rows import Changes, Framework, Reader, Row, choice, flag, integer, layout, number
 from rlsim.interop.skyrl_keys import IRRELEVANT, NOT_SIMULATED
 
 TRAINER, GENERATOR, PLACEMENT = "trainer.", "generator.", "trainer.placement."
@@ -23,14 +23,8 @@ def megatron(r: Reader) -> bool:
     return r.text(f"{TRAINER}strategy", "fsdp2") == "megatron"
 
 
-def _megatron(name: str, target: str) -> Row:
-    key = f"{MEGATRON}{name}"
-    return Row(
-        target,
-        (key, f"{TRAINER}strategy"),
-        lambda r: r.integer(key, 1) if megatron(r) else 1,
-        lambda value, r: {key: value} if megatron(r) else {f"{TRAINER}strategy": "megatron", key: value},
-    )
+def _layout(name: str, target: str) -> Row:
+    return layout(target, f"{MEGATRON}{name}", f"{TRAINER}strategy", megatron)
 
 
 def _context_key(r: Reader) -> str:
@@ -161,9 +155,9 @@ ROWS = (
     flag("engine.chunked_prefill", f"{GENERATOR}enable_chunked_prefill"),
     Row("trainer.backend", (f"{TRAINER}strategy",), lambda r: "megatron" if megatron(r) else "fsdp",
         lambda v, r: {f"{TRAINER}strategy": "megatron" if v == "megatron" else "fsdp2"}),
-    _megatron("tensor_model_parallel_size", "trainer.tensor_parallel"),
-    _megatron("pipeline_model_parallel_size", "trainer.pipeline_parallel"),
-    _megatron("expert_model_parallel_size", "trainer.expert_parallel"),
+    _layout("tensor_model_parallel_size", "trainer.tensor_parallel"),
+    _layout("pipeline_model_parallel_size", "trainer.pipeline_parallel"),
+    _layout("expert_model_parallel_size", "trainer.expert_parallel"),
     Row("trainer.context_parallel",
         (f"{MEGATRON}context_parallel_size", f"{TRAINER}policy.sequence_parallel_size"),
         lambda r: r.integer(_context_key(r), 1), lambda v, r: {_context_key(r): v}),

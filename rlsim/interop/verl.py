@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlsim.interop.files import Bases
-from rlsim.interop.rows import Changes, Framework, Reader, Row, choice, flag, integer, number
+from rlsim.interop.rows import Changes, Framework, Reader, Row, choice, flag, integer, layout, number
 from rlsim.interop.verl_keys import IRRELEVANT, NOT_SIMULATED
 from rlsim.interop.verl_loop import LOOP_ROWS, MINI, SAMPLES, fully_async
 
@@ -33,14 +33,7 @@ def megatron(r: Reader) -> bool:
 
 
 def _layout(name: str, target: str) -> Row:
-    """A layout key that Megatron has and FSDP does not."""
-    key = f"{MEGATRON}{name}"
-    return Row(
-        target,
-        (key, f"{ACTOR}strategy"),
-        lambda r: r.integer(key, 1) if megatron(r) else 1,
-        lambda value, r: {key: value} if megatron(r) else {f"{ACTOR}strategy": "megatron", key: value},
-    )
+    return layout(target, f"{MEGATRON}{name}", f"{ACTOR}strategy", megatron)
 
 
 def _context_key(r: Reader) -> str:
@@ -310,6 +303,9 @@ ROWS = (
     Row("trainer.micro_batch_samples", (f"{ACTOR}ppo_micro_batch_size_per_gpu",),
         lambda r: None if _packing(r) else r.integer(f"{ACTOR}ppo_micro_batch_size_per_gpu", 1),
         lambda v, r: {} if _packing(r) else {f"{ACTOR}ppo_micro_batch_size_per_gpu": v}),
+    Row("trainer.rank_balance", ("trainer.balance_batch",),
+        lambda r: None if r.flag("trainer.balance_batch", True) else "samples",
+        lambda v, r: {"trainer.balance_batch": v != "samples"}),
     Row("trainer.recompute",
         (f"{MODEL}enable_gradient_checkpointing", f"{MEGATRON}override_transformer_config.recompute_granularity"),
         _recompute, _write_recompute),

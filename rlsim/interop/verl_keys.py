@@ -37,7 +37,7 @@ IRRELEVANT = listed(
         },
         "learning": {
             "": "algorithm",
-            "trainer": "total_epochs total_training_steps critic_warmup balance_batch",
+            "trainer": "total_epochs total_training_steps critic_warmup",
             "rollout": "total_rollout_steps total_epochs test_freq",
             "actor_rollout_ref.actor": (
                 "optim policy_loss clip_ratio clip_ratio_low clip_ratio_high clip_ratio_c entropy_coeff "

@@ -100,9 +100,14 @@ def bounded_cells(scenario: Scenario, space: Space, run: Runner, only_near: bool
             continue
         key = (repr(candidate.speculation), layout.split.lag)
         work = works.get(key) or works.setdefault(key, _works(candidate))
-        bound_s = _bound_s(candidate, rates[layout.engine], work, passes_s + transfer_s(PriceInputs(candidate)))
+        bound_s = _bound_s(candidate, rates[layout.engine], work, passes_s + _transfer_s(candidate))
         cells.append(Cell(layout, len(space.trainers[number]), bound_s, near))
     return sorted(cells, key=lambda cell: cell.bound_s)
+
+
+def _transfer_s(scenario: Scenario) -> float:
+    """Seconds per step of publishing weights, which happens once in ``loop.update_every`` steps."""
+    return transfer_s(PriceInputs(scenario)) / scenario.loop.update_every
 
 
 def _works(scenario: Scenario) -> list[tuple[RolloutWork, ...]]:
@@ -123,8 +128,8 @@ def _bound_s(
         rewards_s = scenario.workload.environment_s
         generation = [rollout_bound_s(rates, work, replicas) + rewards_s for step in works for work in step]
         return sum(generation) / len(works) + trainer_s
-    lag = scenario.loop.policy_lag
-    return sum(lagged_bound_s(rates, work, replicas, lag, trainer_s) for (work,) in works) / len(works)
+    rules = scenario.loop.asynchrony
+    return sum(lagged_bound_s(rates, work, replicas, rules, trainer_s) for (work,) in works) / len(works)
 
 
 def chosen_trainers(scenario: Scenario, space: Space, run: Runner) -> ChosenTrainers:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs
+from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch
@@ -152,15 +153,19 @@ def rollout_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> flo
     return max(spread_bound_s(rates, work, replicas), straggler_bound_s(rates, work))
 
 
-def lagged_bound_s(rates: EngineRates, work: RolloutWork, replicas: int, lag: int, trainer_s: float) -> float:
+def lagged_bound_s(rates: EngineRates, work: RolloutWork, replicas: int, rules: Asynchrony, trainer_s: float) -> float:
     """Least seconds of an asynchronous step in steady state, when the trainer's own work takes ``trainer_s``.
 
-    The trainer; the pool, with at most ``lag`` batches in flight; and the slowest sequence, which starts no earlier
-    than ``lag`` publications before its batch is trained on: (lag + 1) steps hold it and one step's training.
+    The trainer; the pool, with no more batches in flight than ``rules`` let start; and, where a step waits for its
+    slowest sequence, that one: it starts no earlier than ``rules.pace`` steps before the one that trains on it ends
+    (one more where batches start when one is taken). Aborted and dropped work, pauses and drains only add to it.
     """
-    in_flight = work.samples * lag
+    batches = rules.pace if rules.max_in_flight is None else rules.max_in_flight
+    in_flight = work.samples * batches
     crowd = work.iterations / (replicas * rates.rate_at(in_flight / replicas))
-    # From the publication that starts the slowest sequence to the end of its batch's training, lag + 1 steps pass: lag
-    # in which it may run ahead and the one that trains on it. They share its seconds and the training between them.
-    alone = (straggler_bound_s(rates, work) + trainer_s) / (lag + 1)
+    if rules.membership == "first_done":
+        return max(trainer_s, spread_bound_s(rates, work, replicas), crowd)
+    # From the publication that starts the slowest sequence to the end of its batch's training, ``pace`` steps pass:
+    # those in which it may run ahead and the one that trains on it. They share its seconds and the training.
+    alone = (straggler_bound_s(rates, work) + trainer_s) / (rules.pace + rules.at_take)
     return max(trainer_s, spread_bound_s(rates, work, replicas), crowd, alone)

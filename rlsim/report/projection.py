@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 from rlsim.report import findings
 from rlsim.report import format as fmt
@@ -29,8 +28,8 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         provenance_lines(projection, style),
         support_lines(projection, style),
         _statistics(projection, style),
-        _numbered("Assumptions", projection.assumptions, style),
-        _numbered("Warnings", projection.warnings, style),
+        style.numbered("Assumptions", projection.assumptions),
+        style.numbered("Warnings", projection.warnings),
     ]
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
@@ -99,11 +98,3 @@ def _statistics(projection: Projection, style: Style) -> list[str]:
 
 def _statistic(label: Label, value: float) -> str:
     return fmt.number(100 * value) if label.unit == "%" else fmt.number(value)
-
-
-def _numbered(title: str, entries: Sequence[str], style: Style) -> list[str]:
-    lines = [style.bold(title)] if entries else []
-    digits = len(str(len(entries)))
-    for index, entry in enumerate(entries, start=1):
-        lines += style.wrapped(entry, f"  {index:>{digits}}. ")
-    return lines

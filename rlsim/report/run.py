@@ -34,8 +34,8 @@ def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
         _totals(run, style),
         _course(run, style),
         _ledger(run, style),
-        _numbered("Assumptions", run.assumptions, style),
-        _numbered("Warnings", run.warnings, style),
+        style.numbered("Assumptions", run.assumptions),
+        style.numbered("Warnings", run.warnings),
     ]
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
@@ -166,11 +166,3 @@ def _ledger(run: Run, style: Style) -> list[str]:
     heads = ("", *(head for name in names for head in (name, "share", "times")))
     title = style.bold("Where the time goes") + style.dim(f"  {unit}, mean [90 % interval of such runs]")
     return [title, *table(heads, rows, style)]
-
-
-def _numbered(title: str, entries: Sequence[str], style: Style) -> list[str]:
-    lines = [style.bold(title)] if entries else []
-    digits = len(str(len(entries)))
-    for index, entry in enumerate(entries, start=1):
-        lines += style.wrapped(entry, f"  {index:>{digits}}. ")
-    return lines

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,13 @@ class Style:
             break_on_hyphens=False,
         )
         return [line.replace("\0", " ") for line in lines]
+
+    def numbered(self, title: str, entries: Sequence[str]) -> list[str]:
+        """A section of numbered sentences; nothing where there are none."""
+        lines, digits = [self.bold(title)] if entries else [], len(str(len(entries)))
+        for index, entry in enumerate(entries, start=1):
+            lines += self.wrapped(entry, f"  {index:>{digits}}. ")
+        return lines
 
 
 DEFAULT_STYLE = Style()

@@ -12,6 +12,7 @@ How a step answers to the model's error, and what engines do, comes from blocks 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -153,8 +154,8 @@ def _blocks(
     if scenario.loop.mode == "sync":
         return [block_of(variant, chapter.first, chapter.stop)], variant
     cycle = steps_per_lag_cycle(scenario)
-    forgotten, blocks, probe = _whole(scenario.loop.policy_lag + 1, cycle), [], variant
-    forgotten = max(forgotten, PROBE_CYCLES * cycle)
+    blocks, probe = [], variant
+    forgotten = max(_whole(math.ceil(scenario.loop.asynchrony.pace), cycle), PROBE_CYCLES * cycle)
     part = _counting(scenario, PROBE_STEPS, forgotten)
     for first in range(chapter.first, chapter.stop, BLOCK_STEPS):
         stop = min(first + BLOCK_STEPS, chapter.stop)

@@ -263,6 +263,11 @@ class Loop(Strict):
         )
 
     @property
+    def batches_ahead(self) -> float:
+        """Batches by which generation may be ahead of training; none in a synchronous loop."""
+        return self.asynchrony.batches_ahead if self.mode == "async" else 0.0
+
+    @property
     def style_policy_logprobs(self) -> bool | None:
         """Whether the style recomputes the policy's log-probs before an update; None: as the trainer's stack does."""
         return STYLES[self.style or "nemo_rl"].policy_logprobs

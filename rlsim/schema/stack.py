@@ -12,6 +12,10 @@ from rlsim.schema.engine_parameters import EngineName
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 """How tokens reach the GPUs of their experts: NCCL all-to-all of every copy; DeepEP and HybridEP send one copy to each
 GPU, and across domains one to each domain."""
+RankBalance = Literal["bins", "tokens", "samples"]
+"""How packed samples reach data-parallel ranks. bins: every update is packed as a whole and its bins are dealt to the
+ranks in turn (NeMo-RL). tokens: an update's samples are dealt by work, equally many to each rank (verl). samples:
+equally many in their order, whatever their lengths."""
 
 
 class StackFeatures(Strict):
@@ -35,6 +39,12 @@ class StackFeatures(Strict):
     )
     gradient_overlap: bool = Field(
         default=True, description="Gradients are reduced and parameters gathered beside the computation."
+    )
+    rank_balance: RankBalance = Field(
+        default="bins",
+        description="How packed samples reach data-parallel ranks. bins: an update is packed as a whole and its bins "
+        "dealt in turn; tokens: its samples are dealt by work, equally many to each rank; samples: equally many in "
+        "their order.",
     )
 
 

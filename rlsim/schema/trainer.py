@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlsim.schema.base import Strict
-from rlsim.schema.stack import Dispatcher, Stack
+from rlsim.schema.stack import Dispatcher, RankBalance, Stack
 
 
 class Trainer(Strict):
@@ -109,6 +109,12 @@ class Trainer(Strict):
     )
     gradient_overlap: bool | None = Field(
         default=None, description="Gradient exchange beside the computation; default: as in the stack."
+    )
+    rank_balance: RankBalance | None = Field(
+        default=None,
+        description="How packed samples reach data-parallel ranks, of which the busiest sets the pace. bins: an update "
+        "is packed as a whole, its bins dealt to the ranks in turn; tokens: its samples are dealt by work, equally "
+        "many to each rank; samples: equally many in their order. Default: as in the stack.",
     )
     host_launch_s: float = Field(
         default=8e-6, ge=0, le=0.01, description="Host time per kernel launched by the training framework. Assumption."

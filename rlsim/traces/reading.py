@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from rlsim.datafiles import TRACE_BYTES, read_bytes, read_text, shown_path
 from rlsim.errors import InputError, shortened
 from rlsim.traces.acceptance import MeasuredAcceptance, is_engine_metrics, read_acceptance
+from rlsim.traces.form import Format
 from rlsim.traces.parquet import MAGIC, parquet_requests
 from rlsim.traces.requests import Collected, Requests
 from rlsim.traces.rollouts import add_nemo_rl, add_verl
@@ -21,20 +21,6 @@ MOST_FILES = 1000
 """Files of a folder of rollouts that are read; they may hold TRACE_BYTES together."""
 TOKEN_BLOCKS = "hash_ids"
 """Mooncake's prefix blocks: requests of one conversation share some, which makes them no samples of one prompt."""
-
-
-class Format(StrEnum):
-    """Formats of traces."""
-
-    AUTO = "auto"
-    CSV = "csv"
-    JSONL = "jsonl"
-    PARQUET = "parquet"
-    MOONCAKE = "mooncake"
-    AZURE = "azure"
-    VERL = "verl"
-    NEMO_RL = "nemo-rl"
-    VLLM_METRICS = "vllm-metrics"
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def step_about(scenario: Scenario) -> dict[str, str | float]:
     return _machine(scenario) | {
         "framework": "" if stack is None else stack.framework,
         "release": "" if stack is None or stack.release is None else stack.release,
-        "gpus": float(scenario.cluster.num_gpus), "lag": float(scenario.loop.policy_lag),
+        "gpus": float(scenario.cluster.num_gpus), "lag": scenario.loop.batches_ahead,
         "tensor_parallel": float(engine.tensor_parallel), "engine_expert_parallel": float(engine.expert_parallel),
         "train_tensor_parallel": float(trainer.tensor_parallel),
         "train_pipeline_parallel": float(trainer.pipeline_parallel),

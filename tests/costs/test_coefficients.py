@@ -29,7 +29,7 @@ MATRIX_RATE = 989e12 * 0.7
 EAGLE = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}
 VOCABULARY = 151_936
 ONE_DENSE, ONE_MOE = LayerCounts(1, 0, 0, 1, 0), LayerCounts(1, 0, 0, 0, 1)
-ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, real_tokens=8192.0, steps=1)
+ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, steps=1)
 
 
 def exactly(value: float) -> object:

@@ -15,7 +15,7 @@ from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.memory import engine_memory, trainer_memory
-from rlsim.costs.packing import bins_by_step, micro_batches
+from rlsim.costs.packing import bins_by_step, dealt_bins, padded_samples
 from rlsim.costs.trainer_prices import TrainedBatch, _packed
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
@@ -92,14 +92,14 @@ def test_a_self_check_widens_by_its_deviation_and_twice_that_on_another_device(t
 
 def test_packing_rounds_bins_up_to_the_ranks_and_pads_to_the_multiple() -> None:
     lengths = np.array([5.0, 5.0, 5.0, 5.0, 5.0])
-    packed = micro_batches(lengths, 2, 1, 1, bins_by_step(lengths, 10.0, 1, 1))
-    assert (packed.count, packed.tokens, packed.sum_squared) == (2.0, 25 / 4, 125 / 4)
-    padded = micro_batches(lengths, 1, 1, 4, bins_by_step(lengths, 8.0, 1, 4))
-    assert (padded.count, padded.tokens, padded.real_tokens) == (5.0, 8.0, 5.0)
-    loose = micro_batches(np.array([2.0, 4.0, 6.0]), 1, 1, 1, None, 2)
+    packed = dealt_bins(bins_by_step(lengths, 10.0, 1, 1), 2)
+    assert (packed.count, packed.tokens, packed.sum_squared, packed.balance) == (2.0, 15 / 2, 75 / 2, 5 / 6)
+    padded = dealt_bins(bins_by_step(lengths, 8.0, 1, 4), 1)
+    assert (padded.count, padded.tokens) == (5.0, 8.0)
+    loose = padded_samples(np.array([2.0, 4.0, 6.0]), 1, 1, 2)
     assert (loose.count, loose.tokens) == (2.0, 9.0)
     for lengths in (np.array([6.0, 4.0]), np.array([9.0, 1.0])):
-        assert micro_batches(lengths, 1, 1, 1, bins_by_step(lengths, 10.0, 1, 1)).count == 1.0
+        assert dealt_bins(bins_by_step(lengths, 10.0, 1, 1), 1).count == 1.0
 
 
 @pytest.mark.parametrize(("context_parallel", "padded"), [(1, 6.0), (2, 8.0), (4, 16.0)])
@@ -107,7 +107,7 @@ def test_sequences_are_padded_to_the_tensor_and_twice_the_context_parallel_size(
     context_parallel: int, padded: float
 ) -> None:
     trainer = scenario(trainer={"tensor_parallel": 2, "context_parallel": context_parallel}).trainer
-    assert _packed(trainer, 1, TrainedBatch.of(np.array([5.0]), 1), 64, 1).tokens == padded
+    assert _packed(trainer, "bins", 1, TrainedBatch.of(np.array([5.0]), 1), 64, 1).tokens == padded
 
 
 def test_parts_of_equal_names_add_up_with_their_measured_seconds() -> None:

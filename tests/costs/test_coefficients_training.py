@@ -127,7 +127,7 @@ def test_ring_traffic_goes_round_once_forward_and_twice_backward() -> None:
     """Keys and values of one other rank: 2 x 8 heads x 128 x 2 bytes a token, hidden by nothing at one short sequence
     each, where the attention takes the least time of a kernel; what is hidden costs half."""
     given = scenario(trainer={"context_parallel": 2, "recompute": "full"})
-    short = MicroBatches(1, 65_536.0, 65_536.0, 65_536.0, 1)
+    short = MicroBatches(1, 65_536.0, 65_536.0, 1)
     layer = training(given).layers.layer(short, False)
     wire = given.hardware.nvlink_latency_s.value + 0.5 * 65_536 * 2 * 8 * 128 * 2 / (450e9 * 0.75)
     attention = seconds(layer.device, "attention")

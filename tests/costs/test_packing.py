@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.costs.packing import bins_by_step, bins_needed, micro_batches
+from rlsim.costs.packing import bins_by_step, dealt_bins, dealt_samples, packed_bins, padded_samples
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
 
 
 @given(LENGTHS, st.integers(100, 300))
 def test_bins_lie_between_volume_and_one_sample_each(lengths: list[int], capacity: int) -> None:
-    bins = bins_needed(np.array(lengths, dtype=float), capacity)
-    assert math.ceil(sum(lengths) / capacity) <= bins <= len(lengths)
+    bins = packed_bins(np.array(lengths, dtype=float), capacity)
+    assert math.ceil(sum(lengths) / capacity) <= len(bins.tokens) <= len(lengths)
+    assert max(bins.tokens) <= capacity and list(bins.tokens) == sorted(bins.tokens, reverse=True)
+    assert (bins.tokens.sum(), bins.sum_squared.sum()) == (sum(lengths), sum(length**2 for length in lengths))
 
 
 def _optimum(lengths: tuple[int, ...], capacity: int) -> int:
@@ -43,37 +45,69 @@ def _optimum(lengths: tuple[int, ...], capacity: int) -> int:
 def test_bins_are_at_most_one_above_the_optimum_of_small_cases(lengths: list[int], capacity: int) -> None:
     """Best-fit decreasing needs at most 11/9 OPT + 6/9 bins (Johnson 1974); up to four bins that is OPT + 1."""
     optimum = _optimum(tuple(lengths), capacity)
-    assert optimum <= bins_needed(np.array(lengths, dtype=float), capacity) <= optimum + 1
+    assert optimum <= len(packed_bins(np.array(lengths, dtype=float), capacity).tokens) <= optimum + 1
 
 
 def test_a_sample_above_the_capacity_takes_a_bin_of_its_own() -> None:
-    assert bins_needed(np.array([150.0, 40.0, 60.0]), 100) == 2
+    assert packed_bins(np.array([150.0, 40.0, 60.0]), 100).tokens.tolist() == [150.0, 100.0]
 
 
-@given(LENGTHS, st.integers(1, 8), st.integers(1, 4), st.sampled_from([1, 2, 8]), st.booleans())
-def test_micro_batches_keep_every_token(
-    lengths: list[int], ranks: int, steps: int, multiple: int, packed: bool
-) -> None:
+@given(LENGTHS, st.integers(1, 4), st.sampled_from([1, 2, 8]))
+def test_micro_batches_of_one_rank_keep_every_token(lengths: list[int], steps: int, multiple: int) -> None:
     values = np.array(lengths, dtype=float)
-    bins = bins_by_step(values, 128.0, steps, multiple) if packed else None
-    batch = micro_batches(values, ranks, steps, multiple, bins)
-    slots = batch.count * batch.steps * ranks
-    padded = np.ceil(values / multiple) * multiple
-    expected = padded if packed else np.full_like(padded, padded.max())
-    assert batch.tokens * slots == pytest.approx(expected.sum())
-    assert batch.sum_squared * slots == pytest.approx((expected**2).sum())
-    assert batch.real_tokens <= batch.tokens * (1 + 1e-12)
-    assert batch.count >= 1
+    exact = np.ceil(values / multiple) * multiple
+    longest = np.full_like(values, values.max())
+    even = steps * math.ceil(len(values) / steps) / len(values)
+    ways = [
+        (dealt_bins(bins_by_step(values, 128.0, steps, multiple), 1), exact, 1.0),
+        (dealt_samples(exact, 1, steps, 128.0, balanced=True), exact, 1.0),
+        (dealt_samples(exact, 1, steps, 128.0, balanced=False), exact, 1.0),
+        (padded_samples(values, 1, steps, 1), longest, even),
+    ]
+    for batch, expected, times in ways:
+        slots = batch.count * batch.steps
+        assert batch.tokens * slots == pytest.approx(times * expected.sum())
+        assert batch.sum_squared * slots == pytest.approx(times * (expected**2).sum())
+        assert batch.count >= 1
+        assert batch.balance == pytest.approx(1 / times)
+
+
+@given(LENGTHS, st.integers(1, 8), st.integers(1, 4))
+def test_the_busiest_rank_has_between_the_mean_and_everything(lengths: list[int], ranks: int, steps: int) -> None:
+    values = np.array(lengths, dtype=float)
+    for batch in (
+        dealt_bins(bins_by_step(values, 128.0, steps, 1), ranks),
+        dealt_samples(values, ranks, steps, 128.0, balanced=True),
+        dealt_samples(values, ranks, steps, 128.0, balanced=False),
+    ):
+        busiest = batch.tokens * batch.count * steps
+        assert values.sum() / ranks <= busiest * (1 + 1e-12) and busiest <= values.sum() * (1 + 1e-12)
+        assert batch.balance == pytest.approx(values.sum() / ranks / busiest)
+
+
+def test_dealing_by_work_leaves_the_longest_sample_as_the_only_floor() -> None:
+    """Eight ranks of equal work, one sample as long as all others of a rank; in their order two ranks share it all."""
+    lengths = np.array([800.0] + [100.0] * 63)
+    balanced = dealt_samples(lengths, 8, 1, 4096.0, balanced=True)
+    assert balanced.tokens == 800.0 + 7 * 100.0
+    assert balanced.tokens == dealt_samples(lengths, 8, 1, 4096.0, balanced=False).tokens
+    tail = np.array([400.0] * 8 + [100.0] * 56)
+    assert dealt_samples(tail, 8, 1, 4096.0, balanced=True).tokens == 400.0 + 7 * 100.0
+    assert dealt_samples(tail, 8, 1, 4096.0, balanced=False).tokens == 8 * 400.0
+
+
+def test_the_rank_dealt_first_has_the_fullest_bin_of_each_round() -> None:
+    batch = dealt_bins(bins_by_step(np.array([10.0, 9.0, 8.0, 7.0]), 10.0, 1, 1), 3)
+    assert (batch.count, batch.tokens, batch.sum_squared) == (2.0, 17 / 2, 149 / 2)
+    assert batch.balance == pytest.approx(34 / 3 / 17)
 
 
 def test_packed_micro_batches_never_hold_more_than_their_capacity_on_average() -> None:
     """Optimizer steps differ in length: their mean micro-batch count, rounded down, would overfill each."""
     lengths = np.array([100.0] * 7 + [0.0] * 3)
-    batch = micro_batches(lengths, 1, 5, 1, bins_by_step(lengths, 100.0, 5, 1))
-    assert batch.tokens <= 100.0
+    assert dealt_bins(bins_by_step(lengths, 100.0, 5, 1), 1).tokens <= 100.0
 
 
 def test_without_packing_each_sample_is_padded_to_the_longest() -> None:
-    batch = micro_batches(np.array([10.0, 20.0, 30.0, 40.0]), 2, 1, 1, None)
-    assert (batch.count, batch.tokens, batch.sum_squared) == (2, 40.0, 1600.0)
-    assert batch.real_tokens == 25.0
+    batch = padded_samples(np.array([10.0, 20.0, 30.0, 40.0]), 2, 1, 1)
+    assert (batch.count, batch.tokens, batch.sum_squared, batch.balance) == (2, 40.0, 1600.0, 1.0)

@@ -114,7 +114,7 @@ def test_cache_of_windowed_layers_by_hand() -> None:
 
 def test_windowed_layers_shorten_the_attention_of_training() -> None:
     """The trainer's layer is the mean of both kinds; the backward pass follows it."""
-    batch = MicroBatches(count=8, tokens=8192.0, sum_squared=8192.0**2, real_tokens=8192.0, steps=1)
+    batch = MicroBatches(count=8, tokens=8192.0, sum_squared=8192.0**2, steps=1)
     seconds = {}
     for window, count in ((None, 0), (128, 12), (128, 24)):
         given = _scenario(_card(window, count))

@@ -17,7 +17,7 @@ from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 
 LAYER = ("products", "experts", "attention", "elementwise", "communication", "host floor")
-BATCH = MicroBatches(count=8, tokens=4096.0, sum_squared=4 * 1024.0**2, real_tokens=4000.0, steps=1)
+BATCH = MicroBatches(count=8, tokens=4096.0, sum_squared=4 * 1024.0**2, steps=1)
 
 
 def _training(given: Scenario, **terms: Any) -> TrainingCosts:
@@ -57,6 +57,19 @@ def test_backward_is_twice_and_recomputation_once_more(recompute: str, least: fl
 def test_parts_add_up_to_the_phase() -> None:
     for cost in (_training(builders.scenario()).forward(BATCH), _training(builders.scenario()).step(BATCH)):
         assert sum(part.seconds for part in cost.parts) == pytest.approx(cost.seconds)
+
+
+@pytest.mark.parametrize("balance", [1.0, 0.8, 0.25])
+def test_what_ranks_wait_for_the_busiest_is_a_part_of_its_own(balance: float) -> None:
+    """The time is that of the busiest rank; the mean one works on ``balance`` times its tokens."""
+    training = _training(builders.scenario())
+    even, uneven = (training.step(replace(BATCH, balance=share)) for share in (1.0, balance))
+    assert uneven.seconds == pytest.approx(even.seconds)
+    assert _part(even, "rank imbalance") == 0
+    assert _part(uneven, "products") == pytest.approx(balance * _part(even, "products"))
+    names = ("products", "attention", "elementwise", "LM head", "loss", "communication", "quantisation")
+    waited = sum(_part(even, name) - _part(uneven, name) for name in names)
+    assert _part(uneven, "rank imbalance") == pytest.approx(waited)
 
 
 def test_pipeline_bubble_is_stages_less_one_over_micro_batches() -> None:
@@ -106,8 +119,8 @@ def test_moe_layer_never_beats_its_host_floor() -> None:
 def test_context_parallel_ring_hides_under_attention_of_long_sequences() -> None:
     """Two GPUs exchange keys and values: a short pack exposes them, a 128k sequence hides them."""
     training = _training(builders.scenario(hardware="gb200_nvl72", trainer={"context_parallel": 2}))
-    long = MicroBatches(1, 131_072.0, 131_072.0**2, 131_072.0, 1)
-    short = MicroBatches(1, 4096.0, 16 * 256.0**2, 4096.0, 1)
+    long = MicroBatches(1, 131_072.0, 131_072.0**2, 1)
+    short = MicroBatches(1, 4096.0, 16 * 256.0**2, 1)
     hidden = training.layers.layer(long, False)
     assert hidden.communication_s < 0.01 * sum(part.seconds for part in hidden.device)
     assert training.layers.layer(short, False).communication_s > 0
@@ -124,8 +137,8 @@ def test_optimizer_streams_its_state_and_muon_adds_computation() -> None:
 
 def test_gradients_of_a_tiny_batch_are_exposed_and_of_a_large_one_hidden() -> None:
     training = _training(builders.scenario(cluster={"num_gpus": 64}), overlap_cost=0.0)
-    tiny = MicroBatches(1, 64.0, 64.0**2, 64.0, 1)
-    large = MicroBatches(1, 65_536.0, 16 * 4096.0**2, 65_536.0, 1)
+    tiny = MicroBatches(1, 64.0, 64.0**2, 1)
+    large = MicroBatches(1, 65_536.0, 16 * 4096.0**2, 1)
     assert _part(training.step(tiny), "gradient exchange") > 0.1
     assert _part(training.step(large), "gradient exchange") == 0
 
@@ -139,7 +152,7 @@ def test_expert_gradients_cross_the_domain_where_their_ranks_do() -> None:
 
 
 def test_fsdp_exposes_its_gathering_where_computation_is_short() -> None:
-    cost = _training(builders.scenario(trainer={"backend": "fsdp"})).forward(MicroBatches(4, 64.0, 64.0**2, 64.0, 1))
+    cost = _training(builders.scenario(trainer={"backend": "fsdp"})).forward(MicroBatches(4, 64.0, 64.0**2, 1))
     assert _part(cost, "parameter gathering") > 0.1
 
 

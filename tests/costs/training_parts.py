@@ -19,7 +19,7 @@ BARE = builders.without_tables("h100_sxm")
 BANDWIDTH = 3.35e12 * 0.8
 MATRIX_RATE = 989e12 * 0.7
 VOCABULARY = 151_936
-ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, real_tokens=8192.0, steps=1)
+ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, steps=1)
 DEVICE = ("products", "attention", "elementwise")
 OVERLAP = StackFeatures(tensor_overlap=True, exchange_overlap=True)
 

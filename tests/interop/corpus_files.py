@@ -44,7 +44,7 @@ policy.generation.vllm_kwargs.speculative_config.{method,model,num_speculative_t
 data.{train.dataset_name,dataset_name,max_input_seq_length}
 """,
     "verl": """
-trainer.{nnodes,n_gpus_per_node,use_v1,v1.trainer_mode,v1.separate_async.parameter_sync_step}
+trainer.{nnodes,n_gpus_per_node,balance_batch,use_v1,v1.trainer_mode,v1.separate_async.parameter_sync_step}
 trainer.v1.sampler.{max_off_policy_threshold,max_off_policy_strategy} actor_rollout_ref.hybrid_engine
 data.{train_batch_size,gen_batch_size,max_prompt_length,max_response_length} actor_rollout_ref.rollout.n
 actor_rollout_ref.actor.{ppo_mini_batch_size,ppo_epochs,ppo_micro_batch_size_per_gpu,use_dynamic_bsz}

@@ -221,9 +221,3 @@ def test_no_format_takes_a_folder_without_rollouts(run: Command, tmp_path: Path)
     assert run("traces", tmp_path)[0] == 2
     assert run("traces", tmp_path / "none.csv")[0] == 2
     assert set(Format) == {"auto", "csv", "jsonl", "parquet", "mooncake", "azure", "verl", "nemo-rl", "vllm-metrics"}
-
-
-def test_the_command_line_knows_every_format() -> None:
-    from rlsim.cli.options import TraceFormat
-
-    assert [one.value for one in TraceFormat] == [one.value for one in Format]
