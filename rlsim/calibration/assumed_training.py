@@ -119,5 +119,5 @@ class _Layer:
         )
         device = device_of(profile, scenario.engine.name, None if known else self.basis.tables)
         layers = TrainingLayers(card, trainer, device, training_overheads(scenario, self.basis.fitted).of_update)
-        batch = MicroBatches(1.0, float(tokens), float(tokens) ** 2, float(tokens), 1)
+        batch = MicroBatches(count=1.0, tokens=float(tokens), sum_squared=float(tokens) ** 2, steps=1)
         return layers.layer(batch, self.moe)
