@@ -14,6 +14,10 @@ from bench import BenchError
 SCHEMA = "rlsim.cases/1"
 Value = int | str
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+COMPILED = "compiled"
+"""Mode of a case that torch.compile makes."""
+HANDED_OVER = "ipc_weight_copy"
+"""Operator whose weights pass from one process to another."""
 MOST_BYTES = 256 * 2**20
 """Largest file that is read."""
 CPU_CACHE_BYTES = 32 * 2**20
@@ -133,6 +137,11 @@ def read_cases(path: Path) -> CaseList:
 def models_from(content: Mapping[str, Mapping[str, int]]) -> dict[str, ModelDims]:
     """Dimensions by model name, out of JSON."""
     return {name: known_fields(ModelDims, dims) for name, dims in content.items()}
+
+
+def is_isolated(case: Case) -> bool:
+    """Whether a process of its own takes part in measuring ``case``, because it may hang or fail there."""
+    return case.op == HANDED_OVER or case.text("mode") == COMPILED
 
 
 Record = TypeVar("Record")

@@ -36,11 +36,16 @@ class Sample:
 class Facts:
     """What was seen on the way: the kernel that ran, and of routed experts how many took part and how unevenly (load
     of the busiest over the mean).
+
+    kernels: how many one call launches on a GPU, copies included. host_s: host seconds to launch them all, while the
+    device may still be at work.
     """
 
     kernel: str = ""
     active_experts: float | None = None
     imbalance: float | None = None
+    kernels: int | None = None
+    host_s: float | None = None
 
 
 @dataclass(frozen=True)

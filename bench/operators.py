@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the customary name
@@ -11,12 +10,14 @@ from torch import Tensor
 
 from bench.attention import cached_attention, plan_attention
 from bench.cases import Case, ModelDims
+from bench.drafting import DRAFT_OPERATORS
 from bench.host import HOST_OPERATORS
+from bench.launches import LAUNCH_OPERATORS
 from bench.measurements import Facts
 from bench.moe import deal, expert_feed_forward, random_experts, routing_load
 from bench.rejection import Draft, draw, sampling_probabilities, verify
-from bench.speculation import Sampling, State, Target, random_state, speculative_step
-from bench.timing import Call, Mode
+from bench.steps import STEP_OPERATORS
+from bench.timing import Call
 from bench.training import TRAINING_OPERATORS
 from bench.transformer import (
     LayerWeights,
@@ -29,6 +30,7 @@ from bench.transformer import (
     rope_table,
     write_cache,
 )
+from bench.weights import WEIGHT_OPERATORS
 from bench.workbench import Prepared, UnsupportedError, Workbench
 
 _FP8 = torch.float8_e4m3fn
@@ -192,36 +194,6 @@ def _sampling_draw(case: Case, on: Workbench) -> Prepared:
     return Prepared([lambda: draw(weights)])
 
 
-def _step(case: Case, on: Workbench) -> Prepared:
-    """The step at a held context: lengths are set back after it, so that repetitions do equal work."""
-    batch, k, context = (case.number(name) for name in ("batch", "draft_length", "context"))
-    target, head = on.model(case.text("model"), case.number("layers"))
-    state = random_state(target, batch, context, k, cache_capacity(context + k + 1))
-    kernels = (_kernel(target, state, 1, context, on), _kernel(target, state, k + 1, context, on))
-    sampling = Sampling()
-
-    def call() -> None:
-        speculative_step(target, head, state, k, sampling, kernels)
-        state.lengths.fill_(context)
-
-    mode = cast("Mode", case.text("mode"))
-    return Prepared([call], mode=mode, facts=Facts(kernel=" ".join(kernels)))
-
-
-def _kernel(target: Target, state: State, queries: int, context: int, on: Workbench) -> str:
-    """Fastest attention kernel for this step's shape, as the operator cases choose it."""
-    dims, cache = target.dims, state.target_cache[0]
-    batch, capacity = cache.keys.shape[:2]
-    query = on.random(batch, queries, dims.heads, dims.head_dim)
-    key, value = (tensor[:, context : context + queries] for tensor in (cache.keys, cache.values))
-
-    def make(kernel: str) -> Call:
-        plan = plan_attention(kernel, state.lengths, queries, capacity, dims.group)
-        return lambda: cached_attention(plan, query, key, value, cache.keys, cache.values)
-
-    return on.fastest(dims, (batch, queries, context), make)
-
-
 OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
     "gemm": _gemm,
     "decode_attention": _cached_attention,
@@ -238,6 +210,8 @@ OPERATORS: dict[str, Callable[[Case, Workbench], Prepared]] = {
     "rejection": _rejection,
     **HOST_OPERATORS,
     **TRAINING_OPERATORS,
-    "decode_iteration": _step,
-    "speculative_step": _step,
+    **STEP_OPERATORS,
+    **LAUNCH_OPERATORS,
+    **DRAFT_OPERATORS,
+    **WEIGHT_OPERATORS,
 }

@@ -13,15 +13,16 @@ import torch
 import torch.multiprocessing as mp
 
 from bench import BenchError
-from bench.cases import COLLECTIVES, Case, CaseList
+from bench.cases import COLLECTIVES, HANDED_OVER, Case, CaseList, is_isolated
 from bench.collectives import measure_collectives
+from bench.compiled import measure_compiled
+from bench.ipc import measure_ipc
 from bench.journal import Journal
-from bench.measurements import Facts, Measurement, Measurements, Metadata, Sample, write_measurements
+from bench.measurements import Facts, Measurement, Measurements, Metadata, write_measurements
 from bench.metadata import clocks, describe, fingerprint
-from bench.operators import prepare
 from bench.progress import Progress
-from bench.timing import StopRule, Watch, measure, measure_host
-from bench.training import NEEDS_GRADIENTS
+from bench.recording import checked, record_of
+from bench.timing import StopRule, Watch
 from bench.workbench import UnsupportedError, Workbench
 
 JOURNAL, MEASUREMENTS = "journal.jsonl", "measurements.json"
@@ -34,8 +35,6 @@ _REMEASURE_S, _REMEASURE_SHARE = 1.0, 0.25
 """Most seconds of measuring one case again, and of all together as a share of the run's budget."""
 _BUSY_SHARE = 0.5
 """Load average per core from which a CPU counts as busy with something else."""
-_FULL_MEMORY = 0.6
-"""Share of device memory held by torch from which its caches are emptied between cases."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,10 @@ class _Run:
 
     def measure_missing(self, bar: Progress) -> None:
         missing = self.missing()
+        for record in self._isolated([case for case in missing if is_isolated(case)]):
+            self.journal.append(record)
+            bar.advance(record.case.op)
+        missing = self.missing()
         deadline = time.monotonic() + self.wanted.budget_s * len(missing) / len(self.wanted.cases)
         for record in _collective_records([case for case in missing if case.op in COLLECTIVES], self.on.device):
             self.journal.append(record)
@@ -126,6 +129,16 @@ class _Run:
             self.journal.append(record_of(case, self.on, self.watch, rule))
             bar.advance(case.op)
 
+    def _isolated(self, cases: Sequence[Case]) -> Iterator[Measurement]:
+        """Cases that a process of its own takes part in, with time limits of their own: first, while memory is free."""
+        device, rule = self.on.device, StopRule(target_spread=self.wanted.target_spread)
+        compiled = [case for case in cases if case.op != HANDED_OVER]
+        handed = [case for case in cases if case.op == HANDED_OVER]
+        if compiled:
+            yield from _as_far_as(compiled, measure_compiled(compiled, device, self.wanted.models, rule))
+        if handed:
+            yield from _as_far_as(handed, measure_ipc(handed, device, rule))
+
     def remeasure(self) -> None:
         """Measure disturbed cases once more; the sample with the smaller spread stays."""
         rule = StopRule(target_spread=self.wanted.target_spread, max_seconds=_REMEASURE_S)
@@ -134,7 +147,7 @@ class _Run:
             first = self.journal.records[case.key]
             if time.monotonic() > deadline:
                 return
-            if case.op in COLLECTIVES or first.remeasured or not _disturbed(first):
+            if case.op in COLLECTIVES or is_isolated(case) or first.remeasured or not _disturbed(first):
                 continue
             second = record_of(case, self.on, self.watch, rule)
             better = min((first, second), key=lambda record: record.sample.spread if record.sample else math.inf)
@@ -145,89 +158,28 @@ def _disturbed(record: Measurement) -> bool:
     return record.sample is not None and (record.sample.throttled or record.sample.spread > _DISTURBED_SPREAD)
 
 
-def record_of(case: Case, on: Workbench, watch: Watch, rule: StopRule) -> Measurement:
-    """Sample and facts of one case, or why the device cannot run it."""
-    try:
-        with torch.inference_mode(case.op not in NEEDS_GRADIENTS):
-            record = _timed_record(case, on, watch, rule)
-        _trim(on.device)
-        return record
-    except UnsupportedError as error:
-        return Measurement(case, unsupported=str(error))
-    except torch.OutOfMemoryError:
-        _free(on)
-        return Measurement(case, unsupported="not enough device memory")
-    except (RuntimeError, TypeError, AttributeError, ValueError) as error:  # torch differs by version and device
-        _require_alive(on.device, case, error)
-        return Measurement(case, unsupported=(str(error) or type(error).__name__).splitlines()[0])
-
-
-def _timed_record(case: Case, on: Workbench, watch: Watch, rule: StopRule) -> Measurement:
-    prepared = prepare(case, on)
-
-    def timed() -> Sample:
-        if prepared.host_only:
-            return watch.mark(measure_host(prepared.calls, on.device, rule))
-        return watch.mark(measure(prepared.calls, on.device, prepared.mode, rule))
-
-    sample = timed()
-    while sample.throttled and watch.cool_down():
-        sample = timed()
-    return _checked(case, sample, prepared.facts)
-
-
-def _checked(case: Case, sample: Sample, facts: Facts) -> Measurement:
-    """Record of a sample. BenchError where its time is not finite and positive: it must not pass as measured."""
-    if not (math.isfinite(sample.seconds_median) and sample.seconds_median > 0 and math.isfinite(sample.spread)):
-        raise BenchError(
-            f"case '{case.key}' took {sample.seconds_median} s, which cannot be; nothing was overwritten, run again"
-        )
-    return Measurement(case, sample, facts=facts)
-
-
 def _collective_records(cases: Sequence[Case], device: torch.device) -> Iterator[Measurement]:
     """Samples of the collectives; those that the processes did not deliver are unsupported with the reason.
 
     Each number of ranks and mode is a job of its own: what one cannot do costs the others nothing.
     """
     for job in dict.fromkeys((case.number("ranks"), case.text("mode")) for case in cases):
-        left = [case for case in cases if (case.number("ranks"), case.text("mode")) == job]
-        try:
-            for case, sample in measure_collectives(left.copy(), device):
-                left.remove(case)
-                yield _checked(case, sample, Facts())
-        except (UnsupportedError, mp.ProcessRaisedException, mp.ProcessExitedException, OSError) as error:
-            reason = [line for line in str(error).splitlines() if line.strip()][-1]
-            for case in left:
-                yield Measurement(case, unsupported=reason)
+        own = [case for case in cases if (case.number("ranks"), case.text("mode")) == job]
+        samples = measure_collectives(own.copy(), device)
+        yield from _as_far_as(own, (checked(case, sample, Facts()) for case, sample in samples))
 
 
-def _trim(device: torch.device) -> None:
-    """Give cached blocks back where they would soon be in the way of the next case."""
-    if device.type != "cuda":
-        return
-    if torch.cuda.memory_reserved(device) > _FULL_MEMORY * torch.cuda.get_device_properties(device).total_memory:
-        torch.cuda.empty_cache()
-
-
-def _free(on: Workbench) -> None:
-    for slot in ("weights", "model"):
-        on.memory.pop(slot, None)
-    if on.device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _require_alive(device: torch.device, case: Case, error: Exception) -> None:
-    """BenchError where the device answers nothing any more (a fault that stays until the process ends)."""
-    if device.type != "cuda":
-        return
+def _as_far_as(cases: Sequence[Case], records: Iterator[Measurement]) -> Iterator[Measurement]:
+    """``records``, and where they break off the cases that are left as unsupported with the reason."""
+    left = list(cases)
     try:
-        torch.ones(1, device=device).item()
-    except RuntimeError:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise BenchError(
-            f"the device failed at '{case.key}' ({reason}); run the same command again to continue"
-        ) from error
+        for record in records:
+            left.remove(record.case)
+            yield record
+    except (UnsupportedError, mp.ProcessRaisedException, mp.ProcessExitedException, OSError) as error:
+        reason = ([line for line in str(error).splitlines() if line.strip()] or [type(error).__name__])[-1]
+        for case in left:
+            yield Measurement(case, unsupported=reason)
 
 
 def report_text(report: RunReport) -> str:

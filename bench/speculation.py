@@ -12,6 +12,7 @@ feature.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -176,18 +177,14 @@ def propose(
     generator: torch.Generator | None = None,
 ) -> Draft:
     """k tokens by k passes: the first over what the last step emitted, the others over one token each."""
-    batch = torch.arange(state.lengths.shape[0], device=state.lengths.device)
-    fused = F.linear(state.features, head.fuse)
-    hidden = draft_pass(head, target, state, state.tokens, fused, state.lengths - state.count, kernels[1])
-    hidden = hidden[batch, state.count - 1][:, None]
+    hidden = first_draft_pass(head, target, state, kernels[1])
     indices: list[Tensor] = []
     tokens: list[Tensor] = []
     probabilities: list[Tensor] = []
     for step in range(k):
         if step:
             hidden = draft_pass(head, target, state, tokens[-1][:, None], hidden, state.lengths + step - 1, kernels[0])
-        logits = F.linear(rms_norm(hidden[:, 0], head.norm), head.head)
-        index, probability = _draft_token(logits, sampling, generator)
+        index, probability = draft_token(head, hidden, sampling, generator)
         indices.append(index)
         tokens.append(head.to_target[index])
         probabilities.append(probability)
@@ -197,7 +194,23 @@ def propose(
     return Draft(stacked, torch.stack(probabilities, 1), torch.stack(indices, 1), head.to_target)
 
 
-def _draft_token(logits: Tensor, sampling: Sampling, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def first_draft_pass(head: DraftHead, target: Target, state: State, kernel: str) -> Tensor:
+    """Hidden state [B, 1, H] behind the last valid token of each sequence, after the pass over what the last step
+    emitted.
+    """
+    batch = torch.arange(state.lengths.shape[0], device=state.lengths.device)
+    fused = F.linear(state.features, head.fuse)
+    hidden = draft_pass(head, target, state, state.tokens, fused, state.lengths - state.count, kernel)
+    return hidden[batch, state.count - 1][:, None]
+
+
+def draft_token(
+    head: DraftHead, hidden: Tensor, sampling: Sampling, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Drafted token [B] behind hidden states [B, 1, H] in the draft's vocabulary, and its distribution [B, Vd] (the
+    logits of a greedy draft).
+    """
+    logits = F.linear(rms_norm(hidden[:, 0], head.norm), head.head)
     if sampling.greedy_draft:
         return logits.argmax(-1), logits
     probability = sampling_probabilities(logits, sampling.temperature, sampling.top_k, sampling.top_p)
@@ -212,17 +225,19 @@ def speculative_step(
     sampling: Sampling,
     kernels: tuple[str, str],
     generator: torch.Generator | None = None,
+    forward: Callable[[Target, State, Tensor, Tensor, str], tuple[Tensor, Tensor]] = target_forward,
 ) -> tuple[Tensor, Tensor]:
     """One step of every sequence: tokens [B, k+1] and count [B] of valid ones; ``state`` advances in place.
 
     k = 0 is plain decoding. ``kernels``: attention kernel for one query and for several. The state must have been
-    made for at least k drafted tokens, and its caches must hold lengths + k + 1 slots.
+    made for at least k drafted tokens, and its caches must hold lengths + k + 1 slots. ``forward``: of the target,
+    as it stands or compiled.
     """
     batch = torch.arange(state.lengths.shape[0], device=state.lengths.device)
     last = state.tokens[batch, state.count - 1][:, None]
     draft = propose(head, target, state, k, sampling, kernels, generator) if k else Draft(last[:, :0])
     fed = torch.cat([last, draft.tokens], 1)
-    logits, features = target_forward(target, state, fed, state.lengths, kernels[1 if k else 0])
+    logits, features = forward(target, state, fed, state.lengths, kernels[1 if k else 0])
     probabilities = sampling_probabilities(logits, sampling.temperature, sampling.top_k, sampling.top_p)
     tokens, count = verify(probabilities, draft, generator)
     state.tokens[:, : k + 1] = tokens

@@ -6,11 +6,12 @@ exceed the cache, every call finds its data cold; with one buffer it finds it ho
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -87,6 +88,13 @@ def capture(calls: Sequence[Call]) -> Call:
     cases; here the collector only stands still while the stream is captured.
     """
     graph = torch.cuda.CUDAGraph()
+    capture_into(graph, calls)
+    replay: Call = graph.replay
+    return replay
+
+
+def capture_into(graph: Any, calls: Sequence[Call]) -> None:
+    """Capture the calls in order into ``graph``, as :func:`capture` does."""
     stream = _side_stream(torch.cuda.current_device())
     torch.cuda.synchronize()
     collecting = gc.isenabled()
@@ -102,8 +110,6 @@ def capture(calls: Sequence[Call]) -> Call:
     finally:
         if collecting:
             gc.enable()
-    replay: Call = graph.replay
-    return replay
 
 
 def _run(calls: Sequence[Call]) -> Call:
@@ -116,14 +122,28 @@ def _run(calls: Sequence[Call]) -> Call:
 
 def _first_seconds(calls: Sequence[Call]) -> float:
     """Rough seconds per call after warm-up on a side stream, as capture requires."""
-    stream = _side_stream(torch.cuda.current_device())
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with _beside():
         for call in calls:
             call()
         seconds = _device_seconds(_run(calls)) / len(calls)
-    torch.cuda.current_stream().wait_stream(stream)
     return max(seconds, 1e-7)
+
+
+def warm_up(calls: Sequence[Call]) -> None:
+    """Run the calls once where a capture will run them, on the side stream, as capture requires."""
+    with _beside():
+        for call in calls:
+            call()
+
+
+@contextlib.contextmanager
+def _beside() -> Iterator[None]:
+    """What is inside runs on the side stream, after what was enqueued before and before what follows."""
+    stream = _side_stream(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 @functools.cache

@@ -10,10 +10,15 @@ import torch.nn.functional as F  # noqa: N812 - the customary name
 from torch import Tensor
 
 from bench.cases import Case, ModelDims
+from bench.launches import enqueue_seconds, kernel_count, require_graphs
+from bench.measurements import Facts
+from bench.timing import Call
 from bench.transformer import LayerWeights, feed_forward, project_qkv, random_layer, rms_norm, rope_table
 from bench.workbench import Prepared, UnsupportedError, Workbench
 
 _LEARNING_RATE = 1e-4
+LAUNCHED_TOKENS = 1024
+"""Tokens up to which a layer may wait for its launches, and the host's part is measured."""
 
 
 def training_layer(x: Tensor, layer: LayerWeights, dims: ModelDims, angles: Tensor) -> Tensor:
@@ -26,6 +31,8 @@ def training_layer(x: Tensor, layer: LayerWeights, dims: ModelDims, angles: Tens
 
 
 def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
+    """``graph`` as mode replays forward and backward with their inputs in place; eager is the default."""
+    require_graphs(case.text("mode") or "eager", on.device)
     name, tokens = case.text("model"), case.number("tokens")
     dims = on.models[name]
     if dims.experts and on.device.type == "cuda" and not hasattr(torch, "_grouped_mm"):
@@ -34,7 +41,7 @@ def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
     angles = rope_table(tokens, dims.head_dim, on.device)
     x = on.random(1, tokens, dims.hidden)
     if not backward:
-        return Prepared([lambda: training_layer(x, layer, dims, angles)], mode="eager")
+        return _timed_layer(lambda: training_layer(x, layer, dims, angles), case, on)
     parameters = [tensor.requires_grad_() for tensor in _tensors(layer)]
     x.requires_grad_()
     upstream = on.random(1, tokens, dims.hidden)
@@ -43,7 +50,14 @@ def _layer(case: Case, on: Workbench, backward: bool) -> Prepared:
         out = training_layer(x, layer, dims, angles)
         torch.autograd.grad(out, [x, *parameters], upstream)
 
-    return Prepared([call], mode="eager")
+    return _timed_layer(call, case, on)
+
+
+def _timed_layer(call: Call, case: Case, on: Workbench) -> Prepared:
+    if case.text("mode") == "graph":
+        return Prepared([call], facts=Facts(kernels=kernel_count(call, on.device)))
+    short = case.number("tokens") <= LAUNCHED_TOKENS
+    return Prepared([call], mode="eager", facts=Facts(host_s=enqueue_seconds(call, on.device) if short else None))
 
 
 def _tensors(layer: LayerWeights) -> list[Tensor]:

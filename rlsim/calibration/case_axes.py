@@ -9,6 +9,27 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True)
+class AssumptionAxes:
+    """Axes of the cases that stand beside assumptions of the cost model (:mod:`rlsim.calibration.assumption_cases`).
+
+    depths: layers of the decode iterations that tell the time of a kernel; compiled_depths: of those by torch.compile.
+    chain_elements: FP32 values of a kernel, by which it lasts longer. drafts: draft lengths; draft_batches: sequences.
+    weight_tensors: how many tensors hold ``weight_bytes`` in all. replayed_tokens: of the training layers that are
+    replayed as a graph, for the models ``trained``.
+    """
+
+    depths: tuple[int, ...]
+    compiled_depths: tuple[int, ...]
+    chain_elements: tuple[int, ...]
+    drafts: tuple[int, ...]
+    draft_batches: tuple[int, ...]
+    weight_bytes: int
+    weight_tensors: tuple[int, ...]
+    trained: tuple[str, ...]
+    replayed_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class CaseAxes:
     """Axes of a run. ``max_cached_tokens`` bounds batch x context, ``max_head_rows`` the rows of a vocabulary-wide
     product; ``peak_gemm`` is a product (m, n, k) that comes near the device's best rate.
@@ -36,6 +57,7 @@ class CaseAxes:
     max_cached_tokens: int
     max_head_rows: int
     peak_gemm: tuple[int, int, int]
+    assumed: AssumptionAxes
     budget_s: float
     target_spread: float = 0.01
     ranks: tuple[int, ...] = (2, 4, 8)
@@ -75,6 +97,17 @@ GPU_QUICK = CaseAxes(
     max_cached_tokens=2**20,
     max_head_rows=2048,
     peak_gemm=(8192, 8192, 8192),
+    assumed=AssumptionAxes(
+        depths=(2, 8),
+        compiled_depths=(2, 4),
+        chain_elements=(1, 2**20, 2**24),
+        drafts=(1, 5),
+        draft_batches=(1,),
+        weight_bytes=256 * _MIB,
+        weight_tensors=(1, 256),
+        trained=("qwen3-8b", "qwen3-30b-a3b"),
+        replayed_tokens=(1024, 4096),
+    ),
     budget_s=60.0,
     target_spread=0.03,
 )
@@ -98,6 +131,17 @@ GPU_FULL = CaseAxes(
     max_cached_tokens=2**20,
     max_head_rows=2048,
     peak_gemm=(8192, 8192, 8192),
+    assumed=AssumptionAxes(
+        depths=(2, 4, 8, 16),
+        compiled_depths=(2, 4, 8),
+        chain_elements=(1, *(2**n for n in (16, 18, 20, 21, 22, 23, 24))),
+        drafts=(1, 3, 5, 7),
+        draft_batches=(1, 32),
+        weight_bytes=256 * _MIB,
+        weight_tensors=(1, 64, 512),
+        trained=("qwen3-8b", "qwen3-30b-a3b"),
+        replayed_tokens=(512, 4096, 8192, 16384),
+    ),
     budget_s=400.0,
 )
 
@@ -120,6 +164,17 @@ CPU_QUICK = CaseAxes(
     max_cached_tokens=2**15,
     max_head_rows=512,
     peak_gemm=(1024, 2048, 2048),
+    assumed=AssumptionAxes(
+        depths=(1, 2, 4),
+        compiled_depths=(),
+        chain_elements=(1, 2**12, 2**16, 2**18),
+        drafts=(1, 2, 4),
+        draft_batches=(1,),
+        weight_bytes=8 * _MIB,
+        weight_tensors=(1, 64),
+        trained=("tiny", "tiny-moe"),
+        replayed_tokens=(),
+    ),
     budget_s=60.0,
     target_spread=0.03,
     ranks=(2,),
@@ -144,6 +199,17 @@ CPU_FULL = CaseAxes(
     max_cached_tokens=2**16,
     max_head_rows=1024,
     peak_gemm=(1024, 2048, 2048),
+    assumed=AssumptionAxes(
+        depths=(1, 2, 4, 8),
+        compiled_depths=(),
+        chain_elements=(1, *powers(2**10, 2**20, 4)),
+        drafts=(1, 2, 4, 6),
+        draft_batches=(1, 8),
+        weight_bytes=32 * _MIB,
+        weight_tensors=(1, 16, 256),
+        trained=("tiny", "tiny-moe"),
+        replayed_tokens=(),
+    ),
     budget_s=300.0,
     ranks=(2,),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
+from rlsim.calibration.assumption_cases import assumption_cases, trained_layer
 from rlsim.calibration.case_axes import CaseAxes, axes_for
 from rlsim.costs import work
 from rlsim.costs.work import Work
@@ -75,6 +76,7 @@ def cases_of(axes: CaseAxes, on_gpu: bool, name: str = "custom") -> CaseList:
         Case("optimizer_step", {"parameters": n}, _ADAM_FLOPS_PER_PARAMETER * n, _ADAM_BYTES_PER_PARAMETER * n)
         for n in axes.optimizer_parameters
     ]
+    cases += assumption_cases(axes, models, on_gpu)
     for mode in reversed(modes):
         cases += [case for ranks in axes.ranks for case in collectives(axes.message_bytes, ranks, mode)]
     for mode in modes:
@@ -174,14 +176,9 @@ def _copies(sizes: Iterable[int], with_host_link: bool) -> list[Case]:
 
 def _training(tokens: Iterable[int], model: str, dims: ModelDims) -> list[Case]:
     """Forward, and forward with backward, of one layer over one sequence."""
-    cases = []
-    for count in tokens:
-        weights = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width * (dims.top_k or 1))
-        forward = 2.0 * count * weights + float(work.causal_attention_flops(count**2, dims.heads, dims.head_dim))
-        moved = weights * ELEMENT_BYTES + 8.0 * count * dims.hidden * ELEMENT_BYTES
-        for op, factor in (("layer_forward", 1.0), ("layer_forward_backward", 3.0)):
-            cases.append(Case(op, {"tokens": count, "model": model}, factor * forward, factor * moved))
-    return cases
+    return [
+        trained_layer(op, count, model, dims) for count in tokens for op in ("layer_forward", "layer_forward_backward")
+    ]
 
 
 def _model_cases(axes: CaseAxes, model: str, dims: ModelDims, precisions: tuple[str, ...]) -> list[Case]:

@@ -101,7 +101,8 @@ def _best_product(measured: Measurements, precision: str) -> float | None:
 
 
 def _training(measured: Measurements, flops: float, bandwidth: float) -> Mapping[str, float]:
-    layers = sorted(measured.of("layer_forward", "layer_forward_backward"), key=lambda record: record.case.flops)
+    layers = [one for one in measured.of("layer_forward", "layer_forward_backward") if one.case.text("mode") != "graph"]
+    layers.sort(key=lambda record: record.case.flops)
     shares = {record.case.op: record.case.flops / record.seconds / flops for record in layers}
     for record in sorted(measured.of("optimizer_step"), key=lambda record: record.case.bytes):
         shares["optimizer_step"] = record.case.bytes / record.seconds / bandwidth

@@ -14,6 +14,7 @@ import yaml
 
 from bench.cases import Case, Value
 from bench.measurements import Measurement, Measurements
+from rlsim.calibration.assumption_check import AssumptionCheck, check_assumptions
 from rlsim.calibration.columns import Columns, efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates, profile_of, rates_of
 from rlsim.calibration.selfcheck import SelfCheck, check_text, self_check
@@ -42,7 +43,9 @@ Adapt = Callable[[Case], Row]
 
 @dataclass(frozen=True)
 class MeasuredTables:
-    """What was written: profile file, folder of the tables, rows by table, the self-check and the device in numbers."""
+    """What was written: profile file, folder of the tables, rows by table, the self-check, the device in numbers, and
+    the cost model's assumptions beside them.
+    """
 
     name: str
     profile: Path
@@ -50,12 +53,14 @@ class MeasuredTables:
     rows: dict[str, int]
     check: SelfCheck
     rates: DeviceRates
+    assumed: AssumptionCheck
 
     def text(self, style: Style = DEFAULT_STYLE) -> str:
         """Summary for a terminal."""
         counts = ", ".join(f"{name} {count}" for name, count in self.rows.items())
         written = [f"profile {self.profile}", f"tables {self.tables}: {counts}"]
-        return "\n".join([*written, self.rates.text(), check_text(self.check, style)])
+        told = "\n".join([*written, self.rates.text(), check_text(self.check, style)])
+        return "\n\n".join(part for part in (told, self.assumed.text(style)) if part)
 
 
 def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool = False) -> MeasuredTables:
@@ -77,12 +82,15 @@ def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool =
         _write_cells(folder / CELLS, measured.of())
         check = self_check(measured, folder, profile, rates)
         (folder / "selfcheck.txt").write_text(check_text(check) + "\n", encoding="utf-8")
+        assumed = check_assumptions(measured, folder, name, profile, rates)
+        if assumed.text():
+            (folder / "assumptions.txt").write_text(assumed.text() + "\n", encoding="utf-8")
         if check.points:
             draw_check(check, folder / "selfcheck.png")
-        _write_circumstances(folder / METADATA, system, measured, rates, check, tables)
+        _write_circumstances(folder / METADATA, system, measured, rates, (check, assumed), tables)
         _write_yaml(stage / f"{name}.yaml", profile.model_dump(mode="json"))
     rows = {layout.name: len(table[LATENCY]) for layout, table in tables.items()}
-    return MeasuredTables(name, out / f"{name}.yaml", out / system / ENGINE, rows, check, rates)
+    return MeasuredTables(name, out / f"{name}.yaml", out / system / ENGINE, rows, check, rates, assumed)
 
 
 def system_of(name: str) -> str:
@@ -206,10 +214,10 @@ def _write_circumstances(
     system: str,
     measured: Measurements,
     rates: DeviceRates,
-    check: SelfCheck,
+    checks: tuple[SelfCheck, AssumptionCheck],
     tables: Mapping[TableLayout, Columns],
 ) -> None:
-    metadata = measured.metadata
+    metadata, (check, assumed) = measured.metadata, checks
     content = {
         "schema": SCHEMA,
         "system": system,
@@ -225,6 +233,7 @@ def _write_circumstances(
         "self_check": check.summary(),
         "efficiency": efficiencies_as_yaml(rates.efficiency),
         "training": dict(rates.training),
+        "assumptions": assumed.summary(),
     }
     _write_yaml(path, content)
 

@@ -145,7 +145,7 @@ def iteration_table(
     operators = Operators(profile, tables)
     layers = EngineLayers(card_of(dims), engine, operators, Collectives(profile, tables))
     launch_s = 0.0 if captured else profile.eager_launch_s.value
-    drafting = Drafting(layers, _speculation(dims, draft_length, captured), launch_s)
+    drafting = Drafting(layers, speculation_of(dims, draft_length, captured), launch_s)
     # One prompt of one token: the part of the table that prices prefill is not asked for.
     return build_iteration(layers, drafting, HostOverheads(0.0, 0.0), most, context + 1.0, 1.0, math.inf).table
 
@@ -162,7 +162,8 @@ def card_of(dims: ModelDims) -> ModelCard:
     )  # fmt: skip
 
 
-def _speculation(dims: ModelDims, draft_length: int, captured: bool) -> Speculation:
+def speculation_of(dims: ModelDims, draft_length: int, captured: bool) -> Speculation:
+    """Speculation of the reference model with its EAGLE-3 head; none at draft length 0."""
     if not draft_length:
         return Speculation()
     own = dims.draft_layer

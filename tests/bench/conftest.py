@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bench.cases import CaseList
-from rlsim.calibration.case_axes import CaseAxes
+from rlsim.calibration.case_axes import AssumptionAxes, CaseAxes
 from rlsim.calibration.cases import cases_of
 
 torch.set_num_threads(1)
@@ -29,6 +29,7 @@ TINY = cases_of(
         max_cached_tokens=4096,
         max_head_rows=8,
         peak_gemm=(64, 64, 64),
+        assumed=AssumptionAxes((1, 2), (), (1, 1024), (1, 2), (1,), 65536, (1, 4), ("tiny", "tiny-moe"), ()),
         budget_s=1.0,
         target_spread=0.03,
         ranks=(2,),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import BenchError, operators, run
+from bench import BenchError, operators, recording, run
 from bench import __file__ as bench_file
 from bench.cases import Case, CaseList
 from bench.measurements import Sample, read_measurements
@@ -66,7 +66,7 @@ FEW = CaseList(
 
 def test_a_time_that_is_not_finite_never_replaces_a_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = run.run(FEW, "cpu", tmp_path, progress=False).path.read_bytes()
-    monkeypatch.setattr(run, "measure", lambda *_: Sample(float("nan"), 0.0, 0.0, 3, 0.0))
+    monkeypatch.setattr(recording, "measure", lambda *_: Sample(float("nan"), 0.0, 0.0, 3, 0.0))
     with pytest.raises(BenchError, match="nothing was overwritten"):
         run.run(FEW, "cpu", tmp_path, resume=False, progress=False)
     assert (tmp_path / run.MEASUREMENTS).read_bytes() == good
@@ -76,7 +76,7 @@ def test_a_disturbed_cell_gets_one_second_look_and_the_calmer_sample_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = [Sample(5.0, 1.0, 9.0, 3, 0.5), Sample(2.0, 2.0, 2.0, 7, 0.01), Sample(1.0, 1.0, 1.0, 7, 0.01)]
-    monkeypatch.setattr(run, "measure", lambda *_: samples.pop(0))
+    monkeypatch.setattr(recording, "measure", lambda *_: samples.pop(0))
     monkeypatch.setattr(run.Watch, "mark", lambda _, sample: sample)
     records = run.run(FEW, "cpu", tmp_path, progress=False).whole.records
     assert [record.seconds for record in records] == [1.0, 2.0]

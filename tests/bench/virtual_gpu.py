@@ -5,7 +5,8 @@ kernels check them, no memory is taken. Every kernel that reaches the device is 
 clock, launches and graph replays by fixed costs; host and device run asynchronously as on a real GPU. Waiting for the
 device while a stream is captured is an error, as it is there. A last-level cache holds what was touched last. There is
 no wave quantisation and no noise: the numbers say nothing about a real GPU, only whether the benchmarks run, whether
-predictions count every kernel, and whether operators are measured as hot or cold as they run.
+predictions count every kernel, and whether operators are measured as hot or cold as they run. torch.compile returns
+what it is given, and a process that would be started beside this one answers from here.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing import reductions
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _FLOPS_PER_S = {torch.bfloat16: 800e12, torch.float8_e4m3fn: 1600e12, torch.float32: 60e12}
-_BYTES_PER_S, _CACHED_BYTES_PER_S, _LINK_BYTES_PER_S = 4.0e12, 10e12, 50e9
+_BYTES_PER_S, _CACHED_BYTES_PER_S, LINK_BYTES_PER_S = 4.0e12, 10e12, 50e9
 _CACHE_BYTES = 60 * 10**6
-_KERNEL_S, _DISPATCH_S, _REPLAY_S = 2e-6, 4e-6, 8e-6
+KERNEL_S, DISPATCH_S, _REPLAY_S = 2e-6, 4e-6, 8e-6
 _PASS_S = 5e-5
 """Least duration of a timed pass: short, since nothing here is noisy, but longer than a replay."""
 MEMORY_BYTES = 141 * 10**9
@@ -54,7 +56,7 @@ class Clock:
 
     def enqueue(self, kernel_s: float) -> None:
         """One kernel: into the graph being captured, or onto the device."""
-        self.host_s += _DISPATCH_S
+        self.host_s += DISPATCH_S
         if self.capturing is not None:
             self.capturing.append(kernel_s)
         else:
@@ -99,13 +101,16 @@ class Graph:
 
     clock: Clock
 
+    def __init__(self, keep_graph: bool = False) -> None:
+        self.kernels, self.seconds = 0, float("nan")
+
     def capture_begin(self) -> None:
         assert self.clock.capturing is None
         self.clock.capturing = []
 
     def capture_end(self) -> None:
         kernels, self.clock.capturing = self.clock.capturing, None
-        self.seconds = sum(kernels or [])
+        self.kernels, self.seconds = len(kernels or []), sum(kernels or [])
 
     def replay(self) -> None:
         self.clock.host_s += _REPLAY_S
@@ -179,22 +184,26 @@ class VirtualGpu(TorchDispatchMode):
         out = func(*args, **kwargs)
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        self._charge(func, name, operands, results)
+        self._charge(
+            func, name, operands, results, kwargs.get("non_blocking") is True or (len(args) > 2 and args[2] is True)
+        )
         return out
 
-    def _charge(self, func: Any, name: str, operands: list[Tensor], results: list[Tensor]) -> None:
+    def _charge(self, func: Any, name: str, operands: list[Tensor], results: list[Tensor], non_blocking: bool) -> None:
         on_device = [tensor for tensor in operands + results if tensor.is_cuda]
         for tensor in on_device:
             self.memory.add(tensor)
         if not on_device or _is_view(func) or name.startswith(_FREE):
             return
         if len(on_device) < len([tensor for tensor in operands + results if tensor.ndim]) and name == "copy_":
-            self.clock.enqueue(_KERNEL_S + _bytes(results[0]) / _LINK_BYTES_PER_S)
+            self.clock.enqueue(KERNEL_S + _bytes(results[0]) / LINK_BYTES_PER_S)
+            if not non_blocking:
+                self.clock.wait()
             return
         self.kernels += 1
         moved_s = sum(self.cache.seconds(tensor, written) for tensor, written in _touched(name, operands, results))
         rate = _FLOPS_PER_S.get(operands[0].dtype if operands else torch.float32, _FLOPS_PER_S[torch.float32])
-        self.clock.enqueue(_KERNEL_S + max(moved_s, _flops(name, operands, results) / rate))
+        self.clock.enqueue(KERNEL_S + max(moved_s, _flops(name, operands, results) / rate))
 
 
 def _is_view(func: Any) -> bool:
@@ -248,10 +257,21 @@ def _no_backward(out: Tensor, inputs: list[Tensor], upstream: Tensor) -> None:
     assert out.shape == upstream.shape
 
 
+def _same_tensor(tensor: Tensor) -> tuple[Any, tuple[Tensor]]:
+    """A handle without another process: the tensor itself."""
+    return (lambda whole: whole), (tensor,)
+
+
+@contextlib.contextmanager
+def _served_here(make: Any, arguments: tuple[Any, ...], limit_s: float) -> Iterator[Any]:
+    """Answers from this process: another one would have no virtual GPU."""
+    yield make(*arguments)
+
+
 @contextlib.contextmanager
 def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
     """Everything inside runs as on one GPU of ``capability``."""
-    from bench import run, timing
+    from bench import isolated, launches, run, timing
 
     clock, fake, host_generator = Clock(), FakeTensorMode(), torch.Generator
     gpu, properties = (
@@ -276,6 +296,7 @@ def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
         "is_current_stream_capturing": lambda: clock.capturing is not None,
         "memory_reserved": lambda device: 0,
         "empty_cache": lambda: None,
+        "ipc_collect": lambda: None,
     }
     simulated = SimpleNamespace(perf_counter=clock.now, monotonic=clock.now, sleep=clock.sleep)
     timing._side_stream.cache_clear()
@@ -289,6 +310,11 @@ def virtual_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[VirtualGpu]:
         stack.enter_context(mock.patch.object(timing, "time", simulated))
         stack.enter_context(mock.patch.object(run, "time", simulated))
         stack.enter_context(mock.patch.object(timing, "_PASS_SECONDS", _PASS_S))
+        stack.enter_context(mock.patch.object(launches, "graph_nodes", lambda graph: graph.kernels))
+        stack.enter_context(mock.patch.object(isolated, "serving", _served_here))
+        stack.enter_context(mock.patch.object(reductions, "reduce_tensor", _same_tensor))
+        stack.enter_context(mock.patch.object(torch.compiler, "reset", lambda: None))
+        stack.enter_context(mock.patch.object(torch, "compile", lambda function, **_: function))
         stack.enter_context(gpu)
         yield gpu
     timing._side_stream.cache_clear()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from bench.cases import COLLECTIVES, ENQUEUE_CONTEXT, read_cases, write_cases
+from bench.cases import COLLECTIVES, COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, is_isolated, read_cases, write_cases
 from bench.operators import OPERATORS
+from rlsim.calibration.assumption_cases import depth_iteration, draft_passes, trained_layer
 from rlsim.calibration.case_axes import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, CaseAxes
 from rlsim.calibration.cases import DISTRIBUTIONS, case_list, cases_of, dims_of, gemm, moe, prefill_attention
 from rlsim.calibration.selfcheck import card_of
@@ -18,8 +19,9 @@ AXES = [(GPU_QUICK, True), (GPU_FULL, True), (CPU_QUICK, False), (CPU_FULL, Fals
 def test_lists_are_complete_and_without_duplicates(axes: CaseAxes, on_gpu: bool) -> None:
     cases = cases_of(axes, on_gpu).cases
     assert len({case.key for case in cases}) == len(cases)
-    linked = {"host_to_device", "device_to_host"}
-    assert {case.op for case in cases} == set(OPERATORS) | set(COLLECTIVES) if on_gpu else set(OPERATORS) - linked
+    linked, apart = {"host_to_device", "device_to_host", "host_weight_copy"}, set(COLLECTIVES)
+    wanted = set(OPERATORS) | apart | {HANDED_OVER} if on_gpu else (set(OPERATORS) | apart) - linked
+    assert {case.op for case in cases} == wanted
     cached = [case for case in cases if "attention" in case.op and "context" in case.params]
     assert all(case.number("batch") * case.number("context") <= axes.max_cached_tokens for case in cached)
     assert min(axes.contexts) >= ENQUEUE_CONTEXT
@@ -39,6 +41,31 @@ def test_declared_work() -> None:
     weights = 3 * mixture.hidden * mixture.width
     assert moe(1, mixture, "balanced").flops == pytest.approx(2 * 8 * weights)
     assert moe(4096, mixture, "balanced").bytes > 128 * 2 * weights
+
+
+def test_declared_work_of_what_stands_beside_assumptions() -> None:
+    """What a layer more, a pass more and a tensor more have to do."""
+    dims = dims_of(load_card("qwen3-8b"))
+    layer = dims.hidden * (dims.qkv_width + dims.heads * dims.head_dim + 3 * dims.width)
+    shallow, deep = (depth_iteration("qwen3-8b", dims, depth, "graph") for depth in (2, 3))
+    assert deep.flops - shallow.flops == pytest.approx(2 * layer, rel=0.02)
+    assert deep.bytes - shallow.bytes == pytest.approx(2 * layer, rel=0.01)
+    draft, few, many = dims.draft_layer, *(draft_passes("qwen3-8b", dims, 1, (1, k, 8), "eager") for k in (2, 3))
+    matrices = draft.hidden * (2 * draft.qkv_width + draft.heads * draft.head_dim + 3 * draft.width + draft.vocabulary)
+    assert many.bytes - few.bytes == pytest.approx(2 * matrices, rel=0.01)
+    copies = [case for case in case_list("cuda", False).cases if case.op in ("weight_copy", HANDED_OVER)]
+    assert {case.bytes / case.number("bytes") for case in copies if case.text("path") == "tensors"} == {2.0}
+    assert {case.bytes / case.number("bytes") for case in copies if case.op == "weight_copy"} == {2.0, 6.0}
+    eager, replayed = (
+        trained_layer("layer_forward_backward", 64, "qwen3-8b", dims, mode) for mode in ("eager", "graph")
+    )
+    assert (eager.flops, eager.bytes) == (replayed.flops, replayed.bytes) and eager.key != replayed.key
+
+
+def test_isolated_cases_are_those_of_a_compiler_and_of_several_processes() -> None:
+    found = {(case.op, case.text("mode")) for case in case_list("cuda", False).cases if is_isolated(case)}
+    assert found == {("depth_iteration", COMPILED), (HANDED_OVER, "")}
+    assert not any(is_isolated(case) for case in case_list("cpu", False).cases)
 
 
 def test_routing_is_measured_as_scenarios_can_name_it() -> None:
