@@ -21,7 +21,7 @@ from rlsim.hardware.terms import Term, moved, term_family
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
-from rlsim.uncertainty.evidence import Evidence, EvidenceTable
+from rlsim.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.uncertainty.slopes import ASSUMED, all_terms
 from rlsim.uncertainty.variogram import with_distances
 from rlsim.validation.evidence import (
@@ -137,7 +137,19 @@ def all_evidence(tables: Tables, sets: Fitted, tell: Callable[[str], object]) ->
         tell(f"{kind}: {len(out)} measured times so far")
     if not out:
         raise InputError("no row of the tables can be simulated")
-    return out
+    return counted_once(out)
+
+
+def counted_once(rows: Sequence[Evidence]) -> list[Evidence]:
+    """``rows`` without the weight transfers of measured steps that a table of transfers holds too: of the same model on
+    the same device, as long.
+    """
+
+    def told(row: Evidence) -> tuple[str, str, str]:
+        return str(row.about["model"]), str(row.about["device"]).lower().split("_")[0], str(row.about[MEASURED_S])
+
+    held = {told(row) for row in rows if row.kind == "transfer"}
+    return [row for row in rows if row.kind != "refit" or told(row) not in held]
 
 
 def centred(terms: Sequence[Term], shifts: Mapping[str, float]) -> tuple[Term, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlsim.costs.engine_prices import decode_points_s
-from rlsim.costs.groups import family_of, phase_groups, refit_method, series, trainer_groups
+from rlsim.costs.groups import family_of, phase_groups, refit_groups, refit_method, series, trainer_groups
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, price
 from rlsim.hardware.posterior import DEFAULT, load_posterior
 from rlsim.loading import load_scenario
@@ -95,3 +95,13 @@ def test_corrections_of_a_release_are_the_release() -> None:
     one = scenario()
     assert any(group.startswith("trainer release: nemo_rl") for group in trainer_groups(one))
     assert refit_method(one) == "cuda_ipc"
+
+
+def test_hand_overs_on_shared_gpus_alone_deviate_by_release() -> None:
+    release = "transfer release: nemo_rl 0.6"
+    shared = scenario("stack=nemo_rl-0.6")
+    assert release in refit_groups(shared)
+    assert refit_groups(scenario("stack=verl"))[-1].startswith("transfer of model")
+    split = ("cluster.num_gpus=8", "cluster.generation_gpus=4", "cluster.training_gpus=4")
+    apart = scenario("stack=nemo_rl-0.6", *split)
+    assert not any(group.startswith("transfer release") for group in refit_groups(apart))

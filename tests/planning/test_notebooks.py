@@ -53,4 +53,4 @@ def test_the_split_notebook_says_what_it_changes(capsys: pytest.CaptureFixture[s
     changed = differences(cells["published"], cells["scenario"])
     assert {key.split(".")[0] for key in changed} == {"cluster"}
     assert cells["scenario"].cluster.num_gpus * 2 == cells["published"].cluster.num_gpus
-    assert "32 prompts x 32 samples per step, as published,\non 32 of 64 GPUs" in capsys.readouterr().out
+    assert "16 prompts x 32 samples per step, as published,\non 32 of 64 GPUs" in capsys.readouterr().out

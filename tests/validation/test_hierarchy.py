@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from rlsim.hardware.terms import Term
-from rlsim.uncertainty.evidence import Evidence, EvidenceTable
+from rlsim.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.validation import cross
 from rlsim.validation.cross import left_out_draws, validate_cross
+from rlsim.validation.fit_jointly import counted_once
 from rlsim.validation.hierarchy import Design, Spreads, Weights, fit_spreads, solve
 from rlsim.validation.update import conditioned
 
@@ -43,6 +44,23 @@ def test_terms_and_spreads_are_found_again() -> None:
     # Scales of Student's t that fit normal deviations best lie below theirs, by some 10 % with 6 degrees, 22 % with 3.
     assert spreads.families["trainer with model"] == pytest.approx(0.9 * SPREAD, rel=0.25)
     assert spreads.errors["training"] == pytest.approx(0.78 * ERROR, rel=0.25)
+
+
+def test_phases_share_one_scale_of_error() -> None:
+    kinds = ("logprob", "train", "training")
+    rows = [replace(row, kind=kinds[number % 3]) for number, row in enumerate(made_up())]
+    errors = fit_spreads(Design.of(rows, TERMS))[0].errors
+    assert errors["logprob"] == errors["train"] == errors["refit"] == errors["generation"] != errors["training"]
+
+
+def test_a_transfer_that_two_tables_tell_counts_once() -> None:
+    about = {"model": "Llama-3.1-8B", "device": "H100", MEASURED_S: 5.0}
+    table = Evidence("transfer", "of a table", 0.1, {}, {}, about)
+    phase = Evidence("refit", "of a step", 0.2, {}, {}, {**about, "device": "h100_sxm"})
+    others = [replace(phase, about={**phase.about, key: value}) for key, value in (("model", "m"), (MEASURED_S, 5.5))]
+    train = replace(phase, kind="train")
+    assert counted_once([table, phase, *others, train]) == [table, *others, train]
+    assert counted_once([phase]) == [phase]
 
 
 def test_a_gross_mistake_of_one_row_moves_nothing() -> None:

@@ -32,7 +32,8 @@ def test_one_row_moves_its_prediction_most_of_the_way_and_narrows_it(tmp_path: P
     assert time.kind == "step" and time.measured_s == pytest.approx(measured_s, rel=1e-3)
     before, after = (abs(np.log(one.mean / measured_s)) for one in (time.expected, time.now))
     assert after < 0.4 * before
-    assert time.now.high / time.now.low < 0.8 * time.expected.high / time.expected.low
+    widths = (np.log(one.high / one.low) for one in (time.now, time.expected))
+    assert next(widths) < 0.5 * next(widths)
     assert time.now.low <= measured_s <= time.now.high
 
 
@@ -46,7 +47,7 @@ def test_what_was_learnt_moves_the_scenario_and_its_neighbours(tmp_path: Path) -
         return project(own).candidate.step_s.mean / project(scenario).candidate.step_s.mean
 
     same, other = scenario_of(row()), load_scenario("qwen235b_512", ["simulation.replications=1"])
-    assert with_own(same) > 1.25
+    assert with_own(same) > 1.18
     assert with_own(scenario_of(row(prompts_per_step="16"))) > 1.15
     assert with_own(other) == pytest.approx(1.0, abs=0.05)
 
