@@ -25,6 +25,9 @@ from rlsim.workload.batches import Batch
 from rlsim.workload.draw import draw_step
 
 FloatArray = NDArray[np.float64]
+FIRST_DONE_MARGIN = 0.95
+"""Share of the bound that steps need which train on what is done first: those of a few steps are not the samples drawn
+for them, and shorter ones come first (seen: 2.3 % below the bound over twelve steps)."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def lagged_bound_s(rates: EngineRates, work: RolloutWork, replicas: int, rules: 
     in_flight = work.samples * batches
     crowd = work.iterations / (replicas * rates.rate_at(in_flight / replicas))
     if rules.membership == "first_done":
-        return max(trainer_s, spread_bound_s(rates, work, replicas), crowd)
+        return FIRST_DONE_MARGIN * max(trainer_s, spread_bound_s(rates, work, replicas), crowd)
     # From the publication that starts the slowest sequence to the end of its batch's training, ``pace`` steps pass:
     # those in which it may run ahead and the one that trains on it. They share its seconds and the training.
     alone = (straggler_bound_s(rates, work) + trainer_s) / (rules.pace + rules.at_take)
