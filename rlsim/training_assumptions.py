@@ -6,7 +6,7 @@ from rlsim.costs.overheads import TrainingOverheads, measured_framework
 from rlsim.hardware.parameters import own_sets
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stack import Stack
+from rlsim.schema.stack import RankBalance, Stack
 
 
 def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[str, ...]:
@@ -28,6 +28,14 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
     return tuple(told)
 
 
+DEALT: dict[RankBalance, str] = {
+    "bins": "",
+    "tokens": "; every update's samples dealt to data-parallel ranks by work (trainer.rank_balance)",
+    "samples": "; samples dealt to data-parallel ranks in their order (trainer.rank_balance)",
+}
+"""What an answer says of how ranks are balanced; nothing where they are as in the measured steps."""
+
+
 def _stack_told(scenario: Scenario, stack: Stack) -> str:
     trainer = scenario.training_stack or stack
     features = scenario.training_features
@@ -38,6 +46,7 @@ def _stack_told(scenario: Scenario, stack: Stack) -> str:
     return (
         f"Software: {stack.name}{beside} (stack), {engine}; training {graphs} CUDA graphs"
         + (f", {features.moe_dispatcher} dispatch" if scenario.model.moe is not None else "")
+        + DEALT[features.rank_balance]
         + (f"; groups of GPUs {placement} NVLink domains (cluster.placement)." if scenario.rack else ".")
     )
 

@@ -16,8 +16,9 @@ import numpy as np
 from rlsim.costs.work import FloatArray
 
 EVEN_LENGTH_TOKENS = 24576.0
-"""Length at which a sample's attention counts as much as the rest of its work where ranks are balanced (verl,
-``utils/seqlen_balancing.py``, for a 7B model)."""
+"""Length at which a sample's attention counts as much as the rest of its work where ranks are balanced: verl's weight
+for a 7B model (``utils/seqlen_balancing.py``), from memory. Assumption; it decides who gets what and no time by itself.
+"""
 
 
 @dataclass(frozen=True)

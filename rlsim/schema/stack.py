@@ -14,8 +14,8 @@ Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 GPU, and across domains one to each domain."""
 RankBalance = Literal["bins", "tokens", "samples"]
 """How packed samples reach data-parallel ranks. bins: every update is packed as a whole and its bins are dealt to the
-ranks in turn (NeMo-RL). tokens: an update's samples are dealt by work, equally many to each rank (verl). samples:
-equally many in their order, whatever their lengths."""
+ranks in turn (NeMo-RL). tokens: an update's samples are dealt by work, equally many to each rank (assumed of verl).
+samples: equally many in their order, whatever their lengths."""
 
 
 class StackFeatures(Strict):

@@ -275,3 +275,12 @@ def test_a_trace_cut_at_the_cap_is_told_with_its_share(tmp_path):
     share = int(re.match(r"(\d+) % of the responses are longer than .* = 4,096 leaves", warnings[0])[1])
     assert share == pytest.approx(50, abs=8)
     assert "prompt_id of" in warnings[1] and "workload.group_correlation = 0.3" in warnings[1]
+
+
+@pytest.mark.parametrize(("balance", "told"), [("bins", ""), ("tokens", "by work"), ("samples", "in their order")])
+def test_an_answer_tells_how_ranks_are_balanced_where_they_are_not_as_in_measured_steps(
+    balance: str, told: str
+) -> None:
+    texts = [one for one in project(scenario(f"trainer.rank_balance={balance}")).assumptions if "Software:" in one]
+    assert len(texts) == 1
+    assert (told in texts[0]) if told else ("trainer.rank_balance" not in texts[0])
