@@ -50,7 +50,12 @@ def iteration_structures(
             by_setup.setdefault(engine_setup(record.cells, load), []).append((place, load))
     for setup, mine in by_setup.items():
         inputs = inputs_of(setup, fitted)
-        hosts = {name: engine_host(inputs.engine, sets.engines) for name, sets in moves.items() if _of(name, setup)}
+        # Under the deviation of the row's groups, or that would count as a slope of every term.
+        hosts = {
+            name: replace(engine_host(inputs.engine, sets.engines), factor=inputs.host.factor)
+            for name, sets in moves.items()
+            if _of(name, setup)
+        }
         batches = np.array([max(load.batch, 1.0) for _, load in mine])
         contexts = np.array([load.context_tokens for _, load in mine])
         base_s, changes_s = point_changes_s(inputs, batches, contexts, hosts)

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from rlsim.datafiles import data_folder
-from rlsim.hardware.parameters import shipped
-from rlsim.hardware.terms import moved
+from rlsim.hardware.fitted import current
+from rlsim.hardware.parameters import Fitted, shipped
+from rlsim.hardware.terms import moved, terms_of
+from rlsim.loading import load_scenario
+from rlsim.simulated import simulate_variant
+from rlsim.uncertainty.slopes import phase_slopes
 from rlsim.validation.drawn_bounds import with_drawn_bounds
 from rlsim.validation.halves import TableRecords
-from rlsim.validation.iterations import validate_iterations
+from rlsim.validation.iteration_points import engine_setup, load_of, prepared_engine
+from rlsim.validation.iterations import decode_step_s, validate_iterations
 from rlsim.validation.kind import Kind
 from rlsim.validation.structure import iteration_structures, training_structures, transfer_structures
 from rlsim.validation.table import read_table
@@ -51,10 +56,53 @@ def test_slopes_of_an_iteration(name: str, tmp_path: Path) -> None:
     assert "engine with model: llama-3.1-8b" in {group.lower() for group in structures[0].groups}
 
 
-def test_slopes_of_a_training_step(tmp_path: Path) -> None:
-    sets, table = shipped(), records(tmp_path, TRAINING)
+@pytest.mark.parametrize("drafts", [{}, {"spec_method": "eagle3", "spec_k": "3", "acceptance_length": "2.5"}])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
+    engine: str, drafts: dict[str, str], tmp_path: Path
+) -> None:
+    # Under the posterior: deviations of groups once counted as a slope of every term, drafting terms included.
+    sets, table = current(), records(tmp_path, {**ITERATION, "engine": engine, "engine_version": "", **drafts})
+    load = load_of(table.rows[0].cells)
+    setup = engine_setup(table.rows[0].cells, load)
+
+    def step_s(fitted: Fitted) -> float:
+        return decode_step_s(prepared_engine(setup, fitted).costs.table, load.batch, load.context_tokens)
+
+    (one,) = iteration_structures(validate_iterations(table).rows, table.rows, sets)
+    assert sets.posterior is not None
+    for name in (term.name for term in terms_of(sets) if term.name.startswith("engines/")):
+        expected = np.log(step_s(moved(sets, {name: MOVE})) / step_s(sets)) / MOVE
+        assert one.slopes.get(name, 0.0) == pytest.approx(expected, rel=0.05, abs=2e-3), name
+        if expected == 0:
+            assert name not in one.slopes
+    assert any("drafting" in name for name in one.slopes) == bool(drafts)
+
+
+def test_a_measured_iteration_has_an_interval_that_says_something(tmp_path: Path) -> None:
+    table = records(tmp_path, ITERATION, {**ITERATION, "id": "large", "concurrency": "200"})
+    found = with_drawn_bounds(validate_iterations(table), Kind.ITERATIONS, table.rows)
+    for row in found.rows:
+        assert 1.1 < ((row.high or 0) / (row.low or 1)) ** 0.5 < 1.5
+
+
+@pytest.mark.parametrize("method", ["none", "eagle3"])
+def test_terms_of_what_a_step_does_not_do_have_no_slope(method: str) -> None:
+    words = ["speculation={method: none}"] if method == "none" else []
+    slopes = phase_slopes(simulate_variant(load_scenario("quickstart", ["simulation.replications=1", *words])))
+    names = {name for part in (slopes.generation, slopes.logprob, slopes.train, slopes.transfer) for name in part}
+    assert any("/drafting_" in name for name in slopes.generation) == (method == "eagle3")
+    assert not any(name.startswith(("engines/sglang", "engines/trtllm", "training/megatron_bridge")) for name in names)
+    # One GPU an engine: nothing crosses a network, no Grace host, no mixture of experts.
+    assert not any(word in name for name in names for word in ("network_hop", "Grace", "moe_", "grouped"))
+
+
+@pytest.mark.parametrize("sets", [shipped(), current()], ids=["sets", "posterior"])
+def test_slopes_of_a_training_step(sets: Fitted, tmp_path: Path) -> None:
+    table = records(tmp_path, TRAINING)
     found = validate_training(table, sets).rows
     (one,) = training_structures(found, table.rows, sets)
+    assert not any(other in name for name in one.slopes for other in ("torchtitan", "prime_rl", "fsdp", "nvfp4"))
     told = {name: value for name, value in one.slopes.items() if abs(value) > 0.01}
     assert told["training/moe_host_layer_s"] > 0.5
     for name, slope in told.items():
