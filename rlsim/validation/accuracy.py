@@ -83,7 +83,10 @@ def _score(answer: Published) -> str:
             rows.append([name, str(len(errors)), *(per_cent(quantile_abs(errors, q)) for q in (0.5, 0.9))])
     others = group_errors(answer.compared())
     rows += [[group, str(n), per_cent(median), per_cent(worst)] for group, n, median, worst in others]
-    coverage = f"{percent(steps.interval_coverage or 0.0)} of the measured step times lie inside the 90 % interval."
+    coverage = (
+        f"{percent(steps.interval_coverage or 0.0)} of the measured step times lie inside the 90 % interval, which "
+        f"reaches a factor of {steps.score.half_width or 1.0:.2f} either way in the median."
+    )
     head = ("what", "figures", "median error", "p90 of steps, largest of others")
     return section("Score", head, rows, coverage if steps.scored else "")
 

@@ -11,7 +11,7 @@ from rlsim.report.format import percent
 from rlsim.validation.measured import MeasuredRow
 from rlsim.validation.scores import Score
 
-SCORE_HEAD = ("rows", "median error", "p90", "bias", "inside the 90 % interval")
+SCORE_HEAD = ("rows", "median error", "p90", "bias", "inside the 90 % interval", "half width")
 """Columns of :func:`score_cells`."""
 MOST_REASONS = 20
 """Reasons of skipped rows that are listed."""
@@ -50,11 +50,12 @@ def signed(value: float | None) -> str:
 
 
 def score_cells(score: Score) -> list[str]:
-    """A score as cells: rows, absolute errors, bias and coverage."""
+    """A score as cells: rows, absolute errors, bias, and of the intervals coverage and half width."""
     errors = (score.median_abs_error, score.p90_abs_error)
     shares = [per_cent(None if e is None else 100 * e) for e in errors]
     bias = signed(None if score.bias is None else 100 * score.bias)
-    return [f"{score.n:,}", *shares, bias, "-" if score.coverage is None else percent(score.coverage)]
+    width = "-" if score.half_width is None else f"{score.half_width:.2f}x"
+    return [f"{score.n:,}", *shares, bias, "-" if score.coverage is None else percent(score.coverage), width]
 
 
 def left_out(title: str, rows: Sequence[MeasuredRow]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rlsim.results import Interval
 from rlsim.statistics import widened
 from rlsim.validation.rows import SkippedRow, number
-from rlsim.validation.scores import Score, scores_by_group, short
+from rlsim.validation.scores import Score, half_width, scores_by_group, short
 from rlsim.validation.table import TableRow, write_table
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ class MeasuredRow:
         if self.measured is None or self.low is None or self.high is None:
             return None
         return self.low <= self.measured <= self.high
+
+    @property
+    def half_width(self) -> float | None:
+        """Factor that the interval reaches either way."""
+        return half_width(self.low, self.high)
 
     def predict(self, value: float, deviation: float, **details: Detail) -> MeasuredRow:
         """The row with its prediction; deviation: standard deviation of the logarithm of a prediction."""

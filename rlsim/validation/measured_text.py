@@ -45,7 +45,7 @@ def render_measured(found: MeasuredTable, style: Style = DEFAULT_STYLE) -> str:
 
 
 def score_table(title: str, scores: Mapping[str, Score], style: Style) -> list[str]:
-    """One line for each score: rows, bias, median and p90 of the absolute error, coverage of the intervals."""
+    """One line for each score: rows, bias, median and p90 of the errors, coverage and half width of the intervals."""
     shown = list(scores.items())[:MOST_GROUPS]
     body = [
         (shortened(name, 70) or "-", str(score.n), *(_share(v) for v in (score.bias,)), *_errors(score))
@@ -53,17 +53,18 @@ def score_table(title: str, scores: Mapping[str, Score], style: Style) -> list[s
     ]
     lines = [
         style.bold(title) + style.dim("  errors as shares of what was measured"),
-        *table(("", "rows", "bias", "median", "p90", "covered"), body, style),
+        *table(("", "rows", "bias", "median", "p90", "covered", "within"), body, style),
     ]
     if len(scores) > len(shown):
         lines.append(f"  and {len(scores) - len(shown)} smaller ones; --out and --json hold all")
     return lines
 
 
-def _errors(score: Score) -> tuple[str, str, str]:
+def _errors(score: Score) -> tuple[str, str, str, str]:
     median, p90 = score.median_abs_error, score.p90_abs_error
     covered = "-" if score.coverage is None else percent(score.coverage)
-    return (percent(median or 0.0, 1), percent(p90 or 0.0, 1), covered)
+    within = "-" if score.half_width is None else f"{score.half_width:.2f}x"
+    return (percent(median or 0.0, 1), percent(p90 or 0.0, 1), covered, within)
 
 
 def _share(value: float | None) -> str:
@@ -109,7 +110,7 @@ def _summary(found: MeasuredTable, style: Style) -> str:
     lines += style.wrapped(
         f"bias {_share(score.bias)}, median error {percent(score.median_abs_error or 0.0, 1)}, p90 "
         f"{percent(score.p90_abs_error or 0.0, 1)}; {percent(score.coverage or 0.0)} of the measured values inside the "
-        "90 % interval",
+        f"90 % interval, which reaches a factor of {score.half_width or 1.0:.2f} either way in the median",
         "  ",
     )
     for note in found.notes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from rlsim.statistics import P90_DEVIATIONS
 
 
 class Compared(Protocol):
-    """A row that can be scored: both values, and whether the measured one lies inside the 90 % interval."""
+    """A row that can be scored: both values, and the 90 % interval of the predicted one."""
 
     @property
     def group(self) -> str:
@@ -31,6 +31,10 @@ class Compared(Protocol):
     def covered(self) -> bool | None:
         """Whether the interval holds the measured value."""
 
+    @property
+    def half_width(self) -> float | None:
+        """Factor that the interval reaches either way, sqrt(high / low); None where there is no interval."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -38,6 +42,7 @@ class Score:
 
     median_abs_error, p90_abs_error: quantiles (linear between order statistics) of |predicted / measured - 1|. bias:
     median of predicted / measured - 1. coverage: share of rows whose measured value lies inside its 90 % interval.
+    half_width: median factor that these intervals reach either way, sqrt(high / low); coverage says nothing without it.
     """
 
     n: int
@@ -45,6 +50,7 @@ class Score:
     p90_abs_error: float | None = None
     bias: float | None = None
     coverage: float | None = None
+    half_width: float | None = None
 
     @classmethod
     def of(cls, rows: Iterable[Compared]) -> Score:
@@ -52,16 +58,17 @@ class Score:
         known = [row for row in rows if row.predicted is not None and row.measured]
         errors = [float(row.predicted or 0.0) / float(row.measured or 1.0) - 1 for row in known]
         covered = sum(bool(row.covered) for row in known) / len(known) if known else None
-        return cls.of_errors(errors, covered)
+        widths = [row.half_width for row in known if row.half_width is not None]
+        return replace(cls.of_errors(errors), coverage=covered, half_width=float(np.median(widths)) if widths else None)
 
     @classmethod
-    def of_errors(cls, errors: Sequence[float], coverage: float | None = None) -> Score:
+    def of_errors(cls, errors: Sequence[float]) -> Score:
         """The score of signed errors as shares."""
         if not errors:
             return cls(0)
         absolute = np.abs(errors)
         median, p90 = np.quantile(absolute, 0.5), np.quantile(absolute, 0.9)
-        return cls(len(errors), float(median), float(p90), float(np.median(errors)), coverage)
+        return cls(len(errors), float(median), float(p90), float(np.median(errors)))
 
     def as_dict(self) -> dict[str, float | int | None]:
         """For JSON."""
@@ -71,6 +78,7 @@ class Score:
             "p90_abs_error": short(self.p90_abs_error),
             "bias": short(self.bias),
             "coverage": short(self.coverage),
+            "half_width": short(self.half_width),
         }
 
 
@@ -82,6 +90,11 @@ def scores_by_group(rows: Sequence[Compared]) -> dict[str, Score]:
             groups.setdefault(row.group, []).append(row)
     found = {name: Score.of(members) for name, members in groups.items()}
     return dict(sorted(found.items(), key=lambda item: (-item[1].n, item[0])))
+
+
+def half_width(low: float | None, high: float | None) -> float | None:
+    """The factor that an interval of times reaches either way of its middle, sqrt(high / low)."""
+    return float(np.sqrt(high / low)) if low and high else None
 
 
 def short(value: float | None) -> float | None:

@@ -66,7 +66,7 @@ class SpeculationPairs:
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         score = self.score.as_dict()
-        del score["coverage"]
+        del score["coverage"], score["half_width"]
         return {
             **score,
             "clear": len(self.clear),

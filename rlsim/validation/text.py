@@ -50,7 +50,8 @@ def summary(validation: Validation, style: Style = DEFAULT_STYLE) -> str:
         return f"{count} rows, none of which can be simulated."
     errors = (
         f"step time: median error {validation.median_abs_error_pct:.1f} %, p90 {validation.p90_abs_error_pct:.1f} %; "
-        f"{percent(validation.interval_coverage or 0.0)} of the measured steps inside the 90 % interval"
+        f"{percent(validation.interval_coverage or 0.0)} of the measured steps inside the 90 % interval, "
+        f"which reaches a factor of {validation.score.half_width or 1.0:.2f} either way in the median"
     )
     counted = f"{count} rows, {len(validation.scored)} simulated, {validation.skipped} skipped"
     return "\n".join([counted, *style.wrapped(errors, indent=2)])

@@ -16,7 +16,7 @@ from rlsim.projection import project
 from rlsim.results import PHASES, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import NEEDED, SkippedRow, number, scenario_of
-from rlsim.validation.scores import Score, scores_by_group, short
+from rlsim.validation.scores import Score, half_width, scores_by_group, short
 from rlsim.validation.table import TableRow, read_table, write_table
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class RowResult:
         if self.measured_s is None or self.low_s is None or self.high_s is None:
             return None
         return self.low_s <= self.measured_s <= self.high_s
+
+    @property
+    def half_width(self) -> float | None:
+        """Factor that the interval reaches either way."""
+        return half_width(self.low_s, self.high_s)
 
     def as_dict(self) -> dict[str, object]:
         """The contract's form."""

@@ -66,7 +66,7 @@ def test_the_section_tells_scores_groups_worst_rows_and_what_is_left_out(trainin
     told = [line for line in text.splitlines() if line.startswith("| Megatron-Bridge 26.02, MoE, H100, BF16 | 1 |")]
     assert told == [
         f"| Megatron-Bridge 26.02, MoE, H100, BF16 | 1 | {abs(error):.1f} % | {abs(error):.1f} % | {error:+.1f} % | "
-        f"{100 if training.rows[1].covered else 0} % |"
+        f"{100 if training.rows[1].covered else 0} % | {training.rows[1].half_width:.2f}x |"
     ]
     assert "| all rows | 2 |" in text
     assert "| family: dense | 1 |" in text

@@ -60,7 +60,7 @@ def test_every_row_is_answered_in_one_form(kind: Kind, tmp_path: Path) -> None:
     document = json.loads(found.to_json())
     assert document["kind"] == kind
     assert {"rows", "score", "groups", "skipped"} <= set(document)
-    assert set(document["score"]) == {"n", "median_abs_error", "p90_abs_error", "bias", "coverage"}
+    assert set(document["score"]) == {"n", "median_abs_error", "p90_abs_error", "bias", "coverage", "half_width"}
     assert document["score"]["n"] + document["skipped"] == len(document["rows"])
     for entry in document["rows"]:
         assert {"id", "group", "predicted", "measured", "unit", "low", "high", "covered"} <= set(entry)
@@ -154,6 +154,7 @@ def test_bias_and_errors_are_shares_of_the_measured_values() -> None:
         "p90_abs_error": 0.5,
         "bias": pytest.approx(0.1),
         "coverage": pytest.approx(2 / 3),
+        "half_width": pytest.approx(3**0.5),
     }
     groups = scores_by_group(rows)
     assert list(groups) == ["a", "b"]
