@@ -9,15 +9,22 @@ from __future__ import annotations
 
 from rlsim.costs.refit_methods import Method
 from rlsim.schema.engine_parameters import version_order
+from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 
 
-def engine_groups(engine: str, version: str | None, device: str, model: str) -> tuple[str, ...]:
-    """Groups of an engine's iterations."""
+def engine_groups(
+    engine: str, version: str | None, device: str, model: ModelCard, precision: str
+) -> tuple[str, ...]:
+    """Groups of an engine's iterations; precision: of its weights.
+
+    What a device misses it misses by kernel: untuned grouped products in block FP8 say nothing of dense BF16 ones.
+    """
+    kernels = f"{'dense' if model.moe is None else 'moe'} {precision}"
     out = (
-        f"engine on device: {engine}, {device}",
-        f"engine with model: {model}",
-        f"engine with model on device: {engine}, {model}, {device}",
+        f"engine kernels on device: {engine}, {kernels}, {device}",
+        f"engine with model: {model.name}",
+        f"engine with model on device: {engine}, {model.name}, {device}",
     )
     return out if version is None else (*out, f"engine release: {engine} {series(version)}")
 
@@ -26,8 +33,9 @@ def rollout_groups(scenario: Scenario) -> tuple[str, ...]:
     """Groups of the engine iterations of a rollout: those of serving, and what an RL framework's rollouts share."""
     device, model, stack = scenario.hardware.name, scenario.model.name, scenario.stack
     release = "other" if stack is None else f"{stack.framework} {stack.release or ''}".strip()
+    precision = scenario.engine.weight_precision
     return (
-        *engine_groups(scenario.engine.name, scenario.engine_version, device, model),
+        *engine_groups(scenario.engine.name, scenario.engine_version, device, scenario.model, precision),
         f"rollout release: {release}",
         f"rollout of model on device: {model}, {device}",
     )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rlsim.datafiles import TABLE_BYTES, data_folder, read_bytes, shown_path
 from rlsim.errors import InputError
 from rlsim.hardware.archives import archive, unarchived
+from rlsim.hardware.device_order import DeviceOrder, ordered_mean
 from rlsim.hardware.fingerprint import file_digest
 from rlsim.hardware.lookup import as_path, find_entry
 
@@ -39,7 +40,7 @@ class Posterior:
     (columns,); of terms, what they are moved by. factor: lower triangular, shape (columns, columns); the covariance is
     factor times its transpose. terms: how many columns are terms. spreads: scale of a group that was never measured, by
     family; errors: scale of a published time's own error, by kind; both are scales of Student's t, with
-    ``group_degrees`` and ``degrees``.
+    ``group_degrees`` and ``degrees``. device_order: of the devices that were known when it was fitted.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Posterior:
     group_degrees: float
     rows: Mapping[str, int]
     fit: Mapping[str, object] = field(default_factory=dict)
+    device_order: DeviceOrder = field(default_factory=dict)
 
     @property
     def shifts(self) -> dict[str, float]:
@@ -66,13 +68,19 @@ class Posterior:
         return _places(self).get(name)
 
     def deviation(self, groups: Iterable[str]) -> float:
-        """Sum of the mean deviations of ``groups``, in logarithms; 0 for those never measured."""
+        """Sum of the mean deviations of ``groups``, in logarithms."""
         return sum(self.mean_of(group) for group in groups)
 
     def mean_of(self, name: str) -> float:
-        """Mean of a term or a group; 0 for one never measured."""
+        """Mean of a term or a group.
+
+        Of one never measured 0, moved as the order of devices asks where the same was measured on another device.
+        """
         place = self.place(name)
-        return 0.0 if place is None else float(self.mean[place])
+        if place is not None:
+            return float(self.mean[place])
+        stem, device = _parted(name)
+        return ordered_mean(device, _by_device(self).get(stem, {}), self.device_order)
 
     def to_bytes(self) -> bytes:
         """The file: equal posteriors give equal bytes."""
@@ -80,7 +88,7 @@ class Posterior:
             "schema": SCHEMA, "name": self.name, "description": self.description, "digests": dict(self.digests),
             "columns": self.columns, "terms": self.terms, "spreads": dict(self.spreads), "errors": dict(self.errors),
             "degrees": self.degrees, "group_degrees": self.group_degrees, "rows": dict(self.rows),
-            "fit": dict(self.fit),
+            "fit": dict(self.fit), "device_order": self.device_order,
         }  # fmt: skip
         lower = self.factor[np.tril_indices(len(self.columns))]
         return archive(
@@ -90,6 +98,24 @@ class Posterior:
                 "factor": lower.astype("<f4"),
             }
         )
+
+
+def _parted(group: str) -> tuple[str, str]:
+    """A group's name without its last word, which is the device where it has one, and that word."""
+    device = group.rpartition(" ")[2]
+    return group.removesuffix(device), device
+
+
+@lru_cache(maxsize=8)
+def _by_device(posterior: Posterior) -> dict[str, dict[str, float]]:
+    """Means of groups on devices of known order, by the rest of their names and device."""
+    order, out = posterior.device_order, dict[str, dict[str, float]]()
+    known = {*order, *(worse for gains in order.values() for worse in gains)}
+    for column, mean in zip(posterior.columns[posterior.terms :], posterior.mean[posterior.terms :], strict=True):
+        stem, device = _parted(column)
+        if device in known:
+            out.setdefault(stem, {})[device] = float(mean)
+    return out
 
 
 @lru_cache(maxsize=8)
@@ -147,7 +173,7 @@ def _read(path: Path, modified_ns: int, size: int) -> Posterior:
         return Posterior(
             header["name"], header["description"], header["digests"], tuple(header["columns"]), mean, factor,
             int(header["terms"]), header["spreads"], header["errors"], float(header["degrees"]),
-            float(header["group_degrees"]), header["rows"], header["fit"],
+            float(header["group_degrees"]), header["rows"], header["fit"], header.get("device_order", {}),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{where}: is no posterior of rlsim ({str(error)[:80]})") from None

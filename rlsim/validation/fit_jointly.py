@@ -15,6 +15,7 @@ import numpy as np
 
 from rlsim.costs.groups import family_of
 from rlsim.errors import InputError
+from rlsim.hardware.device_order import shipped_order
 from rlsim.hardware.parameters import Fitted, set_digest, shipped
 from rlsim.hardware.posterior import Posterior
 from rlsim.hardware.terms import Term, moved, term_family
@@ -192,6 +193,7 @@ def posterior_of(
         group_degrees=GROUP_DEGREES,
         rows={column: counts[column] for column in columns[design.terms :]},
         fit={"command": "rlsim calibrate --jointly", "rows": dict(kinds), "tables": dict(digests)},
+        device_order=shipped_order(),
     )
 
 

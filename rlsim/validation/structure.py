@@ -88,7 +88,9 @@ def _other_s(row: MeasuredRow) -> float:
 
 
 def _iteration_groups(setup: EngineSetup, inputs: EngineInputs) -> dict[str, float]:
-    groups = engine_groups(setup.engine, setup.version, inputs.device.profile.name, inputs.model.name)
+    groups = engine_groups(
+        setup.engine, setup.version, inputs.device.profile.name, inputs.model, setup.weight_precision
+    )
     layout = f"{setup.gpus} GPUs, DP {setup.attention_data_parallel}, EP {setup.expert_parallel}"
     same = f"{setup.engine} {setup.version}, {setup.model}, {setup.device}, {setup.weight_precision}, {layout}"
     drafts = f"k {setup.draft_length}" if setup.draft_length else ""

@@ -47,15 +47,16 @@ def conditioned(
     errors: FloatArray,
     fresh: FloatArray,
     degrees: tuple[float, float],
+    fresh_mean: FloatArray | None = None,
 ) -> Conditioned:
     """The normal posterior of columns given rows ``surprise = matrix @ columns + error``.
 
     mean, covariance: of the known columns, which come first. matrix: shape (rows, known + fresh columns). errors: scale
     of each row's error. fresh: scale of each column that was never measured. degrees: of
-    Student's t of errors and of these columns.
+    Student's t of errors and of these columns. fresh_mean: where these are centred, 0 by default.
     """
     known, rows, news = len(mean), np.ones(len(surprise)), np.ones(len(fresh))
-    start = np.concatenate([mean, np.zeros(len(fresh))])
+    start = np.concatenate([mean, np.zeros(len(fresh)) if fresh_mean is None else fresh_mean])
     out = Conditioned(start, np.zeros((len(start), len(start))))
     for _ in range(ROUNDS):
         whole = np.zeros((len(start), len(start)))
@@ -67,7 +68,7 @@ def conditioned(
         after = whole - crossed @ cho_solve(factor, crossed.T)
         out = Conditioned(found, (after + after.T) / 2)
         misses = (surprise - matrix @ found) ** 2 + np.einsum("ij,ij->i", matrix @ out.covariance, matrix)
-        squares = found[known:] ** 2 + np.diag(out.covariance)[known:]
+        squares = (found - start)[known:] ** 2 + np.diag(out.covariance)[known:]
         rows = (degrees[0] + 1) / (degrees[0] + misses / errors**2)
         news = (degrees[1] + 1) / (degrees[1] + squares / fresh**2)
     return out
@@ -102,6 +103,7 @@ def updated(
         np.array([posterior.errors[row.kind] for row in rows] if errors is None else errors),
         np.array([posterior.spreads.get(family_of(group), UNMEASURED_SPREAD) for group in groups]),
         (posterior.degrees, posterior.group_degrees),
+        np.array([posterior.mean_of(group) for group in groups]),
     )
     counts = Counter(group for row in rows for group in row.groups)
     return replace(
