@@ -6,7 +6,6 @@ agents. Every further purpose has a stream of its own, so that no key moves what
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from rlsim.schema.agent import Agent
 from rlsim.schema.workload import Workload
+from rlsim.workload.fresh import cached_with_files
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, solve_time, solve_turns, whole_tokens
 
 FloatArray = NDArray[np.float64]
@@ -95,9 +95,9 @@ class _Draw:
         return self.stream(purpose).standard_normal(int(self.group[-1]) + 1)[self.group]
 
 
-@functools.lru_cache(maxsize=64)
+@cached_with_files(64)
 def _distributions(agent: Agent) -> tuple[LengthDistribution, ...]:
-    """Of turns, observations, environment times and the judge's times; files are read once per process."""
+    """Of turns, observations, environment times and the judge's times; of files those that they hold now."""
     judge = () if agent.judge is None else (solve_time(agent.judge.trajectory_s),)
     observations = solve_distribution(agent.observation_tokens, np.array([float(_NO_CAP)]), "observation")
     return solve_turns(agent.turns, agent.max_turns), observations, solve_time(agent.environment_s), *judge

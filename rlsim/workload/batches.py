@@ -5,7 +5,6 @@ Lengths depend on (seed, replication, step), never on a deployment: whatever is 
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -18,6 +17,7 @@ from rlsim.schema.acceptance import Variation
 from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.workload.acceptance import Acceptance, DraftPlan, SampleMoves, iterations_needed
 from rlsim.workload.agents import Turns, draw_turns
+from rlsim.workload.fresh import cached_with_files
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
 from rlsim.workload.variation import moves_of
 
@@ -71,7 +71,7 @@ class Generated:
         return self.batch if self.turns is None else self.turns
 
 
-@functools.lru_cache(maxsize=64)
+@cached_with_files(64)
 def draw_rollouts(
     workload: Workload, seed: int, step: int, replication: int, response_scale: float = 1.0
 ) -> tuple[Generated, ...]:
@@ -190,9 +190,9 @@ def _normals(count: int, seed: int, replication: int, step: int, purpose: int, n
     return _generator(seed, replication, step, purpose, number).standard_normal(count)
 
 
-@functools.lru_cache(maxsize=64)
+@cached_with_files(64)
 def _distributions(workload: Workload) -> tuple[LengthDistribution, LengthDistribution]:
-    """Prompt and response distributions; a length file is read once per process."""
+    """Prompt and response distributions; of a length file those that it holds now."""
     cap = workload.max_sequence_tokens
     prompts = solve_distribution(workload.prompt_tokens, np.array([cap - 1.0]), "prompt")
     if isinstance(workload.prompt_tokens, ConstantLength):
@@ -203,7 +203,7 @@ def _distributions(workload: Workload) -> tuple[LengthDistribution, LengthDistri
     return prompts, solve_distribution(workload.response_tokens, caps, "response")
 
 
-@functools.lru_cache(maxsize=64)
+@cached_with_files(64)
 def expected_prompt_tokens(workload: Workload) -> float:
     """Mean of the prompt lengths that :func:`draw_batch` draws, in tokens, whatever kind of length they have."""
     prompts, _ = _distributions(workload)
@@ -217,13 +217,13 @@ def likely_moves(workload: Workload, variation: Variation, acceptance: Acceptanc
     return moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
 
 
-@functools.lru_cache(maxsize=64)
+@cached_with_files(64)
 def expected_response_tokens(workload: Workload) -> float:
     """Mean of the response lengths, or of a turn's, beside a prompt of mean length, in tokens."""
     return float(likely_lengths(workload).mean())
 
 
-@functools.lru_cache(maxsize=64)
+@cached_with_files(64)
 def likely_lengths(workload: Workload) -> FloatArray:
     """Lengths of equally likely responses, cut where a prompt of mean length leaves no more room."""
     _, responses = _distributions(workload)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from rlsim.schema.workload import Workload
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_moves, draw_rollouts
+from rlsim.workload.fresh import cached_with_files
 
 STEPS_KEPT = 64
 """Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same."""
@@ -148,7 +149,7 @@ def draw_step(
     return _drawn_step(scenario.workload, scenario.speculation, place, plan, response_scale)
 
 
-@lru_cache(maxsize=STEPS_KEPT)
+@cached_with_files(STEPS_KEPT)
 def _drawn_step(
     workload: Workload,
     speculation: Speculation,
