@@ -22,7 +22,7 @@ class SimulatedVariant:
     """A scenario with the prices and the trace of each replication; at most the first trace is detailed.
 
     first_step: drawn work of the first measured step. stretch: the part of a run that was drawn. draft_plan: of draft
-    lengths that follow the live batch.
+    lengths that follow the live batch. tables: operator tables in place of those that the hardware profile names.
     """
 
     scenario: Scenario
@@ -31,6 +31,12 @@ class SimulatedVariant:
     traces: tuple[Trace, ...]
     stretch: Stretch = BEGINNING
     draft_plan: DraftPlan | None = None
+    tables: OperatorTables | None = None
+
+    @cached_property
+    def inputs(self) -> PriceInputs:
+        """What it was priced from."""
+        return PriceInputs(self.scenario, self.tables)
 
     @property
     def prices(self) -> ScenarioPrices:
@@ -90,4 +96,4 @@ def simulate_variant(
         traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
         first_steps.append(workload.steps[scenario.simulation.warmup_steps])
         advance(replication + 1)
-    return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, inputs.draft_plan)
+    return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, inputs.draft_plan, tables)

@@ -20,6 +20,7 @@ from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.parameters import SETS, Fitted
+from rlsim.hardware.tables import OperatorTables
 from rlsim.hardware.terms import Term, moved, terms_of
 from rlsim.schema.base import Strict
 from rlsim.schema.scenario import Scenario
@@ -58,8 +59,8 @@ def all_terms(fitted: Fitted) -> tuple[Term, ...]:
 
 def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     """Slopes of the phases of a simulated scenario around the sets that it uses."""
-    inputs = PriceInputs(run.scenario)
-    kept = _Kept.of(run.scenario, _moves(fitted_of(run.scenario)))
+    inputs = run.inputs
+    kept = _Kept.of(run, _moves(fitted_of(run.scenario)))
     batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
     logprob, train = _trainer(inputs.trainer, batch, kept)
     generation = engine_slopes(inputs.engine, run.counters, _hosts(kept, inputs.overheads.engine.factor))
@@ -96,13 +97,15 @@ class _Kept:
 
     sections: tuple[Strict | None, ...]
     moves: _Moves
+    tables: OperatorTables | None
     scenario: Scenario = field(compare=False)
 
     @classmethod
-    def of(cls, scenario: Scenario, moves: _Moves) -> _Kept:
+    def of(cls, run: SimulatedVariant, moves: _Moves) -> _Kept:
+        scenario = run.scenario
         named = scenario.model, scenario.hardware, scenario.cluster, scenario.trainer
         trained = scenario.speculation if scenario.speculation.trained_online else None
-        return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, scenario)
+        return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, run.tables, scenario)
 
 
 def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:
@@ -226,7 +229,7 @@ def _trainer(inputs: TrainerInputs, batch: TrainedBatch, kept: _Kept) -> tuple[S
 
 @lru_cache(maxsize=64)
 def _transfer(kept: _Kept) -> Slopes:
-    scenario, now = kept.scenario, PriceInputs(kept.scenario).transfers
+    scenario, now = kept.scenario, PriceInputs(kept.scenario, kept.tables).transfers
 
     def seconds(transfer: WeightTransfer) -> float:
         return (transfer.prepare() if scenario.loop.mode == "sync" else transfer.transfer()).seconds
