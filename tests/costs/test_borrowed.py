@@ -13,7 +13,7 @@ import yaml
 
 from rlsim.calibration.table_writing import write_table
 from rlsim.costs import device
-from rlsim.costs.borrowed import P90_DEVIATIONS, TRANSFER_ERROR, TableSource, borrowed_tables, tables_error
+from rlsim.costs.borrowed import P90_DEVIATIONS, TableSource, borrowed_tables, tables_error
 from rlsim.costs.draft import REJECTION_LAUNCHES, Drafting
 from rlsim.costs.latent import LatentBlock
 from rlsim.costs.operators import Operators
@@ -231,7 +231,7 @@ def test_self_checks_widen_the_interval_twice_as_much_where_carried_over(
     own = operators("h200_sxm", calibration).sources
     carried = operators("h100_sxm", calibration).sources
     assert tables_error(own) == pytest.approx(math.log(1.2) / P90_DEVIATIONS)
-    assert tables_error(carried) == pytest.approx(TRANSFER_ERROR * tables_error(own))
+    assert tables_error(carried) == pytest.approx(2 * tables_error(own))
     assert tables_error([TableSource(OperatorTables.load("h100_sxm", "vllm"), load_profile("h100_sxm"))]) == 0.0
     before = PriceInputs(builders.scenario(hardware="h200_sxm")).overheads
     lend(monkeypatch, calibration)

@@ -186,6 +186,19 @@ def test_nearest_heads_are_scaled_by_cache_bytes(tmp_path: Path) -> None:
     assert tables.decode_attention_s(8, 2, 128, "fp8", 64, 4096) is None
 
 
+def test_prefill_of_heads_that_nobody_measured_is_scaled_by_their_work(tmp_path: Path) -> None:
+    rows = [(128, "bf16", 8, 2, prompt, batch, 1e-9 * batch * prompt**2) for prompt in (64, 4096) for batch in (1, 8)]
+    write(tmp_path / "toy" / "vllm", files.PREFILL_ATTENTION, rows)
+    tables = OperatorTables.load("toy", "vllm", tmp_path)
+    exact = tables.prefill_attention_s(8, 2, 128, "bf16", 8, 4096)
+    doubled = tables.prefill_attention_s(16, 4, 128, "bf16", 8, 4096)
+    wider = tables.prefill_attention_s(8, 2, 256, "bf16", 8, 4096)
+    assert exact is not None and doubled is not None and wider is not None
+    assert exact.measured.all() and not doubled.measured.any()
+    np.testing.assert_allclose(doubled.seconds, 2 * exact.seconds)
+    np.testing.assert_allclose(wider.seconds, 2 * exact.seconds)
+
+
 def test_host_bound_rows_of_block_scaled_fp8_are_taken_from_fp8(tmp_path: Path) -> None:
     large = [(*row[:4], 1.5 * float(str(row[4]))) for row in gemm_rows("fp8_block", (4096,))]
     write(tmp_path / "toy" / "vllm", files.GEMM, [*gemm_rows("fp8"), *large, ("fp8_block", 512, 512, 16, 2e-6)])

@@ -203,6 +203,9 @@ def test_time_to_the_reward_is_its_own_part():
     parts = {share.name: share.seconds for share in arm.parts if share.phase == "generation_s"}
     assert parts.pop("environment") == pytest.approx(40.0)
     assert parts == pytest.approx({s.name: s.seconds for s in plain.parts if s.phase == "generation_s"})
+    # Rates of the engine are of its own time: rewards are none of it.
+    assert arm.statistics.tokens_per_s == pytest.approx(plain.statistics.tokens_per_s)
+    assert arm.statistics.iterations_per_s == pytest.approx(plain.statistics.iterations_per_s)
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])

@@ -12,7 +12,7 @@ from rlsim.loading import load_scenario
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
 from rlsim.simulation.run import simulate
-from rlsim.uncertainty.response import Factors, step_response
+from rlsim.uncertainty.response import Factors, StepResponse, step_response
 from rlsim.workload.draw import draw
 
 SMALL = ("workload.prompts_per_step=16", "workload.generations_per_prompt=8", "trainer.global_batch_samples=128")
@@ -75,3 +75,9 @@ def test_shares_are_the_derivatives_of_the_step() -> None:
         base, more = (float(response.seconds(factors(train=value))[0]) for value in (1.0, 1.0001))
         assert response.shares["train"] == pytest.approx((more / base - 1) / 1e-4, rel=0.01)
         assert 0.99 < sum(response.shares.values()) + response.fixed_s / base < 1.01
+
+
+def test_a_balanced_step_takes_a_twelfth_longer_than_either_side() -> None:
+    """p-norm with m = 8: 2 ** (1 / 8) = 1.0905 where trainer and generation take as long as each other."""
+    response = StepResponse(0.0, 20.0, 70.0, 8.0, 2.0, generation_ratio=1.0)
+    assert float(response.seconds(factors())[0]) == pytest.approx(109.05, rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,10 @@ from rlsim.hardware.tables import OperatorTables
 from rlsim.hardware.terms import moved
 from rlsim.loading import load_scenario
 from rlsim.simulated import simulate_variant
-from rlsim.uncertainty.slopes import STEP, phase_slopes
+from rlsim.statistics import P90_DEVIATIONS
+from rlsim.uncertainty import slopes
+from rlsim.uncertainty.predictive import between, log_draws, posterior_of
+from rlsim.uncertainty.slopes import LAUNCH, STEP, phase_slopes
 
 TERM = "training/dense_efficiency"
 
@@ -24,8 +28,8 @@ def test_tables_in_place_of_the_profiles_own_have_slopes_of_their_own() -> None:
     tables = OperatorTables.load("gb200_nvl72", "vllm")
     assert tables is not None
     run, own = simulate_variant(scenario, tables), simulate_variant(scenario)
-    slopes = phase_slopes(run)
-    assert slopes.train[TERM] != pytest.approx(phase_slopes(own).train[TERM], rel=1e-3)
+    found = phase_slopes(run)
+    assert found.train[TERM] != pytest.approx(phase_slopes(own).train[TERM], rel=1e-3)
     fitted = fitted_of(scenario)
     batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
     after = overheads_after(overheads_of(scenario, fitted), scenario, moved(fitted, {TERM: STEP}), "training")
@@ -33,4 +37,22 @@ def test_tables_in_place_of_the_profiles_own_have_slopes_of_their_own() -> None:
         step_cost(replace(run.inputs.trainer, overheads=overheads), batch).train.seconds
         for overheads in (run.inputs.trainer.overheads, after.training)
     ]
-    assert slopes.train[TERM] == pytest.approx(float(np.log(times[1] / times[0])) / STEP)
+    assert found.train[TERM] == pytest.approx(float(np.log(times[1] / times[0])) / STEP)
+
+
+def test_the_points_of_a_rollout_stand_for_all_of_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = simulate_variant(load_scenario("quickstart", ["simulation.replications=1"]))
+    found = phase_slopes(run).generation
+    monkeypatch.setattr(slopes, "POINTS", 100_000)
+    exact = phase_slopes(run).generation
+    for name, slope in exact.items():
+        assert found[name] == pytest.approx(slope, rel=2e-3, abs=1e-5), name
+
+
+def test_what_nobody_measured_spreads_as_far_as_the_text_says() -> None:
+    posterior = posterior_of(load_scenario("quickstart"))
+    # Launches of operators: a factor of two either way at 90 %, before any evidence.
+    assert math.exp(P90_DEVIATIONS * LAUNCH.spread) == pytest.approx(2.0, rel=0.02)
+    # A family of groups without a measurement: Student's t with a scale of 0.15; 5 % of it lie beyond 1.943 scales.
+    low, high = between(log_draws(posterior, {}, {"a family that nobody measured: one": 1.0}))
+    assert (high - low) / 2 == pytest.approx(0.15 * 1.943, rel=0.06)
