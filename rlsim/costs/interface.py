@@ -49,6 +49,12 @@ class IterationTable:
     kv_capacity_tokens: float
     chunked_prefill: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("step_s", "attention_s", "prefill_s"):
+            seconds = getattr(self, name)
+            if not np.all(np.isfinite(seconds) & (seconds >= 0)):
+                raise ValueError(f"{name} of an iteration table must be finite and not negative")
+
 
 @dataclass(frozen=True)
 class Part:
