@@ -105,7 +105,7 @@ def closed_form(
     fitting = (count > 0) & (count <= timing.max_sequences)
     if not timing.chunked_prefill:
         fitting &= queue[:, -1] <= timing.max_batched_tokens
-    prefilled = _prefill(timing, batches, queue, fitting)
+    prefilled = _prefill(timing, batches, need, queue, fitting)
     last = np.where(real, prefilled.joined + batches.iterations, np.iinfo(np.int64).max)
     fitting &= last.min(axis=1) >= prefilled.last
     segments = _segments(timing, batches, prefilled, last, prefix_caching)
@@ -140,9 +140,36 @@ def _last_places(keys: IntArray) -> BoolArray:
     return np.asarray(last[keys.ravel()] == places).reshape(keys.shape)
 
 
-def _prefill(timing: IterationTimes, batches: ReplicaBatches, queue: IntArray, active: BoolArray) -> _Prefilled:
-    """Prefill iterations of all replicas side by side. queue: running sum of the tokens to prefill."""
+class _Behind:
+    """Seconds that prefill takes behind the contexts of its tokens, of each replica's first so many.
+
+    starts: context before the first token to prefill of each sequence; need: its tokens; queue: their running sum.
+    """
+
+    def __init__(self, timing: IterationTimes, starts: FloatArray, need: IntArray, queue: IntArray) -> None:
+        self._timing, self._starts, self._queue = timing, starts, queue
+        self._before = queue - need
+        self._first = timing.behind_all(starts)
+        whole = timing.behind_all(starts + need) - self._first
+        self._whole = np.concatenate((np.zeros((len(need), 1)), np.cumsum(whole, axis=1)), axis=1)
+
+    def of(self, taken: IntArray) -> FloatArray:
+        """Seconds of the first ``taken`` tokens of each replica."""
+        rows, done = np.arange(taken.size), (self._queue <= taken[:, None]).sum(axis=1)
+        at = np.minimum(done, self._queue.shape[1] - 1)
+        part = np.maximum(taken - self._before[rows, at], 0)
+        begun = self._timing.behind_all(self._starts[rows, at] + part) - self._first[rows, at]
+        return np.asarray(self._whole[rows, done] + np.where(done > at, 0.0, begun))
+
+
+def _prefill(
+    timing: IterationTimes, batches: ReplicaBatches, need: IntArray, queue: IntArray, active: BoolArray
+) -> _Prefilled:
+    """Prefill iterations of all replicas side by side. need: tokens to prefill, the last of each prompt; queue: their
+    running sum."""
     replicas = queue.shape[0]
+    behind = _Behind(timing, batches.prompt - need, need, queue)
+    behind_s = np.zeros(replicas)
     real = batches.real
     joined = np.zeros(queue.shape, dtype=np.int64)
     last, taken, decoding = (np.zeros(replicas, dtype=np.int64) for _ in range(3))
@@ -156,7 +183,9 @@ def _prefill(timing: IterationTimes, batches: ReplicaBatches, queue: IntArray, a
         tokens = np.where(running, np.minimum(budget, total - taken), 0)
         mean = context / np.maximum(decoding, 1)
         history.append((np.where(running, decoding, 0), mean, tokens))
-        added = np.where(running, timing.prefills(decoding, tokens), 0.0)
+        done_s = behind.of(taken + tokens)
+        added = np.where(running, np.maximum(timing.prefills(decoding, tokens) + (done_s - behind_s), 0.0), 0.0)
+        behind_s = done_s
         prefill_s += added
         end_s += np.where(running, timing.decodes(decoding, mean), 0.0) + added
         new = (queue > taken[:, None]) & (queue <= (taken + tokens)[:, None]) & real
