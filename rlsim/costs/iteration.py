@@ -137,11 +137,11 @@ def build_iteration(
     }
     prefill = _prefill_table(layers, host, max_sequences, max(prompt_tokens, 1.0), k)
     behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
-    components, attention = _times(components, host.factor), _times(attention, host.factor)
+    components, attention = _times(components, host.factor), _times(_monotone(attention), host.factor)
     table = IterationTable(
         step_s=_no_work_is_free(total(components)),
         context_step_tokens=step,
-        attention_s=_monotone(_no_work_is_free(total(attention))),
+        attention_s=_no_work_is_free(total(attention)),
         prefill_grid_tokens=prefill.grid_tokens,
         prefill_sequences=prefill.sequences,
         prefill_s=prefill.added_s * host.factor,
@@ -212,9 +212,8 @@ def _exposed_host_s(
 def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) -> tuple[Components, BoolArray]:
     """What the device does of an iteration whatever its context, by part, for n decoding sequences; where it is eager.
 
-    Pipeline stages work on n / PP sequences each; the last stage, with the LM head and the drafter, does so PP times per
-    iteration.
-    Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling instead.
+    Pipeline stages work on n / PP sequences each; the last one, with the LM head and the drafter, does so PP times per
+    iteration. Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling instead.
     """
     engine = layers.engine
     tokens = np.ceil(n / engine.pipeline_parallel) * (k + 1)
@@ -331,7 +330,10 @@ def _no_work_is_free(seconds: FloatArray) -> FloatArray:
     return out
 
 
-def _monotone(seconds: FloatArray) -> FloatArray:
-    """Attention over more context or more sequences never takes less time."""
-    longer = np.maximum.accumulate(seconds, axis=1)
-    return np.asarray(np.maximum.accumulate(longer, axis=0), dtype=np.float64)
+def _monotone(attention: Components) -> Components:
+    """Attention over more context or more sequences never takes less time; what that adds is of the target's."""
+    seconds = total(attention)
+    longer = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=1), axis=0)
+    if not np.any(longer > seconds):
+        return attention
+    return attention | {"attention": attention["attention"] + modelled(longer - seconds, "memory")}

@@ -104,21 +104,20 @@ def trained_draft_bytes(scenario: Scenario) -> float:
 
 @dataclass(frozen=True)
 class WeightTransfer:
-    """Transfers of one scenario's weights."""
+    """Transfers of one scenario's weights. counted: what ``job_of`` the scenario says, where it was asked before."""
 
     scenario: Scenario
     fabric: Collectives
     overheads: Overheads
+    counted: TransferJob | None = None
 
     @cached_property
     def _job(self) -> TransferJob:
-        return job_of(self.scenario)
+        return self.counted or job_of(self.scenario)
 
     def under(self, overheads: Overheads) -> WeightTransfer:
         """The same transfers with other overheads."""
-        other = replace(self, overheads=overheads)
-        other.__dict__["_job"] = self._job  # counted from the scenario alone
-        return other
+        return replace(self, overheads=overheads, counted=self._job)
 
     @cached_property
     def _layout(self) -> TrainLayout:

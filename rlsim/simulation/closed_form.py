@@ -146,20 +146,18 @@ class _Behind:
     starts: context before the first token to prefill of each sequence; need: its tokens; queue: their running sum.
     """
 
-    def __init__(self, timing: IterationTimes, starts: FloatArray, need: IntArray, queue: IntArray) -> None:
-        self._timing, self._starts, self._queue = timing, starts, queue
-        self._before = queue - need
-        self._first = timing.behind_all(starts)
-        whole = timing.behind_all(starts + need) - self._first
-        self._whole = np.concatenate((np.zeros((len(need), 1)), np.cumsum(whole, axis=1)), axis=1)
+    def __init__(self, timing: IterationTimes, starts: IntArray, need: IntArray, queue: IntArray) -> None:
+        self._known = timing.behind_all(int(starts.max() + need.max()))
+        self._whole = np.zeros((len(need), need.shape[1] + 1))
+        np.cumsum(self._known.take(starts + need) - self._known.take(starts), axis=1, out=self._whole[:, 1:])
+        self._starts, self._need, self._queue = starts, need, queue
 
-    def of(self, taken: IntArray) -> FloatArray:
-        """Seconds of the first ``taken`` tokens of each replica."""
-        rows, done = np.arange(taken.size), (self._queue <= taken[:, None]).sum(axis=1)
-        at = np.minimum(done, self._queue.shape[1] - 1)
-        part = np.maximum(taken - self._before[rows, at], 0)
-        begun = self._timing.behind_all(self._starts[rows, at] + part) - self._first[rows, at]
-        return np.asarray(self._whole[rows, done] + np.where(done > at, 0.0, begun))
+    def of(self, taken: IntArray, done: IntArray) -> FloatArray:
+        """Seconds of the first ``taken`` tokens of each replica, which end the prefill of ``done`` sequences."""
+        rows, at = np.arange(taken.size), np.minimum(done, self._starts.shape[1] - 1)
+        start, before = self._starts[rows, at], self._queue[rows, at] - self._need[rows, at]
+        begun = np.where(done > at, 0, taken - before)
+        return np.asarray(self._whole[rows, done] + (self._known[start + begun] - self._known[start]))
 
 
 def _prefill(
@@ -168,9 +166,8 @@ def _prefill(
     """Prefill iterations of all replicas side by side. need: tokens to prefill, the last of each prompt; queue: their
     running sum."""
     replicas = queue.shape[0]
-    behind = _Behind(timing, batches.prompt - need, need, queue)
-    behind_s = np.zeros(replicas)
-    real = batches.real
+    behind = _Behind(timing, batches.prompt.astype(np.int64) - need, need, queue)
+    behind_s, waits = np.zeros(replicas), batches.real & active[:, None]
     joined = np.zeros(queue.shape, dtype=np.int64)
     last, taken, decoding = (np.zeros(replicas, dtype=np.int64) for _ in range(3))
     end_s, prefill_s, context, growth = (np.zeros(replicas) for _ in range(4))
@@ -179,20 +176,21 @@ def _prefill(
     running = total > 0
     while running.any():
         last += running
-        budget = timing.max_batched_tokens - timing.tokens_per_sequence * decoding
+        before, budget = decoding, timing.max_batched_tokens - timing.tokens_per_sequence * decoding
         tokens = np.where(running, np.minimum(budget, total - taken), 0)
         mean = context / np.maximum(decoding, 1)
         history.append((np.where(running, decoding, 0), mean, tokens))
-        done_s = behind.of(taken + tokens)
-        added = np.where(running, np.maximum(timing.prefills(decoding, tokens) + (done_s - behind_s), 0.0), 0.0)
+        new = waits & (queue <= (taken + tokens)[:, None])
+        waits ^= new
+        decoding = decoding + new.sum(axis=1)
+        done_s = behind.of(taken + tokens, decoding)
+        added = np.where(running, np.maximum(timing.prefills(before, tokens) + (done_s - behind_s), 0.0), 0.0)
         behind_s = done_s
         prefill_s += added
-        end_s += np.where(running, timing.decodes(decoding, mean), 0.0) + added
-        new = (queue > taken[:, None]) & (queue <= (taken + tokens)[:, None]) & real
-        joined += np.where(new, last[:, None], 0)
-        context += np.where(running, growth, 0.0) + np.where(new, batches.prompt, 0.0).sum(axis=1)
-        growth += np.where(new, batches.growth, 0.0).sum(axis=1)
-        decoding = decoding + new.sum(axis=1)
+        end_s += np.where(running, timing.decodes(before, mean), 0.0) + added
+        joined += new * last[:, None]
+        context += np.where(running, growth, 0.0) + (new * batches.prompt).sum(axis=1)
+        growth += (new * batches.growth).sum(axis=1)
         taken = taken + tokens
         running = taken < total
     if not history:

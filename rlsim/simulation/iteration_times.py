@@ -34,7 +34,8 @@ class IterationTimes:
 
     max_sequences: sequences that can decode at once: max_running_sequences, within the token budget and the table.
     step_s, attention, integral: by decoding sequences, the latter two also by knot of context; inverse_knot: knots per
-    token. context, context_integral: of the prefill behind a context by knot, in seconds per knot. kernel_view: the same as the C kernel sees it, once that has asked.
+    token. context, context_integral: of prefill behind a context by knot, in seconds per knot. kernel_view: the same as
+    the C kernel sees it, once that has asked.
     """
 
     kernel_view: Any = None
@@ -62,6 +63,7 @@ class IterationTimes:
         self.integral = np.concatenate((np.zeros((half.shape[0], 1)), np.cumsum(half, axis=1)), axis=1)
         self.context, self.context_integral = _behind(table, self.attention.shape[1])
         self._context_row: Row = self.context.tolist(), self.context_integral.tolist()
+        self._behind: FloatArray = np.empty(0)
         self._rows: dict[int, Row] = {}
         self._prefill_rows: dict[int, list[float]] = {}
         self.grid_tokens = np.ascontiguousarray(table.prefill_grid_tokens, dtype=np.float64)
@@ -141,8 +143,10 @@ class IterationTimes:
         return row[i] + (row[i + 1] - row[i]) * (tokens - grid[i]) / (grid[i + 1] - grid[i])
 
     def behind(self, tokens: int) -> float:
-        """Seconds that the first ``tokens`` tokens of a sequence take to prefill beyond those of :meth:`prefill`; a chunk
-        takes the difference of its ends."""
+        """Seconds that the first ``tokens`` tokens of a sequence take to prefill beyond those of :meth:`prefill`.
+
+        A chunk takes the difference of its ends.
+        """
         context, integral = self._context_row
         x = tokens * self.inverse_knot
         i = min(int(x), len(context) - 2)
@@ -150,13 +154,15 @@ class IterationTimes:
         a = context[i]
         return integral[i] + t * (a + 0.5 * t * (context[i + 1] - a))
 
-    def behind_all(self, tokens: FloatArray | IntArray) -> FloatArray:
-        """:meth:`behind` over an array."""
-        x = tokens * self.inverse_knot
-        i = np.minimum(x.astype(np.int64), self.context.size - 2)
-        t = x - i
-        a = self.context[i]
-        return np.asarray(self.context_integral[i] + t * (a + 0.5 * t * (self.context[i + 1] - a)))
+    def behind_all(self, most: int) -> FloatArray:
+        """:meth:`behind` of 0, 1, ... ``most`` tokens and perhaps more."""
+        if self._behind.size <= most:
+            x = np.arange(max(2 * most, 1024), dtype=np.float64) * self.inverse_knot
+            i = np.minimum(x.astype(np.int64), self.context.size - 2)
+            t = x - i
+            a = self.context[i]
+            self._behind = self.context_integral[i] + t * (a + 0.5 * t * (self.context[i + 1] - a))
+        return self._behind
 
     def chunk(self, need: int, taken: int, budget: int) -> int:
         """Tokens of a prefill that fit an iteration: any share of it when chunked, else all or nothing."""

@@ -27,7 +27,8 @@ class Request(NamedTuple):
 class RunningRequest:
     """A request in the engine, with what its replica keeps about it.
 
-    done of its total decode iterations; prefill_left: tokens left to prefill, prefill_end: its context after them; resumed: has emitted its first token.
+    done of its total decode iterations; prefill_left: tokens left to prefill, prefill_end: its context after them;
+    resumed: has emitted its first token.
     While it decodes, heap_key is its key in the heap (else -1), context_at_zero its context extrapolated to decode
     iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes.
     """
