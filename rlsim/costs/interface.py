@@ -112,10 +112,18 @@ class PhaseCost:
         """The same ``times`` times over."""
         return PhaseCost.of(part.lasting(times * part.seconds, part.measured) for part in self.parts)
 
-    def deviating(self, factor: float) -> PhaseCost:
-        """Times a fitted factor; what it adds to a measured time is modelled."""
+    def deviating(self, factor: float, at_line_rate: PhaseCost | None = None) -> PhaseCost:
+        """Times a fitted factor; what it adds to a measured time is modelled.
+
+        at_line_rate: the same phase over links as fast as their datasheets; no part of it on a link takes less.
+        """
         kept = min(1.0, 1.0 / factor)
-        return PhaseCost.of(part.lasting(factor * part.seconds, kept * part.measured) for part in self.parts)
+        parts = () if at_line_rate is None else at_line_rate.parts
+        least = {part.name: part.seconds for part in parts if part.bound in ("network", "host link")}
+        return PhaseCost.of(
+            part.lasting(max(factor * part.seconds, least.get(part.name, 0.0)), kept * part.measured)
+            for part in self.parts
+        )
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) 
     """What the device does of an iteration whatever its context, by part, for n decoding sequences; where it is eager.
 
     Pipeline stages work on n / PP sequences each; the last one, with the LM head and the drafter, does so PP times per
-    iteration. Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling instead.
+    iteration. Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling.
     """
     engine = layers.engine
     tokens = np.ceil(n / engine.pipeline_parallel) * (k + 1)
