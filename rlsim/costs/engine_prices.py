@@ -114,6 +114,7 @@ def most_sequences(scenario: Scenario) -> int:
 
 
 @lru_cache(maxsize=ENGINES_KEPT)
+@np.errstate(invalid="raise", divide="raise")
 def engine_prices(inputs: EngineInputs) -> IterationCosts:
     """Seconds of the engine's iterations, by part; the last few engines are kept."""
     if inputs.policy is not None:
@@ -150,6 +151,7 @@ def decode_points_s(inputs: EngineInputs, sequences: FloatArray, context_tokens:
     return np.asarray(decode_points_of_hosts_s(inputs, [inputs.host], sequences, context_tokens)[0])
 
 
+@np.errstate(invalid="raise", divide="raise")
 def decode_points_of_hosts_s(
     inputs: EngineInputs, hosts: Sequence[HostOverheads], sequences: FloatArray, context_tokens: FloatArray
 ) -> FloatArray:

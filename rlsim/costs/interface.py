@@ -33,6 +33,9 @@ class IterationTable:
         linear in between and beyond the last.
     prefill_grid_tokens, prefill_s: shapes (P,) and (N_p, P): seconds *added* to the iteration by q prefill tokens when
         prefill_sequences[i] sequences decode; piecewise linear in both, clamped in n, linear beyond the last q.
+    prefill_context_s: shape (C,), seconds that one prefill token takes behind 0, context_step_tokens, twice that...
+        tokens of its own sequence beyond what prefill_s holds for it; linear in between and beyond the last, negative
+        where it takes less. By default none.
     tokens_per_sequence: drafted + 1 tokens each decoding sequence puts into an iteration (k + 1, or 1).
     max_batched_tokens: token budget of an iteration; the prefill chunk is what decoding leaves of it.
     """
@@ -48,6 +51,13 @@ class IterationTable:
     max_running_sequences: int
     kv_capacity_tokens: float
     chunked_prefill: bool = True
+    prefill_context_s: FloatArray = field(default_factory=lambda: np.zeros(2))
+
+    def __post_init__(self) -> None:
+        for name in ("step_s", "attention_s", "prefill_s", "prefill_context_s"):
+            seconds, signed = getattr(self, name), name == "prefill_context_s"
+            if not np.all(np.isfinite(seconds) & (signed | (seconds >= 0))):
+                raise ValueError(f"{name} of an iteration table must be finite{'' if signed else ' and not negative'}")
 
 
 @dataclass(frozen=True)
@@ -102,10 +112,18 @@ class PhaseCost:
         """The same ``times`` times over."""
         return PhaseCost.of(part.lasting(times * part.seconds, part.measured) for part in self.parts)
 
-    def deviating(self, factor: float) -> PhaseCost:
-        """Times a fitted factor; what it adds to a measured time is modelled."""
+    def deviating(self, factor: float, at_line_rate: PhaseCost | None = None) -> PhaseCost:
+        """Times a fitted factor; what it adds to a measured time is modelled.
+
+        at_line_rate: the same phase over links as fast as their datasheets; no part of it on a link takes less.
+        """
         kept = min(1.0, 1.0 / factor)
-        return PhaseCost.of(part.lasting(factor * part.seconds, kept * part.measured) for part in self.parts)
+        parts = () if at_line_rate is None else at_line_rate.parts
+        least = {part.name: part.seconds for part in parts if part.bound in ("network", "host link")}
+        return PhaseCost.of(
+            part.lasting(max(factor * part.seconds, least.get(part.name, 0.0)), kept * part.measured)
+            for part in self.parts
+        )
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from rlsim.costs.interface import Bound, EngineCounters, IntArray, IterationTabl
 from rlsim.costs.layers import Components, EngineLayers, pipeline_hops, total
 from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
+from rlsim.costs.prompt_context import context_s
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import BoolArray
 from rlsim.schema.engine import Engine
@@ -132,17 +133,19 @@ def build_iteration(
     drafting_part = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
     attention = {
         "attention": layers.cached_attention(own[:, None], contexts[None, :], k + 1),
-        drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]),
+        drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]).repeated(engine.pipeline_parallel),
     }
-    prefill = _prefill_table(layers, host, max_sequences, prompt_tokens, k)
-    components, attention = _times(components, host.factor), _times(attention, host.factor)
+    prefill = _prefill_table(layers, host, max_sequences, max(prompt_tokens, 1.0), k)
+    behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
+    components, attention = _times(components, host.factor), _times(_monotone(attention), host.factor)
     table = IterationTable(
         step_s=_no_work_is_free(total(components)),
         context_step_tokens=step,
-        attention_s=_monotone(_no_work_is_free(total(attention))),
+        attention_s=_no_work_is_free(total(attention)),
         prefill_grid_tokens=prefill.grid_tokens,
         prefill_sequences=prefill.sequences,
         prefill_s=prefill.added_s * host.factor,
+        prefill_context_s=np.maximum(behind, -prefill.least_token_s) * host.factor,
         tokens_per_sequence=k + 1,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * (k + 1)),
         max_running_sequences=engine.max_running_sequences,
@@ -172,7 +175,8 @@ def device_points(layers: EngineLayers, drafting: Drafting, sequences: FloatArra
     k = drafting.speculation.draft_length if drafting.speculation.active else 0
     components, _ = _on_device(layers, drafting, sequences, k)
     own = np.ceil(sequences / layers.engine.pipeline_parallel)
-    cached_s = layers.cached_attention(own, context, k + 1).seconds + drafting.cached_attention(own, context).seconds
+    drafted = drafting.cached_attention(own, context).repeated(layers.engine.pipeline_parallel)
+    cached_s = layers.cached_attention(own, context, k + 1).seconds + drafted.seconds
     return DevicePoints(sequences, total(components), cached_s)
 
 
@@ -208,8 +212,8 @@ def _exposed_host_s(
 def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) -> tuple[Components, BoolArray]:
     """What the device does of an iteration whatever its context, by part, for n decoding sequences; where it is eager.
 
-    Pipeline stages work on n / PP sequences each; the last stage, with the LM head, does so PP times per iteration.
-    Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling instead.
+    Pipeline stages work on n / PP sequences each; the last one, with the LM head and the drafter, does so PP times per
+    iteration. Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling.
     """
     engine = layers.engine
     tokens = np.ceil(n / engine.pipeline_parallel) * (k + 1)
@@ -221,8 +225,8 @@ def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) 
     if engine.pipeline_parallel > 1:
         out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
     if drafting.speculation.active:
-        out[DRAFT_PASSES] = drafting.passes(n, eager)
-        out["rejection sampling"] = drafting.rejection(n)
+        out[DRAFT_PASSES] = drafting.passes(sampled, eager).repeated(engine.pipeline_parallel)
+        out["rejection sampling"] = drafting.rejection(sampled).repeated(engine.pipeline_parallel)
     return out, eager
 
 
@@ -269,6 +273,11 @@ class _Prefill:
     measured: FloatArray
     bound: Bound
 
+    @property
+    def least_token_s(self) -> float:
+        """Least seconds that a prefill token adds."""
+        return float(np.min(self.added_s[:, 1:] / self.grid_tokens[1:]))
+
 
 def _prefill_table(
     layers: EngineLayers, host: HostOverheads, max_sequences: int, prompt_tokens: float, k: int
@@ -284,16 +293,15 @@ def _prefill_table(
     counts = np.unique(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
     tokens = counts[:, None] * (k + 1) + grid[None, :]
     components, _ = _device(layers, np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0), k)
-    own = np.maximum(grid / engine.attention_data_parallel, 1e-9)
-    attention = layers.prefill_module(own, max(prompt_tokens, 1.0))
+    own, prompt = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9), prompt_tokens
+    attention = layers.prefill_module(own, prompt)
     if attention is not None:
         components.pop("attention projections")
     else:
-        prompt = max(prompt_tokens, 1.0)
         attention = layers.prompt_attention(own / prompt, prompt)
     linear = total(components).reshape(tokens.shape)
     attention = attention.repeated(layers.card.num_attention_layers)
-    states = layers.prompt_states(own / max(prompt_tokens, 1.0), max(prompt_tokens, 1.0))
+    states = layers.prompt_states(own / prompt, prompt)
     if states is not None:
         attention = attention + states
     # Time of an iteration = decoding part + what prefill adds. Without decoding sequences the former is 0, so head,
@@ -312,7 +320,8 @@ def _prefill_table(
 
 def _idle_base_s(layers: EngineLayers, host: HostOverheads) -> float:
     """Seconds of head, sampling and host that an iteration with nothing but prefill pays once."""
-    return float(total(layers.head_components(np.ones(1), np.ones(1)))[0]) + host.iteration_s
+    head_s = float(total(layers.head_components(np.ones(1), np.ones(1)))[0])
+    return layers.engine.pipeline_parallel * head_s + host.iteration_s
 
 
 def _no_work_is_free(seconds: FloatArray) -> FloatArray:
@@ -321,7 +330,10 @@ def _no_work_is_free(seconds: FloatArray) -> FloatArray:
     return out
 
 
-def _monotone(seconds: FloatArray) -> FloatArray:
-    """Attention over more context or more sequences never takes less time."""
-    longer = np.maximum.accumulate(seconds, axis=1)
-    return np.asarray(np.maximum.accumulate(longer, axis=0), dtype=np.float64)
+def _monotone(attention: Components) -> Components:
+    """Attention over more context or more sequences never takes less time; what that adds is of the target's."""
+    seconds = total(attention)
+    longer = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=1), axis=0)
+    if not np.any(longer > seconds):
+        return attention
+    return attention | {"attention": attention["attention"] + modelled(longer - seconds, "memory")}

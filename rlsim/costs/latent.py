@@ -14,7 +14,7 @@ import numpy as np
 from rlsim.costs import work
 from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.operators import Operators
-from rlsim.costs.work import FloatArray, Matrix, Work
+from rlsim.costs.work import FloatArray, Matrix, Number, Work
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.model import ModelCard
@@ -133,7 +133,7 @@ class LatentBlock:
             return None
         return tables.mla_decode_s(self.heads, self.precision, self.kv_precision, batch, context)
 
-    def prefill(self, tokens: FloatArray, prompt_tokens: float) -> OperatorTime | None:
+    def prefill(self, tokens: FloatArray, prompt_tokens: Number) -> OperatorTime | None:
         """One block, projections included, on ``tokens`` tokens of prompts of ``prompt_tokens``; None where no such
         module was measured.
 
@@ -150,16 +150,16 @@ class LatentBlock:
         flops = self._projection_work(tokens, 1.0).flops
         module = operators.timed(look, Work(flops, np.zeros_like(flops)), self.precision, "gemm")
         width = (card.head_dim + mla.v_head_dim) / 2
-        pairs = self._earlier_pairs(tokens, length, prompt_tokens)
-        earlier = work.causal_attention_flops(pairs, self.heads, width)
+        keys = self._mean_keys(np.broadcast_to(prompt_tokens, length.shape)) - self._mean_keys(length)
+        earlier = work.causal_attention_flops(2.0 * tokens * keys, self.heads, width)
         return module + modelled(operators.attention_compute_s(earlier), "compute")
 
     def _prompt_module(self, tables: OperatorTables, batch: FloatArray, tokens: FloatArray) -> TableTime | None:
         return tables.mla_prefill_s(self.heads, self.precision, self.kv_precision, batch, tokens)
 
-    def _earlier_pairs(self, tokens: FloatArray, length: FloatArray, prompt_tokens: float) -> FloatArray:
-        """Twice the pairs of the tokens with what earlier parts of their prompts cached: half of the rest."""
-        return tokens * (prompt_tokens - length)
+    def _mean_keys(self, prompt_tokens: FloatArray) -> FloatArray:
+        """Keys that a token of a prompt of so many tokens attends to in the mean."""
+        return prompt_tokens / 2.0
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.costs.recurrent import RecurrentBlock
 from rlsim.costs.recurrent_work import gate_bytes, recurrent_matrices, split_bytes
 from rlsim.costs.sparse import SparseBlock, prompt_scores
-from rlsim.costs.work import FloatArray, Matrix
+from rlsim.costs.work import FloatArray, Matrix, Number
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
@@ -149,7 +149,7 @@ class EngineLayers:
         if card.attention_output_gate:
             row = card.num_heads / tp * card.head_dim * BYTES_PER_ELEMENT["bf16"]
             out = out + self._chained(stream(3.0 * own * row)).repeated(counts.attention)
-        heads = (card.num_heads + 2 * max(1, card.num_kv_heads // tp)) / tp * card.head_dim
+        heads = (card.num_heads // tp + 2 * max(1, card.num_kv_heads // tp)) * card.head_dim
         rotary = self._chained(stream(2.0 * own * heads * BYTES_PER_ELEMENT["bf16"]))
         activated = self._chained(stream(work.elementwise_bytes(own, 0, width))) if counts.dense else zero(own)
         return out + rotary.repeated(counts.attention) + activated.repeated(counts.dense)
@@ -220,7 +220,7 @@ class EngineLayers:
         """Mean layer of the kinds of latent blocks."""
         return mean_layer([(layers, price(block)) for layers, block in self._latents()])
 
-    def prefill_module(self, tokens: FloatArray, prompt_tokens: float) -> OperatorTime | None:
+    def prefill_module(self, tokens: FloatArray, prompt_tokens: Number) -> OperatorTime | None:
         """Attention with its projections of one layer, as measured together; None where they are priced apart."""
         if self.card.mla is None:
             return None
@@ -229,13 +229,14 @@ class EngineLayers:
         known = [(layers, timed) for layers, timed in found if timed is not None]
         return mean_layer(known) if len(known) == len(found) else None
 
-    def prompt_attention(self, batch: FloatArray, prompt_tokens: float) -> OperatorTime:
-        """Attention of one layer over ``batch`` whole prompts, its projections apart."""
+    def prompt_attention(self, batch: FloatArray, prompt_tokens: Number) -> OperatorTime:
+        """Attention of one layer over ``batch`` prompts, its projections apart; of a part of one its share."""
         operators, card = self.operators, self.card
-        attended = operators.prefill_attention(card, self.attention_tp, batch, prompt_tokens)
-        if card.sparse_attention is None:
-            return attended
-        return attended + prompt_scores(operators, card, batch, np.full_like(batch, prompt_tokens))
+        whole, part = np.maximum(batch, 1.0), np.minimum(batch, 1.0)
+        attended = operators.prefill_attention(card, self.attention_tp, whole, prompt_tokens)
+        if card.sparse_attention is not None:
+            attended = attended + prompt_scores(operators, card, whole, np.full_like(whole, prompt_tokens))
+        return attended.scaled_by(part)
 
     def _experts(self, tokens: FloatArray) -> OperatorTime:
         card, engine, moe = self.card, self.engine, self.card.moe

@@ -10,6 +10,13 @@ from rlsim.costs.draft import draft_card
 from rlsim.costs.engine_prices import most_sequences
 from rlsim.costs.layout import train_layout
 from rlsim.costs.recurrent_work import indexer_matrices, recurrent_matrices
+from rlsim.costs.work import (
+    Matrix,
+    attention_matrices,
+    ffn_matrices,
+    latent_expert_matrices,
+    shared_expert_matrices,
+)
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
@@ -28,8 +35,8 @@ RUNTIME_BYTES = 2.0 * GIB
 GRAPH_BYTES_PER_CAPTURE = 10 * 2**20
 """Device memory of one captured graph size. Assumption from engine logs of 0.5-1 GiB for 50-70 sizes."""
 ACTIVATION_BYTES_PER_HIDDEN = 34.0
-"""Bytes of one layer's activations per token and hidden unit, attention recomputed in its kernel, sequence parallel
-over TP (Korthikanti et al., arXiv 2205.05198, equation 4 without the attention matrix)."""
+"""Bytes of activations per token and hidden unit of a drafter's layer, attention recomputed in its kernel (Korthikanti
+et al., arXiv 2205.05198, equation 4 without the attention matrix)."""
 ENGINE_ACTIVATION_ROWS = 8
 """Rows of hidden size that an engine holds per batched token in the largest layer. Assumption."""
 
@@ -157,20 +164,57 @@ def kv_bytes_per_gpu_token(scenario: Scenario) -> float:
 
 
 def activation_bytes_per_token(card: ModelCard) -> float:
-    """Bytes of activations of the mean layer per token, without tensor parallelism.
+    """Bytes of activations of the mean layer per token in BF16, without tensor parallelism: what backward passes read.
 
-    Attention and a feed-forward block have half of ACTIVATION_BYTES_PER_HIDDEN each. A recurrent mixer keeps its input
-    twice (before and after its norm), the inputs of its convolution and its gate, the convolution's outputs, and its
-    own output before and after the gate, in BF16; states of chunks are computed again (mamba_ssm, flash-linear-
-    attention).
+    A block keeps its input before and after its norm, what its products give and what the next ones take. Attention is
+    computed again in its kernel, and so are the states of chunks of a recurrent mixer (mamba_ssm,
+    flash-linear-attention). Experts keep a row for each of a token's top_k, but not their outputs: the router's weights
+    apply before the second product, which needs none of them back (assumption; Megatron-Core can do either).
+
+    >>> from rlsim.hardware.cards import load_card
+    >>> activation_bytes_per_token(load_card("llama-3.1-8b"))  # 2 x (2 h + 6,144 + 4,096 + 2 h + 3 x 14,336)
+    139264.0
     """
-    if card.recurrent is None:
-        return card.hidden_size * ACTIVATION_BYTES_PER_HIDDEN
     counts, recurrent = card.layer_counts, card.recurrent
-    width = sum(matrix.k for matrix in recurrent_matrices(card, 1) if matrix.name == "output")
-    mixer = (2 * card.hidden_size + 2 * recurrent.conv_channels + 3 * width) * BYTES_PER_ELEMENT["bf16"]
-    halves = (counts.attention + counts.ffns) * card.hidden_size * ACTIVATION_BYTES_PER_HIDDEN / 2
-    return (halves + (counts.linear + counts.mamba) * mixer) / card.num_layers
+    elements = counts.attention * _attention_elements(card)
+    if recurrent is not None:
+        # Inputs of its convolution and its gate, the convolution's outputs, its output before and after the gate.
+        width = sum(matrix.k for matrix in recurrent_matrices(card, 1) if matrix.name == "output")
+        mixer = 2 * card.hidden_size + 2 * recurrent.conv_channels + 3 * width
+        elements += (counts.linear + counts.mamba) * mixer
+    elements += counts.dense * (2 * card.hidden_size + _inner_elements(_dense_matrices(card)))
+    elements += counts.moe * _moe_elements(card)
+    return elements / card.num_layers * BYTES_PER_ELEMENT["bf16"]
+
+
+def _attention_elements(card: ModelCard) -> int:
+    """Queries, keys and values, before their own norms or as latents too, what heads give, and a gate's product."""
+    matrices = attention_matrices(card, 1)
+    kept = 2 * card.hidden_size + sum(one.n for one in matrices[:-1]) + matrices[-1].k
+    if card.mla is not None:
+        return kept + (card.mla.q_lora_rank or 0) + card.mla.kv_lora_rank
+    normed = (card.num_heads + card.num_kv_heads) * card.head_dim if card.qk_norm or card.qk_norm_over_heads else 0
+    return kept + normed + (matrices[-1].k if card.attention_output_gate else 0)
+
+
+def _dense_matrices(card: ModelCard) -> list[Matrix]:
+    return ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)
+
+
+def _inner_elements(matrices: list[Matrix]) -> int:
+    """What the first product of a feed-forward block gives and what its second takes; none without a block."""
+    return matrices[0].n + matrices[-1].k if matrices else 0
+
+
+def _moe_elements(card: ModelCard) -> int:
+    """Input and its norm, the rows of the chosen experts with what is between their products, shared experts."""
+    moe = card.moe
+    if moe is None:
+        return 0
+    inner = _inner_elements(ffn_matrices(card.expert_hidden_size, moe.expert_intermediate_size, 1, moe.gated))
+    routed = moe.top_k * (card.expert_hidden_size + inner)
+    around = _inner_elements(shared_expert_matrices(card, 1)) + _inner_elements(latent_expert_matrices(card))
+    return 2 * card.hidden_size + routed + around
 
 
 def critic_swapped(scenario: Scenario) -> bool:

@@ -16,11 +16,15 @@ from rlsim.schema.transfer_parameters import TransferValues
 
 @dataclass(frozen=True)
 class HostCopies:
-    """Copies of one GPU while the others of its node copy too. pinned: host memory that the device can address."""
+    """Copies of one GPU while the others of its node copy too. pinned: host memory that the device can address.
+
+    line: at the rate of the link, as nothing can be faster.
+    """
 
     values: TransferValues
     links: Links
     pinned: bool
+    line: bool = False
 
     @property
     def _link(self) -> float:
@@ -41,6 +45,8 @@ class HostCopies:
         return values.pageable_out_grace_bytes_per_s if self.links.grace else values.pageable_out_bytes_per_s
 
     def _seconds(self, copied_bytes: float, copies: float, pageable: float) -> float:
+        if self.line:
+            return copied_bytes / self.links.host_bytes_per_s
         if self.pinned:
             return copied_bytes / self._link
         return copied_bytes / min(pageable, self._link) + copies * self.values.copy_s

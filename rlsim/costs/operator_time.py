@@ -49,6 +49,12 @@ class OperatorTime:
         return OperatorTime(self.seconds * ratio, np.where(ratio == 1.0, self.measured, 0.0), self.bound)
 
 
+def ratio_or_one(seconds: FloatArray, others: FloatArray) -> FloatArray:
+    """Ratio of seconds, 1 where ``others`` take none: what takes no time takes none however it is scaled."""
+    whole = np.asarray(np.broadcast_arrays(seconds, others)[0], dtype=np.float64)
+    return np.divide(whole, others, out=np.ones(whole.shape), where=np.asarray(others) > 0)
+
+
 def modelled(seconds: ArrayLike, bound: Bound) -> OperatorTime:
     """A time without a measurement behind it."""
     values = np.asarray(seconds, dtype=np.float64)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from rlsim.costs import work
 from rlsim.costs.borrowed import TableSource, nearest_layouts
 from rlsim.costs.interface import Bound
-from rlsim.costs.operator_time import OperatorTime, mean_layer, modelled, zero
+from rlsim.costs.operator_time import OperatorTime, mean_layer, modelled, ratio_or_one, zero
 from rlsim.costs.work import FloatArray, Matrix, Work
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.tables import OperatorTables
@@ -112,7 +112,8 @@ class Operators:
         """
         ideal_here, ideal_there = (self._ideal_s(device, amount, precision) for device in (self.profile, there))
         beyond = np.maximum(seconds - ideal_there, 0.0)
-        return np.asarray(np.minimum(seconds / ideal_there, 1.0) * ideal_here + beyond) / seconds
+        carried = np.minimum(ratio_or_one(seconds, ideal_there), 1.0) * ideal_here + beyond
+        return ratio_or_one(carried, seconds)
 
     def _ideal_s(self, profile: HardwareProfile, amount: Work, precision: str) -> FloatArray:
         """max(FLOP / rate, bytes / bandwidth)."""

@@ -18,6 +18,7 @@ Method = Literal[
     "cuda_ipc", "nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "checkpoint_engine", "checkpoint_engine_p2p",
     "rdma", "delta_sharded", "disk",
 ]  # fmt: skip
+ONLOAD = "trainer weights from host memory"
 MASTER_RATIO = 2.0
 """Bytes of FSDP's FP32 weights, which a gather moves, over those in BF16 (verl and SkyRL cast after the gather)."""
 DELTA_BYTES_RATIO = 3.0
@@ -146,6 +147,12 @@ class TransferTerms:
         return self.family.host_factor * (self.values.grace_factor if links.grace else 1.0)
 
 
+def at_line_rate(job: TransferJob, terms: TransferTerms) -> list[Part]:
+    """Parts of a transfer on links in seconds, at the rates of their datasheets: none can be shorter."""
+    onload = job.sender.onload_bytes / job.links.host_bytes_per_s
+    return [Part(ONLOAD, onload, "host link"), *_wire(job, _Rates(job, terms, line=True))]
+
+
 def transfer_parts(job: TransferJob, terms: TransferTerms, stated_bytes_per_s: float | None = None) -> list[Part]:
     """Parts of a transfer in seconds, one after the other; a stated rate replaces what the links allow."""
     rates = _Rates(job, terms)
@@ -165,40 +172,42 @@ def transfer_parts(job: TransferJob, terms: TransferTerms, stated_bytes_per_s: f
 
 @dataclass(frozen=True)
 class _Rates:
-    """Achieved rates of one job in bytes/s."""
+    """Achieved rates of one job in bytes/s; line: those of the links."""
 
     job: TransferJob
     terms: TransferTerms
+    line: bool = False
 
-    def _share(self, share: float, factor: float = 1.0) -> float:
-        return min(1.0, share * self.terms.family.link_factor * factor)
+    def share(self, share: float, factor: float = 1.0) -> float:
+        """Share of a link that is reached, of a fitted one and its factors; never more than all of it."""
+        return 1.0 if self.line else min(1.0, share * self.terms.family.link_factor * factor)
 
     @property
     def gathering(self) -> tuple[float, float]:
         """NVLink and one network port in a gather."""
         links, values, factor = self.job.links, self.terms.values, self.terms.family.gather_factor
-        nvlink = links.nvlink_bytes_per_s * self._share(values.nvlink_share, factor)
-        return nvlink, links.network_bytes_per_s * self._share(values.network_share, factor)
+        nvlink = links.nvlink_bytes_per_s * self.share(values.nvlink_share, factor)
+        return nvlink, links.network_bytes_per_s * self.share(values.network_share, factor)
 
     @property
     def nvlink(self) -> float:
-        return self.job.links.nvlink_bytes_per_s * self._share(self.terms.values.nvlink_share)
+        return self.job.links.nvlink_bytes_per_s * self.share(self.terms.values.nvlink_share)
 
     @property
     def port(self) -> float:
         """One GPU's network port in a collective."""
-        return self.job.links.network_bytes_per_s * self._share(self.terms.values.network_share)
+        return self.job.links.network_bytes_per_s * self.share(self.terms.values.network_share)
 
     @property
     def shard(self) -> float:
         """One GPU receiving for itself: over NVLink where it joins everyone."""
-        links, share = self.job.links, self._share(self.terms.values.shard_share)
+        links, share = self.job.links, self.share(self.terms.values.shard_share)
         return share * (links.nvlink_bytes_per_s if self.job.in_one_domain else links.network_bytes_per_s)
 
     @property
     def host(self) -> float:
         """Pinned host memory to one GPU."""
-        return self.job.links.host_bytes_per_s * self.terms.values.host_link_share
+        return self.job.links.host_bytes_per_s * (1.0 if self.line else self.terms.values.host_link_share)
 
     @property
     def broadcast(self) -> float:
@@ -274,13 +283,14 @@ def _from_host_s(job: TransferJob, rates: _Rates) -> float:
 
 def _fetched_s(job: TransferJob, rates: _Rates) -> float:
     """One copy from other nodes' host memory over the ports of the nodes that fetch it."""
-    network = job.links.network_bytes_per_s * min(1.0, rates.terms.values.shard_share * rates.terms.family.link_factor)
+    network = job.links.network_bytes_per_s * rates.share(rates.terms.values.shard_share)
     return job.wire_bytes / (min(job.links.node_gpus, job.receiver.gpus) * network)
 
 
 def _delta_s(job: TransferJob, rates: _Rates) -> float:
     """Changed values with their places: found and packed, sent, unpacked."""
-    return job.received_bytes * (1 / rates.terms.values.delta_bytes_per_s + 1 / rates.broadcast)
+    found = 0.0 if rates.line else 1 / rates.terms.values.delta_bytes_per_s
+    return job.received_bytes * (found + 1 / rates.broadcast)
 
 
 def _disk_s(job: TransferJob) -> float:
@@ -291,7 +301,7 @@ def _disk_s(job: TransferJob) -> float:
 
 def _onload(job: TransferJob, rates: _Rates) -> list[Part]:
     seconds = job.sender.onload_bytes / rates.terms.values.pageable_out_bytes_per_s
-    return [Part("trainer weights from host memory", seconds, "host link")]
+    return [Part(ONLOAD, seconds, "host link")]
 
 
 def tensor_s(job: TransferJob, terms: TransferTerms) -> float:

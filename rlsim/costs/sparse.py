@@ -12,9 +12,9 @@ import numpy as np
 
 from rlsim.costs import recurrent_work, work
 from rlsim.costs.latent import BASE_CONTEXT, LatentBlock, Variant
-from rlsim.costs.operator_time import OperatorTime
+from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.operators import Operators
-from rlsim.costs.work import FloatArray, Matrix, Work
+from rlsim.costs.work import FloatArray, Matrix, Number, Work
 from rlsim.hardware.interpolation import TableTime
 from rlsim.hardware.recurrent_tables import SparseShape, sparse_decode_s, sparse_prefill_s, sparse_reach_tokens
 from rlsim.hardware.tables import OperatorTables
@@ -97,10 +97,20 @@ class SparseBlock(LatentBlock):
             return attended
         return attended + self.operators.roofline(recurrent_work.index_scores(batch, context, self.card), "fp8")
 
-    def _earlier_pairs(self, tokens: FloatArray, length: FloatArray, prompt_tokens: float) -> FloatArray:
-        """Pairs with what a prompt's earlier parts cached: of each query those that rank highest."""
-        earlier = np.maximum((prompt_tokens - length) / 2.0, 0.0)
-        return 2.0 * tokens * self._attended(earlier)
+    def _mean_keys(self, prompt_tokens: FloatArray) -> FloatArray:
+        """All before it until there are more than the ranking keeps."""
+        kept = self._attended(prompt_tokens)
+        return kept - kept * kept / (2.0 * prompt_tokens)
+
+    def prefill(self, tokens: FloatArray, prompt_tokens: Number) -> OperatorTime | None:
+        """As of any latent block; the indexer scores all that earlier parts of a prompt cached, a roofline in FP8."""
+        module = super().prefill(tokens, prompt_tokens)
+        if module is None or not self.indexer:
+            return module
+        earlier = (prompt_tokens - np.minimum(tokens, prompt_tokens)) / 2.0
+        flops = recurrent_work.index_scores(tokens, earlier, self.card).flops
+        seconds = self.operators.roofline(Work(flops, np.zeros_like(flops)), "fp8").seconds
+        return module + modelled(np.where(flops > 0, seconds, 0.0), "compute")
 
 
 def prompt_scores(operators: Operators, card: ModelCard, batch: FloatArray, prompt_tokens: FloatArray) -> OperatorTime:

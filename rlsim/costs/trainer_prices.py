@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+
 from rlsim.costs.device import Device
 from rlsim.costs.draft import draft_card
 from rlsim.costs.interface import FloatArray, Part, PhaseCost, StepCost
@@ -110,6 +112,7 @@ def _draft_training_share(scenario: Scenario) -> float:
 
 
 @lru_cache(maxsize=STEPS_KEPT)
+@np.errstate(invalid="raise", divide="raise")
 def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     """Driver work, log-prob passes and all optimizer steps for one batch; the last few are kept."""
     driver_s = batch.generated_samples * inputs.driver_sample_s
@@ -121,6 +124,7 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
 
 
 @lru_cache(maxsize=TRAINERS_KEPT)
+@np.errstate(invalid="raise", divide="raise")
 def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """The optimizer steps alone; a search asks for them before the rest."""
     return _train(inputs, _training(inputs), batch).deviating(inputs.overheads.factor)

@@ -18,7 +18,7 @@ from rlsim.costs.layout import TrainLayout, train_layout, weight_tensors
 from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.offload import HostCopies
 from rlsim.costs.overheads import Overheads
-from rlsim.costs.refit_methods import Links, Method, Receiver, Sender, TransferJob, transfer_parts
+from rlsim.costs.refit_methods import Links, Method, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard, parameter_counts
@@ -104,21 +104,20 @@ def trained_draft_bytes(scenario: Scenario) -> float:
 
 @dataclass(frozen=True)
 class WeightTransfer:
-    """Transfers of one scenario's weights."""
+    """Transfers of one scenario's weights. counted: what ``job_of`` the scenario says, where it was asked before."""
 
     scenario: Scenario
     fabric: Collectives
     overheads: Overheads
+    counted: TransferJob | None = None
 
     @cached_property
     def _job(self) -> TransferJob:
-        return job_of(self.scenario)
+        return self.counted or job_of(self.scenario)
 
     def under(self, overheads: Overheads) -> WeightTransfer:
         """The same transfers with other overheads."""
-        other = replace(self, overheads=overheads)
-        other.__dict__["_job"] = self._job  # counted from the scenario alone
-        return other
+        return replace(self, overheads=overheads, counted=self._job)
 
     @cached_property
     def _layout(self) -> TrainLayout:
@@ -128,8 +127,8 @@ class WeightTransfer:
     def _links(self) -> Links:
         return links_of(self.fabric.profile)
 
-    def _copies(self, pinned: bool) -> HostCopies:
-        return HostCopies(self.overheads.refit.values, self._links, pinned)
+    def _copies(self, pinned: bool, line: bool) -> HostCopies:
+        return HostCopies(self.overheads.refit.values, self._links, pinned, line)
 
     def transfer(self) -> PhaseCost:
         """The weight transfer itself (refit_s) in seconds.
@@ -139,7 +138,8 @@ class WeightTransfer:
         stated, job = self.scenario.loop.refit_bandwidth_bytes_per_s, self._job
         added = Part("hand-over of older releases", job.tensors * self.overheads.handover_tensor_s, "host")
         cost = PhaseCost.of((*transfer_parts(job, self.overheads.refit, stated), added))
-        return cost.deviating(self.overheads.refit.factor)
+        fastest = () if stated else at_line_rate(job, self.overheads.refit)
+        return cost.deviating(self.overheads.refit.factor, PhaseCost.of(fastest))
 
     def prepare(self) -> PhaseCost:
         """Everything around generation on shared GPUs: offload, hand-over, onload; else the transfer."""
@@ -149,7 +149,8 @@ class WeightTransfer:
             return transfer
         parts = transfer.parts
         if scenario.trainer.offload:
-            parts += PhaseCost.of(self._offload_parts()).deviating(self.overheads.refit.factor).parts
+            offload, fastest = (PhaseCost.of(self._offload_parts(line)) for line in (False, True))
+            parts += offload.deviating(self.overheads.refit.factor, fastest).parts
         return PhaseCost.of(parts)
 
     def sleep_between_rollouts(self) -> PhaseCost:
@@ -157,24 +158,28 @@ class WeightTransfer:
         scenario = self.scenario
         if not scenario.cluster.colocated or not scenario.trainer.offload:
             return PhaseCost.of(())
-        sleep = PhaseCost.of([self._host("engine sleep between rollouts", 2 * self._engine_copy_s())])
-        return sleep.deviating(self.overheads.refit.factor)
+        name = "engine sleep between rollouts"
+        sleep, fastest = (PhaseCost.of([self._host(name, 2 * self._engine_copy_s(line))]) for line in (False, True))
+        return sleep.deviating(self.overheads.refit.factor, fastest)
 
     def _host(self, name: str, seconds: float) -> Part:
         return Part(name, seconds, "host link")
 
-    def _engine_copy_s(self) -> float:
+    def _engine_copy_s(self, line: bool) -> float:
         """One way between GPU and host of an engine GPU's weights; vLLM's sleep keeps them in pinned memory."""
         engine = self.scenario.engine
         held = weight_bytes(self.scenario.model, engine.weight_precision) / engine.gpus_per_replica
-        return self._copies(pinned=True).out_s(held, 0)
+        return self._copies(True, line).out_s(held, 0)
 
-    def _offload_parts(self) -> tuple[Part, ...]:
-        """Optimizer state and policy weights out and in; engine weights to the host for its sleep and back."""
+    def _offload_parts(self, line: bool) -> tuple[Part, ...]:
+        """Optimizer state and policy weights out and in; engine weights to the host for its sleep and back.
+
+        line: at the rate of the links.
+        """
         weights, optimizer = self._trainer_bytes()
         held, sharded = self._trainer_copies()
-        copies = self._copies(self.scenario.loop.offload_memory == "pinned")
-        engine = self._engine_copy_s()
+        copies = self._copies(self.scenario.loop.offload_memory == "pinned", line)
+        engine = self._engine_copy_s(line)
         return (
             self._host("optimizer offload", copies.out_s(optimizer, sharded)),
             self._host("policy weights offload", copies.out_s(weights, held)),

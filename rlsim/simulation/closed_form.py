@@ -105,7 +105,7 @@ def closed_form(
     fitting = (count > 0) & (count <= timing.max_sequences)
     if not timing.chunked_prefill:
         fitting &= queue[:, -1] <= timing.max_batched_tokens
-    prefilled = _prefill(timing, batches, queue, fitting)
+    prefilled = _prefill(timing, batches, need, queue, fitting)
     last = np.where(real, prefilled.joined + batches.iterations, np.iinfo(np.int64).max)
     fitting &= last.min(axis=1) >= prefilled.last
     segments = _segments(timing, batches, prefilled, last, prefix_caching)
@@ -140,10 +140,34 @@ def _last_places(keys: IntArray) -> BoolArray:
     return np.asarray(last[keys.ravel()] == places).reshape(keys.shape)
 
 
-def _prefill(timing: IterationTimes, batches: ReplicaBatches, queue: IntArray, active: BoolArray) -> _Prefilled:
-    """Prefill iterations of all replicas side by side. queue: running sum of the tokens to prefill."""
+class _Behind:
+    """Seconds that prefill takes behind the contexts of its tokens, of each replica's first so many.
+
+    starts: context before the first token to prefill of each sequence; need: its tokens; queue: their running sum.
+    """
+
+    def __init__(self, timing: IterationTimes, starts: IntArray, need: IntArray, queue: IntArray) -> None:
+        self._known = timing.behind_all(int(starts.max() + need.max()))
+        self._whole = np.zeros((len(need), need.shape[1] + 1))
+        np.cumsum(self._known.take(starts + need) - self._known.take(starts), axis=1, out=self._whole[:, 1:])
+        self._starts, self._need, self._queue = starts, need, queue
+
+    def of(self, taken: IntArray, done: IntArray) -> FloatArray:
+        """Seconds of the first ``taken`` tokens of each replica, which end the prefill of ``done`` sequences."""
+        rows, at = np.arange(taken.size), np.minimum(done, self._starts.shape[1] - 1)
+        start, before = self._starts[rows, at], self._queue[rows, at] - self._need[rows, at]
+        begun = np.where(done > at, 0, taken - before)
+        return np.asarray(self._whole[rows, done] + (self._known[start + begun] - self._known[start]))
+
+
+def _prefill(
+    timing: IterationTimes, batches: ReplicaBatches, need: IntArray, queue: IntArray, active: BoolArray
+) -> _Prefilled:
+    """Prefill iterations of all replicas side by side. need: tokens to prefill, the last of each prompt; queue: their
+    running sum."""
     replicas = queue.shape[0]
-    real = batches.real
+    behind = _Behind(timing, batches.prompt.astype(np.int64) - need, need, queue)
+    behind_s, waits = np.zeros(replicas), batches.real & active[:, None]
     joined = np.zeros(queue.shape, dtype=np.int64)
     last, taken, decoding = (np.zeros(replicas, dtype=np.int64) for _ in range(3))
     end_s, prefill_s, context, growth = (np.zeros(replicas) for _ in range(4))
@@ -152,18 +176,21 @@ def _prefill(timing: IterationTimes, batches: ReplicaBatches, queue: IntArray, a
     running = total > 0
     while running.any():
         last += running
-        budget = timing.max_batched_tokens - timing.tokens_per_sequence * decoding
+        before, budget = decoding, timing.max_batched_tokens - timing.tokens_per_sequence * decoding
         tokens = np.where(running, np.minimum(budget, total - taken), 0)
         mean = context / np.maximum(decoding, 1)
         history.append((np.where(running, decoding, 0), mean, tokens))
-        added = np.where(running, timing.prefills(decoding, tokens), 0.0)
-        prefill_s += added
-        end_s += np.where(running, timing.decodes(decoding, mean), 0.0) + added
-        new = (queue > taken[:, None]) & (queue <= (taken + tokens)[:, None]) & real
-        joined += np.where(new, last[:, None], 0)
-        context += np.where(running, growth, 0.0) + np.where(new, batches.prompt, 0.0).sum(axis=1)
-        growth += np.where(new, batches.growth, 0.0).sum(axis=1)
+        new = waits & (queue <= (taken + tokens)[:, None])
+        waits ^= new
         decoding = decoding + new.sum(axis=1)
+        done_s = behind.of(taken + tokens, decoding)
+        added = np.where(running, np.maximum(timing.prefills(before, tokens) + (done_s - behind_s), 0.0), 0.0)
+        behind_s = done_s
+        prefill_s += added
+        end_s += np.where(running, timing.decodes(before, mean), 0.0) + added
+        joined += new * last[:, None]
+        context += np.where(running, growth, 0.0) + (new * batches.prompt).sum(axis=1)
+        growth += (new * batches.growth).sum(axis=1)
         taken = taken + tokens
         running = taken < total
     if not history:

@@ -34,7 +34,8 @@ class IterationTimes:
 
     max_sequences: sequences that can decode at once: max_running_sequences, within the token budget and the table.
     step_s, attention, integral: by decoding sequences, the latter two also by knot of context; inverse_knot: knots per
-    token. kernel_view: the same as the C kernel sees it, once that has asked.
+    token. context, context_integral: of prefill behind a context by knot, in seconds per knot. kernel_view: the same as
+    the C kernel sees it, once that has asked.
     """
 
     kernel_view: Any = None
@@ -60,6 +61,9 @@ class IterationTimes:
         self.attention = np.repeat(attention, 2, axis=1) if attention.shape[1] == 1 else attention
         half = 0.5 * (self.attention[:, 1:] + self.attention[:, :-1])
         self.integral = np.concatenate((np.zeros((half.shape[0], 1)), np.cumsum(half, axis=1)), axis=1)
+        self.context, self.context_integral = _behind(table, self.attention.shape[1])
+        self._context_row: Row = self.context.tolist(), self.context_integral.tolist()
+        self._behind: FloatArray = np.empty(0)
         self._rows: dict[int, Row] = {}
         self._prefill_rows: dict[int, list[float]] = {}
         self.grid_tokens = np.ascontiguousarray(table.prefill_grid_tokens, dtype=np.float64)
@@ -138,6 +142,28 @@ class IterationTimes:
         i = min(bisect_right(grid, tokens), len(grid) - 1) - 1
         return row[i] + (row[i + 1] - row[i]) * (tokens - grid[i]) / (grid[i + 1] - grid[i])
 
+    def behind(self, tokens: int) -> float:
+        """Seconds that the first ``tokens`` tokens of a sequence take to prefill beyond those of :meth:`prefill`.
+
+        A chunk takes the difference of its ends.
+        """
+        context, integral = self._context_row
+        x = tokens * self.inverse_knot
+        i = min(int(x), len(context) - 2)
+        t = x - i
+        a = context[i]
+        return integral[i] + t * (a + 0.5 * t * (context[i + 1] - a))
+
+    def behind_all(self, most: int) -> FloatArray:
+        """:meth:`behind` of 0, 1, ... ``most`` tokens and perhaps more."""
+        if self._behind.size <= most:
+            x = np.arange(max(2 * most, 1024), dtype=np.float64) * self.inverse_knot
+            i = np.minimum(x.astype(np.int64), self.context.size - 2)
+            t = x - i
+            a = self.context[i]
+            self._behind = self.context_integral[i] + t * (a + 0.5 * t * (self.context[i + 1] - a))
+        return self._behind
+
     def chunk(self, need: int, taken: int, budget: int) -> int:
         """Tokens of a prefill that fit an iteration: any share of it when chunked, else all or nothing."""
         if self.chunked_prefill:
@@ -181,6 +207,15 @@ class IterationTimes:
         row: list[float] = self.prefill_table[n].tolist()
         self._prefill_rows[n] = row
         return row
+
+
+def _behind(table: IterationTable, knots: int) -> tuple[FloatArray, FloatArray]:
+    """Seconds per knot that prefill behind a context adds at ``knots`` knots, and their integral from 0."""
+    given = np.asarray(table.prefill_context_s, dtype=np.float64) * table.context_step_tokens
+    slope = given[-1] - given[-2]
+    values = np.concatenate((given, given[-1] + slope * np.arange(1, knots - given.size + 1)))[:knots]
+    integral = np.concatenate(([0.0], np.cumsum(0.5 * (values[1:] + values[:-1]))))
+    return values, integral
 
 
 _KEPT = 16

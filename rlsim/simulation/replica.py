@@ -161,20 +161,22 @@ class Replica(RunningBatch):
         timing = self._timing
         decoding = len(self._running) - len(self._prefilling) if timing.chunked_prefill else 0
         budget = timing.max_batched_tokens - decoding * timing.tokens_per_sequence
-        tokens = 0
+        tokens, behind_s = 0, 0.0
         for sequence in self._prefilling:
             chunk = timing.chunk(sequence.prefill_left, tokens, budget)
             if not chunk:
                 break
+            start = sequence.prefill_end - sequence.prefill_left
+            behind_s += timing.behind(start + chunk) - timing.behind(start)
             sequence.prefill_left -= chunk
             tokens += chunk
             if not sequence.prefill_left:
                 self._prefilled.append(sequence)
         if len(self._prefilled) == len(self._prefilling):
-            tokens, kv = self._admit(tokens, budget, kv)
+            tokens, kv, behind_s = self._admit(tokens, budget, kv, behind_s)
         if kv > self.peak_kv_tokens:
             self.peak_kv_tokens = kv
-        added_s = seconds = timing.prefill(decoding, tokens)
+        added_s = seconds = max(0.0, timing.prefill(decoding, tokens) + behind_s)
         if decoding:
             context = (self._context_at_zero + self._iteration * self._tokens_per_iteration) / decoding
             seconds += timing.decode(decoding, context)
@@ -183,8 +185,9 @@ class Replica(RunningBatch):
         self.counters.prefill(tokens, added_s)
         self._end_s = self.now_s + seconds
 
-    def _admit(self, tokens: int, budget: int, kv: float) -> tuple[int, float]:
-        """Admit waiting sequences in order while budget, slots and KV cache last; tokens and KV tokens taken so far."""
+    def _admit(self, tokens: int, budget: int, kv: float, behind_s: float) -> tuple[int, float, float]:
+        """Admit waiting sequences in order while budget, slots and KV cache last; tokens, KV tokens and seconds behind
+        contexts so far."""
         waiting, running, residents, timing = self._waiting, self._running, self._residents, self._timing
         capacity, per_sequence, cache = timing.kv_capacity_tokens, timing.tokens_per_sequence, self.cache
         while waiting and len(running) < timing.max_sequences and waiting[0].arrival_s <= self.now_s:
@@ -192,7 +195,7 @@ class Replica(RunningBatch):
             others = residents.get(sequence.group, 0) if self._sharing else 0
             need = 0 if others else sequence.prompt
             held = need + (sequence.history + (sequence.done + sequence.resumed) * sequence.tokens_per_iteration)
-            need += sequence.history + (sequence.generated() if sequence.resumed else 0)
+            need += (own := sequence.history + (sequence.generated() if sequence.resumed else 0))
             if cache.tokens:
                 need -= cache.found(sequence, bool(others))
             chunk = timing.chunk(need or 1, tokens, budget)
@@ -210,10 +213,13 @@ class Replica(RunningBatch):
             if self._sharing:
                 residents[sequence.group] = others + 1
             sequence.prefill_left = (need or 1) - chunk
+            sequence.prefill_end = end = sequence.prompt + own
+            start = end - (need or 1)
+            behind_s += timing.behind(start + chunk) - timing.behind(start)
             self._prefilling.append(sequence)
             if not sequence.prefill_left:
                 self._prefilled.append(sequence)
-        return tokens, kv
+        return tokens, kv, behind_s
 
     def _begin_segment(self, kv: float) -> None:
         """Find how many iterations pass before the membership changes, and when the last of them ends."""

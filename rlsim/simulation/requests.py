@@ -27,7 +27,8 @@ class Request(NamedTuple):
 class RunningRequest:
     """A request in the engine, with what its replica keeps about it.
 
-    done of its total decode iterations; prefill_left: tokens left to prefill; resumed: has emitted its first token.
+    done of its total decode iterations; prefill_left: tokens left to prefill, prefill_end: its context after them;
+    resumed: has emitted its first token.
     While it decodes, heap_key is its key in the heap (else -1), context_at_zero its context extrapolated to decode
     iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes.
     """
@@ -41,6 +42,7 @@ class RunningRequest:
         "history",
         "id",
         "last_iteration",
+        "prefill_end",
         "prefill_left",
         "prompt",
         "resumed",
@@ -53,7 +55,7 @@ class RunningRequest:
         self.tokens_per_iteration = (response - 1) / self.total if self.total else 0.0
         self.arrival_s = arrival_s
         self.context_at_zero = 0.0
-        self.done = self.last_iteration = self.prefill_left = 0
+        self.done = self.last_iteration = self.prefill_left = self.prefill_end = 0
         self.resumed = False
         self.heap_key = -1
 

@@ -153,5 +153,6 @@ class RunningBatch:
             generated = sequence.history + sequence.generated()
             known = self._sharing and sequence.group in seen
             seen.add(sequence.group)
-            sequence.prefill_left = max(1, generated) if known else sequence.prompt + generated
+            sequence.prefill_end = sequence.prompt + generated
+            sequence.prefill_left = max(1, generated) if known else sequence.prefill_end
             self._prefilling.append(sequence)

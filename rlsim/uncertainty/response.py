@@ -137,6 +137,5 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
 
 
 def _scaled(table: IterationTable, factor: float) -> IterationTable:
-    return replace(
-        table, step_s=table.step_s * factor, attention_s=table.attention_s * factor, prefill_s=table.prefill_s * factor
-    )
+    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+    return replace(table, **{name: getattr(table, name) * factor for name in names})

@@ -14,7 +14,7 @@ from rlsim.costs.borrowed import TableSource, tables_error
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.layout import train_layout, weight_tensors
-from rlsim.costs.memory import engine_memory, trainer_memory
+from rlsim.costs.memory import activation_bytes_per_token, engine_memory, trainer_memory
 from rlsim.costs.packing import bins_by_step, dealt_bins, padded_samples
 from rlsim.costs.trainer_prices import TrainedBatch, _packed
 from rlsim.costs.weight_transfer import WeightTransfer
@@ -31,15 +31,36 @@ def test_memory_of_an_engine_gpu() -> None:
     assert parts.activations == 8192 * 4096 * 8 * 2
 
 
+LAYER_8B = 2 * ((2 * 4096 + 6144 + 5120 + 4096) + (2 * 4096 + 3 * 12288))
+"""Bytes of a layer of Qwen3-8B and a token: input, norm, queries with keys and values, before their norms, attention's
+output; input, norm, gate and up, their product."""
+
+
+@pytest.mark.parametrize(
+    ("model", "elements"),
+    [
+        ("llama-3.1-8b", 2 * 4096 + 6144 + 4096 + 2 * 4096 + 3 * 14336),
+        # Eight rows of 2,048 go to experts of width 768, which keep gate, up and product of each.
+        ("qwen3-30b-a3b", 2 * 2048 + 5120 + 4608 + 4096 + 2 * 2048 + 8 * (2048 + 3 * 768)),
+        ("qwen3-235b-a22b", 2 * 4096 + 9216 + 8704 + 8192 + 2 * 4096 + 8 * (4096 + 3 * 1536)),
+        # Latents before and after their norms; queries, keys and values of 128 heads; 3 dense layers of 61.
+        ("deepseek-v3", 2 * 7168 + 2112 + 2048 + 24576 + 32768 + 16384 + 2 * 7168
+         + (3 * 3 * 18432 + 58 * (8 * (7168 + 3 * 2048) + 3 * 2048)) / 61),
+    ],
+)  # fmt: skip
+def test_a_layer_keeps_what_its_blocks_count(model: str, elements: float) -> None:
+    assert activation_bytes_per_token(load_card(model)) == exactly(2 * elements)
+
+
 def test_memory_of_a_training_gpu() -> None:
-    """34 bytes a token and hidden unit of each layer, or one layer of them and the inputs of all."""
+    """All that each layer keeps of a token, or one layer of it and the inputs of all."""
     tokens, sections = 4096, {"tensor_parallel": 8}
     plain, again = (
         trainer_memory(scenario(trainer={**sections, "recompute": kind, "micro_batch_tokens": tokens}))
         for kind in ("none", "full")
     )
-    assert plain.activations == exactly(36 * tokens * 4096 * 34 / 8)
-    assert again.activations == exactly((36 * tokens * 4096 * 2 + tokens * 4096 * 34) / 8)
+    assert plain.activations == exactly(36 * tokens * LAYER_8B / 8)
+    assert again.activations == exactly((36 * tokens * 4096 * 2 + tokens * LAYER_8B) / 8)
     assert plain.logits == exactly(2 * tokens * VOCABULARY / 8 * 4)
     layout = train_layout(scenario(trainer=sections).trainer, load_card("qwen3-8b"), 8)
     assert plain.weights == exactly(2 * layout.parameters)
@@ -49,7 +70,7 @@ def test_memory_of_a_training_gpu() -> None:
 def test_the_first_of_four_pipeline_stages_holds_four_micro_batches() -> None:
     sizes = {"tensor_parallel": 8, "pipeline_parallel": 4, "recompute": "none", "micro_batch_tokens": 4096}
     parts = trainer_memory(scenario(cluster={"num_gpus": 32}, trainer=sizes))
-    assert parts.activations == exactly(4 * 9 * 4096 * 4096 * 34 / 8)
+    assert parts.activations == exactly(4 * 9 * 4096 * LAYER_8B / 8)
     assert parts.logits == 0.0
 
 

@@ -25,13 +25,15 @@ AT_UPDATE = ("loop.in_flight_updates=false", "loop.recompute_kv=true", "loop.res
 
 @dataclass(frozen=True)
 class FixedCosts:
-    """Phases of fixed length; an engine iteration takes ``iteration_s`` whatever its batch, prefill is free by default.
+    """Phases of fixed length; an engine iteration takes ``iteration_s`` whatever its batch, prefill is free by default:
+    ``prefill_token_s`` a token and ``prefill_pair_s`` a pair of it and a token before it (or half of itself).
 
     A response of n tokens thus takes (n - 1) iterations. The defaults are sums of powers of two: times are exact.
     """
 
     iteration_s: float = 0.25
     prefill_token_s: float = 0.0
+    prefill_pair_s: float = 0.0
     slots: int = 4096
     data_s: float = 1.0
     prepare_s: float = 2.0
@@ -59,6 +61,7 @@ class FixedCosts:
             1_000_000,
             self.slots,
             1e12,
+            prefill_context_s=self.prefill_pair_s * np.array([0.0, 1000.0]),
         )
 
     @property

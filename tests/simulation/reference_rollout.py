@@ -27,6 +27,15 @@ class Progress:
     to_prefill: int = 0
 
 
+def behind_seconds(table: IterationTable, start: int, chunk: int) -> float:
+    """Seconds of a chunk behind ``start`` tokens, token by token: a linear function has its mean in the middle."""
+    knots = np.arange(len(table.prefill_context_s)) * table.context_step_tokens
+    middles = start + np.arange(chunk) + 0.5
+    slope = (table.prefill_context_s[-1] - table.prefill_context_s[-2]) / table.context_step_tokens
+    beyond = slope * np.maximum(middles - knots[-1], 0.0)
+    return float(np.sum(np.interp(middles, knots, table.prefill_context_s) + beyond))
+
+
 def iteration_seconds(table: IterationTable, n: int, mean_context: float, prefill: int) -> float:
     """Seconds of one iteration straight from the table's definition."""
     seconds = float(table.step_s[n])
@@ -156,6 +165,10 @@ class ReferenceReplica:
         self.execute(decoding, chunks, taken)
 
     def execute(self, decoding: list[Progress], chunks: list[tuple[Progress, int]], taken: int) -> None:
+        for request, chunk in chunks:
+            generated = math.ceil(request.progress * self.growth(request)) + 1 if request.emitted else 0
+            end = request.sample.prompt_tokens + generated
+            self.now += behind_seconds(self.table, end - request.to_prefill, chunk)
         self.peak_kv = max(self.peak_kv, self.kv(self.running))
         contexts = [r.sample.prompt_tokens + r.progress * self.growth(r) for r in decoding]
         mean = sum(contexts) / len(contexts) if contexts else 0.0

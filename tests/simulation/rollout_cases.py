@@ -15,7 +15,8 @@ PROMPTS = (5, 30, 17, 50, 1)
 
 
 def cost_table(**keys: Any) -> IterationTable:
-    """Smooth costs: a floor, a share per sequence, attention proportional to all cached tokens, linear prefill."""
+    """Smooth costs: a floor, a share per sequence, attention proportional to all cached tokens, linear prefill which
+    takes longer behind a context."""
     slots = keys.get("max_running_sequences", 64)
     n = np.arange(slots + 1, dtype=np.float64)
     step = keys.pop("floor_s", 5e-3) + keys.pop("sequence_s", 2e-5) * n
@@ -23,6 +24,7 @@ def cost_table(**keys: Any) -> IterationTable:
     context = np.arange(keys.pop("knots", 40)) * 64.0
     attention = keys.pop("attention_s", 4e-7) * np.outer(n, context + 3e-5 * context**2)
     grid = np.array([1.0, 64.0, 512.0, 4096.0])
+    behind = (1e-8 if "prefill_s" not in keys else 0.0) * (np.arange(40) * 64.0 - 20.0)
     prefill = keys.pop("prefill_s", 8e-6) * np.outer([1.0, 1.1, 1.3], grid + 20)
     values: dict[str, Any] = {
         "tokens_per_sequence": 1,
@@ -30,6 +32,7 @@ def cost_table(**keys: Any) -> IterationTable:
         "max_running_sequences": slots,
         "kv_capacity_tokens": 1e9,
         "chunked_prefill": True,
+        "prefill_context_s": behind,
         **keys,
     }
     return IterationTable(step, 64.0, attention, grid, np.array([0.0, slots / 2, float(slots)]), prefill, **values)
@@ -59,6 +62,7 @@ def tables(draw: st.DrawFn) -> IterationTable:
         kv_capacity_tokens=draw(st.integers(130, 500)) + 0.371717,
         chunked_prefill=draw(st.booleans()),
         tokens_per_sequence=per_sequence,
+        prefill_context_s=draw(st.sampled_from([0.0, 1e-7])) * (np.arange(40) * 64.0 - 20.0),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +80,7 @@ def test_the_cases_reach_eviction_and_chunks() -> None:
 
 def test_one_sequence_by_hand() -> None:
     """Prefill of 100 tokens, then 9 decode iterations at contexts 100..108."""
-    table = cost_table()
+    table = cost_table(prefill_context_s=np.zeros(2))
     replica = Replica(table)
     replica.submit(1.0, [Request(7, 0, 100, 10, 9)])
     expected = 1.0 + iteration_seconds(table, 0, 0, 100)
@@ -90,7 +91,7 @@ def test_one_sequence_by_hand() -> None:
 
 
 def test_first_token_only_ends_with_the_prefill() -> None:
-    table = cost_table()
+    table = cost_table(prefill_context_s=np.zeros(2))
     replica = Replica(table)
     replica.submit(0.0, [Request(0, 0, 100, 1, 0)])
     assert replica.advance_to(math.inf) == [(pytest.approx(iteration_seconds(table, 0, 0, 100)), 0)]
@@ -120,7 +121,8 @@ def test_stretch_within_one_segment_is_exact() -> None:
 def test_doubled_costs_double_every_time(data: st.DataObject) -> None:
     table = data.draw(tables())
     samples = data.draw(sample_lists(table.tokens_per_sequence))
-    slower = replace(table, step_s=2 * table.step_s, attention_s=2 * table.attention_s, prefill_s=2 * table.prefill_s)
+    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+    slower = replace(table, **{name: 2 * getattr(table, name) for name in names})
     times = []
     for costs in (table, slower):
         replica = Replica(costs)

@@ -122,7 +122,7 @@ def test_more_replicas_than_samples() -> None:
 
 
 def test_identical_sequences_by_hand() -> None:
-    table = cost_table()
+    table = cost_table(prefill_context_s=np.zeros(2))
     batch = make_batch([100] * 12, [11] * 12)
     result = rollout(batch, batch.response_tokens - 1, 3, "static", table, prefix_caching=False)
     expected = iteration_seconds(table, 0, 0, 400) + sum(iteration_seconds(table, 4, 100 + i, 0) for i in range(10))

@@ -69,3 +69,13 @@ double prefill_s(const IterationTimes *timing, int64_t n, int64_t tokens) {
         i++;
     return row[i] + (row[i + 1] - row[i]) * (q - grid[i]) / (grid[i + 1] - grid[i]);
 }
+
+/* Seconds that the first tokens of a sequence take to prefill beyond those of prefill_s. */
+double behind_s(const IterationTimes *timing, int64_t tokens) {
+    const double x = (double)tokens * timing->inverse_knot;
+    int64_t i = (int64_t)x;
+    if (i > timing->knots - 2)
+        i = timing->knots - 2;
+    const double t = x - (double)i, a = timing->context_s[i];
+    return timing->context_integral[i] + t * (a + 0.5 * t * (timing->context_s[i + 1] - a));
+}

@@ -20,11 +20,14 @@ VARIABLE = "RLSIM_KERNEL"
 """Environment variable: ``python`` forces the Python reference; unset or ``auto`` takes the kernel where it is."""
 
 
+_TABLES = ("step_s", "attention_s", "integral", "prefill_s", "grid_tokens", "context_s", "context_integral")
+
+
 class EngineStruct(Structure):
     """``IterationTimes`` of iteration_times.h."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("step_s", "attention_s", "integral", "prefill_s", "grid_tokens")),
+        *((name, c_void_p) for name in _TABLES),
         ("inverse_knot", c_double),
         ("kv_capacity_tokens", c_double),
         *(
@@ -174,6 +177,8 @@ def engine_struct(timing: IterationTimes) -> EngineStruct:
             address(timing.integral),
             address(timing.prefill_table),
             address(timing.grid_tokens),
+            address(timing.context),
+            address(timing.context_integral),
             timing.inverse_knot,
             timing.kv_capacity_tokens,
             timing.attention.shape[1],

@@ -39,13 +39,14 @@ typedef struct {
 
 /* A sample with what its replica keeps about it.
  *
- * history: context of its own before this response. done of its total decode iterations; prefill_left: tokens left to prefill; resumed: has emitted its first token.
+ * history: context of its own before this response. done of its total decode iterations; prefill_left: tokens left to prefill, prefill_end: its context
+ * after them; resumed: has emitted its first token.
  * While it decodes, heap_key is its key in the heap (else NONE), context_at_zero its context extrapolated to decode
  * iteration 0 of the replica, and last_iteration the decode iteration of the replica with which it completes. */
 typedef struct {
     int64_t group, prompt, history, response, total;
     double tokens_per_iteration, arrival_s, context_at_zero;
-    int64_t done, last_iteration, prefill_left, heap_key;
+    int64_t done, last_iteration, prefill_left, prefill_end, heap_key;
     bool resumed;
 } Sequence;
 

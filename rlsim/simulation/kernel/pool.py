@@ -88,8 +88,11 @@ class KernelPool:
             self.kernel.pool_free(handle)
 
     def run_rows(self, numbers: IntArray, rows: IntArray) -> None:
-        """Run the replicas ``numbers`` by themselves. rows: samples of each replica, padded with -1."""
+        """Run the replicas ``numbers`` by themselves. rows: samples of each replica, padded with -1. IndexError for a
+        number without a row."""
         numbers, rows = (np.ascontiguousarray(array, dtype=np.int64) for array in (numbers, rows))
+        if np.any((numbers < 0) | (numbers >= len(rows))):
+            raise IndexError(f"replicas are numbered from 0 to {len(rows) - 1}")
         self.kernel.pool_run_rows(self.handle, address(numbers), numbers.size, address(rows), rows.shape[1])
         self.book()
 

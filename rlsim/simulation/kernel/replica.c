@@ -11,6 +11,12 @@ static int64_t chunk_of(const Pool *pool, int64_t need, int64_t taken, int64_t b
     return !taken || taken + need <= budget ? need : 0;
 }
 
+/* Seconds of a chunk of so many tokens, the next of a sequence in prefill, beyond those of prefill_s. */
+static double behind_own_s(const Pool *pool, const Sequence *sequence, int64_t chunk) {
+    const int64_t start = sequence->prefill_end - sequence->prefill_left;
+    return behind_s(pool->timing, start + chunk) - behind_s(pool->timing, start);
+}
+
 /* KV tokens that admission of a sequence adds. */
 static double kv_of(const Pool *pool, const Replica *replica, const Sequence *sequence) {
     const double own = own_tokens(sequence) + (double)pool->timing->tokens_per_sequence;
@@ -117,8 +123,9 @@ static bool begin_pause(Pool *pool, Replica *replica) {
     return true;
 }
 
-/* Admit waiting sequences in order while budget, slots and KV cache last; KV tokens in use, and prefill tokens. */
-static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budget, double kv) {
+/* Admit waiting sequences in order while budget, slots and KV cache last; KV tokens in use, prefill tokens, and what
+ * they take behind their contexts. */
+static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budget, double kv, double *behind) {
     const IterationTimes *timing = pool->timing;
     while (replica->waiting.length && replica->running.length < timing->max_sequences) {
         const int32_t i = replica->waiting.head;
@@ -129,7 +136,8 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
         const bool resident = pool->sharing && residents_count(&pool->residents, key);
         int64_t need = resident ? 0 : sequence->prompt;
         const double held = (double)need + own_tokens(sequence);
-        need += sequence->history + generated(sequence);
+        const int64_t own = sequence->history + generated(sequence);
+        need += own;
         if (replica->kept.tokens)
             need -= kept_found(pool, sequence, i, resident);
         need = need ? need : 1;
@@ -148,7 +156,10 @@ static double admit(Pool *pool, Replica *replica, int64_t *tokens, int64_t budge
         list_append(&replica->running, pool->running_links, i);
         if (pool->sharing)
             residents_add(&pool->residents, key);
-        sequence->prefill_left = need - chunk;
+        sequence->prefill_left = need;
+        sequence->prefill_end = sequence->prompt + own;
+        *behind += behind_own_s(pool, sequence, chunk);
+        sequence->prefill_left -= chunk;
         list_append(&replica->prefilling, pool->queue_links, i);
         replica->prefilled += !sequence->prefill_left;
     }
@@ -161,20 +172,22 @@ static void begin_prefill(Pool *pool, Replica *replica, double kv) {
     const int64_t decoding = timing->chunked_prefill ? replica->running.length - replica->prefilling.length : 0;
     const int64_t budget = timing->max_batched_tokens - decoding * timing->tokens_per_sequence;
     int64_t tokens = 0;
+    double behind = 0.0;
     for (int32_t i = replica->prefilling.head; i != NONE; i = pool->queue_links[i].next) {
         Sequence *sequence = &pool->sequences[i];
         const int64_t chunk = chunk_of(pool, sequence->prefill_left, tokens, budget);
         if (!chunk)
             break;
+        behind += behind_own_s(pool, sequence, chunk);
         sequence->prefill_left -= chunk;
         tokens += chunk;
         replica->prefilled += !sequence->prefill_left;
     }
     if (replica->prefilled == replica->prefilling.length)
-        kv = admit(pool, replica, &tokens, budget, kv);
+        kv = admit(pool, replica, &tokens, budget, kv, &behind);
     if (kv > replica->peak_kv_tokens)
         replica->peak_kv_tokens = kv;
-    const double added_s = prefill_s(timing, decoding, tokens);
+    const double added_s = later(0.0, prefill_s(timing, decoding, tokens) + behind);
     double seconds = added_s;
     if (decoding) {
         const double context = context_sum(replica, replica->iteration) / (double)decoding;

@@ -106,7 +106,8 @@ void prefill_again(Pool *pool, Replica *replica) {
         const int64_t tokens = sequence->history + generated(sequence);
         const bool known = pool->sharing && pool->seen[sequence->group] == recomputation;
         pool->seen[sequence->group] = recomputation;
-        sequence->prefill_left = known ? (tokens > 1 ? tokens : 1) : sequence->prompt + tokens;
+        sequence->prefill_end = sequence->prompt + tokens;
+        sequence->prefill_left = known ? (tokens > 1 ? tokens : 1) : sequence->prefill_end;
         list_append(&replica->prefilling, pool->queue_links, i);
     }
 }
