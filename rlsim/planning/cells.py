@@ -111,12 +111,7 @@ def _transfer_s(scenario: Scenario) -> float:
 
 
 def _works(scenario: Scenario) -> list[tuple[RolloutWork, ...]]:
-    return [rollout_works(scenario, step) for step in _measured_steps(scenario)]
-
-
-def _measured_steps(scenario: Scenario) -> range:
-    warmup = scenario.simulation.warmup_steps
-    return range(warmup, warmup + scenario.simulation.steps)
+    return [rollout_works(scenario, step) for step in scenario.measured_steps]
 
 
 def _bound_s(
@@ -182,7 +177,7 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
     """
     out, least_s, near_least_s = [], task.least_s, task.near_least_s
     for layout, inputs in zip(task.trainers, task.inputs(), strict=True):
-        near, first = layout in task.near, _measured_steps(inputs.scenario)[0]
+        near, first = layout in task.near, inputs.scenario.measured_steps[0]
         seconds = train_cost(inputs.trainer, _batch(inputs.scenario, first)).seconds
         if seconds <= (near_least_s if near else least_s):
             seconds = _passes_s(inputs, (first,)) + transfer_s(inputs)
@@ -195,7 +190,7 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
 def trainer_passes_s(task: TrainerTask) -> float:
     """Seconds per step of the passes of the task's one trainer layout, over all measured steps."""
     (inputs,) = task.inputs()
-    return _passes_s(inputs, _measured_steps(inputs.scenario))
+    return _passes_s(inputs, inputs.scenario.measured_steps)
 
 
 def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:

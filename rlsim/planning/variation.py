@@ -32,8 +32,6 @@ Overrides = dict[str, Setting]
 DERIVED_KEYS = ("k", "lag", "generation_share")
 DEFAULT_GENERATION_SHARE = 0.5
 """Share of generating GPUs where a synchronous scenario on shared GPUs becomes asynchronous without a split."""
-ASYNC_MEASURED_STEPS = 3
-"""Fewest steps after the warm-up of an asynchronous cell; rounded up to whole cycles."""
 
 
 def check_key(key: str, where: str) -> None:
@@ -118,14 +116,12 @@ def _lagging(scenario: Scenario, lag: int) -> Overrides:
         refit = {} if scenario.loop.refit_method == "auto" else {"loop.refit_method": "auto"}
         return {"loop.mode": "sync", "loop.policy_lag": 0, **_synchronous(scenario), **shared, **refit}
     refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
-    every = scenario.loop.update_every
-    cycle = every * lag
+    same = scenario.loop.mode == "async" and scenario.loop.policy_lag == lag
     return {
+        **({} if same else {"simulation.warmup_steps": None, "simulation.steps": None}),
         "loop.mode": "async",
         "loop.policy_lag": lag,
         **{f"loop.{key}": None for key in LIMITS if getattr(scenario.loop, key) is not None},
-        "simulation.warmup_steps": max(scenario.simulation.warmup_steps, cycle + every),
-        "simulation.steps": cycle * -(-max(scenario.simulation.steps, ASYNC_MEASURED_STEPS) // cycle),
         **refit,
     }
 
