@@ -30,7 +30,7 @@ SETTLING_ROUNDS = 2
 within 4 % of a long run at lags 1 and 2. At lag 4 a trainer hardly faster than its generator still lives on what was
 generated before the first step, by up to 8 %."""
 OBSERVED_STEPS = 6
-"""Fewest measured steps of a lagged loop: whole periods of 2 (stragglers that alternate) and of 3 (restarts at lag 1)."""
+"""Fewest measured steps of a lagged loop: whole periods of 2 (stragglers alternate) and of 3 (restarts at lag 1)."""
 
 
 @dataclass(frozen=True)

@@ -318,6 +318,16 @@ def _speculation_and_model(s: Scenario) -> None:
     if s.speculation.method == "draft_model" and s.speculation.active and s.speculation.draft is None:
         raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
 
+    draft = s.speculation.draft
+    if s.speculation.method != "draft_model" or not s.speculation.active or draft is None:
+        return
+    if draft.vocab_size != s.model.vocab_size and not s.speculation.heterogeneous_vocabulary:
+        raise ValueError(
+            f"speculation.draft has a vocabulary of {draft.vocab_size:,} tokens and {s.model.name} one of "
+            f"{s.model.vocab_size:,}, which engines refuse; give another draft, speculation.draft.vocab_size, or "
+            "speculation.heterogeneous_vocabulary true where yours translates between them"
+        )
+
 
 def _run(s: Scenario) -> None:
     validation = None if s.run is None else s.run.validation
