@@ -190,7 +190,7 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
             "(workload.agent.trajectory_timeout_s); the trainer is priced as if they had ended by themselves."
         )
     under_way = scenario.loop.asynchrony.pace
-    if scenario.loop.mode == "async" and scenario.simulation.warmup_steps < under_way:
+    if scenario.loop.mode == "async" and scenario.measured_steps.start < under_way:
         out.append(
             f"simulation.warmup_steps is below the {under_way:g} batches that may be under way: the first steps still "
             "hold the start-up."

@@ -8,7 +8,6 @@ from rlsim.costs.iteration import PolicyChoice
 from rlsim.schema.acceptance import Sampling
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance_steps import acceptance_at, sampling_move
-from rlsim.workload.draw import measured_steps
 
 SHOWN_STRETCHES = 6
 """Batches told of a policy; further ones are left out."""
@@ -27,7 +26,7 @@ def drafting_assumptions(scenario: Scenario, choice: PolicyChoice | None) -> lis
     if speculation.sampling is not None:
         own.append(_sampling(speculation.sampling))
     if speculation.drift is not None:
-        steps = measured_steps(scenario)
+        steps = scenario.measured_steps
         ends = sorted({steps.start, steps.stop - 1})
         told = " and ".join(f"{acceptance_at(speculation, step).mean:.3g} in step {step:,}" for step in ends)
         own.append(

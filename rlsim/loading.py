@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rlsim.loading_document import (
     REFERENCES,
     anchor_files,
     apply_setting,
+    carry_acceptance,
     drop_other_kinds,
     drop_stale_words,
     holder_of,
@@ -33,6 +35,7 @@ from rlsim.loading_document import (
 from rlsim.loading_extends import EXTENDS, with_parents
 from rlsim.loading_overrides import Setting, prefixes, settings_of
 from rlsim.loading_places import Places
+from rlsim.loading_words import WORDS, has_words, without_words
 from rlsim.loading_yaml import dump_yaml, parse_yaml
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
@@ -46,9 +49,10 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     """Scenario from a YAML file, or by name one of those that come with rlsim (``quickstart``).
 
     overrides: ``a.b.c=value`` each, the value read as YAML; later ones win, and the whole is validated again.
-    ``model``, ``hardware`` and ``speculation.draft`` may be a name, a path or an inline mapping; relative paths count
-    from the scenario's folder first, then from the current one. A file may change another: ``extends``
-    (:mod:`rlsim.loading_extends`). Raises InputError naming file, line, key and bound.
+    Words are overrides too (:mod:`rlsim.loading_words`: ``k=5``, ``lag=1``). ``model``, ``hardware`` and
+    ``speculation.draft`` may be a name, a path or an inline mapping; relative paths count from the scenario's folder
+    first, then from the current one. A file may change another: ``extends`` (:mod:`rlsim.loading_extends`). Raises
+    InputError naming file, line, key and bound.
     """
     path = find_scenario(path_or_name)
     return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, overrides, path)
@@ -62,7 +66,23 @@ def scenario_of_text(
     path: of the file that holds it, which it must not extend.
     """
     document, places = with_parents(parse_yaml(text, where), text, where, folder, path)
-    return _assemble(document, replace(places, given=settings_of(overrides)), folder)
+    given: Sequence[Setting] = settings_of(overrides)
+    if has_words(given):
+        given = _worded(document, places, folder, given)
+    return _assemble(document, replace(places, given=given), folder)
+
+
+def _worded(
+    document: dict[str, Any], places: Places, folder: Path | None, given: Sequence[Setting]
+) -> Sequence[Setting]:
+    """``given`` without words, which mean something on the scenario that the document is without overrides."""
+    try:
+        base = _assemble(deepcopy(document), places, folder)
+    except InputError:
+        if any(setting.key in WORDS for setting in given):
+            raise
+        return given  # a size alone, in a file that is no scenario without its overrides
+    return without_words(base, given, replace(places, given=given).before)
 
 
 def places_of(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Places:
@@ -80,7 +100,10 @@ def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
     whose values are taken as they are; a section keeps the keys that a mapping does not name.
     """
     given = settings_of(overrides)
-    return _assemble(_opened(scenario, given), Places(f"scenario '{shortened(scenario.name)}'", given=given), None)
+    where = f"scenario '{shortened(scenario.name)}'"
+    if has_words(given):
+        given = without_words(scenario, given, Places(where, given=given).before)
+    return _assemble(_opened(scenario, given), Places(where, given=given), None)
 
 
 def find_scenario(path_or_name: str | Path) -> Path:
@@ -181,8 +204,10 @@ def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> 
     name_parameters(document)
     drop_other_kinds(document, given)
     opened: dict[str, dict[str, Any]] = {}
+    before = document.get("speculation")
     for setting in given:
         apply_setting(document, setting, opened, places, folder)
+    anothers = carry_acceptance(document, before, changed, places)
     drop_stale_words(document, changed, given if places.files else ())
     name_parameters(document)
     for path in REFERENCES:
@@ -194,6 +219,8 @@ def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> 
         scenario = Scenario.model_validate(document)
     except ValidationError as error:
         raise as_input_error(error, places.origin, Scenario, places.place) from error
+    if anothers:
+        raise InputError(anothers)
     for number, assumption in enumerate(scenario.assumptions):
         unknown = next((key for key in assumption.keys if not is_key(key, Scenario)), None)
         if unknown is not None:

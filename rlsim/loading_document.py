@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from rlsim.loading_overrides import Setting, prefixes
 from rlsim.loading_places import Places
 from rlsim.loading_yaml import read_yaml
 from rlsim.schema.drafter import draft_model_from_card
+from rlsim.schema.speculation import ACCEPTANCE_AT, ACCEPTANCE_KEYS, Speculation
 
 DRAWN_KEYS = (
     "prompt_tokens",
@@ -81,7 +82,7 @@ def drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Seq
         ]
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
-        shown = [setting.text for setting in told if setting.key in telling]
+        shown = list(dict.fromkeys(setting.text for setting in told if setting.key in telling))
         document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
 
 
@@ -111,6 +112,47 @@ def apply_setting(
             section = holder[part] = opened[path] = dict(section or {})
         holder = section
     holder[key] = setting.value
+
+
+def carry_acceptance(document: dict[str, Any], before: object, changed: Sequence[str], places: Places) -> str:
+    """Let a stated acceptance keep the draft length that it was stated at, where only the length changes; one that is
+    stated anew replaces it.
+
+    before: the section on speculation without the changes. Returns what is wrong where method or draft change and the
+    acceptance of the former one would stay, else nothing.
+    """
+    section = document.get("speculation")
+    given = {key.removeprefix("speculation.") for key in changed if key.startswith("speculation.")}
+    old = dict(before) if isinstance(before, dict | Speculation) else {}
+    stated = next((key for key in ACCEPTANCE_KEYS if old.get(key) is not None), None)
+    if not isinstance(section, dict) or stated is None or "speculation" in changed:
+        return ""
+    if given.intersection(ACCEPTANCE_KEYS):
+        anew = any(section.get(key) is not None for key in given.intersection(ACCEPTANCE_KEYS))
+        replaced = (*ACCEPTANCE_KEYS, ACCEPTANCE_AT) if anew else (ACCEPTANCE_AT,)
+        section.update({key: None for key in replaced if key not in given and key in section})
+        return ""
+    length = old.get("draft_length")
+    if "draft_length" in given and ACCEPTANCE_AT not in given and stated != "first_acceptance" and length:
+        at = old.get(ACCEPTANCE_AT) or length
+        section[ACCEPTANCE_AT] = None if at == section.get("draft_length") else at
+    return _anothers(section, old, stated, given, places)
+
+
+def _anothers(section: Mapping[str, Any], old: Mapping[str, Any], stated: str, given: set[str], places: Places) -> str:
+    """What is wrong where a drafter would have the acceptance that was stated for another."""
+    method, former = section.get("method"), old.get("method", "none")
+    other = {"method": method != former and former != "none", "draft": old.get("draft") is not None}
+    key = next((key for key, differs in other.items() if key in given and differs), None)
+    if key is None or method in (None, "none") or not section.get("draft_length"):
+        return ""
+    value = old[stated]
+    shown = f"[{', '.join(f'{each:g}' for each in value)}]" if isinstance(value, list | tuple) else value
+    return places.message(
+        f"speculation.{key}",
+        f"{stated} {shown} was stated for another drafter ({former}); state that of this one beside it, such as "
+        f"speculation.{stated}={shown} if it is the same",
+    )
 
 
 def resolve(path: str, reference: str, places: Places, folder: Path | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rlsim.loading_document import (
     anchor_files,
     anchor_references,
     apply_setting,
+    carry_acceptance,
     drop_other_kinds,
     drop_stale_words,
     name_parameters,
@@ -103,8 +104,12 @@ def _merged(parent: dict[str, Any], file: _File, places: Places) -> dict[str, An
     name_parameters(document)
     drop_other_kinds(document, given)
     opened: dict[str, dict[str, Any]] = {}
+    before = document.get("speculation")
     for setting in given:
         apply_setting(document, setting, opened, places, file.folder)
+    anothers = carry_acceptance(document, before, [setting.key for setting in given], places)
+    if anothers:
+        raise InputError(anothers)
     drop_stale_words(document, [setting.key for setting in given], given)
     kept = document.get("assumptions") or []
     if isinstance(kept, list) and isinstance(assumptions, list | tuple):

@@ -32,8 +32,8 @@ class Setting:
 def told(given: Sequence[Setting]) -> str:
     """The first of ``given`` as messages repeat them; a search gives thousands of settings that none needs."""
     shown = ""
-    for setting in given:
-        shown += f", {setting.text}" if shown else setting.text
+    for text in dict.fromkeys(setting.text for setting in given):
+        shown += f", {text}" if shown else text
         if len(shown) > OVERRIDES_CHARACTERS:
             break
     return shortened(shown, OVERRIDES_CHARACTERS)

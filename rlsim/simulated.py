@@ -14,7 +14,7 @@ from rlsim.simulation.agent_counters import AgentCounters
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.workload.acceptance import DraftPlan
-from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch, draw, measured_steps
+from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch, draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +46,7 @@ class SimulatedVariant:
     @cached_property
     def steps(self) -> list[list[StepRecord]]:
         """Measured steps of each replication."""
-        warmup = self.scenario.simulation.warmup_steps
-        return [trace.steps[warmup:] for trace in self.traces]
+        return [trace.steps[self.scenario.measured_steps.start :] for trace in self.traces]
 
     @cached_property
     def counters(self) -> EngineCounters:
@@ -68,7 +67,7 @@ class SimulatedVariant:
     @property
     def measured(self) -> range:
         """Numbers of the measured steps."""
-        measured, first = measured_steps(self.scenario), self.stretch.first
+        measured, first = self.scenario.measured_steps, self.stretch.first
         return range(first + measured.start, first + measured.stop)
 
 
@@ -94,6 +93,6 @@ def simulate_variant(
         see_work(workload)
         prices.append(priced(inputs, workload))
         traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
-        first_steps.append(workload.steps[scenario.simulation.warmup_steps])
+        first_steps.append(workload.steps[scenario.measured_steps.start])
         advance(replication + 1)
     return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, inputs.draft_plan, tables)

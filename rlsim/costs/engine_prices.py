@@ -36,8 +36,8 @@ POINTS_KEPT = 256
 HOST_KEYS = ("host_iteration_s", "host_sequence_s")
 """Keys of the engine that :class:`HostOverheads` holds."""
 ACCEPTANCE_KEYS = (
-    "acceptance_length", "position_acceptance", "first_acceptance", "acceptance_decay", "variation", "sampling",
-    "drift", "online_interval_steps", "online_packing", "policy", "off_above_sequences",
+    "acceptance_length", "acceptance_at_draft_length", "position_acceptance", "first_acceptance", "acceptance_decay",
+    "variation", "sampling", "drift", "online_interval_steps", "online_packing", "policy", "off_above_sequences",
 )  # fmt: skip
 """Keys of speculation that decide how many iterations a response takes and not how long one lasts, or that
 ``EngineInputs.policy`` holds."""

@@ -24,7 +24,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
 from rlsim.workload.draft_outlook import draft_outlook, draft_plan
-from rlsim.workload.draw import DrawnWorkload, measured_steps
+from rlsim.workload.draw import DrawnWorkload
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _policy(scenario: Scenario) -> DraftPolicy | None:
     speculation, workload = scenario.speculation, scenario.workload
     if not speculation.active or speculation.policy == "fixed":
         return None
-    steps = measured_steps(scenario)
+    steps = scenario.measured_steps
     lengths, kinds = draft_outlook(speculation, workload, (steps.start + steps.stop - 1) // 2)
     context = expected_prompt_tokens(workload) + 0.5 * expected_response_tokens(workload)
     return DraftPolicy(speculation.policy, speculation.off_above_sequences, context, lengths, kinds)

@@ -13,6 +13,7 @@ from rlsim.loading import load_scenario, places_of
 from rlsim.loading_document import REFERENCES
 from rlsim.loading_overrides import prefixes
 from rlsim.loading_places import Places
+from rlsim.loading_words import WORDS
 from rlsim.report.style import Style
 from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key
@@ -49,6 +50,8 @@ _RESOLVED: Mapping[str, Callable[[Scenario], object]] = {
     "trainer.policy_logprobs": lambda s: s.policy_logprobs,
     "trainer.global_batch_samples": lambda s: s.trainer.global_batch_samples or s.workload.samples_per_step,
     "loop.refit_framework": lambda s: s.refit_framework,
+    "simulation.warmup_steps": lambda s: s.measured_steps.start,
+    "simulation.steps": lambda s: len(s.measured_steps),
     "engine.chunked_prefill": lambda s: s.engine.mixes_prefill,
 }
 """What keys that are left open become."""
@@ -70,7 +73,8 @@ class Current:
 class Explanation:
     """What a key means. kinds: one for each record that can hold it. source: of its default.
 
-    commands: that use it. below: keys of a section. current: in the scenario that was named.
+    commands: that use it. below: keys of a section. current: in the scenario that was named. word: the
+    meaning of what is no key but stands for several.
     """
 
     key: str
@@ -80,6 +84,7 @@ class Explanation:
     searched: bool
     below: tuple[str, ...]
     current: Current | None
+    word: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -91,6 +96,8 @@ def explain(key: str, scenario: str | None = None, overrides: Sequence[str] = ()
 
     Raises InputError with the nearest key where there is none of that name.
     """
+    if key in WORDS:
+        return Explanation(key, (), "", ("sweep", "every command that takes KEY=VALUE"), False, (), None, WORDS[key])
     kinds = keys_named(key)
     if not kinds:
         raise InputError(unknown_key(key, Scenario))
@@ -159,6 +166,8 @@ def _origin(key: str, places: Places) -> str:
 def render_explanation(answer: Explanation, style: Style) -> str:
     """The explanation for a terminal."""
     lines = [style.bold(answer.key)]
+    if answer.word:
+        return "\n".join([*lines, *style.wrapped(answer.word, "  "), f"  used by: {', '.join(answer.commands)}"])
     for kind in answer.kinds:
         label = f"  {kind.record}: " if len(answer.kinds) > 1 else "  "
         lines += style.wrapped(kind.description or "Names the kind of the section.", label, 4)

@@ -79,7 +79,7 @@ def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
         for cause in causes:
             workload, prices = cause.workload(workload), cause.prices(prices)
         trace = simulate(scenario, workload, prices)
-        found.append([step.seconds for step in trace.steps[scenario.simulation.warmup_steps :]])
+        found.append([step.seconds for step in trace.steps[scenario.measured_steps.start :]])
     return _step_s(found)
 
 

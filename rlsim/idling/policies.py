@@ -9,9 +9,6 @@ from rlsim.schema.scenario import Scenario
 
 CARRIED_SHARE = 0.25
 """Groups started beyond a batch where unfinished ones wait for the next step. Assumption: a quarter."""
-SETTLING_STEPS = 4
-"""Steps until the composition of batches settles where unfinished samples are carried over."""
-LEAST_STEPS = 8
 
 Policy = tuple[str, str, Callable[[Scenario], Scenario]]
 
@@ -54,9 +51,8 @@ def _carried(name: str, key: str, what: str) -> Policy:
                 "loop.membership": "first_done",
                 "loop.staleness_fraction": CARRIED_SHARE,
                 f"loop.{key}": True,
-                "simulation.warmup_steps": max(SETTLING_STEPS, scenario.simulation.warmup_steps),
-                "simulation.steps": max(LEAST_STEPS, scenario.simulation.steps),
-                "simulation.replications": min(2, scenario.simulation.replications),
+                "simulation.warmup_steps": None,
+                "simulation.steps": None,
             },
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,8 @@ from rlsim.loading import scenario_of_text
 from rlsim.loading_yaml import dump_document
 from rlsim.schema.scenario import Scenario
 
-ASYNC_STEPS = 4
-"""Steps of an asynchronous scenario after its warm-up."""
+ASYNC_REPLICATIONS = 4
+"""Of an asynchronous scenario, which measures several steps in each."""
 COMMENT_KEYS = 20
 """Keys that the head of a written scenario names."""
 
@@ -86,10 +85,7 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     draft = Draft(keys, [])
     complete(draft, facts, asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
-        ahead = draft.keys.get("loop.staleness_fraction") or draft.keys.get("loop.policy_lag") or 0
-        under_way = math.ceil((1 + ahead) * draft.keys.get("loop.update_every", 1))
-        draft.keys |= {"simulation.replications": 4, "simulation.steps": ASYNC_STEPS}
-        draft.keys |= {"simulation.warmup_steps": under_way}
+        draft.keys["simulation.replications"] = ASYNC_REPLICATIONS
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     order = [*Scenario.model_fields]

@@ -6,13 +6,12 @@ import json
 from dataclasses import dataclass
 
 from rlsim.errors import InputError
+from rlsim.loading import vary
+from rlsim.loading_words import Overrides
 from rlsim.planning.compare import differences
-from rlsim.planning.variation import Overrides, resolved, varied
 from rlsim.schema.scenario import Scenario
 
 AS_IT_IS = "as it is"
-DIGITS = 4
-"""Of the acceptances that another draft length states."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ def alternatives(scenario: Scenario) -> tuple[Alternative, ...]:
     out = [Alternative(AS_IT_IS, scenario)]
     for name, overrides in _wanted(scenario):
         try:
-            other = varied(scenario, _rounded(resolved(scenario, overrides)))
+            other = vary(scenario, overrides)
         except InputError:
             continue
         if all(other != known.scenario for known in out):
@@ -38,16 +37,6 @@ def alternatives(scenario: Scenario) -> tuple[Alternative, ...]:
             told = tuple(f"{key}={json.dumps(value)}" for key, (_, value) in changed.items())
             out.append(Alternative(name, other, told))
     return tuple(out)
-
-
-def _rounded(overrides: Overrides) -> Overrides:
-    """Acceptances of another draft length as people would write them."""
-    return {
-        key: [round(each, DIGITS) if isinstance(each, float) else each for each in value]
-        if isinstance(value, list)
-        else value
-        for key, value in overrides.items()
-    }
 
 
 def _wanted(scenario: Scenario) -> list[tuple[str, Overrides]]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from rlsim.costs.engine_prices import engine_prices
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer_prices import TrainedBatch, step_cost, train_cost
+from rlsim.loading import vary
+from rlsim.loading_words import Overrides
 from rlsim.planning.execution import Runner
 from rlsim.planning.layouts import Engine, GpuSplit, Layout, TrainerLayout
 from rlsim.planning.lower_bounds import (
@@ -20,7 +22,6 @@ from rlsim.planning.lower_bounds import (
     rollout_works,
 )
 from rlsim.planning.space import Space, own_trainer
-from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.nearest import near_evidence
@@ -65,7 +66,7 @@ class TrainerTask:
         """What prices of each trainer layout depend on, without speculation."""
         fixed = {**self.split.overrides(), **self.engine.layout.overrides(), "k": 0}
         settings = {**fixed, **self.trainers[0].overrides(), "simulation.replications": SEARCH_REPLICATIONS}
-        first = varied(self.scenario, settings)
+        first = vary(self.scenario, settings)
         for trainer in self.trainers:  # checked when the space was built
             own = first.trainer.model_copy(update=trainer.sizes())
             yield PriceInputs(first.model_copy(update={"trainer": own}))
@@ -89,12 +90,12 @@ def bounded_cells(scenario: Scenario, space: Space, run: Runner, only_near: bool
         for place, (trainer, passes_s) in enumerate(trainers[number])
     ]
     if only_near:
-        parts = [part for part in parts if near_evidence(varied(scenario, part[1].overrides()))]
+        parts = [part for part in parts if near_evidence(vary(scenario, part[1].overrides()))]
     rates = _rates(scenario, [layout for _, layout, _, _ in parts], run)
     works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
     cells = []
     for number, layout, passes_s, near_alone in parts:
-        candidate = varied(scenario, layout.overrides())
+        candidate = vary(scenario, layout.overrides())
         near = near_evidence(candidate)
         if near_alone and not near:
             continue
@@ -111,12 +112,7 @@ def _transfer_s(scenario: Scenario) -> float:
 
 
 def _works(scenario: Scenario) -> list[tuple[RolloutWork, ...]]:
-    return [rollout_works(scenario, step) for step in _measured_steps(scenario)]
-
-
-def _measured_steps(scenario: Scenario) -> range:
-    warmup = scenario.simulation.warmup_steps
-    return range(warmup, warmup + scenario.simulation.steps)
+    return [rollout_works(scenario, step) for step in scenario.measured_steps]
 
 
 def _bound_s(
@@ -182,7 +178,7 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
     """
     out, least_s, near_least_s = [], task.least_s, task.near_least_s
     for layout, inputs in zip(task.trainers, task.inputs(), strict=True):
-        near, first = layout in task.near, _measured_steps(inputs.scenario)[0]
+        near, first = layout in task.near, inputs.scenario.measured_steps[0]
         seconds = train_cost(inputs.trainer, _batch(inputs.scenario, first)).seconds
         if seconds <= (near_least_s if near else least_s):
             seconds = _passes_s(inputs, (first,)) + transfer_s(inputs)
@@ -195,7 +191,7 @@ def trainer_step_s(task: TrainerTask) -> list[float]:
 def trainer_passes_s(task: TrainerTask) -> float:
     """Seconds per step of the passes of the task's one trainer layout, over all measured steps."""
     (inputs,) = task.inputs()
-    return _passes_s(inputs, _measured_steps(inputs.scenario))
+    return _passes_s(inputs, inputs.scenario.measured_steps)
 
 
 def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
@@ -236,4 +232,4 @@ def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[E
 
 def engine_rates_of(task: tuple[Scenario, Overrides]) -> EngineRates:
     """Rates of one engine replica."""
-    return engine_rates(engine_prices(PriceInputs(varied(*task)).engine).table)
+    return engine_rates(engine_prices(PriceInputs(vary(*task)).engine).table)

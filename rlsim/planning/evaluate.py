@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.expenses import cost_usd, energy_j
-from rlsim.loading import scenario_digest
+from rlsim.loading import scenario_digest, vary
+from rlsim.loading_words import Overrides
 from rlsim.planning.results import CellNumbers, CellResult, Mean
-from rlsim.planning.variation import Overrides, varied
 from rlsim.projection import baseline_of
 from rlsim.results import PHASES, Interval, PhasePart
 from rlsim.schema.scenario import Scenario
@@ -110,7 +110,7 @@ def _answer(work: Callable[[], TimedCell]) -> TimedCell:
 
 def _varied(base: Scenario, overrides: Overrides) -> Scenario:
     try:
-        return varied(base, overrides)
+        return vary(base, overrides)
     except InputError as error:
         raise InputError(_bare(str(error))) from None
 

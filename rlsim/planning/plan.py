@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading import dump_scenario, vary
+from rlsim.loading_words import Overrides
 from rlsim.planning.cells import SEARCH_REPLICATIONS, Cell, bounded_cells
 from rlsim.planning.compare import differences
 from rlsim.planning.evaluate import baseline_cell, beside
@@ -29,7 +30,6 @@ from rlsim.planning.results import CellResult, Change, Plan, PlanRow
 from rlsim.planning.sampled import sampled_search
 from rlsim.planning.search import search
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
-from rlsim.planning.variation import Overrides, varied
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import draw
@@ -262,7 +262,7 @@ def _kept(contest: Contest, best: Finalist) -> tuple[Kept, ...]:
 def _beside_baseline(scenario: Scenario, best: Finalist) -> PlanRow:
     """The plan with its speed-ups over the autoregressive baseline."""
     replications: Overrides = {"simulation.replications": final_replications(scenario)}
-    whole = varied(scenario, {**best.plan.layout.overrides(), **replications})
+    whole = vary(scenario, {**best.plan.layout.overrides(), **replications})
     try:
         return replace(best.plan, numbers=beside(whole, best.numbers, best.timed, baseline_cell(whole)))
     except (Infeasible, InputError):
@@ -286,10 +286,10 @@ def _waterfall(contest: Contest, best: PlanRow, run: Runner) -> tuple[Change, ..
 def _stated(scenario: Scenario, best: PlanRow, objective: Objective) -> Scenario:
     """The plan as a scenario that asks its own question."""
     question = f"What does the plan for {objective.measure.replace('_', ' ')} of '{scenario.name}' take? {best.name}."
-    return vary(varied(scenario, best.layout.overrides()), {"question": question})
+    return vary(vary(scenario, best.layout.overrides()), {"question": question})
 
 
 def changes(scenario: Scenario, row: PlanRow) -> list[str]:
     """Overrides that turn ``scenario`` into the plan, as ``--set`` takes them; what stays the same is left out."""
-    changed = differences(scenario, varied(scenario, row.layout.overrides()))
+    changed = differences(scenario, vary(scenario, row.layout.overrides()))
     return [f"{key}={json.dumps(value)}" for key, (_, value) in changed.items()]

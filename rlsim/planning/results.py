@@ -104,7 +104,8 @@ class CellResult:
 class SweepResult:
     """Rows in the order of the grid: the axes, status (ok, infeasible, invalid), reason, then the numbers.
 
-    batch: prompts per step and generations per prompt of the scenario, where no axis varies them.
+    batch: prompts per step and generations per prompt of the scenario, where no axis varies them. replications of each
+    cell; own_replications: of the scenario, which other commands simulate.
     """
 
     scenario: str
@@ -112,6 +113,7 @@ class SweepResult:
     rows: tuple[Row, ...]
     replications: int
     batch: tuple[int, int]
+    own_replications: int = 0
 
     @property
     def done(self) -> list[Row]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rlsim.errors import InputError
+from rlsim.loading import vary
 from rlsim.planning.cells import Cell, ChosenTrainers, chosen_trainers
 from rlsim.planning.execution import Runner
 from rlsim.planning.layouts import Engine, Layout
 from rlsim.planning.search import Found, simulate_cell
 from rlsim.planning.space import Space
-from rlsim.planning.variation import varied
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.nearest import near_evidence
@@ -86,7 +86,7 @@ def _suggested(
     cells = []
     for trainer, passes_s in trainers[number]:
         layout = Layout(space.splits[number], match, trainer)
-        near = near_evidence(varied(scenario, layout.overrides()))
+        near = near_evidence(vary(scenario, layout.overrides()))
         cells.append(Cell(layout, len(space.trainers[number]), passes_s, near))
     return next((cell for cell in cells if cell.near_evidence), None) if only_near else cells[0]
 

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from rlsim.errors import Infeasible, InputError
+from rlsim.loading import vary
+from rlsim.loading_words import Overrides
 from rlsim.planning.alternatives import Alternative, alternatives
 from rlsim.planning.execution import Runner, executor
 from rlsim.planning.regret import GRID, FloatArray, narrowed, regret, regrets, saved, saved_by_input, through
 from rlsim.planning.sensitivity_results import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.planning.uncertainty import UncertainInput, drawn_overrides, uncertain_inputs
-from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
@@ -116,7 +117,7 @@ def first_step_s(point: tuple[Scenario, Overrides]) -> float:
     """Mean step of a varied scenario on the work of the first replication, in seconds; NaN where it cannot run."""
     scenario, overrides = point
     try:
-        return _mean_s(simulate_variant(varied(scenario, {**overrides, "simulation.replications": 1})))
+        return _mean_s(simulate_variant(vary(scenario, {**overrides, "simulation.replications": 1})))
     except (Infeasible, InputError):
         return math.nan
 

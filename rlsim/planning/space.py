@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
+from rlsim.loading import vary
+from rlsim.loading_words import Overrides, split_gpus
 from rlsim.planning.layouts import Drafter, Drafting, Engine, EngineLayout, GpuSplit, TrainerLayout
-from rlsim.planning.variation import Overrides, split_gpus, varied
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.nearest import NEAR, distance
@@ -112,7 +113,7 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
         space.considered += len(engines) * len(trainers)
         space.engines[number], space.trainers[number], space.near_trainers[number] = [], [], []
         try:  # with plain layouts, from which every part is one section away
-            plain = varied(scenario, {**split.overrides(), **EngineLayout().overrides(), **TrainerLayout().overrides()})
+            plain = vary(scenario, {**split.overrides(), **EngineLayout().overrides(), **TrainerLayout().overrides()})
         except InputError as error:
             parts: list[Engine | TrainerLayout] = [*engines, *trainers]
             space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
@@ -186,7 +187,7 @@ def own_trainer(scenario: Scenario) -> TrainerLayout:
 def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits, space: Space) -> Scenario | None:
     """The scenario with one part in place of a plain layout, where that is valid and fits."""
     try:
-        candidate = varied(plain, part.overrides())
+        candidate = vary(plain, part.overrides())
         used = engine_memory(candidate).parts if isinstance(part, Engine) else trainer_memory(candidate)
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))

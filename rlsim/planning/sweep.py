@@ -11,13 +11,13 @@ from pathlib import Path
 from rlsim.errors import InputError
 from rlsim.journal import Journal, journal_name, opened_journal
 from rlsim.loading import scenario_digest
+from rlsim.loading_words import Overrides
 from rlsim.outputs import staged_folder
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor, local_jobs
 from rlsim.planning.frames import identity_in, write_csv, write_parquet
 from rlsim.planning.grammar import Axis, grid, parse_axis
 from rlsim.planning.results import Row, SweepResult
-from rlsim.planning.variation import Overrides
 from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 
@@ -70,7 +70,9 @@ def sweep(
         _check_free(out, identity)
     with opened_journal(out, identity, COMMAND) as journal:
         rows = _run(base, jobs, dask, journal)
-        result = SweepResult(scenario.name, axes, tuple(rows), count, _batch(scenario))
+        result = SweepResult(
+            scenario.name, axes, tuple(rows), count, _batch(scenario), scenario.simulation.replications
+        )
         if not result.done:
             raise InputError(f"none of the {len(rows)} cells can run; the first: {rows[0]['reason']}")
         if out is not None:

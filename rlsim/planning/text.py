@@ -44,6 +44,8 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     title = f"Fastest {len(shown)}" + (" by time per consumed sample" if batch_varies else "")
     prices = {row["cost_per_step_usd"] / row["step_s"] / row["num_gpus"] * SECONDS_PER_HOUR for row in shown}
     counts = f"{len(result.rows)} cells, {len(done)} can run, {result.replications} replications each"
+    if result.replications < result.own_replications:
+        counts += f" (project takes {result.own_replications}: --replications {result.own_replications} says the same)"
     lines = [
         *style.wrapped(f"{result.scenario}: {counts}"),
         "",
@@ -70,7 +72,9 @@ def _break_even(result: SweepResult, style: Style) -> list[str]:
         return []
     lengths = break_even_lengths(result.done, draft)
     if not lengths:
-        return ["", "No draft length breaks even within these acceptance lengths."]
+        ahead = {row["rollout_speedup"] > 1.0 for row in result.done}
+        told = "does better or worse than none" if len(ahead) > 1 else "wins" if True in ahead else "loses"
+        return ["", f"Each draft length {told} at all of these acceptance lengths; none breaks even between them."]
     rows = [[str(k), f"{length:.2f}"] for k, length in lengths.items()]
     title = style.bold("The rollout breaks even at acceptance length")
     return ["", title, *table(["k", "acceptance length"], rows, style, ">")]

@@ -7,6 +7,7 @@ from typing import Literal, cast
 from pydantic import Field, model_validator
 
 from rlsim.schema.asynchrony import (
+    OBSERVED_STEPS,
     STYLES,
     UNLIMITED_BATCHES_AHEAD,
     Asynchrony,
@@ -267,6 +268,16 @@ class Loop(Strict):
         """Batches by which generation may be ahead of training; none in a synchronous loop."""
         return self.asynchrony.batches_ahead if self.mode == "async" else 0.0
 
+    def measured_steps(self, simulation: Simulation) -> range:
+        """Numbers of the steps that are measured: as stated, else by the rules of the loop, in whole cycles."""
+        rules = self.asynchrony if self.mode == "async" else None
+        warmup, steps, size = simulation.warmup_steps, simulation.steps, 1 if rules is None else rules.cycle_steps
+        if warmup is None:
+            warmup = 0 if rules is None else rules.settling_steps
+        if steps is None:
+            steps = 1 if rules is None else OBSERVED_STEPS
+        return range(warmup, warmup + -(-steps // size) * size)
+
     @property
     def style_policy_logprobs(self) -> bool | None:
         """Whether the style recomputes the policy's log-probs before an update; None: as the trainer's stack does."""
@@ -340,13 +351,16 @@ class Simulation(Strict):
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
     replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")
-    steps: int = Field(
-        default=1,
+    steps: int | None = Field(
+        default=None,
         ge=1,
         le=100_000,
-        description="Steps simulated per replication after the warm-up; "
-        "asynchronous: rounded up to whole cycles of policy_lag.",
+        description="Steps simulated per replication after the warm-up; asynchronous: rounded up to whole cycles of "
+        "policy_lag. Default 1, asynchronous 6.",
     )
-    warmup_steps: int = Field(
-        default=0, ge=0, le=10_000, description="First steps dropped (async needs about lag + 1)."
+    warmup_steps: int | None = Field(
+        default=None,
+        ge=0,
+        le=10_000,
+        description="First steps dropped. Default 0, asynchronous twice the batches that may be under way at once.",
     )

@@ -20,7 +20,7 @@ from rlsim.schema.workload import Workload
 
 NEMO_RL = "nemo_rl"
 """Framework of a scenario without a stack."""
-MAX_SIMULATED_STEPS = 800
+MAX_SIMULATED_STEPS = 1600
 """Steps of all replications together; their intervals are far narrower by then than the model's error."""
 
 SPLIT_METHODS = ("nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "rdma", "delta_sharded")
@@ -117,6 +117,11 @@ class Scenario(Strict):
         )
 
     @property
+    def measured_steps(self) -> range:
+        """Numbers of the simulated steps that are measured, those after the warm-up."""
+        return self.loop.measured_steps(self.simulation)
+
+    @property
     def known_batches(self) -> bool:
         """Whether the batch of a step is known before it is generated: not where a trainer takes what is done first."""
         return self.loop.mode == "sync" or self.loop.asynchrony.membership == "target"
@@ -144,11 +149,11 @@ class Scenario(Strict):
 
 
 def _simulated_steps(s: Scenario) -> None:
-    run = s.simulation
-    count = (run.warmup_steps + run.steps) * run.replications
+    measured, replications = s.measured_steps, s.simulation.replications
+    count = measured.stop * replications
     if count > MAX_SIMULATED_STEPS:
         raise ValueError(
-            f"simulation: ({run.warmup_steps:,} warmup_steps + {run.steps:,} steps) x {run.replications:,} replications"
+            f"simulation: ({measured.start:,} warmup_steps + {len(measured):,} steps) x {replications:,} replications"
             f" are {count:,} simulated steps; at most {MAX_SIMULATED_STEPS:,} are simulated"
         )
 
@@ -312,6 +317,16 @@ def _speculation_and_model(s: Scenario) -> None:
         raise ValueError(f"speculation.method mtp needs a native MTP head; {s.model.name} has none")
     if s.speculation.method == "draft_model" and s.speculation.active and s.speculation.draft is None:
         raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
+
+    draft = s.speculation.draft
+    if s.speculation.method != "draft_model" or not s.speculation.active or draft is None:
+        return
+    if draft.vocab_size != s.model.vocab_size and not s.speculation.heterogeneous_vocabulary:
+        raise ValueError(
+            f"speculation.draft has a vocabulary of {draft.vocab_size:,} tokens and {s.model.name} one of "
+            f"{s.model.vocab_size:,}, which engines refuse; give another draft, speculation.draft.vocab_size, or "
+            "speculation.heterogeneous_vocabulary true where yours translates between them"
+        )
 
 
 def _run(s: Scenario) -> None:

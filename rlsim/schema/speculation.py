@@ -15,6 +15,9 @@ Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
 Policy = Literal["fixed", "off_above", "by_batch", "per_request"]
 LOOKUP_METHODS = ("ngram", "suffix")
 """Methods that look tokens up on the host and have no network."""
+ACCEPTANCE_KEYS = ("acceptance_length", "position_acceptance", "first_acceptance")
+"""Keys of which one states the acceptance."""
+ACCEPTANCE_AT = "acceptance_at_draft_length"
 
 
 class Speculation(Strict):
@@ -32,6 +35,14 @@ class Speculation(Strict):
     first_acceptance: float | None = Field(
         default=None, ge=0, le=1, description="Two-parameter form: conditional acceptance of the first position."
     )
+    acceptance_at_draft_length: int | None = Field(
+        default=None,
+        ge=1,
+        le=32,
+        description="Draft length at which acceptance_length or position_acceptance was measured; another draft_length "
+        "keeps the acceptance of each position, and further ones go on as acceptance_decay or the last two say. "
+        "Default draft_length; an override of draft_length alone sets it.",
+    )
     acceptance_decay: float = Field(
         default=0.97,
         gt=0,
@@ -42,6 +53,11 @@ class Speculation(Strict):
     draft: DraftCard | None = Field(
         default=None,
         description="Dimensions of the draft network; EAGLE-3 heads of known models and MTP heads are looked up.",
+    )
+    heterogeneous_vocabulary: bool = Field(
+        default=False,
+        description="draft_model: the engine translates between vocabularies of draft and model (arXiv:2502.05202); "
+        "vLLM and others refuse a draft model with another vocabulary.",
     )
     draft_graph: bool = Field(
         default=True, description="Draft passes replay captured graphs; false launches every kernel from the host."
@@ -92,6 +108,11 @@ class Speculation(Strict):
         return self.method != "none" and self.draft_length > 0
 
     @property
+    def acceptance_draft_length(self) -> int:
+        """Draft length that the stated acceptance speaks of."""
+        return self.acceptance_at_draft_length or self.draft_length
+
+    @property
     def trained_online(self) -> bool:
         """Whether the trainer also trains a draft network."""
         return self.active and self.online_training and self.method not in LOOKUP_METHODS
@@ -105,33 +126,30 @@ class Speculation(Strict):
 
     @model_validator(mode="after")
     def _acceptance(self) -> Speculation:
-        given = [
-            name
-            for name in ("acceptance_length", "position_acceptance", "first_acceptance")
-            if getattr(self, name) is not None
-        ]
+        given = [name for name in ACCEPTANCE_KEYS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(
                 f"give one of acceptance_length, position_acceptance, first_acceptance; got {' and '.join(given)}"
             )
         if not self.active:
             return self
-        k = self.draft_length
+        k = self.acceptance_draft_length
+        stated_at = "draft_length" if self.acceptance_at_draft_length is None else ACCEPTANCE_AT
         if not given:
             raise ValueError(
                 "acceptance_length (or position_acceptance, or first_acceptance) is needed with draft_length > 0"
             )
         if self.acceptance_length is not None and self.acceptance_length > k + 1:
             raise ValueError(
-                f"acceptance_length must lie between 1 and draft_length + 1 = {k + 1}; got {self.acceptance_length:g}"
+                f"acceptance_length must lie between 1 and {stated_at} + 1 = {k + 1}; got {self.acceptance_length:g}"
             )
         if self.position_acceptance is not None:
-            self._check_positions(k)
+            self._check_positions(k, stated_at)
         return self
 
-    def _check_positions(self, k: int) -> None:
+    def _check_positions(self, k: int, stated_at: str) -> None:
         rates = self.position_acceptance or ()
         if len(rates) != k:
-            raise ValueError(f"position_acceptance needs draft_length = {k} values; got {len(rates)}")
+            raise ValueError(f"position_acceptance needs {stated_at} = {k} values; got {len(rates)}")
         if any(not 0 <= p <= 1 for p in rates) or any(b > a for a, b in pairwise(rates)):
             raise ValueError("position_acceptance must lie in 0..1 and must not increase (it is cumulative)")

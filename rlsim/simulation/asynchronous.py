@@ -31,7 +31,7 @@ def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices
     account = TokenAccount(workload, generator) if scenario.workload.agent is None else None
     agents: AgentCounters | None = None
     for step in range(workload.trained):
-        if step == scenario.simulation.warmup_steps:
+        if step == scenario.measured_steps.start:
             before = generator.counters.copy()
             agents = None if generator.agent_counters is None else replace(generator.agent_counters)
             if account is not None:

@@ -43,7 +43,7 @@ def _generate(
         agents = _agent_rollouts(scenario, drawn, prices)
         results = [one.result for one in agents] if agents else _rollouts(scenario, drawn, prices)
         begin_s = float(env.now)
-        if step >= scenario.simulation.warmup_steps:
+        if step >= scenario.measured_steps.start:
             for result in results:
                 trace.count(result.counters, float(result.peak_kv_tokens.max(initial=0.0)))
                 trace.imbalances.append(result.imbalance)

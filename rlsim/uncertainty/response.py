@@ -131,7 +131,7 @@ def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     scenario, prices = run.scenario, run.prices
     slowed = replace(prices, iteration=_scaled(prices.iteration, factor))
     work = draw(scenario, 0, run.draft_plan, run.stretch)
-    steps = simulate(scenario, work, slowed).steps[scenario.simulation.warmup_steps :]
+    steps = simulate(scenario, work, slowed).steps[scenario.measured_steps.start :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s
 

@@ -145,22 +145,35 @@ def acceptance_of(speculation: Speculation) -> Acceptance:
     for the iterations with a proposal, as engines count them, and are scaled by m. Raises InputError where matched
     iterations would have to emit more than k + 1 tokens.
     """
-    k = speculation.draft_length
+    k, decay = speculation.draft_length, speculation.acceptance_decay
     if not speculation.active:
         return Acceptance(np.zeros(0))
     match = speculation.match_probability if speculation.method in LOOKUP_METHODS else 1.0
     if speculation.position_acceptance is not None:
-        return Acceptance(match * np.asarray(speculation.position_acceptance, dtype=np.float64))
+        given = np.asarray(speculation.position_acceptance, dtype=np.float64)
+        return Acceptance(match * _continued(given, k, decay))
     if speculation.first_acceptance is not None:
-        return Acceptance(match * two_parameter_rates(speculation.first_acceptance, speculation.acceptance_decay, k))
-    length = speculation.acceptance_length or 1.0
-    if length - 1 > match * k * (1 + 1e-12):
+        return Acceptance(match * two_parameter_rates(speculation.first_acceptance, decay, k))
+    length, stated_k = speculation.acceptance_length or 1.0, speculation.acceptance_draft_length
+    if length - 1 > match * stated_k * (1 + 1e-12):
         raise InputError(
             f"speculation.acceptance_length {length:g} over all iterations is out of reach: with match_probability "
-            f"{match:g} and draft_length {k} it can be at most {1 + match * k:g}"
+            f"{match:g} and draft_length {stated_k} it can be at most {1 + match * stated_k:g}"
         )
     matched = 1 + (length - 1) / match if match else 1.0
-    return Acceptance(match * solve_rates(min(matched, k + 1.0), speculation.acceptance_decay, k))
+    rates = solve_rates(min(matched, stated_k + 1.0), decay, stated_k)
+    if k > stated_k > 1 and rates[0] > 0:
+        last = Acceptance(rates).conditional[-2:]
+        decay = float(last[1] / last[0]) if last[0] > 0 else decay
+    return Acceptance(match * _continued(rates, k, decay))
+
+
+def _continued(rates: FloatArray, draft_length: int, decay: float) -> FloatArray:
+    """Cumulative rates of the first ``draft_length`` positions; beyond ``rates`` with a_(i+1) = a_i decay."""
+    if draft_length <= rates.size:
+        return rates[:draft_length]
+    conditional = Acceptance(rates).conditional[-1] * decay ** np.arange(1, draft_length - rates.size + 1)
+    return np.concatenate([rates, rates[-1] * np.cumprod(conditional)])
 
 
 def iterations_needed(

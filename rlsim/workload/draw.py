@@ -105,12 +105,6 @@ def steps_per_lag_cycle(scenario: Scenario) -> int:
     return scenario.loop.asynchrony.cycle_steps if scenario.loop.mode == "async" else 1
 
 
-def measured_steps(scenario: Scenario) -> range:
-    """Numbers of the steps that are measured: ``simulation.steps`` after the warm-up, rounded up to whole cycles."""
-    size, warmup = steps_per_lag_cycle(scenario), scenario.simulation.warmup_steps
-    return range(warmup, warmup + -(-scenario.simulation.steps // size) * size)
-
-
 def steps_ahead(scenario: Scenario, trained: int) -> int:
     """Steps generated beyond those trained on: as far as the loop lets generation get ahead.
 
@@ -132,7 +126,7 @@ def draw(
     plan: of draft lengths that follow the live batch, as prices give it. stretch: the part of a run. Raises InputError
     and Infeasible as its parts do.
     """
-    trained = measured_steps(scenario).stop
+    trained = scenario.measured_steps.stop
     numbers = range(stretch.first, stretch.first + trained + steps_ahead(scenario, trained))
     drawn = (draw_step(scenario, step, replication, plan, stretch.response_scale(step)) for step in numbers)
     return DrawnWorkload(tuple(drawn), trained)

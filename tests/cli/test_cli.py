@@ -228,7 +228,7 @@ def test_many_faults_are_three_and_a_number(run: Run, small: str) -> None:
 
 @pytest.mark.parametrize("key", ["steps", "warmup_steps", "replications"])
 def test_simulated_steps_are_bounded(run: Run, small: str, key: str) -> None:
-    complains(run("project", small, "--set", f"simulation.{key}=2_000"), "simulated steps; at most 800", key)
+    complains(run("project", small, "--set", f"simulation.{key}=2_000"), "simulated steps; at most 1,600", key)
 
 
 def test_messages_name_the_place_in_the_file_and_of_what_an_override_replaces(run: Run, small: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from rlsim.loading import (
 )
 from rlsim.loading_yaml import parse_yaml
 from rlsim.schema.scenario import Scenario
+from rlsim.workload.acceptance import acceptance_of
 
 CONTRACT_SCENARIOS = (
     "quickstart",
@@ -54,10 +56,38 @@ def test_paths_count_from_the_scenarios_folder_first(
 
 
 def test_a_dense_model_card_serves_as_external_draft_model(small: Path) -> None:
-    scenario = load_scenario(small, ["speculation.method=draft_model", "speculation.draft=llama-3.1-8b"])
+    words = ["speculation.method=draft_model", "speculation.draft=llama-3.1-8b", "speculation.acceptance_length=2.5"]
+    with pytest.raises(InputError, match=r"vocabulary of 128,256 .*speculation\.heterogeneous_vocabulary true"):
+        load_scenario(small, words)
+    scenario = load_scenario(small, [*words, "speculation.heterogeneous_vocabulary=true"])
     assert scenario.speculation.draft is not None
     assert scenario.speculation.draft.kind == "draft_model"
     assert scenario.speculation.draft.hidden_size == load_card("llama-3.1-8b").hidden_size
+
+
+def test_an_acceptance_length_belongs_to_the_draft_length_it_was_stated_at(small: Path, tmp_path: Path) -> None:
+    """Positions keep their acceptance, whatever changes the draft length: override, word or extending file."""
+    own = acceptance_of(load_scenario(small).speculation).position_rates
+    (tmp_path / "child.yaml").write_text(f"extends: {small}\nspeculation: {{draft_length: 5}}\n")
+    longer = [load_scenario(small, [word]) for word in ("speculation.draft_length=5", "k=5")]
+    longer += [load_scenario(tmp_path / "child.yaml"), vary(load_scenario(small), {"speculation": {"draft_length": 5}})]
+    for one in longer:
+        assert one.speculation == longer[0].speculation
+        assert one.speculation.acceptance_at_draft_length == 3
+        np.testing.assert_allclose(acceptance_of(one.speculation).position_rates[:3], own, rtol=1e-12)
+        assert acceptance_of(one.speculation).mean > 2.55
+    assert vary(longer[0], "k=3").speculation == load_scenario(small).speculation
+    stated = vary(longer[0], "speculation.acceptance_length=3.2").speculation
+    assert (stated.draft_length, stated.acceptance_at_draft_length) == (5, None)
+    assert acceptance_of(stated).mean == pytest.approx(3.2)
+
+
+@pytest.mark.parametrize("change", ["speculation.method=ngram", "speculation.method=draft_model"])
+def test_another_drafter_does_not_keep_an_acceptance(small: Path, change: str) -> None:
+    with pytest.raises(InputError, match=r"stated for another drafter \(eagle3\).*acceptance_length=2.5 if"):
+        load_scenario(small, [change, "speculation.draft=qwen3-0.6b"])
+    assert load_scenario(small, [change, "speculation.draft=qwen3-0.6b", "speculation.acceptance_length=2.5"])
+    assert load_scenario(small, ["speculation.method=none"])
 
 
 def test_a_drafter_card_file_is_taken_as_it_is(small: Path, tmp_path: Path) -> None:

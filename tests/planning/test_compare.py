@@ -22,8 +22,8 @@ def test_a_scenario_does_not_differ_from_itself(tiny: Scenario) -> None:
 
 
 def test_differences_are_dotted_keys_of_what_counts(tiny: Scenario) -> None:
-    other = vary(tiny, "name=other", "question=why", "engine.tensor_parallel=2", "speculation.draft_length=2")
-    assert differences(tiny, other) == {"engine.tensor_parallel": (1, 2), "speculation.draft_length": (3, 2)}
+    other = vary(tiny, "name=other", "question=why", "engine.tensor_parallel=2", "trainer.lora_rank=16")
+    assert differences(tiny, other) == {"engine.tensor_parallel": (1, 2), "trainer.lora_rank": (None, 16)}
 
 
 def test_the_phase_that_changed_explains_the_difference(tiny: Scenario) -> None:

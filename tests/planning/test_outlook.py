@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlsim.errors import Infeasible, InputError
+from rlsim.loading import vary
 from rlsim.planning import compare, plan
 from rlsim.planning.evaluate import TimedCell, evaluate_means, evaluate_timed
 from rlsim.planning.finalists import Contest, Finalist, best_by_group
@@ -18,7 +19,6 @@ from rlsim.planning.outlook import against, expected_regrets, probability, quant
 from rlsim.planning.plan import default_limits
 from rlsim.planning.results import CellResult, Mean, Plan, PlanRow
 from rlsim.planning.space import SearchLimits
-from rlsim.planning.variation import varied
 from rlsim.projection import project
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
@@ -108,7 +108,7 @@ def test_the_best_plan_has_the_least_expected_regret(tiny: Scenario) -> None:
 
 
 def test_plan_project_and_compare_have_one_interval(tiny: Scenario, answer: Plan) -> None:
-    best = varied(tiny, answer.best.layout.overrides())
+    best = vary(tiny, answer.best.layout.overrides())
     assert project(best).candidate.step_s == answer.best.numbers.step_s
     assert answer.current is not None
     assert project(tiny).candidate.step_s == answer.current.step_s

@@ -32,7 +32,6 @@ from rlsim.planning.results import Plan, PlanRow
 from rlsim.planning.search import simulate_cell
 from rlsim.planning.space import SearchLimits, build_space
 from rlsim.planning.text import render_plan
-from rlsim.planning.variation import varied
 from rlsim.projection import project
 from rlsim.schema.asynchrony import STYLES, Asynchrony
 from rlsim.schema.scenario import Scenario
@@ -358,7 +357,7 @@ def test_a_plan_is_a_valid_scenario_and_its_changes_give_it(tiny: Scenario) -> N
     from rlsim.planning.plan import changes
 
     answer = plan(tiny, limits=BOTH)
-    assert vary(tiny, *changes(tiny, answer.best)) == varied(tiny, answer.best.layout.overrides())
+    assert vary(tiny, *changes(tiny, answer.best)) == vary(tiny, answer.best.layout.overrides())
 
 
 def test_a_miss_in_the_simulation_is_told_once_in_its_own_unit(tiny: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

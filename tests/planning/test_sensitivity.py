@@ -12,7 +12,6 @@ from rlsim.planning.alternatives import AS_IT_IS, alternatives
 from rlsim.planning.sensitivity_results import Sensitivity
 from rlsim.planning.sensitivity_text import render_sensitivity
 from rlsim.planning.uncertainty import ACCEPTED, UncertainInput, drawn_overrides, uncertain_inputs
-from rlsim.planning.variation import varied
 from rlsim.projection import project
 from rlsim.report.style import Style
 from rlsim.schema.scenario import Scenario
@@ -116,7 +115,7 @@ def test_inputs_follow_the_scenario(tiny: Scenario) -> None:
 def test_draws_stay_within_their_ranges_and_give_valid_scenarios(tiny: Scenario) -> None:
     inputs = uncertain_inputs(tiny)
     for share in (0.0, 0.5, 1.0):
-        drawn = varied(tiny, drawn_overrides(tiny, inputs, np.full(len(inputs), share)))
+        drawn = vary(tiny, drawn_overrides(tiny, inputs, np.full(len(inputs), share)))
         mean = next(item for item in inputs if item.key == "workload.response_tokens.mean_tokens")
         assert getattr(drawn.workload.response_tokens, "mean_tokens", 0.0) == pytest.approx(
             [mean.low, (mean.low * mean.high) ** 0.5, mean.high][int(2 * share)]

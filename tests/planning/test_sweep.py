@@ -18,12 +18,12 @@ from matplotlib.figure import Figure
 from rlsim.errors import InputError
 from rlsim.journal import Journal, journal_name
 from rlsim.loading import dump_scenario, vary
+from rlsim.loading_words import Overrides
 from rlsim.planning import pictures, sweep
 from rlsim.planning.breakeven import break_even_lengths
 from rlsim.planning.frames import identity_in
 from rlsim.planning.results import SweepResult
 from rlsim.planning.text import render_sweep
-from rlsim.planning.variation import Overrides, varied
 from rlsim.progress import ProgressLine
 from rlsim.projection import project
 from rlsim.schema.scenario import Scenario
@@ -54,7 +54,7 @@ def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> 
     result = sweep(tiny, [axis], replications=2)
     key = result.axes[0].name
     for row, value in zip(result.rows, result.axes[0].settings, strict=True):
-        answer = project(vary(varied(tiny, {key: value}), "simulation.replications=2"))
+        answer = project(vary(vary(tiny, {key: value}), "simulation.replications=2"))
         step = answer.candidate.step_s
         assert (row["step_s"], row["step_low_s"], row["step_high_s"]) == (step.mean, step.low, step.high)
         assert row["rollout_speedup"] == answer.rollout_speedup.mean

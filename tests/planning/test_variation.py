@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.loading import vary
-from rlsim.planning.variation import Overrides, extended_rates, split_gpus, varied
+from rlsim.loading_words import Overrides, split_gpus
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.workload.acceptance import acceptance_of, two_parameter_rates
@@ -18,7 +18,7 @@ from rlsim.workload.acceptance import acceptance_of, two_parameter_rates
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
 def test_k_keeps_the_acceptance_of_each_position(tiny: Scenario, k: int) -> None:
     own = acceptance_of(tiny.speculation).position_rates
-    rates = acceptance_of(varied(tiny, {"k": k}).speculation).position_rates
+    rates = acceptance_of(vary(tiny, {"k": k}).speculation).position_rates
     assert len(rates) == k
     np.testing.assert_allclose(rates[:3], own[:k], rtol=1e-12)
 
@@ -34,39 +34,47 @@ def test_mappings_nested_or_dotted_are_overrides(tiny: Scenario) -> None:
 
 
 def test_k_extends_the_two_parameter_form_exactly() -> None:
-    speculation = Speculation(method="eagle3", draft_length=3, first_acceptance=0.886, acceptance_decay=0.985)
-    np.testing.assert_allclose(extended_rates(speculation, 7), two_parameter_rates(0.886, 0.985, 7), rtol=1e-12)
+    own = two_parameter_rates(0.886, 0.985, 3)
+    stated = {"acceptance_length": float(1 + own.sum()), "acceptance_decay": 0.985, "acceptance_at_draft_length": 3}
+    speculation = Speculation(method="eagle3", draft_length=7, **stated)
+    np.testing.assert_allclose(acceptance_of(speculation).position_rates, two_parameter_rates(0.886, 0.985, 7), 1e-9)
 
 
 def test_k_of_a_drafter_that_seldom_proposes_keeps_its_rates_per_proposal() -> None:
-    speculation = Speculation(method="ngram", draft_length=2, position_acceptance=(0.8, 0.6), match_probability=0.25)
-    assert extended_rates(speculation, 2) == pytest.approx((0.8, 0.6))
+    speculation = Speculation(
+        method="ngram",
+        draft_length=1,
+        acceptance_at_draft_length=2,
+        position_acceptance=(0.8, 0.6),
+        match_probability=0.25,
+    )
+    assert acceptance_of(speculation).position_rates.tolist() == pytest.approx([0.2])
 
 
 def test_k_zero_is_autoregressive_and_needs_no_drafter(tiny: Scenario) -> None:
-    plain = varied(tiny, {"k": 0})
+    plain = vary(tiny, {"k": 0})
     assert not plain.speculation.active
-    assert not varied(plain, {"k": 0}).speculation.active
+    assert not vary(plain, {"k": 0}).speculation.active
     with pytest.raises(InputError, match="k needs a scenario with speculation"):
-        varied(plain, {"k": 2})
+        vary(plain, {"k": 2})
 
 
 def test_lag_moves_between_the_modes(tiny: Scenario, lagged: Scenario) -> None:
-    split = varied(tiny, {"lag": 2})
-    assert (split.loop.mode, split.loop.policy_lag, split.simulation.warmup_steps) == ("async", 2, 3)
+    split = vary(tiny, {"lag": 2})
+    assert (split.loop.mode, split.loop.policy_lag, split.measured_steps) == ("async", 2, range(6, 12))
     assert (split.cluster.generation, split.cluster.training) == (4, 4)
-    together = varied(lagged, {"lag": 0})
+    together = vary(lagged, {"lag": 0})
     assert (together.loop.mode, together.cluster.colocated) == ("sync", True)
 
 
 def test_a_split_cluster_keeps_its_share_when_it_grows(lagged: Scenario) -> None:
     base = vary(lagged, "cluster.num_gpus=16", "cluster.generation_gpus=12", "cluster.training_gpus=4")
-    grown = varied(base, {"cluster.num_gpus": 64})
+    grown = vary(base, {"cluster.num_gpus": 64})
     assert (grown.cluster.generation, grown.cluster.training) == (48, 16)
 
 
 def test_a_share_gives_whole_replicas_and_whole_shards(lagged: Scenario) -> None:
-    split = varied(lagged, {"cluster.num_gpus": 32, "generation_share": 0.7, "engine.tensor_parallel": 4})
+    split = vary(lagged, {"cluster.num_gpus": 32, "generation_share": 0.7, "engine.tensor_parallel": 4})
     assert (split.cluster.generation, split.cluster.training) == (24, 8)
 
 
@@ -84,7 +92,7 @@ def test_a_share_gives_whole_replicas_and_whole_shards(lagged: Scenario) -> None
 )
 def test_bad_values_are_answers(lagged: Scenario, overrides: Overrides, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        varied(lagged, overrides)
+        vary(lagged, overrides)
 
 
 @given(st.integers(2, 512), st.floats(0.01, 0.99), st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]))

@@ -8,7 +8,7 @@ from fixed_costs import PROMPT, FixedCosts, run, steps, world_of
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.simulation.trace import CURVE_POINTS, Trace
-from rlsim.workload.draw import measured_steps, steps_per_lag_cycle
+from rlsim.workload.draw import steps_per_lag_cycle
 
 SERIAL = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
@@ -84,7 +84,7 @@ def test_only_the_first_replication_keeps_spans_and_curves():
 @pytest.mark.parametrize(("lag", "asked", "measured"), [(0, 5, 5), (1, 5, 5), (2, 3, 4), (2, 4, 4), (3, 1, 3)])
 def test_asynchronous_steps_are_measured_in_whole_cycles(lag, asked, measured):
     scenario = world_of(FixedCosts(), f"simulation.steps={asked}", lag=lag).scenario
-    assert len(measured_steps(scenario)) == measured
+    assert len(scenario.measured_steps) == measured
     assert measured % steps_per_lag_cycle(scenario) == 0
 
 

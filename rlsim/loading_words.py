@@ -1,47 +1,53 @@
-"""From overrides to a checked scenario, with three keys that stand for several.
+"""Words that stand for several scenario keys: ``k``, ``lag`` and ``generation_share``, wherever overrides are taken.
 
-``k`` drafts that many tokens under the scenario's own acceptance process (0: no speculation), where
-``speculation.draft_length`` alone would keep the acceptance length. ``lag`` is the policy lag; 0 is synchronous on
-shared GPUs, 1 and more asynchronous on split pools. ``generation_share`` splits the cluster. A split cluster that
-changes its size without a new split keeps its share.
+What is stated beside a word wins over what the word derives, in any order; where both say the same thing differently
+they are refused. A split cluster that changes its size without a new split keeps its share.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-import numpy as np
 from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
-from rlsim.loading import vary
+from rlsim.loading_overrides import Setting as Given
 from rlsim.schema.loop import ASYNCHRONOUS_KEYS, LIMITS
 from rlsim.schema.messages import nearest_key
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.speculation import Speculation
-from rlsim.workload.acceptance import acceptance_of
 
 Setting = bool | int | float | str | list[Any] | dict[str, Any] | None
 Overrides = dict[str, Setting]
-"""Values by dotted scenario key, as ``--set`` gives them, or by one of the derived keys."""
+"""Values by dotted scenario key, as ``--set`` gives them, or by one of the words."""
 
-DERIVED_KEYS = ("k", "lag", "generation_share")
+WORDS: Mapping[str, str] = {
+    "k": "Tokens drafted before each verification, by the scenario's own drafter and acceptance; 0: no speculation. "
+    "Stands for speculation.draft_length and speculation.method.",
+    "lag": "Steps by which generation may be ahead; 0: in turns on shared GPUs, 1 and more: asynchronous on split "
+    "pools, half of the GPUs each unless split already. Stands for loop.mode, loop.policy_lag and what goes with them.",
+    "generation_share": "Share of the GPUs that generate, rounded to whole replicas and training shards. Stands for "
+    "cluster.generation_gpus and cluster.training_gpus.",
+}
+"""What each word means."""
+SIZE = "cluster.num_gpus"
+_SAID: Mapping[str, tuple[str, ...]] = {
+    "k": ("speculation.draft_length", "speculation.method"),
+    "lag": ("loop.mode", "loop.policy_lag"),
+    "generation_share": ("cluster.generation_gpus", "cluster.training_gpus"),
+}
+"""Keys that say the same as a word; others that it derives give way to what is stated."""
 DEFAULT_GENERATION_SHARE = 0.5
 """Share of generating GPUs where a synchronous scenario on shared GPUs becomes asynchronous without a split."""
-ASYNC_MEASURED_STEPS = 3
-"""Fewest steps after the warm-up of an asynchronous cell; rounded up to whole cycles."""
 
 
 def check_key(key: str, where: str) -> None:
-    """Raise InputError where ``key`` is neither a scenario key nor a derived one."""
-    if key in DERIVED_KEYS or _known(Scenario, key.split(".")):
+    """Raise InputError where ``key`` is neither a scenario key nor a word."""
+    if key in WORDS or _known(Scenario, key.split(".")):
         return
     near = nearest_key(key, Scenario)
-    hint = f"did you mean '{near}'?" if near else f"beside scenario keys there are {', '.join(DERIVED_KEYS)}"
+    hint = f"did you mean '{near}'?" if near else f"beside scenario keys there are {', '.join(WORDS)}"
     raise InputError(f"{where}: unknown key '{shortened(key)}'; {hint}")
 
 
@@ -55,19 +61,50 @@ def _known(annotation: Any, parts: Sequence[str]) -> bool:
     return any(_known(argument, parts) for argument in get_args(annotation))
 
 
-def varied(scenario: Scenario, overrides: Overrides) -> Scenario:
-    """``scenario`` with the given values, validated as a file would be. Raises InputError."""
-    return vary(scenario, resolved(scenario, overrides))
+def has_words(given: Sequence[Given]) -> bool:
+    """Whether settings hold a word, or a size of the cluster that may move its split."""
+    return any(setting.key in WORDS or setting.key == SIZE for setting in given)
 
 
-def resolved(scenario: Scenario, overrides: Overrides) -> Overrides:
-    """Scenario keys that put ``overrides`` into effect, with no derived key left. Raises InputError."""
-    out = {key: value for key, value in overrides.items() if key not in DERIVED_KEYS}
-    if "k" in overrides:
-        out |= _drafting(scenario.speculation, _whole(overrides, "k"))
-    if "lag" in overrides:
-        out |= _lagging(scenario, _whole(overrides, "lag"))
-    return out | _splitting(scenario, overrides)
+def without_words(scenario: Scenario, given: Sequence[Given], before: str = "") -> list[Given]:
+    """Settings that put ``given`` into effect on ``scenario``, with no word left.
+
+    before: what messages begin with. Raises InputError.
+    """
+    written = {setting.key: setting.text for setting in given}
+    values: Overrides = {setting.key: setting.value for setting in given}
+    stated = [setting for setting in given if setting.key not in WORDS]
+    derived: list[Given] = []
+    try:
+        words = _derived(scenario, values)
+    except InputError as error:
+        raise InputError(f"{before}{error}") from None
+    for word, found in words:
+        for key in _SAID.get(word, ()):
+            if word in values and key in values and not _agree(key, values[key], found):
+                raise InputError(f"{before}{written[word]} and {written[key]} contradict each other; give one of them")
+        derived += [Given(key, value, written[word]) for key, value in found.items()]
+    return [*derived, *stated]
+
+
+def _agree(key: str, value: Setting, found: Overrides) -> bool:
+    """Whether a stated value says what a word derives; one that switches drafts off leaves their method open."""
+    if key == "speculation.method":
+        return (value == "none") == (found.get(key) == "none")
+    return key not in found or found[key] == value
+
+
+def _derived(scenario: Scenario, values: Overrides) -> list[tuple[str, Overrides]]:
+    """What each word derives, by the word."""
+    out: list[tuple[str, Overrides]] = []
+    if "k" in values:
+        out.append(("k", _drafting(scenario, values)))
+    if "lag" in values:
+        out.append(("lag", _lagging(scenario, _whole(values, "lag"))))
+    split = _splitting(scenario, values)
+    if split:
+        out.append((next(word for word in ("generation_share", "lag", SIZE) if word in values), split))
+    return out
 
 
 def _whole(overrides: Overrides, key: str) -> int:
@@ -79,37 +116,13 @@ def _whole(overrides: Overrides, key: str) -> int:
     return value
 
 
-def _drafting(speculation: Speculation, k: int) -> Overrides:
+def _drafting(scenario: Scenario, values: Overrides) -> Overrides:
+    k = _whole(values, "k")
     if k == 0:
         return {"speculation.method": "none", "speculation.draft_length": 0}
-    if not speculation.active:
+    if not scenario.speculation.active and "speculation.method" not in values:
         raise InputError("k needs a scenario with speculation (method and acceptance), or give speculation.* keys")
-    return {
-        "speculation.draft_length": k,
-        "speculation.acceptance_length": None,
-        "speculation.first_acceptance": None,
-        "speculation.position_acceptance": list(extended_rates(speculation, k)),
-    }
-
-
-@lru_cache(maxsize=256)
-def extended_rates(speculation: Speculation, draft_length: int) -> tuple[float, ...]:
-    """Cumulative acceptance P_1..P_k of ``speculation`` for another draft length, as ``position_acceptance`` takes it.
-
-    Positions that the scenario has keep their rate; further ones continue with a_(i+1) = a_i d, d the ratio of the
-    last two conditional acceptances (the scenario's acceptance_decay where it has one position only).
-    """
-    match = speculation.match_probability if speculation.method in ("ngram", "suffix") else 1.0
-    rates = acceptance_of(speculation).position_rates / match if match else np.zeros(speculation.draft_length)
-    conditional = [float(rates[0])]
-    conditional += [float(b / a) if a > 0 else 0.0 for a, b in itertools.pairwise(rates)]
-    decay = speculation.acceptance_decay
-    if len(conditional) > 1 and speculation.position_acceptance is None and conditional[-2] > 0:
-        decay = conditional[-1] / conditional[-2]
-    while len(conditional) < draft_length:
-        conditional.append(conditional[-1] * decay)
-    cumulative = np.minimum.accumulate(np.cumprod(conditional[:draft_length]))
-    return tuple(float(p) for p in np.clip(cumulative, 0.0, 1.0))
+    return {"speculation.draft_length": k}
 
 
 def _lagging(scenario: Scenario, lag: int) -> Overrides:
@@ -118,14 +131,12 @@ def _lagging(scenario: Scenario, lag: int) -> Overrides:
         refit = {} if scenario.loop.refit_method == "auto" else {"loop.refit_method": "auto"}
         return {"loop.mode": "sync", "loop.policy_lag": 0, **_synchronous(scenario), **shared, **refit}
     refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
-    every = scenario.loop.update_every
-    cycle = every * lag
+    same = scenario.loop.mode == "async" and scenario.loop.policy_lag == lag
     return {
+        **({} if same else {"simulation.warmup_steps": None, "simulation.steps": None}),
         "loop.mode": "async",
         "loop.policy_lag": lag,
         **{f"loop.{key}": None for key in LIMITS if getattr(scenario.loop, key) is not None},
-        "simulation.warmup_steps": max(scenario.simulation.warmup_steps, cycle + every),
-        "simulation.steps": cycle * -(-max(scenario.simulation.steps, ASYNC_MEASURED_STEPS) // cycle),
         **refit,
     }
 

@@ -1,0 +1,141 @@
+"""One question has one answer: whichever command is asked, however a loop is stated, in whatever order words stand."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.idling.blame import blame
+from rlsim.loading import load_scenario, vary
+from rlsim.planning.compare import compare
+from rlsim.planning.sweep import sweep
+from rlsim.planning.text import render_sweep
+from rlsim.projection import project
+from rlsim.schema.asynchrony import STYLES
+from rlsim.schema.scenario import Scenario
+from rlsim.simulated import simulate_variant
+from rlsim.summary import mean_value
+
+LAGGED = (
+    "cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1",
+    "workload.prompts_per_step=16", "workload.response_tokens={kind: lognormal, mean_tokens: 2500, log_sigma: 0.3}",
+)  # fmt: skip
+
+
+def step_s(scenario: Scenario) -> float:
+    return mean_value(simulate_variant(scenario), lambda step: step.seconds)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("more", [(), ("loop.update_every=2",)])
+def test_steps_that_nobody_asked_for_are_those_of_a_loop_under_way(style: str, more: tuple[str, ...]) -> None:
+    given = load_scenario("quickstart", [*LAGGED, f"loop.style={style}", *more])
+    long = step_s(vary(given, "simulation.warmup_steps=12", "simulation.steps=12"))
+    assert step_s(given) == pytest.approx(long, rel=0.03)
+    assert step_s(vary(given, "simulation.warmup_steps=0", "simulation.steps=1")) > 1.2 * long  # what a start costs
+
+
+def test_what_is_stated_is_simulated_and_a_start_within_the_answer_is_in_its_verdict() -> None:
+    given = load_scenario("quickstart", [*LAGGED, "simulation.replications=1"])
+    assert (given.measured_steps, load_scenario("quickstart").measured_steps) == (range(4, 10), range(1))
+    cold = vary(given, "simulation.warmup_steps=0", "simulation.steps=1")
+    assert cold.measured_steps == range(1)
+    assert any("start-up" in text for text in project(cold).warnings)
+    assert not any("start-up" in text for text in project(given).warnings)
+
+
+def test_every_command_says_the_same(tiny: Scenario) -> None:
+    keys = {"loop.mode": "async", "loop.policy_lag": 1, "cluster.generation_gpus": 4, "cluster.training_gpus": 4}
+    given = vary(tiny, keys)
+    answer = project(given)
+    (row,) = sweep(tiny, ["lag=1"], replications=tiny.simulation.replications).rows
+    (by_key,) = sweep(given, ["loop.policy_lag=1"], replications=tiny.simulation.replications).rows
+    assert row["step_s"] == by_key["step_s"] == answer.candidate.step_s.mean
+    assert row["end_to_end_speedup"] == by_key["end_to_end_speedup"] == answer.end_to_end_speedup.mean
+    assert compare(tiny, vary(tiny, "lag=1")).step_s[1] == answer.candidate.step_s
+    assert blame(given).step_s == pytest.approx(answer.candidate.step_s.mean, rel=1e-12)
+
+
+def test_a_sweep_with_fewer_replications_says_so(tiny: Scenario) -> None:
+    more = vary(tiny, "simulation.replications=5")
+    assert "3 replications each (project takes 5: --replications 5 says the same)" in " ".join(
+        render_sweep(sweep(more, ["k=2"])).split()
+    )
+    assert "project takes" not in render_sweep(sweep(more, ["k=2"], replications=5))
+
+
+WINS = (
+    ("k=2", "speculation.acceptance_length=1.5", {"speculation.acceptance_length": 1.5}),
+    ("k=2", "speculation.position_acceptance=[0.7, 0.3]", {"speculation.position_acceptance": (0.7, 0.3)}),
+    ("k=2", "speculation.acceptance_at_draft_length=2", {"speculation.acceptance_at_draft_length": 2}),
+    ("k=2", "speculation.method=eagle3", {"speculation.draft_length": 2}),
+    ("k=2", "speculation.draft_length=2", {"speculation.draft_length": 2}),
+    ("k=0", "speculation.acceptance_length=2", {"speculation.method": "none"}),
+    ("lag=1", "simulation.warmup_steps=7", {"simulation.warmup_steps": 7}),
+    ("lag=1", "simulation.steps=2", {"simulation.steps": 2}),
+    ("lag=1", "loop.mode=async", {"loop.policy_lag": 1}),
+    ("lag=1", "cluster.generation_gpus=6", {"cluster.generation_gpus": 6, "cluster.training_gpus": None}),
+    ("lag=1", "loop.refit_method=nccl_reshard", {"loop.refit_method": "nccl_reshard"}),
+    ("lag=0", "cluster.generation_gpus=6", {"loop.mode": "sync", "cluster.generation_gpus": 6}),
+    ("lag=1", "generation_share=0.25", {"cluster.generation_gpus": 2}),
+    ("lag=1", "k=1", {"loop.policy_lag": 1, "speculation.draft_length": 1}),
+    ("generation_share=0.75", "cluster.num_gpus=16", {"cluster.generation_gpus": 12}),
+)
+REFUSED = (
+    ("k=2", "speculation.draft_length=4"),
+    ("k=2", "speculation.method=none"),
+    ("k=0", "speculation.method=eagle3"),
+    ("k=2", "speculation.position_acceptance=[0.7]"),
+    ("lag=1", "loop.mode=sync"),
+    ("lag=0", "loop.mode=async"),
+    ("lag=1", "loop.policy_lag=2"),
+    ("lag=1", "loop.staleness_fraction=0.5"),
+    ("lag=1", "loop.queue_batches=1"),
+    ("generation_share=0.5", "cluster.generation_gpus=6"),
+    ("generation_share=0.5", "cluster.training_gpus=6"),
+)
+
+
+@pytest.mark.parametrize(("word", "key", "kept"), WINS)
+def test_what_is_stated_wins_over_what_a_word_derives_in_any_order(
+    tiny: Scenario, word: str, key: str, kept: dict[str, object]
+) -> None:
+    found = [vary(tiny, *order) for order in itertools.permutations((word, key))]
+    found += [vary(tiny, {**dict([pair]), **dict([other])}) for pair, other in _mappings(tiny, word, key)]
+    for one in found:
+        for dotted, value in kept.items():
+            section, name = dotted.split(".")
+            assert getattr(getattr(one, section), name) == value, dotted
+        assert one.model_copy(update={"question": ""}) == found[0].model_copy(update={"question": ""})
+
+
+def _mappings(tiny: Scenario, word: str, key: str) -> list[tuple[tuple[str, object], tuple[str, object]]]:
+    """The same as mappings, as a sweep hands them on, in both orders."""
+    from rlsim.planning.grammar import grid, parse_axis
+
+    (cell,) = grid([parse_axis(word), parse_axis(key)])
+    first, second = cell.items()
+    return [(first, second), (second, first)]
+
+
+@pytest.mark.parametrize("pair", REFUSED)
+def test_contradictions_are_refused_in_any_order(tiny: Scenario, pair: tuple[str, str]) -> None:
+    for order in itertools.permutations(pair):
+        with pytest.raises(InputError, match=r"contradict|give one of|position_acceptance needs"):
+            vary(tiny, *order)
+        with pytest.raises(InputError):
+            load_scenario("quickstart", order)
+
+
+def test_three_acceptances_beside_a_word_are_three_answers(tiny: Scenario) -> None:
+    axes = ["k=2", "speculation.acceptance_length=1.2,2,3"]
+    result, turned = sweep(tiny, axes), sweep(tiny, axes[::-1])
+    steps = [row["step_s"] for row in result.rows]
+    assert steps[0] > steps[1] > steps[2]
+    assert sorted(row["step_s"] for row in turned.rows) == sorted(steps)
+    assert [row["acceptance_length"] for row in result.rows] == pytest.approx([1.2, 2, 3], rel=0.05)
+    winning = sweep(vary(tiny, "speculation.draft_graph=true"), ["k=2", "speculation.acceptance_length=2.8,2.9"])
+    assert all(row["rollout_speedup"] > 1 for row in winning.rows)
+    assert "Each draft length wins at all of these acceptance lengths" in render_sweep(winning)
