@@ -1,4 +1,4 @@
-"""The cells of a space, each with its trainer and with a bound that no simulation of it can beat."""
+"""The cells of a space, each with its trainer and with a bound below what its simulation takes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Cell:
     """A split and an engine with a trainer, chosen from ``trainers`` layouts: the fastest there, or the fastest near
     measured training steps.
 
-    bound_s: no step of it can be shorter. near_evidence: whether measured runs lie near it.
+    bound_s: what its measured steps take at least in the mean. near_evidence: whether measured runs lie near it.
     """
 
     layout: Layout
@@ -125,7 +125,7 @@ def _bound_s(
         generation = [rollout_bound_s(rates, work, replicas) + rewards_s for step in works for work in step]
         return sum(generation) / len(works) + trainer_s
     rules = scenario.loop.asynchrony
-    return sum(lagged_bound_s(rates, work, replicas, rules, trainer_s) for (work,) in works) / len(works)
+    return lagged_bound_s(rates, [work for (work,) in works], replicas, rules, trainer_s)
 
 
 def chosen_trainers(scenario: Scenario, space: Space, run: Runner) -> ChosenTrainers:

@@ -35,6 +35,8 @@ from rlsim.planning.text import render_plan
 from rlsim.projection import project
 from rlsim.schema.asynchrony import STYLES, Asynchrony
 from rlsim.schema.scenario import Scenario
+from rlsim.simulated import simulate_variant
+from rlsim.uncertainty.response import CHAIN
 
 SYNC = SearchLimits((8,), (0,), draft_lengths=(1, 3, 5))
 BOTH = SearchLimits((8,), (0, 1), draft_lengths=(2,), shares=(0.5,))
@@ -123,11 +125,40 @@ def _rules(lag: int) -> Asynchrony:
 
 def test_bounds_fall_with_lag_replicas_and_speed(tiny: Scenario) -> None:
     rates, work = engine_rates(engine_prices(PriceInputs(tiny).engine).table), rollout_works(tiny, 0)[0]
-    bounds = [lagged_bound_s(rates, work, 4, _rules(lag), 1.0) for lag in (1, 2, 4, 8)]
+    bounds = [lagged_bound_s(rates, [work] * 8, 4, _rules(lag), 1.0) for lag in (1, 2, 4, 8)]
     assert bounds == sorted(bounds, reverse=True)
     assert rollout_bound_s(rates, work, 8) <= rollout_bound_s(rates, work, 4)
-    assert lagged_bound_s(rates, work, 4, _rules(1), 100.0) == 100.0
+    assert lagged_bound_s(rates, [work] * 8, 4, _rules(1), 100.0) == 100.0
     assert np.all(np.diff(np.diff(rates.rate) / np.diff(rates.batch)) <= 1e-9)
+
+
+FEW_LONG_SAMPLES = (
+    "workload.generations_per_prompt=4", "trainer.micro_batch_tokens=8192", "trainer.recompute=full",
+    "workload.max_sequence_tokens=8192", "cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async",
+    "simulation.replications=1", "speculation={method: none}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("style", ["loop.style=nemo_rl", "loop.style=verl"])
+@pytest.mark.parametrize("window", [(), ("simulation.warmup_steps=2", "simulation.steps=2")])
+@pytest.mark.parametrize("prompts", [4, 16])
+def test_no_window_of_a_lagged_loop_beats_its_bound(style: str, window: tuple[str, ...], prompts: int) -> None:
+    """A step of the window may have waited for its straggler before the window: no bound may charge it there again."""
+    for lag, mean, sigma in itertools.product((1, 2, 4), (300, 1500), (1.0, 1.6)):
+        lags = () if style.endswith("verl") else (f"loop.policy_lag={lag}",)
+        lengths = f"workload.response_tokens={{kind: lognormal, mean_tokens: {mean}, log_sigma: {sigma}}}"
+        batch = (f"workload.prompts_per_step={prompts}", f"trainer.global_batch_samples={4 * prompts}")
+        seed = f"simulation.seed={lag % 2}"
+        scenario = load_scenario("quickstart", (*FEW_LONG_SAMPLES, *batch, lengths, seed, style, *lags, *window))
+        inputs = PriceInputs(scenario)
+        rates = engine_rates(engine_prices(inputs.engine).table)
+        works = [rollout_works(scenario, step)[0] for step in scenario.measured_steps]
+        run = simulate_variant(scenario)
+        seconds = [step.seconds for step in run.steps[0]]
+        trainer_s = np.mean([sum(step.phases[name] for name in CHAIN) for step in run.steps[0]])
+        bound_s = lagged_bound_s(rates, works, 4, scenario.loop.asynchrony, float(trainer_s))
+        assert bound_s <= np.mean(seconds) * (1 + 1e-9), (lag, mean, sigma)
+        assert bound_s >= 0.94 * trainer_s
 
 
 def test_best_yaml_is_the_best_plan(tiny: Scenario, tmp_path: Path) -> None:
