@@ -18,7 +18,7 @@ from rlsim.hardware.fingerprint import file_digest, tables_digest
 from rlsim.hardware.lookup import YAML_SUFFIXES, catalogue, find_entry, length_file
 from rlsim.hardware.parameters import own_sets
 from rlsim.hardware.posterior import DEFAULT as DEFAULT_POSTERIOR
-from rlsim.hardware.posterior import posterior_digest
+from rlsim.hardware.posterior import evidence_path, posterior_digest
 from rlsim.loading_document import (
     DRAWN_KEYS,
     REFERENCES,
@@ -137,6 +137,7 @@ def scenario_digest(scenario: Scenario) -> str:
     content["simulation"]["training_parameters"] = fitted.training.model_dump(mode="json")
     content["simulation"]["transfer_parameters"] = fitted.transfers.model_dump(mode="json")
     content["simulation"]["posterior"] = posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR)
+    content["simulation"]["evidence"] = file_digest(evidence_path())
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
     if scenario.workload.agent is None:
         del content["workload"]["agent"]  # scenarios that use neither keep the digests they had before

@@ -153,14 +153,14 @@ def _learn(table: Path, name: str | None, out: Path | None) -> str:
 
 
 def _fit_jointly(tables: list[Path], out: Path | None) -> str:
-    from rlsim.uncertainty.evidence import NAME
+    from rlsim.hardware.posterior import EVIDENCE
     from rlsim.validation.fit_jointly import fit_jointly
 
     found, target = fit_jointly(tables, tell=_teller()), out or Path("posterior")
     with staged_folder(target) as folder:
         (folder / "joint.npz").write_bytes(found.posterior.to_bytes())
-        (folder / NAME).write_bytes(found.evidence.to_bytes())
-    return f"{found.text(terminal_style())}\n\nwritten: {target / 'joint.npz'} and {target / NAME}"
+        (folder / EVIDENCE).write_bytes(found.evidence.to_bytes())
+    return f"{found.text(terminal_style())}\n\nwritten: {target / 'joint.npz'} and {target / EVIDENCE}"
 
 
 def _fit_steps(table: Path, name: str | None, out: Path | None) -> str:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.costs.operator_time import OperatorTime, modelled
+from rlsim.costs.borrowed import TableSource
+from rlsim.costs.operator_time import OperatorTime, modelled, ratio_or_one
 from rlsim.costs.operators import KERNEL_FLOOR_S
 from rlsim.costs.work import FloatArray
 from rlsim.hardware.interpolation import TableTime
@@ -32,7 +33,7 @@ class Collectives:
     """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
 
     stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this
-    device or of another with the same NVLink. rack_aligned: see Cluster.
+    device or of another with NVLink between nodes. rack_aligned: see Cluster.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Collectives:
         profile: HardwareProfile,
         tables: OperatorTables | None,
         reference: HardwareProfile | None = None,
-        exchange: OperatorTables | None = None,
+        exchange: TableSource | None = None,
         stands_in: bool = False,
         rack_aligned: bool = True,
     ) -> None:
@@ -174,17 +175,19 @@ class Collectives:
     def expert_exchange(self, gpus: int, tokens: ArrayLike, hidden: int, precision: str, top_k: int) -> OperatorTime:
         """Tokens to the GPUs of their experts and back over NVLink, ``tokens`` of them on each GPU.
 
-        The faster of the measured transports; without a measurement three small messages' latency and the bytes of
-        top_k copies (in the precision of the experts on the way there, BF16 on the way back) over the link.
+        The faster of the measured transports, on another device times the ratio of what the links of both take;
+        without a measurement that: three small messages' latency and the bytes of top_k copies (in the precision of the
+        experts on the way there, BF16 on the way back) over the link.
         """
         own = np.maximum(np.asarray(tokens, dtype=np.float64), 1.0)
         measured = [self._measured_exchange(name, gpus, own, hidden, precision) for name in EXCHANGE_PHASES]
         known = [timed for timed in measured if timed is not None]
-        if known:
-            return min(known, key=lambda timed: float(np.sum(timed.seconds)))
         copies = own * min(top_k, gpus - 1) * hidden * (BYTES_PER_ELEMENT[precision] + BYTES_PER_ELEMENT["bf16"])
-        messages = 2.0 * len(EXCHANGE_PHASES["two_sided"])
-        return modelled(messages * self.profile.nvlink_latency_s.value + copies / self.nvlink, "network")
+        here = _exchange_link_s(self.profile, copies)
+        if not known or self.exchange is None:
+            return modelled(here, "network")
+        fastest = min(known, key=lambda timed: float(np.sum(timed.seconds)))
+        return fastest.scaled_by(ratio_or_one(here, _exchange_link_s(self.exchange.device, copies)))
 
     def _measured_exchange(
         self, transport: str, gpus: int, tokens: FloatArray, hidden: int, precision: str
@@ -194,7 +197,7 @@ class Collectives:
             return None
         seconds, known = np.zeros_like(tokens), np.ones_like(tokens)
         for phase in EXCHANGE_PHASES[transport]:
-            look = self.exchange.expert_exchange_s(transport, phase, precision, hidden, gpus, tokens)
+            look = self.exchange.tables.expert_exchange_s(transport, phase, precision, hidden, gpus, tokens)
             if look is None:
                 return None
             seconds, known = seconds + look.seconds, known * look.measured
@@ -218,6 +221,13 @@ def _distinct(places: int, copies: int) -> float:
 
 def _free(size: FloatArray) -> OperatorTime:
     return OperatorTime(np.zeros_like(size), np.ones_like(size), "none")
+
+
+def _exchange_link_s(profile: HardwareProfile, moved_bytes: FloatArray) -> FloatArray:
+    """Latencies and bytes of an exchange around experts on NVLink, there and back."""
+    messages = 2.0 * len(EXCHANGE_PHASES["two_sided"])
+    rate = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+    return np.asarray(messages * profile.nvlink_latency_s.value + moved_bytes / rate, dtype=np.float64)
 
 
 def _link_s(profile: HardwareProfile, op: str, gpus: int, size: FloatArray) -> FloatArray:

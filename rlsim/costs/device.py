@@ -8,9 +8,10 @@ from functools import cached_property, lru_cache
 from rlsim.costs.borrowed import TableSource, borrowed_tables
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.operators import Operators
-from rlsim.costs.reference import table_device
-from rlsim.hardware.table_files import EXPERT_EXCHANGE, table_path
-from rlsim.hardware.tables import MEASURED, OperatorTables, available, tables_folder
+from rlsim.hardware.fingerprint import exchange_entry
+from rlsim.hardware.profile import load_profile
+from rlsim.hardware.reference import table_device
+from rlsim.hardware.tables import MEASURED, OperatorTables, available
 from rlsim.schema.hardware import HardwareProfile
 
 
@@ -87,12 +88,11 @@ def _with_tables(
 
 
 @lru_cache(maxsize=1)
-def exchange_tables() -> OperatorTables | None:
+def exchange_tables() -> TableSource | None:
     """The shipped tables with the all-to-all around experts over NVLink; measured on GB200 alone.
 
-    Every NVLink 5 device takes them; they are read only where experts spread over several nodes of one domain.
+    Every other device carries them over by its NVLink; they are read only where experts spread over several nodes of
+    one domain.
     """
-    for system, engine in available():
-        if table_path(tables_folder() / system / engine, EXPERT_EXCHANGE).is_file():
-            return OperatorTables.load(system, engine)
-    return None
+    entry = exchange_entry()
+    return None if entry is None else TableSource(OperatorTables.load(*entry), load_profile(entry[0]))

@@ -70,8 +70,10 @@ def weight_bytes(card: ModelCard, precision: str) -> float:
 
 
 def engine_memory(scenario: Scenario) -> EngineMemory:
-    """Memory of one rollout GPU. Raises Infeasible where the weights leave no room for one longest sequence."""
+    """Memory of one rollout GPU. Raises Infeasible where the weights leave no room for one longest sequence, or where
+    there are more replicas than sequences."""
     engine, card = scenario.released_engine, scenario.model
+    _check_replicas(scenario)
     memory = scenario.hardware.memory_bytes.value
     shards = engine.tensor_parallel * engine.pipeline_parallel
     copies = engine.attention_data_parallel - 1
@@ -114,6 +116,34 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
             needed, allowed, "bytes",
         )  # fmt: skip
     return EngineMemory(parts, memory, capacity, running)
+
+
+def _check_replicas(scenario: Scenario) -> None:
+    """Every replica has a rollout, of those that may be in flight at once."""
+    workload, engine = scenario.workload, scenario.engine
+    ahead = max(1.0, scenario.loop.asynchrony.pace) if scenario.loop.mode == "async" else 1.0
+    rollouts = math.ceil(workload.samples_per_step * workload.generated_batch_factor * ahead)
+    replicas = scenario.cluster.generation // engine.gpus_per_replica
+    if replicas > rollouts:
+        raise Infeasible(
+            "more engine replicas than rollouts in flight; take fewer generating GPUs (cluster.num_gpus, "
+            "cluster.generation_gpus), larger replicas (engine.tensor_parallel) or more samples "
+            "(workload.prompts_per_step x generations_per_prompt)",
+            replicas, rollouts, "replicas",
+        )  # fmt: skip
+
+
+def _check_ranks(scenario: Scenario, data_parallel: int) -> None:
+    """Every data-parallel rank has a sample of each update."""
+    samples = scenario.trainer.global_batch_samples or scenario.workload.samples_per_step
+    if data_parallel > samples:
+        most = scenario.cluster.training // data_parallel * samples
+        raise Infeasible(
+            f"more data-parallel ranks than samples of an update, so that some have none; take at most {most} training "
+            "GPUs (cluster.num_gpus, cluster.training_gpus), more trainer.tensor_parallel, pipeline_parallel or "
+            "context_parallel, or a larger trainer.global_batch_samples",
+            data_parallel, samples, "ranks",
+        )  # fmt: skip
 
 
 def state_bytes_per_gpu_sequence(scenario: Scenario) -> float:
@@ -243,13 +273,15 @@ def _trained_draft_bytes(scenario: Scenario, tokens: float) -> float | None:
 
 
 def trainer_memory(scenario: Scenario) -> MemoryParts:
-    """Bytes of one training GPU in the backward pass. Raises Infeasible where they exceed the device.
+    """Bytes of one training GPU in the backward pass. Raises Infeasible where they exceed the device, or where ranks
+    would have no sample.
 
     Of a pipeline the fuller stage counts: the first holds activations of PP micro-batches (1F1B), the last of one and
     the logits.
     """
     trainer, card = scenario.trainer, scenario.model
     layout = train_layout(trainer, card, scenario.cluster.training)
+    _check_ranks(scenario, layout.data_parallel)
     fsdp = trainer.backend == "fsdp"
     held = layout.sharded_parameters if fsdp else layout.parameters
     capacity = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens

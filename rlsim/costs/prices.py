@@ -17,6 +17,7 @@ from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.weight_transfer import WeightTransfer
+from rlsim.errors import Infeasible
 from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.results import MemoryParts
@@ -104,7 +105,8 @@ class PriceInputs:
 
     @cached_property
     def trainer(self) -> TrainerInputs:
-        """What log-prob passes and updates depend on."""
+        """What log-prob passes and updates depend on. Raises Infeasible where micro-batches hold no mean sample."""
+        _check_micro_batch(self.scenario)
         return trainer_inputs(self.scenario, self.device, self.overheads.training, self.transfers)
 
     def batch_cost(self, total_tokens: FloatArray, generated_samples: int) -> StepCost:
@@ -130,6 +132,18 @@ class PriceInputs:
             overheads=self.overheads,
             stand_in=self.device.stand_in,
         )
+
+
+def _check_micro_batch(scenario: Scenario) -> None:
+    """A packed micro-batch holds a sample of mean length; a longer one has a micro-batch of its own."""
+    trainer, workload = scenario.trainer, scenario.workload
+    capacity = trainer.micro_batch_tokens
+    mean = expected_prompt_tokens(workload) + expected_response_tokens(workload)
+    if scenario.sequence_packing and capacity is not None and mean > capacity:
+        raise Infeasible(
+            "samples of mean length exceed trainer.micro_batch_tokens; raise it, or lower the lengths", mean, capacity,
+            "tokens",
+        )  # fmt: skip
 
 
 def _policy(scenario: Scenario) -> DraftPolicy | None:

@@ -8,7 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from rlsim.datafiles import TABLE_BYTES, TRACE_BYTES, read_bytes
-from rlsim.hardware.tables import MEASURED, tables_folder
+from rlsim.hardware.lookup import catalogue
+from rlsim.hardware.reference import table_device
+from rlsim.hardware.table_files import EXPERT_EXCHANGE, table_path
+from rlsim.hardware.tables import MEASURED, available, tables_folder
 from rlsim.schema.hardware import HardwareProfile
 
 
@@ -24,11 +27,18 @@ def _digest(path: str, modified_ns: int, size: int) -> str:
     return hashlib.sha256(read_bytes(Path(path), max(TABLE_BYTES, TRACE_BYTES))).hexdigest()
 
 
+def exchange_entry() -> tuple[str, str] | None:
+    """(system, engine) of the first tables that hold the all-to-all around experts; None without."""
+    root = tables_folder()
+    return next((one for one in available() if table_path(root.joinpath(*one), EXPERT_EXCHANGE).is_file()), None)
+
+
 def tables_digest(profile: HardwareProfile) -> str:
     """SHA-256 over all operator tables that a projection on ``profile`` can open.
 
-    These are the profile's own of every engine (quantised products take the fastest of them) and those of every system
-    that ``rlsim calibrate`` measured here, from which a device without its own verification kernels borrows.
+    These are the profile's own of every engine (quantised products take the fastest of them), those of every system
+    that ``rlsim calibrate`` measured here, from which a device without its own verification kernels borrows, and the
+    measured exchange of experts; and the profiles of the devices that they were measured on.
     """
     root = tables_folder()
     folders = sorted(path for path in root.glob(f"*/{MEASURED}") if path.is_dir())
@@ -36,7 +46,14 @@ def tables_digest(profile: HardwareProfile) -> str:
         own = root / profile.operator_tables
         folders += sorted(path for path in own.glob("*") if path.is_dir())
         folders += [own] if own.is_dir() else []
+    devices, exchange = {table_device(profile).name, *(folder.parent.name for folder in folders)}, exchange_entry()
+    if exchange is not None:
+        folders.append(root.joinpath(*exchange))
+        devices.add(exchange[0])
     whole = hashlib.sha256()
+    for name, path in catalogue("hardware_profiles").items():
+        if name in devices:
+            whole.update(f"{name} {file_digest(path)}\n".encode())
     for folder in dict.fromkeys(folders):
         # Entries and not paths: every cell of a sweep asks for the digest, and paths are slow to make and to sort.
         for entry in sorted((one for one in os.scandir(folder) if one.is_file()), key=lambda one: one.name):

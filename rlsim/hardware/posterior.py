@@ -26,6 +26,7 @@ FloatArray = NDArray[np.float64]
 
 DEFAULT = "joint"
 """The posterior that comes with rlsim."""
+EVIDENCE = "evidence.npz"
 NONE = "none"
 """Name for no posterior: the fitted sets as their files hold them, without group deviations."""
 SUFFIX = ".npz"
@@ -136,6 +137,11 @@ def posterior_path(name_or_path: str, base: Path | None = None) -> Path:
 def _shipped() -> dict[str, Path]:
     folder = data_folder("calibration") / "posterior"
     return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem != "evidence"}
+
+
+def evidence_path() -> Path:
+    """Where the shipped evidence lies: the measured times beside the posterior; an answer tells the nearest of them."""
+    return data_folder("calibration") / "posterior" / EVIDENCE
 
 
 def posterior_digest(name_or_path: str) -> str:

@@ -12,6 +12,25 @@ from rlsim.schema.base import Name, PositiveFloat, Strict
 Provenance = Literal["datasheet", "measured", "assumed"]
 
 
+BOUNDS: dict[str, tuple[float, float, str]] = {
+    "memory_bytes": (1e9, 1e13, "bytes"),
+    "memory_bandwidth_bytes_per_s": (5e9, 1e15, "bytes/s"),
+    "bf16_flops": (1e10, 1e18, "FLOP/s"),
+    "fp8_flops": (1e10, 1e18, "FLOP/s"),
+    "nvfp4_flops": (1e10, 1e18, "FLOP/s"),
+    "nvlink_bandwidth_bytes_per_s": (1e8, 1e14, "bytes/s"),
+    "network_bandwidth_bytes_per_s": (1e8, 1e14, "bytes/s"),
+    "host_link_bandwidth_bytes_per_s": (1e8, 1e14, "bytes/s"),
+    "nvlink_latency_s": (1e-9, 1e-2, "seconds"),
+    "network_latency_s": (1e-9, 1e-1, "seconds"),
+    "eager_launch_s": (1e-8, 1e-2, "seconds"),
+    "host_memory_bytes": (1e9, 1e15, "bytes"),
+    "l2_bytes": (1e4, 1e11, "bytes"),
+}
+"""Least and greatest values and their unit: from a laptop's processor to ten times the largest announced device, so that
+what is off by a prefix (GB/s, TFLOP/s, GiB, microseconds) falls outside."""
+
+
 class SourcedValue(Strict):
     """A number with its origin. ``float(q)`` and ``int(q)`` give the number."""
 
@@ -59,6 +78,14 @@ class HardwareProfile(Strict):
     operator_tables: Annotated[
         Name | None, Field(description="Folder of measured operator tables under calibration/; null without.")
     ] = None
+
+    @model_validator(mode="after")
+    def _in_their_units(self) -> Self:
+        for key, (least, most, unit) in BOUNDS.items():
+            quantity = getattr(self, key)
+            if quantity is not None and not least <= quantity.value <= most:
+                raise ValueError(f"{key} must be in {unit}, between {least:g} and {most:g}; got {quantity.value:g}")
+        return self
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> Self:

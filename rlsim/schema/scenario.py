@@ -143,7 +143,14 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:
         _simulated_steps(self)
-        for check in (_loop_and_cluster, _engine_and_model, _trainer_and_model, _speculation_and_model, _run):
+        for check in (
+            _loop_and_cluster,
+            _engine_and_model,
+            _trainer_and_model,
+            _global_batch,
+            _speculation_and_model,
+            _run,
+        ):
             check(self)
         return self
 
@@ -304,12 +311,17 @@ def _trainer_and_model(s: Scenario) -> None:
         )
     if trainer.mtp_layers and not model.mtp_layers:
         raise ValueError(f"trainer.mtp_layers ({trainer.mtp_layers}) needs a native MTP head; {model.name} has none")
-    batch = trainer.global_batch_samples
+
+
+def _global_batch(s: Scenario) -> None:
+    batch = s.trainer.global_batch_samples
     if batch is not None and batch > s.workload.samples_per_step:
         raise ValueError(
             f"trainer.global_batch_samples ({batch}) exceeds the {s.workload.samples_per_step} samples of a step "
             "(workload.prompts_per_step x generations_per_prompt)"
         )
+    if batch is not None:
+        _divides(batch, s.workload.samples_per_step, "trainer.global_batch_samples", "samples of a step")
 
 
 def _speculation_and_model(s: Scenario) -> None:

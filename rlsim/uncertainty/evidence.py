@@ -15,16 +15,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlsim.datafiles import TABLE_BYTES, data_folder, read_bytes, shown_path
+from rlsim.datafiles import TABLE_BYTES, read_bytes, shown_path
 from rlsim.errors import InputError
 from rlsim.hardware.archives import archive, unarchived
+from rlsim.hardware.posterior import evidence_path
 from rlsim.hardware.terms import Term
 from rlsim.uncertainty.features import HALVES, runs_of
 from rlsim.uncertainty.slopes import Slopes
 
 Kind = Literal["iteration", "training", "transfer", "step", "generation", "logprob", "train", "refit"]
 KINDS: tuple[Kind, ...] = ("iteration", "training", "transfer", "step", "generation", "logprob", "train", "refit")
-NAME = "evidence.npz"
 SCHEMA = "rlsim.evidence/1"
 MEASURED_S = "measured_s"
 """Key of ``about`` that holds the measured seconds."""
@@ -100,11 +100,6 @@ def _ragged(name: str, rows: Sequence[Sequence[tuple[int, float]]]) -> dict[str,
         f"{name}_places": np.array([place for place, _ in flat], dtype="<u2"),
         f"{name}_values": np.array([value for _, value in flat], dtype="<f4"),
     }
-
-
-def evidence_path() -> Path:
-    """Where the shipped evidence lies."""
-    return data_folder("calibration") / "posterior" / NAME
 
 
 def load_evidence(path: Path | None = None) -> EvidenceTable:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from rlsim.datafiles import TABLE_BYTES, read_bytes, shown_path
 from rlsim.errors import InputError
 from rlsim.hardware.archives import unarchived
+from rlsim.hardware.posterior import evidence_path
 from rlsim.results import Difference, Neighbour
 from rlsim.schema.scenario import Scenario
-from rlsim.uncertainty.evidence import SCHEMA, evidence_path
+from rlsim.uncertainty.evidence import SCHEMA
 from rlsim.uncertainty.features import FEATURES, HALVES, About, Coded, Feature, Half, about, differences, run_of
 from rlsim.uncertainty.features import FloatArray as Coordinates
 from rlsim.uncertainty.variogram import FloatArray, squared

@@ -18,13 +18,13 @@ from rlsim.costs.layers import EngineLayers
 from rlsim.costs.operators import Operators
 from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.reference import table_device
 from rlsim.costs.refit_methods import TransferTerms
 from rlsim.costs.trainer_prices import TrainedBatch, step_cost
 from rlsim.costs.weight_transfer import WeightTransfer
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.parameters import load_transfer_parameters
 from rlsim.hardware.profile import load_profile
+from rlsim.hardware.reference import table_device
 from rlsim.hardware.table_files import TableLayout
 from rlsim.hardware.tables import OperatorTables
 from rlsim.schema.hardware import HardwareProfile

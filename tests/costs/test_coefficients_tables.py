@@ -12,6 +12,7 @@ import pytest
 from test_coefficients import exactly, scenario
 
 from rlsim.costs import device
+from rlsim.costs.borrowed import TableSource
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.latent import LatentBlock
 from rlsim.costs.layers import EngineLayers
@@ -298,7 +299,9 @@ def exchanged(tmp_path: Path) -> Callable[..., tuple[float, float]]:
     tables = builders.faked(tmp_path, exchange(prepare=1e-5, dispatch=2e-5, combine=4e-5))
 
     def look(gpus: int, hidden: int, precision: str) -> tuple[float, float]:
-        found = Collectives(RACK, None, exchange=tables).expert_exchange(gpus, [64.0], hidden, precision, 8)
+        found = Collectives(RACK, None, exchange=TableSource(tables, RACK)).expert_exchange(
+            gpus, [64.0], hidden, precision, 8
+        )
         return float(found.seconds[0]), float(found.measured[0])
 
     return look
@@ -328,15 +331,29 @@ def test_the_nearest_number_of_gpus_stands_for_one_that_was_not_measured(exchang
 
 def test_an_exchange_of_which_a_phase_is_missing_is_modelled(tmp_path: Path) -> None:
     tables = builders.faked(tmp_path, exchange(dispatch=2e-5, combine=4e-5))
-    found = Collectives(RACK, None, exchange=tables).expert_exchange(8, [64.0], 7168, "bf16", 8)
+    found = Collectives(RACK, None, exchange=TableSource(tables, RACK)).expert_exchange(8, [64.0], 7168, "bf16", 8)
     assert found.seconds[0] == exactly(Collectives(RACK, None).expert_exchange(8, [64.0], 7168, "bf16", 8).seconds[0])
 
 
+def test_an_exchange_on_other_links_is_carried_over_by_what_links_take(tmp_path: Path) -> None:
+    tables = builders.faked(tmp_path, exchange(prepare=1e-5, dispatch=2e-5, combine=4e-5))
+    slow = RACK.nvlink_bandwidth_bytes_per_s.model_copy(update={"value": RACK.nvlink_bandwidth_bytes_per_s.value / 10})
+    other = RACK.model_copy(update={"nvlink_bandwidth_bytes_per_s": slow})
+    question = (8, [4096.0], 7168, "bf16", 8)
+    there, here = (Collectives(one, None, exchange=TableSource(tables, RACK)) for one in (RACK, other))
+    modelled = [float(Collectives(one, None).expert_exchange(*question).seconds[0]) for one in (RACK, other)]
+    measured = float(there.expert_exchange(*question).seconds[0])
+    found = here.expert_exchange(*question)
+    assert found.seconds[0] == exactly(measured * modelled[1] / modelled[0]) and found.measured[0] == 0.0
+    assert modelled[1] > 5 * modelled[0]
+
+
 def test_block_scaled_experts_take_the_measured_fp8() -> None:
-    tables = device.exchange_tables()
-    assert tables is not None and tables.folder.parent.name == "gb200_nvl72"
+    source = device.exchange_tables()
+    assert source is not None and source.tables.folder.parent.name == source.device.name == "gb200_nvl72"
+    tables = source.tables
     block, fp8 = (tables.expert_exchange_s("two_sided", "dispatch", p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
     assert block is not None and fp8 is not None
     assert (
-        block.seconds == fp8.seconds and not block.measured and device.device_of(RACK, "vllm").fabric.exchange is tables
+        block.seconds == fp8.seconds and not block.measured and device.device_of(RACK, "vllm").fabric.exchange is source
     )

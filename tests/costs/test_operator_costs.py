@@ -12,10 +12,10 @@ from rlsim.costs import work
 from rlsim.costs.latent import LatentBlock
 from rlsim.costs.operator_time import OperatorTime, modelled, zero
 from rlsim.costs.operators import DEFAULT_COMPUTE, DEFAULT_MEMORY, KERNEL_FLOOR_S, Operators
-from rlsim.costs.reference import table_device
 from rlsim.costs.work import Matrix
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.profile import load_profile
+from rlsim.hardware.reference import table_device
 from rlsim.units import TERA
 
 H100 = load_profile("h100_sxm")

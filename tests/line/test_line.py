@@ -30,6 +30,7 @@ LONG_PROMPTS = (
     "workload.prompts_per_step=512",
     "trainer.context_parallel=2",
     "trainer.global_batch_samples=null",
+    "trainer.micro_batch_tokens=null",
 )
 PREEMPTED = ("engine.gpu_memory_utilization=0.4", "engine.max_running_sequences=256")
 

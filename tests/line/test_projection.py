@@ -159,7 +159,7 @@ def test_same_seed_same_bytes_other_seed_other_bytes(make):
 @pytest.mark.parametrize(
     "change",
     [
-        "workload.prompts_per_step=17",
+        "workload.prompts_per_step=32",
         "engine.max_running_sequences=1000",
         "speculation.acceptance_length=2.5",
         "trainer.recompute=full",

@@ -91,6 +91,34 @@ def test_the_digest_follows_the_tables_and_the_version(
     assert len(digests) == 3
 
 
+@pytest.mark.parametrize("changed", ["exchange of another device", "profile of the tables", "evidence"])
+def test_the_digest_follows_whatever_an_answer_reads(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Tables of GB200 answer for experts on GB300, times of the H100 for an H20, and runs beside them tell support."""
+    calibration, profiles = data_folder("calibration"), data_folder("hardware_profiles")
+    shutil.copytree(calibration / "tables" / "gb200_nvl72", tmp_path / "tables" / "gb200_nvl72")
+    for system in (calibration / "tables").iterdir():
+        if system.name != "gb200_nvl72":
+            (tmp_path / "tables" / system.name).symlink_to(system)
+    shutil.copytree(profiles, tmp_path / "profiles")
+    shutil.copy(calibration / "posterior" / "evidence.npz", tmp_path)
+    scenario = load_scenario(small, ["hardware=" + ("gb300_nvl72" if "exchange" in changed else "h20_sxm")])
+    monkeypatch.setattr("rlsim.hardware.tables.tables_folder", lambda: tmp_path / "tables")
+    monkeypatch.setattr("rlsim.hardware.fingerprint.tables_folder", lambda: tmp_path / "tables")
+    monkeypatch.setattr("rlsim.hardware.lookup.data_folder", lambda name: tmp_path / "profiles")
+    monkeypatch.setattr("rlsim.loading.evidence_path", lambda: tmp_path / "evidence.npz", raising=False)
+    before = scenario_digest(scenario)
+    assert scenario_digest(scenario) == before
+    moved = {
+        "exchange of another device": tmp_path / "tables" / "gb200_nvl72" / "trtllm" / "metadata.yaml",
+        "profile of the tables": tmp_path / "profiles" / "h100_sxm.yaml",
+        "evidence": tmp_path / "evidence.npz",
+    }[changed]
+    moved.write_bytes(moved.read_bytes() + b"\n")
+    assert scenario_digest(scenario) != before
+
+
 def test_tables_that_are_not_where_they_are_said_to_be(small: Path) -> None:
     text = message(small, "hardware.operator_tables=./absent")
     assert "hardware.operator_tables: no folder './absent' of measured tables" in text
