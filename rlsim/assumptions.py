@@ -21,6 +21,8 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import TraceLength
 from rlsim.simulated import SimulatedVariant
 from rlsim.training_assumptions import training_assumptions
+from rlsim.uncertainty.inputs import guesses_of
+from rlsim.uncertainty.predictive import open_draws
 from rlsim.uncertainty.support import support_of
 from rlsim.workload.length_files import ignored_ids
 
@@ -175,6 +177,19 @@ def _style(scenario: Scenario) -> list[str]:
     return [f"Generation and training follow {style}: {STYLES[style].description} (loop.style; read in its sources)."]
 
 
+def caveats_of(scenario: Scenario) -> tuple[str, ...]:
+    """What a verdict on ``scenario`` cannot be said without: guessed inputs, and a start-up within the answer."""
+    *most, last = guesses_of(scenario) or ("",)
+    guessed = [f"{', '.join(most)}{' and ' if most else ''}{last} assumed"] if last else []
+    started = ["the start-up of the loop in it (simulation.warmup_steps)"] if _starts(scenario) else []
+    return (*guessed, *started)
+
+
+def _starts(scenario: Scenario) -> bool:
+    """Whether measured steps of a lagged loop begin before its first batches are trained on."""
+    return scenario.loop.mode == "async" and scenario.measured_steps.start < scenario.loop.asynchrony.pace
+
+
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What a reader of the answer must know about this run."""
     scenario, out = run.scenario, _length_warnings(run)
@@ -190,7 +205,7 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
             "(workload.agent.trajectory_timeout_s); the trainer is priced as if they had ended by themselves."
         )
     under_way = scenario.loop.asynchrony.pace
-    if scenario.loop.mode == "async" and scenario.measured_steps.start < under_way:
+    if _starts(scenario):
         out.append(
             f"simulation.warmup_steps is below the {under_way:g} batches that may be under way: the first steps still "
             "hold the start-up."
@@ -202,7 +217,19 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch "
             f"eagerly{_hanging(run)}."
         )
-    return tuple(out)
+    return (*out, *_near_limit(run, eager))
+
+
+def _near_limit(run: SimulatedVariant, eager: float) -> list[str]:
+    """That fewer captured tokens would cost much, where most iterations are captured and nobody stated how many."""
+    lost = max((one.below.get("generation", 0.0) for one, _ in open_draws(run) if one.stepped), default=0.0)
+    if eager > TOLD_EAGER_SHARE or lost < TOLD_LAUNCH_SHARE:
+        return []
+    return [
+        f"The largest captured CUDA graph ({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) is "
+        f"a default that nobody stated: with half of it the engines would need {np.exp(lost):.2g} times as long, which "
+        "the interval holds; check what yours captures."
+    ]
 
 
 def _hanging(run: SimulatedVariant) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlsim.assumptions import assumptions_of, warnings_of
+from rlsim.assumptions import assumptions_of, caveats_of, warnings_of
 from rlsim.hardware.tables import OperatorTables
 from rlsim.loading import dump_scenario, scenario_digest
 from rlsim.results import Projection
@@ -64,4 +64,5 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
         price_source=scenario.hardware.price_per_gpu_hour_usd.source,
         resolved_scenario=dump_scenario(scenario),
         support=support_of(cand),
+        caveats=caveats_of(scenario),
     )

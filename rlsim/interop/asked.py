@@ -14,6 +14,10 @@ PROMPT_TOKENS = 107
 """OpenMathInstruct-2 with its template, the prompts of NeMo-RL's performance recipes (schema/workload.py)."""
 RESPONSE_SHARE = 0.5
 """Mean response over its cap, where nothing is told. Assumption."""
+RESPONSE_LOG_SPREAD, PROMPT_LOG_SPREAD, ACCEPTANCE_LOG_SPREAD = 0.5, 0.7, 0.4
+"""Standard deviations of the logarithms of the guessed mean response and prompt, and of the odds of the first
+acceptance. Assumption: published runs have means of a fifth to four fifths of their cap, prompts of tens to thousands
+of tokens, and acceptances of 0.65 to 0.88."""
 RESPONSE_SIGMA = 0.7
 """Spread of log length, as in the scenarios that come with rlsim. Assumption."""
 FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
@@ -74,9 +78,10 @@ class Draft:
     keys: dict[str, Any]
     assumptions: list[dict[str, Any]]
 
-    def assume(self, text: str, *keys: str) -> None:
-        """Add an assumption about scenario keys."""
-        self.assumptions.append({"text": text, "keys": list(keys)})
+    def assume(self, text: str, *keys: str, log_spread: float | None = None) -> None:
+        """Add an assumption about scenario keys; log_spread: of a guess of the first one's value."""
+        guess = {} if log_spread is None else {"log_spread": log_spread}
+        self.assumptions.append({"text": text, "keys": list(keys), **guess})
 
 
 def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
@@ -139,6 +144,7 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
             f"Prompts of {prompt} tokens: {PROMPT_TOKENS} as OpenMathInstruct-2 has, within the cap "
             "(--mean-prompt-tokens).",
             "workload.prompt_tokens",
+            log_spread=PROMPT_LOG_SPREAD,
         )
     room = max(2, min(facts.response_cap, cap - prompt))
     share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
@@ -150,6 +156,7 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
             f"Mean response {mean:g} tokens: {share:.2g} of the {room} that the caps leave; logs tell it "
             "(train/mean_gen_tokens_per_sample, response_length/mean; --mean-response-tokens).",
             "workload.response_tokens",
+            log_spread=RESPONSE_LOG_SPREAD,
         )
     elif asked.response_log_sigma is None:
         draft.assume(f"Log-normal lengths with sigma {sigma:g} (--response-log-sigma).", "workload.response_tokens")
@@ -204,5 +211,5 @@ def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
         f"The first drafted token is accepted {first:.0%} of the time; logs tell it (vllm/spec_acceptance_length; "
         "--acceptance-length).",
         "speculation.first_acceptance", "speculation.acceptance_length", "speculation.position_acceptance",
-        "speculation.method", "speculation.draft_length",
+        "speculation.method", "speculation.draft_length", log_spread=ACCEPTANCE_LOG_SPREAD,
     )  # fmt: skip

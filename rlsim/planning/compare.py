@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlsim.assumptions import warnings_of
 from rlsim.expenses import cost_usd, energy_j, price_usd
 from rlsim.planning.evaluate import STEP_PHASES
 from rlsim.planning.results import Comparison, PhaseChange
@@ -13,6 +14,7 @@ from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
 from rlsim.summary import Timed, phase_parts, speedups, timed, variant_of
+from rlsim.uncertainty.inputs import guesses_of
 
 IGNORED = ("name", "question", "assumptions")
 """Keys that describe a scenario without changing its answer."""
@@ -22,6 +24,7 @@ IGNORED = ("name", "question", "assumptions")
 class _Side:
     arm: Variant
     timed: Timed
+    warnings: tuple[str, ...]
 
 
 def compare(first: Scenario, second: Scenario) -> Comparison:
@@ -39,12 +42,21 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
         cost_per_step_usd=(cost_usd(first, runs[0].arm.step_s.mean), cost_usd(second, runs[1].arm.step_s.mean)),
         energy_per_step_j=(energy_j(first, runs[0].arm.step_s.mean), energy_j(second, runs[1].arm.step_s.mean)),
         price_per_gpu_hour_usd=(price_usd(first), price_usd(second)),
+        warnings=_warnings(*(run.warnings for run in runs)),
     )
 
 
 def _simulated(scenario: Scenario) -> _Side:
     run = simulate_variant(scenario)
-    return _Side(variant_of(run, phase_parts(run)), timed(run))
+    told = [f"{text} are a guess, which the interval holds." for text in guesses_of(scenario)]
+    return _Side(variant_of(run, phase_parts(run)), timed(run), (*told, *warnings_of(run)))
+
+
+def _warnings(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
+    """Warnings of both sides, each with the sides that it is true of."""
+    sides = {"A": before, "B": after}
+    named = {text: " and ".join(side for side in sides if text in sides[side]) for text in (*before, *after)}
+    return tuple(f"{side}: {text}" for text, side in named.items())
 
 
 def differences(first: Scenario, second: Scenario) -> dict[str, tuple[Any, Any]]:

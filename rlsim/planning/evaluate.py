@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from rlsim.costs.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
 from rlsim.expenses import cost_usd, energy_j
 from rlsim.loading import scenario_digest, vary
@@ -176,6 +177,8 @@ def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> CellNumbers:
         energy_per_step_j=energy_j(scenario, step_s.mean),
         generation_memory_bytes=used["generation"],
         training_memory_bytes=used["training"],
+        eager_share=run.prices.engine.eager_share(counted(run.prices.engine, run.counters).iterations_at),
+        captured_tokens=run.prices.engine.captured_tokens,
         limit=limit_of(scenario, phases, phase_parts(run)),
         baseline_step_s=None,
         baseline_cost_per_step_usd=None,

@@ -41,7 +41,8 @@ class CellNumbers:
     """A scenario's step in numbers; seconds, tokens, bytes per GPU and USD, means over all replications.
 
     step_s: without an interval where only a search has seen the scenario. limit: the longest phase and its largest
-    part. The baseline's numbers and the speed-ups over it are None where no baseline was asked for.
+    part. eager_share: of its engines' iterations, beyond the largest captured CUDA graph of captured_tokens. The
+    baseline's numbers and the speed-ups over it are None where no baseline was asked for.
     """
 
     num_gpus: int
@@ -65,6 +66,8 @@ class CellNumbers:
     energy_per_step_j: float
     generation_memory_bytes: float
     training_memory_bytes: float
+    eager_share: float
+    captured_tokens: int
     limit: str
     baseline_step_s: float | None
     baseline_cost_per_step_usd: float | None
@@ -105,7 +108,8 @@ class SweepResult:
     """Rows in the order of the grid: the axes, status (ok, infeasible, invalid), reason, then the numbers.
 
     batch: prompts per step and generations per prompt of the scenario, where no axis varies them. replications of each
-    cell; own_replications: of the scenario, which other commands simulate.
+    cell; own_replications: of the scenario, which other commands simulate. caveats: what the
+    answer is said with, such as a guessed length.
     """
 
     scenario: str
@@ -114,6 +118,7 @@ class SweepResult:
     replications: int
     batch: tuple[int, int]
     own_replications: int = 0
+    caveats: tuple[str, ...] = ()
 
     @property
     def done(self) -> list[Row]:
@@ -292,6 +297,7 @@ class Comparison:
     cost_per_step_usd: tuple[float, float]
     energy_per_step_j: tuple[float, float]
     price_per_gpu_hour_usd: tuple[float, float]
+    warnings: tuple[str, ...] = ()
 
     @property
     def explains(self) -> PhaseChange | None:
@@ -313,4 +319,5 @@ class Comparison:
             "cost_per_step_usd": list(self.cost_per_step_usd),
             "energy_per_step_j": list(self.energy_per_step_j),
             "price_per_gpu_hour_usd": list(self.price_per_gpu_hour_usd),
+            "warnings": list(self.warnings),
         }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlsim.assumptions import caveats_of
 from rlsim.errors import InputError
 from rlsim.journal import Journal, journal_name, opened_journal
 from rlsim.loading import scenario_digest
@@ -71,7 +72,13 @@ def sweep(
     with opened_journal(out, identity, COMMAND) as journal:
         rows = _run(base, jobs, dask, journal)
         result = SweepResult(
-            scenario.name, axes, tuple(rows), count, _batch(scenario), scenario.simulation.replications
+            scenario.name,
+            axes,
+            tuple(rows),
+            count,
+            _batch(scenario),
+            scenario.simulation.replications,
+            caveats_of(scenario),
         )
         if not result.done:
             raise InputError(f"none of the {len(rows)} cells can run; the first: {rows[0]['reason']}")

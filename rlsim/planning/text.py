@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rlsim.assumptions import TOLD_EAGER_SHARE
 from rlsim.expenses import SECONDS_PER_HOUR
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, DRAFT_KEYS, break_even_lengths
 from rlsim.planning.objective import UNITS
@@ -29,14 +30,15 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     done = sorted(result.done, key=lambda row: row["step_s"] / (result.samples(row) if batch_varies else 1))
     shown = done[:SHOWN]
     per_sample = ["ms/sample"] if batch_varies else []
-    heads = [*(name.rpartition(".")[2] for name in names), *per_sample, "step (s)", "rollout", "end to end", "USD/step"]
+    # The step stands last: where the terminal is narrow, the last column alone keeps its intervals.
+    heads = [*(name.rpartition(".")[2] for name in names), *per_sample, "USD/step", "rollout", "end to end", "step (s)"]
     cells: list[list[Cell | str]] = [
         [
             *(str(row[name]) for name in names),
             *(f"{1e3 * row['step_s'] / result.samples(row):.2f}" for _ in per_sample),
-            cell(_interval(row, "step_s"), 1),
-            *(cell(_interval(row, f"{part}_speedup"), 2, "x") for part in ("rollout", "end_to_end")),
             f"{row['cost_per_step_usd']:.2f}",
+            *(cell(_interval(row, f"{part}_speedup"), 2, "x") for part in ("rollout", "end_to_end")),
+            cell(_interval(row, "step_s"), 1),
         ]
         for row in shown
     ]
@@ -52,7 +54,31 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
         style.bold(title) + style.dim("  mean [90 % interval]"),
     ]
     lines += [*table(heads, cells, style, "".join(sides) + ">"), *style.wrapped(_price(prices), "  ")]
+    remarks = [
+        *(f"With {text}." for text in result.caveats),
+        *eager_remark([(_cell_name(row, names), row) for row in done]),
+    ]
+    lines += [line for remark in remarks for line in ("", *style.wrapped(remark))]
     return "\n".join([*lines, *_break_even(result, style), *_reasons(result, style)]) + "\n"
+
+
+def _cell_name(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    return " ".join(f"{name.rpartition('.')[2]}={row[name]}" for name in names)
+
+
+def eager_remark(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """What hangs on an engine's captured graphs, where some of the named cells go beyond them."""
+    beyond = [(row["eager_share"], name) for name, row in cells if row.get("eager_share", 0.0) > TOLD_EAGER_SHARE]
+    if not beyond:
+        return []
+    share, worst = max(beyond, key=lambda one: one[0])
+    limits = sorted({int(row["captured_tokens"]) for _, row in cells})
+    return [
+        f"Warning: {len(beyond)} of {len(cells)} go beyond the largest captured CUDA graph "
+        f"({' or '.join(map(str, limits))} tokens, engine.max_captured_tokens), up to {fmt.percent(share)} of the "
+        f"iterations ({worst}). What a launch costs is known within a factor of two, and the limit is the engine's "
+        "default unless stated: check what yours captures before you choose by this cliff."
+    ]
 
 
 def _interval(row: Mapping[str, Any], name: str) -> Interval:
@@ -118,6 +144,9 @@ def render_plan(plan: Plan, changes: Sequence[str], style: Style = DEFAULT_STYLE
     ]
     if len(plan.by_group) > len(plan.pareto):
         lines += _plans("Best of each cluster size and lag", plan.by_group, style)
+    shown = {row.name: row.numbers.row() for row in (plan.best, *plan.near, *plan.pareto, *plan.by_group)}
+    for remark in eager_remark(list(shown.items())):
+        lines += [*style.wrapped(remark), ""]
     return "\n".join([*lines, *_against(plan, style)]).rstrip() + "\n"
 
 
@@ -275,6 +304,8 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
     lines += ["", f"Speedup {fmt.times(comparison.speedup)}, {pairing}."]
     if comparison.explains is not None:
         lines.append(f"Most of the difference is {_phase_name(comparison.explains.phase, comparison)}.")
+    if comparison.warnings:
+        lines += ["", *style.numbered("Warnings", comparison.warnings)]
     return "\n".join(lines) + "\n"
 
 

@@ -82,6 +82,8 @@ def verdict(speedup: Interval) -> str:
 def headline(projection: Projection) -> str:
     """The answer in one sentence, which claims no more than the intervals."""
     where = f"on {projection.num_gpus:,} {projection.hardware}"
+    if projection.caveats:
+        where += f", with {' and '.join(projection.caveats)}"
     return verdict_on(projection.candidate, projection.rollout_speedup, projection.end_to_end_speedup, where)
 
 

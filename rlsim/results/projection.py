@@ -224,7 +224,8 @@ class Variant:
 class Projection:
     """The answer to a scenario: baseline and candidate on the same drawn work.
 
-    price_per_gpu_hour_usd: of the hardware profile; price_source: where it comes from, mostly assumed.
+    price_per_gpu_hour_usd: of the hardware profile; price_source: where it comes from, mostly assumed. caveats: what
+    the verdict is said with, such as a guessed length.
     """
 
     scenario: str
@@ -246,6 +247,7 @@ class Projection:
     price_source: str
     resolved_scenario: str = field(repr=False, default="")
     support: Support | None = None
+    caveats: tuple[str, ...] = ()
 
     @property
     def asynchronous(self) -> bool:

@@ -27,6 +27,10 @@ SPLIT_METHODS = ("nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "rdma", "d
 """Weight transfers from the trainer's GPUs to others."""
 
 
+RESPONSE, PROMPT, ACCEPTANCE = "workload.response_tokens", "workload.prompt_tokens", "speculation.first_acceptance"
+"""Keys whose value a scenario may guess."""
+
+
 class Assumption(Strict):
     """A sentence of the scenario's author; in a file a plain text stands for one without keys."""
 
@@ -34,6 +38,20 @@ class Assumption(Strict):
     keys: tuple[str, ...] = Field(
         default=(), description="Scenario keys that it speaks of; it falls when one of them is overridden."
     )
+
+    log_spread: float | None = Field(
+        default=None,
+        gt=0,
+        le=3,
+        description="The value of the first key is a guess: standard deviation of its logarithm (of an acceptance: of "
+        "its odds). Intervals then hold it, and the verdict names it.",
+    )
+
+    @model_validator(mode="after")
+    def _guess(self) -> Assumption:
+        if self.log_spread is not None and (not self.keys or self.keys[0] not in (RESPONSE, PROMPT, ACCEPTANCE)):
+            raise ValueError(f"log_spread needs keys that begin with one of {RESPONSE}, {PROMPT}, {ACCEPTANCE}")
+        return self
 
     @model_validator(mode="before")
     @classmethod

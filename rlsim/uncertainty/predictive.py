@@ -9,9 +9,11 @@ sharp, and one question has one interval.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +23,12 @@ from rlsim.hardware.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant
+from rlsim.uncertainty.inputs import OpenInput, open_inputs
 from rlsim.uncertainty.response import Factors, StepResponse, step_response
 from rlsim.uncertainty.slopes import PhaseSlopes, Slopes, phase_slopes
 
 FloatArray = NDArray[np.float64]
+Found = TypeVar("Found")
 
 DRAWS = 2048
 """Draws behind an interval; a bound of the 90 % interval is then off by some 3 % of its distance from the middle."""
@@ -85,7 +89,27 @@ def unmoved() -> Factors:
     return Factors(one, one, one, one)
 
 
-@lru_cache(maxsize=4)
+def kept_with_run(function: Callable[[SimulatedVariant], Found]) -> Callable[[SimulatedVariant], Found]:
+    """``function``, called once for each run and remembered as long as that lives."""
+    found: WeakKeyDictionary[SimulatedVariant, Found] = WeakKeyDictionary()
+
+    @wraps(function)
+    def of(run: SimulatedVariant) -> Found:
+        if run not in found:
+            found[run] = function(run)
+        return found[run]
+
+    return of
+
+
+@kept_with_run
+def open_draws(run: SimulatedVariant) -> tuple[tuple[OpenInput, dict[str, FloatArray]], ...]:
+    """Inputs that a scenario leaves open, each with what its draws add to the logarithms of the phases' times."""
+    drawn = [(one, _heavy(f"input: {one.key}", NORMAL)) for one in open_inputs(run)]
+    return tuple((one, {phase: one.moves(phase, normals) for phase in PHASES}) for one, normals in drawn)
+
+
+@kept_with_run
 def prediction_of(run: SimulatedVariant) -> Prediction:
     """Draws of a simulated scenario."""
     response = step_response(run)
@@ -94,6 +118,8 @@ def prediction_of(run: SimulatedVariant) -> Prediction:
     groups = phase_groups(run.scenario)
     parts = [(getattr(slopes, phase), dict.fromkeys(groups[phase], 1.0)) for phase in PHASES]
     logs = dict(zip(PHASES, parted_draws(posterior, parts), strict=True))
+    for _, moves in open_draws(run):
+        logs = {phase: log + moves[phase] for phase, log in logs.items()}
     tables = tables_draws(run)
     factors = Factors(
         **{phase: np.exp(logs[phase] + (tables if phase in PRICED_BY_TABLES else 0.0)) for phase in PHASES}

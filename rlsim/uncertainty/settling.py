@@ -10,8 +10,8 @@ from rlsim.hardware.posterior import Posterior
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.slopes import LAUNCH
 
-Kind = Literal["launches", "iterations", "training", "transfers", "steps"]
-"""What would be measured: the host's launches, or rows of a table of that kind."""
+Kind = Literal["launches", "iterations", "training", "transfers", "steps", "inputs"]
+"""What would be measured: the host's launches, rows of a table of that kind, or a guessed input of the scenario."""
 
 TRANSFER_TERMS = ("steps/colocated_tensor_s",)
 LAYER_HOST = ("moe_host_layer_s", "graph_host_share", "host_factor")
@@ -115,6 +115,8 @@ def settle(origin: Origin, scenario: Scenario) -> tuple[str, str]:
     if origin.kind == "launches":
         captures = f"look up what {engine.name}{release} captures (engine.max_captured_tokens)"
         return f"measure the host's launches, or {captures}", "rlsim calibrate --device cuda"
+    if origin.kind == "inputs":
+        return "state what your runs have: logs and rollouts tell it", "rlsim traces ROLLOUTS.jsonl"
     if origin.kind == "iterations":
         batches = f"a few batches at TP {engine.tensor_parallel}"
         return f"time iterations of {engine.name}{release} with {model} on {device}, {batches}", _from("iterations")

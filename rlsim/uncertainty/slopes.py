@@ -147,7 +147,7 @@ def _concerns(name: str, scenario: Scenario) -> bool:
 
 def engine_slopes(inputs: EngineInputs, counters: EngineCounters, hosts: Mapping[str, HostOverheads]) -> Slopes:
     """Slopes of the time of the counted iterations. hosts: host terms of the engine with each term moved by STEP."""
-    sequences, contexts, counts = _points(counters)
+    sequences, contexts, counts = points_of(counters)
     if not len(counts):
         return {}
     return points_slopes(inputs, sequences, contexts, counts, counters.prefill_s, hosts)
@@ -197,7 +197,7 @@ def point_changes_s(
     return base_s, out
 
 
-def _points(counters: EngineCounters) -> tuple[FloatArray, FloatArray, FloatArray]:
+def points_of(counters: EngineCounters) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Batches, contexts and numbers of iterations that stand for those that were counted."""
     counts, contexts = np.asarray(counters.iterations_at), np.asarray(counters.context_at)
     used = np.flatnonzero(counts[1:] > 0) + 1

@@ -20,9 +20,11 @@ from rlsim.hardware.posterior import Posterior
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant
 from rlsim.uncertainty.predictive import (
+    DRAWS,
     PHASES,
     FloatArray,
     Prediction,
+    open_draws,
     parted_draws,
     posterior_of,
     prediction_of,
@@ -53,12 +55,19 @@ class Source:
 def sources_of(run: SimulatedVariant) -> tuple[Source, ...]:
     """Sources of the variance of a step, largest share first."""
     scenario, posterior = run.scenario, posterior_of(run.scenario)
-    parts = step_parts(scenario, posterior, prediction_of(run))
-    draws = parted_draws(posterior, list(parts.values()))
+    prediction = prediction_of(run)
+    parts, weights = step_parts(scenario, posterior, prediction), mean_shares(prediction)
+    opened = {
+        Origin(one.name, "launches" if one.stepped else "inputs", True): sum(
+            weights[phase] * moves[phase] for phase in PHASES
+        )
+        for one, moves in open_draws(run)
+    }
+    draws = np.array([*parted_draws(posterior, list(parts.values())), *opened.values()]).reshape(-1, DRAWS)
     shares = covariance_shares(draws)
     found = [
         Source(origin.text, origin.kind, share, *settle(origin, scenario), origin.assumed, each)
-        for origin, share, each in zip(parts, shares.tolist(), draws, strict=True)
+        for origin, share, each in zip((*parts, *opened), shares.tolist(), draws, strict=True)
         if each.any()
     ]
     return tuple(sorted(found, key=lambda source: -source.share))

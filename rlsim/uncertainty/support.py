@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 from rlsim.results import HalfSupport, Leaning, Support
 from rlsim.simulated import SimulatedVariant
 from rlsim.uncertainty.features import HALVES
 from rlsim.uncertainty.nearest import nearest
-from rlsim.uncertainty.predictive import between, prediction_of
+from rlsim.uncertainty.predictive import between, kept_with_run, prediction_of
 from rlsim.uncertainty.sources import half_shares, mean_shares, sources_of
 
 NEIGHBOURS = 3
@@ -24,7 +23,7 @@ GRADES = (
 WORST = ("D", "far from what was measured: an order of magnitude; measure first")
 
 
-@lru_cache(maxsize=4)
+@kept_with_run
 def support_of(run: SimulatedVariant) -> Support:
     """What supports the step of a simulated scenario."""
     predicted = prediction_of(run)
