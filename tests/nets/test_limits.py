@@ -1,5 +1,5 @@
-"""What cannot run is refused with the bound: ranks and replicas without work, batches that do not divide or fit, devices
-in other units, links faster than their line rate."""
+"""What cannot run is refused with the bound: ranks and replicas without work, batches that do not divide or fit,
+devices in other units, links faster than their line rate."""
 
 from __future__ import annotations
 
