@@ -27,7 +27,7 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
     "host_memory_bytes": (1e9, 1e15, "bytes"),
     "l2_bytes": (1e4, 1e11, "bytes"),
 }
-"""Least and greatest values and their unit: from one core of a busy processor to ten times the largest announced GPU, so
+"""Least and greatest values and their unit: from a core of a busy processor to ten times the largest announced GPU, so
 that what is off by a prefix (GB/s, TFLOP/s, GiB, microseconds) falls outside."""
 
 

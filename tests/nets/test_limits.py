@@ -13,6 +13,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.hardware.profile import list_profiles, load_profile
 from rlsim.loading import load_scenario
 from rlsim.schema.hardware import BOUNDS
+from rlsim.training_assumptions import training_assumptions
 
 ALONE = ("speculation={method: none}", "simulation.replications=1")
 
@@ -81,3 +82,10 @@ def test_no_transfer_beats_the_line_rate() -> None:
             assert seconds["gathering of full tensors"] >= job.full_bytes / 2 / links.nvlink_bytes_per_s >= 0.0178
         else:
             assert seconds["weights on the wire"] >= job.wire_bytes / links.nvlink_bytes_per_s
+
+
+def test_ranks_that_the_samples_do_not_divide_are_told() -> None:
+    for gpus, told in ((8, False), (24, True)):
+        given = load_scenario("quickstart", [*ALONE, f"cluster.num_gpus={gpus}"])
+        text = " ".join(training_assumptions(given, PriceInputs(given).overheads.training))
+        assert ("512 samples of an update do not divide over 12 data-parallel ranks" in text) == told
