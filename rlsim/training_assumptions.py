@@ -25,7 +25,23 @@ def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[
         + (floor if moe else "")
         + f". Its other terms: {_terms(scenario)}."
     )
-    return tuple(told)
+    return (*told, *_uneven_ranks(scenario))
+
+
+def _uneven_ranks(scenario: Scenario) -> list[str]:
+    """What is said where the samples of an update do not divide over the ranks; the stacks of these trainers refuse."""
+    trainer = scenario.trainer
+    shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
+    samples, ranks = (
+        trainer.global_batch_samples or scenario.workload.samples_per_step,
+        scenario.cluster.training // shard,
+    )
+    if samples % ranks == 0:
+        return []
+    return [
+        f"The {samples:,} samples of an update do not divide over {ranks:,} data-parallel ranks; the fullest set the pace. "
+        "Megatron-Core and NeMo-RL refuse that: choose training GPUs, or trainer.global_batch_samples, that divide."
+    ]
 
 
 DEALT: dict[RankBalance, str] = {

@@ -145,7 +145,7 @@ def build_iteration(
         prefill_grid_tokens=prefill.grid_tokens,
         prefill_sequences=prefill.sequences,
         prefill_s=prefill.added_s * host.factor,
-        prefill_context_s=np.maximum(behind, -prefill.least_token_s) * host.factor,
+        prefill_context_s=behind * host.factor,
         tokens_per_sequence=k + 1,
         max_batched_tokens=max(engine.max_batched_tokens, max_sequences * (k + 1)),
         max_running_sequences=engine.max_running_sequences,
@@ -272,11 +272,6 @@ class _Prefill:
     added_s: FloatArray
     measured: FloatArray
     bound: Bound
-
-    @property
-    def least_token_s(self) -> float:
-        """Least seconds that a prefill token adds."""
-        return float(np.min(self.added_s[:, 1:] / self.grid_tokens[1:]))
 
 
 def _prefill_table(

@@ -13,11 +13,11 @@ Provenance = Literal["datasheet", "measured", "assumed"]
 
 
 BOUNDS: dict[str, tuple[float, float, str]] = {
-    "memory_bytes": (1e9, 1e13, "bytes"),
-    "memory_bandwidth_bytes_per_s": (5e9, 1e15, "bytes/s"),
-    "bf16_flops": (1e10, 1e18, "FLOP/s"),
-    "fp8_flops": (1e10, 1e18, "FLOP/s"),
-    "nvfp4_flops": (1e10, 1e18, "FLOP/s"),
+    "memory_bytes": (1e8, 1e13, "bytes"),
+    "memory_bandwidth_bytes_per_s": (1e8, 1e15, "bytes/s"),
+    "bf16_flops": (1e8, 1e18, "FLOP/s"),
+    "fp8_flops": (1e8, 1e18, "FLOP/s"),
+    "nvfp4_flops": (1e8, 1e18, "FLOP/s"),
     "nvlink_bandwidth_bytes_per_s": (1e8, 1e14, "bytes/s"),
     "network_bandwidth_bytes_per_s": (1e8, 1e14, "bytes/s"),
     "host_link_bandwidth_bytes_per_s": (1e8, 1e14, "bytes/s"),
@@ -27,8 +27,8 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
     "host_memory_bytes": (1e9, 1e15, "bytes"),
     "l2_bytes": (1e4, 1e11, "bytes"),
 }
-"""Least and greatest values and their unit: from a laptop's processor to ten times the largest announced device, so that
-what is off by a prefix (GB/s, TFLOP/s, GiB, microseconds) falls outside."""
+"""Least and greatest values and their unit: from a core of a busy processor to ten times the largest announced GPU, so
+that what is off by a prefix (GB/s, TFLOP/s, GiB, microseconds) falls outside."""
 
 
 class SourcedValue(Strict):

@@ -12,6 +12,7 @@ from rlsim.costs.device import device_of
 from rlsim.costs.layers import EngineLayers
 from rlsim.costs.layout import weight_tensors
 from rlsim.costs.memory import activation_bytes_per_token, engine_memory, state_bytes_per_gpu_sequence
+from rlsim.costs.operator_time import OperatorTime, modelled
 from rlsim.costs.operators import Operators
 from rlsim.costs.recurrent import RecurrentBlock
 from rlsim.costs.sparse import SparseBlock
@@ -250,3 +251,20 @@ def test_activations_of_a_hybrid() -> None:
     experts = (2 * 2688 + 6 * (2688 + 2 * 1856) + 2 * 3712) * 2
     found = activation_bytes_per_token(load_card("nemotron-3-nano-30b-a3b"))
     assert found == exactly((6 * attention + 23 * experts + 23 * mixer) / 52)
+
+
+@pytest.mark.parametrize(("size", "heads"), [(1, 16 + 2 * 2), (2, 8 + 2 * 1), (8, 2 + 2 * 1)])
+def test_rotary_bytes_of_a_hybrid_are_those_of_the_heads_of_a_rank(
+    size: int, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Qwen3-Next: 16 heads and 2 KV heads of 256, of which every rank has one at least; read and written in BF16."""
+    given = builders.layers(builders.scenario("qwen3-next-80b-a3b", engine={"tensor_parallel": size}))
+    moved: list[float] = []
+
+    def stream(self: Operators, bytes_moved: np.ndarray, kernels: float = 1.0) -> OperatorTime:
+        moved.append(float(bytes_moved[0]))
+        return modelled(bytes_moved * 0.0, "memory")
+
+    monkeypatch.setattr(Operators, "stream", stream)
+    given.components(np.array([100.0]), graph=True)
+    assert 2 * 100 * heads * 256 * 2 in moved

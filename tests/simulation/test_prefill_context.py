@@ -7,7 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlsim.costs.interface import IterationTable
+from rlsim.costs.interface import EngineCounters, IterationTable
+from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.simulation.kernel.library import library as kernel_library
+from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import rollout
@@ -83,3 +86,12 @@ def test_a_table_with_times_that_are_no_times_is_refused():
     ):
         with pytest.raises(ValueError, match=f"{name} of an iteration table"):
             table_of(**{name: np.full_like(getattr(COSTS.iteration, name), value)})
+
+
+def test_rows_of_replicas_that_are_not_there_are_refused(kernel):
+    library = kernel_library()
+    assert library is not None
+    timing, columns = IterationTimes(COSTS.iteration), tuple(np.ones(2, dtype=np.int64) for _ in range(4))
+    counters, refused = EngineCounters(timing.max_sequences), pytest.raises(IndexError, match="numbered from 0 to 0")
+    with KernelPool(library, timing, columns, 1, "static", True, counters) as pool, refused:
+        pool.run_rows(np.array([1]), np.array([[0, 1]]))
