@@ -64,23 +64,15 @@ __version__: str
 def __getattr__(name: str) -> Any:
     """Public names load on first use, so that ``import rlsim`` costs nothing (PEP 562)."""
     if name == "__version__":
-        value = _installed_version()
+        from rlsim.datafiles import installed_version
+
+        value = installed_version()
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:
         raise AttributeError(f"module 'rlsim' has no attribute '{name}'")
     globals()[name] = value
     return value
-
-
-def _installed_version() -> str:
-    # importlib.metadata takes a third of the time of `rlsim --help`.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("rlsim")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0+unknown"
 
 
 def __dir__() -> list[str]:

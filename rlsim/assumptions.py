@@ -28,6 +28,8 @@ from rlsim.workload.length_files import ignored_ids
 
 TOLD_LAUNCH_SHARE = 0.05
 """Share of a rollout that waits for launches from which an answer says that it hangs on them."""
+TOLD_HOST_SHARE = 0.2
+"""Share of an update that waits for the host from which an answer says so."""
 TOLD_EAGER_SHARE = 0.02
 """Share of eager iterations from which an answer warns of them."""
 
@@ -217,7 +219,19 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
             f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch "
             f"eagerly{_hanging(run)}."
         )
-    return (*out, *_near_limit(run, eager))
+    return (*out, *_near_limit(run, eager), *_host_bound(run))
+
+
+def _host_bound(run: SimulatedVariant) -> list[str]:
+    """That faster kernels would not shorten an update whose host launches them too slowly."""
+    parts = [part for steps in run.steps for step in steps for part in step.cost.train.parts]
+    share = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))
+    if share < TOLD_HOST_SHARE:
+        return []
+    return [
+        f"{percent(share)} of the update is the host's floor: it launches kernels more slowly than they run, so a "
+        "trainer.precision or device with faster kernels hardly shortens it."
+    ]
 
 
 def _near_limit(run: SimulatedVariant, eager: float) -> list[str]:

@@ -46,14 +46,19 @@ class Journal:
         lines = content[:whole].splitlines()
         if not lines:
             return 0
-        if json.loads(lines[0]).get(self._command) != identity:
+        try:
+            head, *entries = [json.loads(line) for line in lines]
+            found = head[self._command]
+            self.rows |= {int(entry["cell"]): dict(entry["row"]) for entry in entries}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InputError(
+                f"{self.path}: is no journal of {self._command}, or damaged; choose another --out or delete the file"
+            ) from error
+        if found != identity:
             raise InputError(
                 f"{self.path}: belongs to another, interrupted {self._command}; finish that one, choose another --out "
                 "or delete the file"
             )
-        for line in lines[1:]:
-            entry = json.loads(line)
-            self.rows[entry["cell"]] = entry["row"]
         return whole
 
     def add(self, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:

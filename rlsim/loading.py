@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.datafiles import DOCUMENT_BYTES, installed_version, read_text, shown_path
 from rlsim.errors import InputError, shortened
 from rlsim.hardware.fingerprint import file_digest, tables_digest
 from rlsim.hardware.lookup import YAML_SUFFIXES, catalogue, find_entry, length_file
@@ -39,7 +39,6 @@ from rlsim.loading_words import WORDS, has_words, without_words
 from rlsim.loading_yaml import dump_yaml, parse_yaml
 from rlsim.schema.messages import as_input_error, is_key, unknown_key
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.speculation import Speculation
 
 DIGEST_CHARACTERS = 16
 """Characters of a scenario's digest: 64 bits of its SHA-256, enough to tell scenarios apart in file names."""
@@ -128,8 +127,6 @@ def scenario_digest(scenario: Scenario) -> str:
     Files count by their content, not by where they lie: length traces and every folder of operator tables that this
     scenario opens. The default parameters count by their values. Question and assumptions do not count.
     """
-    from rlsim import __version__
-
     content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
     fitted = own_sets(scenario)
     content["simulation"]["parameters"] = fitted.steps.model_dump(mode="json")
@@ -139,33 +136,13 @@ def scenario_digest(scenario: Scenario) -> str:
     content["simulation"]["posterior"] = posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR)
     content["simulation"]["evidence"] = file_digest(evidence_path())
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
-    if scenario.workload.agent is None:
-        del content["workload"]["agent"]  # scenarios that use neither keep the digests they had before
-    if scenario.loop.start_unit == "group":
-        del content["loop"]["start_unit"]
-    _forget_unused(content["speculation"])
-    if scenario.run is None:
-        del content["run"]
     for length in traces(content):
         trace = length_file(length["path"])
         if trace is not None:
             length["path"] = file_digest(trace)
-    content["rlsim"] = __version__
+    content["rlsim"] = installed_version()
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_CHARACTERS]
-
-
-_NEWER_KEYS = (
-    "online_interval_steps", "online_packing", "variation", "sampling", "drift", "policy", "off_above_sequences",
-)  # fmt: skip
-"""Keys of speculation that came after the first digests; at their defaults they count for nothing."""
-
-
-def _forget_unused(speculation: dict[str, Any]) -> None:
-    """Leave out the newer keys at their defaults, so that scenarios without them keep the digests they had."""
-    for name in _NEWER_KEYS:
-        if speculation[name] == Speculation.model_fields[name].default:
-            del speculation[name]
 
 
 def dump_scenario(scenario: Scenario) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from rlsim.errors import InputError, shortened
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path, delivered_lengths, length_file
@@ -111,7 +113,20 @@ def apply_setting(
         if section is None or section is not opened.get(path):
             section = holder[part] = opened[path] = dict(section or {})
         holder = section
-    holder[key] = setting.value
+    holder[key] = _in_section(holder.get(key), setting.value)
+
+
+def _in_section(held: object, value: Any) -> Any:
+    """``value`` within a section that it can only mean one key of: a number of a length or of a hardware value, and the
+    method none of speculation; elsewhere ``value`` itself."""
+    if not isinstance(held, dict | BaseModel) or isinstance(value, bool):
+        return value
+    section = dict(held)
+    numbers = ("value", "mean_tokens", "tokens") if isinstance(value, int | float) else ()
+    name = next((one for one in numbers if one in section and not isinstance(section[one], list | tuple)), None)
+    if value == "none" and "method" in section:
+        name = "method"
+    return value if name is None else {**section, name: value}
 
 
 def carry_acceptance(document: dict[str, Any], before: object, changed: Sequence[str], places: Places) -> str:

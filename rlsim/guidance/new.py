@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlsim.datafiles import shown_path
-from rlsim.errors import InputError, shortened
+from rlsim.errors import Infeasible, InputError, shortened
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.lookup import YAML_SUFFIXES, as_path
 from rlsim.hardware.profile import load_profile
-from rlsim.loading import scenario_of_text
+from rlsim.loading import scenario_of_text, vary
 from rlsim.outputs import staged_folder
 from rlsim.planning.layouts import EngineLayout, TrainerLayout
 from rlsim.planning.plan import plan
@@ -111,10 +111,16 @@ def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm")
 
     Raises InputError and Infeasible as ``plan`` does.
     """
+    limits = SearchLimits((answers.gpus,), (0,), HEADROOM, draft_lengths=(0,))
     base = scenario_of_text(_text(answers, name, engine, {}, {}), f"the scenario for {name}", folder)
-    layout = plan(base, limits=SearchLimits((answers.gpus,), (0,), HEADROOM, draft_lengths=(0,))).best.layout
-    changed = _changed(layout.engine.layout, EngineLayout()), _changed(layout.trainer, TrainerLayout())
-    return _text(answers, name, engine, *changed)
+    recompute: dict[str, int | str] = {}
+    try:
+        layout = plan(base, limits=limits).best.layout
+    except (Infeasible, InputError):  # activations may be all that does not fit
+        recompute = {"recompute": "full"}
+        layout = plan(vary(base, {"trainer": recompute}), limits=limits).best.layout
+    trainer = recompute | _changed(layout.trainer, TrainerLayout())
+    return _text(answers, name, engine, _changed(layout.engine.layout, EngineLayout()), trainer)
 
 
 def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenario:
@@ -142,7 +148,9 @@ def _cap(answers: Answers) -> int:
     return 1 << (CAP_FACTOR * answers.response_tokens + PROMPT_TOKENS - 1).bit_length()
 
 
-def _text(answers: Answers, name: str, engine_name: str, engine: Mapping[str, int], trainer: Mapping[str, int]) -> str:
+def _text(
+    answers: Answers, name: str, engine_name: str, engine: Mapping[str, int], trainer: Mapping[str, int | str]
+) -> str:
     """The file."""
     prompts, samples = answers.batch
 

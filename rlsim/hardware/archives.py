@@ -14,6 +14,9 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError, Runti
 """What a damaged archive makes zipfile, zlib and NumPy raise; a compression or encryption that zipfile does not know is
 a kind of RuntimeError, a header that claims more values than fit into memory a MemoryError."""
 
+MOST_BYTES = 1 << 28
+"""Most bytes that the wanted arrays of an archive may take; a posterior of all shipped measurements takes 0.4 MB."""
+
 
 def archive(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     """Arrays as one .npz file without times of day, so that equal arrays give equal bytes."""
@@ -32,10 +35,15 @@ def unarchived(content: bytes, wanted: Callable[[str], bool] = lambda name: True
     """Arrays of an archive by name, those that are wanted. Raises ValueError where ``content`` is none."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as file:
+            found = [entry for entry in file.infolist() if wanted(entry.filename.removesuffix(".npy"))]
+            unpacked_bytes = sum(entry.file_size for entry in found)  # more than it says is never read of an entry
+            if unpacked_bytes > MOST_BYTES:
+                raise ValueError(f"unpacks to {unpacked_bytes:,} bytes; at most {MOST_BYTES:,} are read")
             return {
-                name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(file.read(name)), allow_pickle=False)
-                for name in file.namelist()
-                if wanted(name.removesuffix(".npy"))
+                entry.filename.removesuffix(".npy"): np.lib.format.read_array(
+                    io.BytesIO(file.read(entry)), allow_pickle=False
+                )
+                for entry in found
             }
     except DAMAGED as error:
         raise ValueError(str(error)) from error

@@ -21,6 +21,11 @@ WAITS = (BUBBLE, IMBALANCE)
 FURTHER_BATCHES = 8
 """Batches by which a loop's limit is widened to see what it costs."""
 UNLIMITED_GROUPS = 20_000_000
+REBOUND = (
+    "equal lengths keep the batch at its largest to the end (beyond the captured graphs, where it exceeds them) and "
+    "end together, so that a trainer within a tight limit waits for all of them"
+)
+"""Why a rollout without its tail may take longer."""
 
 Scenarios = Callable[[Scenario], Scenario]
 Workloads = Callable[[DrawnWorkload], DrawnWorkload]
@@ -29,21 +34,21 @@ Priced = Callable[[Prices], Prices]
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause. scenario, workload, prices: what is changed where it is taken away."""
+    """One cause. scenario, workload, prices: what changes where it is taken away. rebound: why that may cost time."""
 
     name: str
     how: str
     scenario: Scenarios = lambda scenario: scenario
     workload: Workloads = lambda workload: workload
     prices: Priced = lambda prices: prices
+    rebound: str = "other waits grow"
 
 
 def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
     """The causes that a scenario can have, in the order in which they are taken away one after the other.
 
     What is outside the cluster comes first, then the order of generation and training, then what each half does alone.
-    Alone a removal may cost time: batches of equal lengths end together, and a trainer within a tight limit then waits
-    for them all at once.
+    Alone a removal may cost time (``rebound``).
     """
     found: list[Cause] = []
     if scenario.workload.environment_s or scenario.workload.agent is not None:
@@ -55,7 +60,14 @@ def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
         if scenario.loop.poll_s:
             found.append(Cause("polling", "the trainer sees its batch at once", _no_poll))
     if scenario.workload.agent is None:
-        found.append(Cause("straggler tail", "all responses of a step have their mean length", workload=_equal_lengths))
+        found.append(
+            Cause(
+                "straggler tail",
+                "all responses of a step have their mean length",
+                workload=_equal_lengths,
+                rebound=REBOUND,
+            )
+        )
     found.append(Cause("refit", "weights reach the engine at once", prices=_no_refit))
     if scenario.trainer.pipeline_parallel > 1:
         found.append(Cause(BUBBLE, "stages never wait for each other", prices=_without(BUBBLE)))
@@ -101,7 +113,7 @@ def _equal_step(step: DrawnStep) -> DrawnStep:
         even = Batch(batch.prompt_tokens, _evenly(batch.response_tokens), batch.group)
         rollouts.append(Generated(even, one.trained))
         iterations.append(_evenly(counts))
-    return DrawnStep(tuple(rollouts), tuple(iterations))
+    return DrawnStep(tuple(rollouts), tuple(iterations), step.acceptance)
 
 
 def _evenly(values: IntArray) -> IntArray:

@@ -24,6 +24,7 @@ class Removal:
     """A cause taken away, on the same drawn work. step_s: of the step without it; saved_s: by it alone.
 
     chain_s: what it saves after those before it in the list were taken away too; these add up to all that is removed.
+    One that would then cost time stays. why: it costs time alone or stays, else nothing.
     """
 
     cause: str
@@ -31,6 +32,7 @@ class Removal:
     step_s: float
     saved_s: float
     chain_s: float
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,13 @@ def _idle(blame: Blame, style: Style) -> list[str]:
 
 def _removals(blame: Blame, style: Style) -> list[str]:
     rows: list[Row | list[Cell | str]] = [
-        [one.cause, f"{one.step_s:.1f}", f"{one.saved_s:+.1f}", f"{one.chain_s:+.1f}", one.how]
+        [
+            one.cause,
+            f"{one.step_s:.1f}",
+            f"{one.saved_s:+.1f}",
+            f"{one.chain_s:+.1f}",
+            f"{one.how}; {one.why}" if one.why else one.how,
+        ]
         for one in blame.removals
     ]
     total = blame.step_s - blame.left_s

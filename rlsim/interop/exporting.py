@@ -182,12 +182,14 @@ def _word(value: Any) -> str:
 
 
 def _model(framework: str, scenario: Scenario, base: ConfigTree | None) -> list[str]:
-    """A model that the base does not name: a card is no checkpoint."""
+    """A model or a draft that the base does not name: a card is no checkpoint."""
     adapter = ADAPTERS[framework]
     key = adapter.framework.relevant_elsewhere[0]
+    drafts = scenario.speculation.active and scenario.speculation.method in ("eagle3", "draft_model")
+    left = ["speculation.draft: name the checkpoint of your draft"] if drafts and base is None else []
     if base is not None and (card_of(Reader(base).text(key)) or "").lower() == scenario.model.name.lower():
-        return []
-    return [f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
+        return left
+    return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
 
 
 def _patched(

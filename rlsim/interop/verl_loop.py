@@ -56,7 +56,8 @@ def _generation(r: Reader) -> int | None:
 
 
 def _nodes(gpus: int, r: Reader, pool: str) -> Changes:
-    per_node = r.integer(f"{pool}n_gpus_per_node") or r.integer("trainer.n_gpus_per_node", 8)
+    of_trainer = r.integer("trainer.n_gpus_per_node", 8)
+    per_node = min(r.integer(f"{pool}n_gpus_per_node") or of_trainer, of_trainer)  # both pools have the same nodes
     size = gpus if gpus < per_node else math.gcd(gpus, per_node)
     return {f"{pool}nnodes": gpus // size, f"{pool}n_gpus_per_node": size}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlsim.assumptions import caveats_of
+from rlsim.datafiles import installed_version
 from rlsim.errors import InputError
 from rlsim.journal import Journal, journal_name, opened_journal
 from rlsim.loading import scenario_digest
@@ -93,10 +94,16 @@ def _batch(scenario: Scenario) -> tuple[int, int]:
 
 def _identity(whole: _Chunk, axes: Sequence[Axis]) -> str:
     """What must agree for an interrupted sweep to be continued."""
-    from rlsim import __version__
-
     written = [[axis.keys, axis.values] for axis in axes]
-    content = [JOURNAL_FORMAT, __version__, scenario_digest(whole.base), written, whole.settings, whole.run_steps]
+    digest = scenario_digest(whole.base)
+    content = [
+        JOURNAL_FORMAT,
+        installed_version(),
+        digest,
+        written,
+        whole.settings,
+        whole.run_steps,
+    ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -42,9 +42,11 @@ def variant_label(arm: Variant) -> str:
 
 
 def arm_label(arm: Variant) -> str:
-    """``EAGLE-3, k=3, acceptance length 3.00`` or ``autoregressive``."""
-    accepted = f", acceptance length {arm.acceptance_length.mean:.2f}" if arm.speculates else ""
-    return variant_label(arm) + accepted
+    """``EAGLE-3, k=3, acceptance length 3.00``, ``EAGLE-3, k=3, no verification`` or ``autoregressive``."""
+    if not arm.speculates:
+        return variant_label(arm)
+    length = arm.acceptance_length.mean  # 0 where responses of one token leave nothing to verify
+    return f"{variant_label(arm)}, {f'acceptance length {length:.2f}' if length else 'no verification'}"
 
 
 def decimals_for(largest: float) -> int:

@@ -23,11 +23,10 @@ from rlsim.runlogs.reading import RunLog
 from rlsim.runlogs.steady import Measured, Steady, steady_of
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
+from rlsim.statistics import P90_DEVIATIONS
 from rlsim.summary import speedups, timed
 from rlsim.uncertainty.predictive import around, prediction_of
 
-NINETY = 1.6449
-"""Standard deviations of a normal to either side of its middle that hold 90 %."""
 POSTERIOR_NAME = f"posterior{SUFFIX}"
 _WORDS = re.compile(r"\s+(?=[a-z_][a-z_0-9.]*=)")
 """Blanks between the settings of one what-if; those within a value are none of them."""
@@ -50,7 +49,7 @@ class PhaseLine:
         """Whether the measured median lies outside the updated interval, widened by its own error."""
         if self.after is None or self.measured.median <= 0:
             return False
-        wide = math.exp(NINETY * self.error)
+        wide = math.exp(P90_DEVIATIONS * self.error)
         return not self.after.low / wide <= self.measured.median <= self.after.high * wide
 
 

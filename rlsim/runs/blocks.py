@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlsim.idling.idle import idle_of
 from rlsim.simulated import SimulatedVariant
 from rlsim.uncertainty.predictive import prediction_of
 from rlsim.uncertainty.response import StepResponse
@@ -17,7 +18,7 @@ class BlockRecord:
 
     response: how a step answers to its phases, as a mapping. step_factors, generation_factors: draws of the model's
     error, over the simulated times. mean_batch, mean_context_tokens: of decode iterations. redo_s: seconds of a replica
-    for what it loses when it fails.
+    for what it loses when it fails. work_share: of all GPU seconds of a step in which no GPU waits, as blame has it.
     """
 
     first: int
@@ -28,6 +29,7 @@ class BlockRecord:
     mean_batch: float
     mean_context_tokens: float
     redo_s: float
+    work_share: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -52,6 +54,7 @@ def block_of(variant: SimulatedVariant, first: int, stop: int) -> BlockRecord:
         mean_batch=variant.counters.mean_batch,
         mean_context_tokens=variant.counters.mean_context_tokens,
         redo_s=redo_s(variant),
+        work_share=1.0 - sum(one.share for one in idle_of(variant)),
     )
 
 

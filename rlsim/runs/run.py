@@ -22,7 +22,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.predictive import around
 
 COMMAND = "run"
-JOURNAL_FORMAT = 1
+JOURNAL_FORMAT = 2
 MOST_STEPS = 100_000
 """Steps of a run; all its replications together, too."""
 Progress = Callable[[int, int], object]

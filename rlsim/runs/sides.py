@@ -32,9 +32,6 @@ ENGINES = ("mean_batch", "mean_context_tokens")
 """Columns that blocks tell."""
 SCALING = ("slow_nodes", "replica_faults", "steps_again")
 """Losses that are steps, or parts of them: the model's error moves them as it moves the steps."""
-TRAINER = ("logprob_s", "train_s", "prepare_s")
-ASYNC_TRAINER = ("logprob_s", "train_s", "refit_s")
-"""Phases in which the training GPUs work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +60,7 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
         seconds=whole,
         cost_usd=_times(whole, cost_usd(scenario, 1.0)),
         energy_at_most_j=_times(whole, energy_j(scenario, 1.0)),
-        busy_share=_busy_share(scenario, columns, seconds),
+        busy_share=_busy_share(course, seconds),
         samples=round(float(columns["samples"].sum())),
         generated_tokens=float(columns["generated_tokens"].sum()),
         trained_tokens=float(columns["trained_tokens"].sum()),
@@ -181,13 +178,11 @@ def _part(scenario: Scenario, course: Course, columns: dict[str, FloatArray], fi
 _SHOWN = ("exposed_generation_s", "acceptance_length", "response_tokens", "truncated_share", "mean_batch", "staleness")
 
 
-def _busy_share(scenario: Scenario, columns: dict[str, FloatArray], seconds: float) -> float:
-    """GPU seconds of pools at work in undisturbed steps over those of all GPUs of the whole run."""
-    cluster = scenario.cluster
-    phases = ASYNC_TRAINER if scenario.loop.mode == "async" else TRAINER
-    training = sum(float(columns[name].sum()) for name in phases) * cluster.training
-    generation = float(columns["generation_s"].sum()) * cluster.generation
-    return min(1.0, (training + generation) / (seconds * cluster.num_gpus))
+def _busy_share(course: Course, seconds: float) -> float:
+    """GPU seconds of undisturbed steps in which no GPU waits over those of the whole run."""
+    plain_s = course.plain_s.mean(axis=0)
+    worked_s = sum(float(step_s) * block.work_share for step_s, block in zip(plain_s, course.by_step(), strict=True))
+    return worked_s / seconds
 
 
 def _times(quantity: Interval, factor: float) -> Interval:

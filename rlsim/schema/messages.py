@@ -166,7 +166,12 @@ def as_input_error(
     fewer where they are long, the rest counted.
     """
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    missing = [_walk(model, detail["loc"])[0] for detail in details if detail["type"] == "missing"]
+    if len(missing) > 1:  # told together, so that none of them is only counted
+        details = [detail for detail in details if detail["type"] != "missing"]
     problems = list(dict.fromkeys(_at_place(place_of, detail, model) + _problem(detail, model) for detail in details))
+    if len(missing) > 1:
+        problems.append(f"{', '.join(shortened(key, 100) for key in missing)}: are required")
     for count in range(MAX_SHOWN, 0, -1):
         more = f" (and {len(problems) - count} more)" if len(problems) > count else ""
         text = f"{where}: {'; '.join(problems[:count])}{more}"

@@ -18,7 +18,7 @@ from rlsim.hardware.parameters import Fitted
 from rlsim.hardware.profile import load_profile
 from rlsim.validation.halves import row_scenario
 from rlsim.validation.names import device_profile_name, model_card_name, release, weight_precision
-from rlsim.validation.rows import SkippedRow, number, whole_number
+from rlsim.validation.rows import SkippedRow, length_tokens, number, whole_number
 
 ENGINES = ("vllm", "sglang", "trtllm")
 METHODS = {"mtp": "mtp", "eagle3": "eagle3", "eagle-3": "eagle3", "ngram": "ngram"}
@@ -151,8 +151,8 @@ def load_of(cells: Mapping[str, str]) -> Load:
     return Load(
         max(1.0, batch),
         max(1, round(requests or batch)),
-        whole_number(cells, "isl"),
-        whole_number(cells, "osl"),
+        length_tokens(cells, "isl"),
+        length_tokens(cells, "osl"),
         shortest,
         _acceptance_length(cells, drafted) if method != "none" else 1.0,
     )

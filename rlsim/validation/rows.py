@@ -73,20 +73,42 @@ def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
         raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None
 
 
+BLANKS = ("", "-", "n/a", "na", "none", "null")
+"""What stands in cells without a number."""
+SHARES = ("share", "ratio", "rate", "utilization", "efficiency", "mfu")
+"""Words of columns that hold shares, which may be percentages."""
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
+
+
 def number(row: Row, column: str, default: float | None = None) -> float:
-    """A finite, non-negative number from a cell; SkippedRow names the column otherwise."""
+    """A finite, non-negative number from a cell as people write them; SkippedRow names the column otherwise.
+
+    Blank, or one of BLANKS: the default. Commas may part thousands, and a share may be a percentage (86.6%).
+    """
     text = row.get(column, "").strip()
-    if not text:
+    if text.lower() in BLANKS:
         if default is None:
             raise SkippedRow(f"{column} is not given")
         return default
+    percentage = text.endswith("%")
+    if percentage and not any(word in column for word in SHARES):
+        raise SkippedRow(f"{column} is no share; got {text[:40]!r}")
+    plain = text.removesuffix("%").strip()
     try:
-        value = float(text)
+        value = float(plain.replace(",", "") if _THOUSANDS.fullmatch(plain) else plain) / (100 if percentage else 1)
     except ValueError:
         raise SkippedRow(f"{column} is not a number: {text[:40]!r}") from None
     if not math.isfinite(value) or value < 0:
         raise SkippedRow(f"{column} must be finite and not negative; got {text[:40]}")
     return value
+
+
+def length_tokens(row: Row, column: str, default: int | None = None) -> int:
+    """A length of at least one token; means (610.1) are rounded."""
+    tokens = round(number(row, column, default))
+    if tokens < 1:
+        raise SkippedRow(f"{column} must be at least 1 token; got {row.get(column, '')[:40]}")
+    return tokens
 
 
 def whole_number(row: Row, column: str, default: int | None = None) -> int:
@@ -172,7 +194,7 @@ def _workload(row: Row) -> dict[str, object]:
         raise SkippedRow(f"{max(prompts * group, trained):,} samples in one step are more than {MAX_SAMPLES:,}")
     factor = max(1.0, prompts * group / trained)
     cap, mean = whole_number(row, "max_seq_len"), number(row, "avg_seq_len")
-    prompt = whole_number(row, "prompt_tokens", min(PROMPT_TOKENS, max(1, cap // 4)))
+    prompt = length_tokens(row, "prompt_tokens", min(PROMPT_TOKENS, max(1, cap // 4)))
     if mean >= cap - prompt:
         raise SkippedRow(f"avg_seq_len {mean:g} reaches max_seq_len {cap} less a prompt of {prompt} tokens")
     return {

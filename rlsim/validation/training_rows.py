@@ -22,7 +22,7 @@ from rlsim.schema.stack import Stack
 from rlsim.validation.halves import TableRecords, compare_each, row_scenario
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name
-from rlsim.validation.rows import SkippedRow, number, whole_number
+from rlsim.validation.rows import SkippedRow, length_tokens, number, whole_number
 from rlsim.validation.training_groups import training_cuts, training_details, training_group
 
 MEASURED = ("step_time_s", "implied_step_time_s")
@@ -122,7 +122,7 @@ def trainer_setup(cells: Mapping[str, str]) -> TrainerSetup:
         raise SkippedRow(f"training_kind {kind[:40]!r} is not simulated")
     if cells.get("packed", "") in ("1", "true") and not kind.startswith("sft"):
         raise SkippedRow("lengths of packed sequences are not given")
-    samples, tokens = whole_number(cells, "gbs"), whole_number(cells, "seq_len")
+    samples, tokens = whole_number(cells, "gbs"), length_tokens(cells, "seq_len")
     if samples > MOST_SAMPLES or tokens > MOST_TOKENS:
         raise SkippedRow(f"more than {MOST_SAMPLES:,} sequences or {MOST_TOKENS:,} tokens")
     told = cells.get("framework", "").lower()

@@ -16,7 +16,7 @@ from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import Workload
-from rlsim.workload.acceptance import DraftPlan
+from rlsim.workload.acceptance import Acceptance, DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_moves, draw_rollouts
 from rlsim.workload.fresh import cached_with_files
@@ -31,11 +31,12 @@ STALE_BATCHES = 3
 class DrawnStep:
     """The rollouts of one step (several under dynamic sampling) and the decode iterations of each of their samples.
 
-    Trajectories of several turns have iterations for each of these.
+    Trajectories of several turns have iterations for each of these. acceptance: of a verification, where any was drawn.
     """
 
     rollouts: tuple[Generated, ...]
     iterations: tuple[IntArray, ...]
+    acceptance: Acceptance | None = None
 
     @cached_property
     def trained_tokens(self) -> FloatArray:
@@ -60,10 +61,21 @@ class DrawnStep:
 
     @cached_property
     def tokens_per_verification(self) -> float:
-        """Mean tokens that a decode iteration gave a sequence; the first token of a response comes from its prefill."""
+        """Mean tokens that a decode iteration gave a sequence; the first token of a response comes from its prefill.
+
+        Verifications count whole, as engines count them, with the tokens of the last one that nobody needs: a renewal
+        overshoots by (E[X^2] - E[X]) / 2 E[X] in the mean. 0 where there was none: responses of one token.
+        """
         iterations = sum(int(counts.sum()) for counts in self.iterations)
         responses = sum(counts.size for counts in self.iterations)
-        return (self.generated_tokens - responses) / max(1, iterations)
+        if not iterations:
+            return 0.0
+        tokens, one = float(self.generated_tokens - responses), self.acceptance
+        if one is None or not one.draft_length:
+            return tokens / iterations
+        cut = (one.second_moment - one.mean) / (2.0 * one.mean)
+        tokens += cut * sum(int(np.count_nonzero(counts)) for counts in self.iterations)
+        return min(1.0 + one.draft_length, tokens / iterations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +169,7 @@ def _drawn_step(
         rollout_iterations(workload, speculation, one, (seed, step, replication, number), plan)
         for number, one in enumerate(rollouts)
     )
-    return DrawnStep(rollouts, tuple(iterations))
+    return DrawnStep(rollouts, tuple(iterations), acceptance_at(speculation, step))
 
 
 def rollout_iterations(

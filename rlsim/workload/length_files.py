@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+from array import array
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,14 +66,21 @@ def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[Float
     """
     file = _find(path)
     text, where = read_text(file, TRACE_BYTES), shown_path(file)
-    rows = list(rows_of(text, where))
-    if not rows:
+    rows = rows_of(text, where)
+    line, first = next(rows, (0, None))
+    if first is None:
         raise InputError(f"{where}: no rows; at least one length is needed")
-    first = rows[0][1]
     name = column or guessed_column(first, where, subject)
-    tokens = np.array([number_in(row, name, where, line) for line, row in rows])
-    if QUANTILE in first and name != QUANTILE:
-        return _check_inverse(np.array([number_in(row, QUANTILE, where, line) for line, row in rows]), tokens, where)
+    inverse = QUANTILE in first and name != QUANTILE
+    # Numbers alone are kept: rows of served requests hold hundreds of hashes each.
+    found = array("d")
+    for number, row in chain([(line, first)], rows):
+        found.append(number_in(row, name, where, number))
+        if inverse:
+            found.append(number_in(row, QUANTILE, where, number))
+    tokens = np.array(found)
+    if inverse:
+        return _check_inverse(tokens[1::2], tokens[::2], where)
     tokens.sort()
     if tokens[-1] <= 0:
         raise InputError(f"{where}: every length in '{name}' is 0")

@@ -199,7 +199,7 @@ def test_a_set_that_lacks_the_engine_of_the_scenario_is_refused(tmp_path: Path) 
         load_scenario("quickstart", [f"simulation.engine_parameters={path}", "engine.name=sglang"])
 
 
-@pytest.mark.parametrize("key", ["simulation.seed", "simulation.steps"])
+@pytest.mark.parametrize("key", ["simulation.seed", "simulation.replications"])
 def test_an_empty_key_beside_the_sets_is_told(key: str) -> None:
     with pytest.raises(InputError, match=key):
         load_scenario("quickstart", [f"{key}=null"])

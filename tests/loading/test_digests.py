@@ -86,7 +86,7 @@ def test_the_digest_follows_the_tables_and_the_version(
     with (tables / "metadata.yaml").open("a") as file:
         file.write("\n")
     digests.add(scenario_digest(scenario))
-    monkeypatch.setattr("rlsim.__version__", "99")
+    monkeypatch.setattr("rlsim.loading.installed_version", lambda: "99")
     digests.add(scenario_digest(scenario))
     assert len(digests) == 3
 

@@ -203,7 +203,7 @@ BAD_OVERRIDES = {
     "workload.response_tokens.kind=lognorm": "must be one of 'constant', 'lognormal', 'quantiles', 'trace'",
     "workload.response_tokens.sigma=3": "did you mean 'workload.response_tokens.log_sigma'?",
     "workload.response_tokens.mean_tokens=-4": "workload.response_tokens.mean_tokens: must be at least 1",
-    "workload.response_tokens=12": "workload.response_tokens: must be a mapping of keys to values, got 12",
+    "workload.response_tokens=twelve": "workload.response_tokens: must be a mapping of keys to values, got 'twelve'",
     "workload.prompts_per_step.x=3": "'workload.prompts_per_step' holds a value, not further keys",
     "loop.mode=fast": "loop.mode: must be one of 'sync' or 'async', got 'fast'",
     "loop={mode: async, policy_lag: 1}": "loop.mode async needs a split cluster",
@@ -251,7 +251,7 @@ def test_tensor_parallelism_that_divides_the_gpus_but_not_the_heads(small: Path)
         (b"a: [1,\n", "line 2"),
         (b"a: !!python/object/apply:os.getcwd []\n", "python/object"),
         (b"name: a\n---\nname: b\n", "line 2"),
-        (b"name: a\n", "model: is required"),
+        (b"name: a\n", "model, hardware, cluster, workload: are required"),
         (SMALL.replace("num_gpus", "gpus").encode(), "cluster.gpus"),
     ],
 )

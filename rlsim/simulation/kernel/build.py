@@ -18,9 +18,9 @@ FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden",
 def library_path() -> Path:
     """Where the compiled kernel lies, no matter whether it is there; it has no Python ABI, one for each platform.
 
-    The name carries a digest of the C sources, so that one compiled from others is not found.
+    The name carries a digest of the C sources and of the compiler's flags, so that one compiled otherwise is not found.
     """
-    content = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]")))
+    content = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.[ch]"))) + " ".join(FLAGS).encode()
     digest = hashlib.sha256(content).hexdigest()[:12]
     return FOLDER / f"_event_core_{digest}{'.dll' if sys.platform == 'win32' else '.so'}"
 

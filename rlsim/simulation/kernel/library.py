@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from ctypes import POINTER, Structure, c_double, c_int64, c_void_p
 from functools import cache
 from typing import Any, Literal
@@ -157,7 +158,9 @@ def _load() -> ctypes.CDLL | None:
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError):
+    except (OSError, AttributeError) as error:
+        if library_path().exists():  # one that was never compiled was told of when rlsim was installed
+            print(f"rlsim: {library_path()} does not load, events are simulated in Python: {error}", file=sys.stderr)
         return None
     return loaded
 
