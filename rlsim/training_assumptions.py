@@ -32,16 +32,12 @@ def _uneven_ranks(scenario: Scenario) -> list[str]:
     """What is said where the samples of an update do not divide over the ranks; the stacks of these trainers refuse."""
     trainer = scenario.trainer
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
-    samples, ranks = (
-        trainer.global_batch_samples or scenario.workload.samples_per_step,
-        scenario.cluster.training // shard,
-    )
+    samples = trainer.global_batch_samples or scenario.workload.samples_per_step
+    ranks = scenario.cluster.training // shard
     if samples % ranks == 0:
         return []
-    return [
-        f"The {samples:,} samples of an update do not divide over {ranks:,} data-parallel ranks; the fullest set the pace. "
-        "Megatron-Core and NeMo-RL refuse that: choose training GPUs, or trainer.global_batch_samples, that divide."
-    ]
+    uneven = f"The {samples:,} samples of an update do not divide over {ranks:,} data-parallel ranks"
+    return [f"{uneven}: the fullest decide; Megatron-Core and NeMo-RL refuse it (trainer.global_batch_samples)."]
 
 
 DEALT: dict[RankBalance, str] = {

@@ -126,9 +126,8 @@ def _check_replicas(scenario: Scenario) -> None:
     replicas = scenario.cluster.generation // engine.gpus_per_replica
     if replicas > rollouts:
         raise Infeasible(
-            "more engine replicas than rollouts in flight; take fewer generating GPUs (cluster.num_gpus, "
-            "cluster.generation_gpus), larger replicas (engine.tensor_parallel) or more samples "
-            "(workload.prompts_per_step x generations_per_prompt)",
+            "more engine replicas than rollouts in flight; take fewer generating GPUs (cluster.num_gpus, cluster."
+            "generation_gpus), a larger engine.tensor_parallel or more samples (workload.prompts_per_step)",
             replicas, rollouts, "replicas",
         )  # fmt: skip
 
@@ -139,9 +138,8 @@ def _check_ranks(scenario: Scenario, data_parallel: int) -> None:
     if data_parallel > samples:
         most = scenario.cluster.training // data_parallel * samples
         raise Infeasible(
-            f"more data-parallel ranks than samples of an update, so that some have none; take at most {most} training "
-            "GPUs (cluster.num_gpus, cluster.training_gpus), more trainer.tensor_parallel, pipeline_parallel or "
-            "context_parallel, or a larger trainer.global_batch_samples",
+            f"more data-parallel ranks than samples of an update; take at most {most} training GPUs (cluster.num_gpus, "
+            "cluster.training_gpus), a larger trainer.tensor_parallel or trainer.global_batch_samples",
             data_parallel, samples, "ranks",
         )  # fmt: skip
 

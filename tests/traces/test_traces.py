@@ -149,7 +149,7 @@ def test_the_table_of_quantiles_keeps_the_mean_and_the_tail() -> None:
 def test_what_rlsim_draws_with_a_correlation_has_that_correlation(rho: float) -> None:
     scenario = load_scenario(
         "quickstart",
-        [f"workload.group_correlation={rho}", "workload.prompts_per_step=400", "workload.generations_per_prompt=8"],
+        [f"workload.group_correlation={rho}", "workload.prompts_per_step=448", "workload.generations_per_prompt=8"],
     )
     batch = draw(scenario, 0).steps[0].rollouts[0].batch
     found = group_correlation(batch.response_tokens.astype(float), batch.group)
