@@ -1,4 +1,8 @@
-"""The cells of a space, each with its trainer and with a bound that no simulation of it can beat."""
+"""The cells of a space, each with its trainer and with a bound of its mean step.
+
+No simulation of a synchronous cell beats its bound. That of a lagged loop holds in steady state: a window of few steps
+with long tails may be shorter, where what it trains on was generated before it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ class Cell:
     """A split and an engine with a trainer, chosen from ``trainers`` layouts: the fastest there, or the fastest near
     measured training steps.
 
-    bound_s: no step of it can be shorter. near_evidence: whether measured runs lie near it.
+    bound_s: of its mean step, of a lagged loop in steady state. near_evidence: whether measured runs lie near it.
     """
 
     layout: Layout
