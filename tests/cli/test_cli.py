@@ -79,7 +79,7 @@ def test_unknown_names_and_commands(run: Run) -> None:
 def test_project_prints_a_table(run: Run, small: str) -> None:
     code, out, _ = run("project", small)
     assert code == 0
-    for word in ("EAGLE-3", "k=3", "2.50", "baseline", "candidate", "generation", "measured"):
+    for word in ("EAGLE-3", "k=3", "2.5", "baseline", "candidate", "generation", "measured"):
         assert word in out
 
 

@@ -84,7 +84,8 @@ def test_every_key_written_without_a_base_has_the_value_it_was_imported_with(
     assert told <= {"loop.mode", "loop.style", "loop.membership", "loop.policy_lag", "loop.max_in_flight_groups",
                     "loop.max_age", "loop.stale", "loop.update_every", "loop.overlap", "cluster.generation_gpus",
                     "cluster.num_gpus", "engine.attention_data_parallel", "engine.tensor_parallel",
-                    "cluster.placement", f"{adapter.relevant_elsewhere[0]}: name your checkpoint of "
+                    "cluster.placement", "speculation.draft: name the checkpoint of your draft",
+                    f"{adapter.relevant_elsewhere[0]}: name your checkpoint of "
                     f"{scenario.model.name}"}  # fmt: skip
 
 
@@ -157,7 +158,10 @@ def test_switching_a_recipe_to_asynchronous_opens_its_further_keys() -> None:
 def test_a_scenario_that_comes_with_rlsim_becomes_a_recipe_and_comes_back(tmp_path: Path) -> None:
     scenario = load_scenario("qwen235b_512")
     answer = export_scenario(scenario, "nemo-rl")
-    assert answer.left == ("policy.model_name: name your checkpoint of Qwen3-235B-A22B",)
+    assert answer.left == (
+        "speculation.draft: name the checkpoint of your draft",
+        "policy.model_name: name your checkpoint of Qwen3-235B-A22B",
+    )
     (tmp_path / "recipe.yaml").write_text(answer.config)
     back = import_config("nemo-rl", tmp_path / "recipe.yaml", asked=Asked(model="qwen3-235b-a22b")).scenario
     same = ("engine.tensor_parallel", "engine.expert_parallel", "engine.weight_precision", "trainer.pipeline_parallel",

@@ -108,7 +108,7 @@ def test_new_recomputes_activations_where_nothing_else_fits() -> None:
         "hardware": "h200_sxm",
         "gpus": "12",
         "batch": "64x16",
-        "response-tokens": "2000",
+        "response-tokens": "8000",
     }
     text = with_layout(Answers.parse(given), "new", Path())
     assert "recompute: full" in text

@@ -78,7 +78,7 @@ def test_cut_models_and_adapters_take_less(tmp_path: Path) -> None:
         ({"precision": "int8"}, "training precision 'int8' is not simulated"),
         ({"precision": ""}, "precision is not given"),
         ({"gbs": ""}, "gbs is not given"),
-        ({"seq_len": "0.5"}, "seq_len must be a whole number"),
+        ({"seq_len": "0.5"}, "seq_len must be at least 1 token"),
         ({"gbs": "1e8"}, "more than 200,000 sequences"),
         ({"step_time_s": "", "implied_step_time_s": ""}, "step_time_s and implied_step_time_s are not given"),
         ({"tp": "3"}, "trainer.tensor_parallel"),
