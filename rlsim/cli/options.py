@@ -121,7 +121,6 @@ DrafterOption = Annotated[
     list[str] | None,
     typer.Option("--drafter", metavar="METHOD:FIRST[:DECAY]", help="A further drafter by its acceptance. Repeatable."),
 ]
-SearchOption = Annotated[str, typer.Option("--search", metavar="HOW", help="auto, exhaustive or optuna.")]
 
 TableArgument = Annotated[
     Path | None,

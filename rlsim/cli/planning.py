@@ -75,7 +75,6 @@ def plan(
     memory_headroom: o.HeadroomOption = o.DEFAULT_HEADROOM,
     any_domain: o.DomainOption = False,
     drafter: o.DrafterOption = None,
-    search: o.SearchOption = "auto",
     jobs: o.JobsOption = None,
     dask: o.DaskOption = None,
     as_json: o.JsonOption = False,
@@ -96,7 +95,7 @@ def plan(
     base = load_scenario(scenario, given_overrides(words, overrides))
     wanted = _objective(objective, steps, deadline_hours, budget_usd, target_step_s, confidence)
     limits = _limits(base, wanted, gpus, max_staleness, memory_headroom, not any_domain, drafter or [], near_evidence)
-    answer = run(base, objective=wanted, limits=limits, method=search, jobs=jobs, dask=dask)
+    answer = run(base, objective=wanted, limits=limits, jobs=jobs, dask=dask)
     if out is not None:
         _write_plan(answer, out)
     keys = changes(base, answer.best)

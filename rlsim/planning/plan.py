@@ -27,15 +27,11 @@ from rlsim.planning.finalists import (
 from rlsim.planning.objective import Objective
 from rlsim.planning.outlook import Kept, p90, probability, quantile
 from rlsim.planning.results import CellResult, Change, Plan, PlanRow
-from rlsim.planning.sampled import sampled_search
 from rlsim.planning.search import search
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import draw
-
-MOST_EXHAUSTIVE = 20_000
-"""Cells (split x engine) up to which every one is bounded and, where the bound allows, simulated."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,6 @@ class _Searched:
     considered: int = 0
     configurations: int = 0
     simulated: int = 0
-    exhaustive: bool = True
 
     def after(self, smaller: _Searched) -> _Searched:
         """These sizes and the smaller ones looked at before, none of whose plans keeps to the constraints."""
@@ -59,7 +54,6 @@ class _Searched:
             smaller.considered + self.considered,
             smaller.configurations + self.configurations,
             smaller.simulated + self.simulated,
-            smaller.exhaustive and self.exhaustive,
         )
 
 
@@ -68,15 +62,13 @@ def plan(
     *,
     objective: Objective | None = None,
     limits: SearchLimits | None = None,
-    method: str = "auto",
     jobs: int | None = 1,
     dask: str | None = None,
 ) -> Plan:
     """Search engine layout, trainer layout, split, lag and speculation jointly.
 
     objective: what is made best, and constraints, default the shortest step. limits: cluster sizes, lags and layouts to
-    look at, default the scenario's own size and lags up to its own (at least 1). method: exhaustive (bounds, then
-    simulation of what they leave), optuna (sampled, for very large spaces; needs the extra ``plan``), or auto. Raises
+    look at, default the scenario's own size and lags up to its own (at least 1). Raises
     InputError for contradictions and Infeasible, with the nearest miss and the binding constraint, where nothing can
     run or nothing keeps to the constraints.
     """
@@ -86,7 +78,7 @@ def plan(
     _check_dynamic_sampling(scenario, limits)
     with executor(jobs, dask) as run:
         contest = Contest(scenario, objective, limits, _current(scenario))
-        found = _search_sizes(contest, method, run)
+        found = _search_sizes(contest, run)
         if not found.finals.kept:
             raise _nothing(contest, found)
         return _answer(contest, found, run)
@@ -125,28 +117,22 @@ def default_limits(scenario: Scenario, objective: Objective | None = None) -> Se
     return SearchLimits(sizes, tuple(range(most + 1)))
 
 
-def _search_sizes(contest: Contest, method: str, run: Runner) -> _Searched:
+def _search_sizes(contest: Contest, run: Runner) -> _Searched:
     """Search all sizes at once; for the smallest cluster size by size until one reaches the target."""
-    if method not in ("auto", "exhaustive", "optuna"):
-        raise InputError(f"--search {method}: must be auto, exhaustive or optuna")
     if contest.objective.measure != "gpus":
-        return _searched(contest, contest.limits, method, run)
+        return _searched(contest, contest.limits, run)
     total = _Searched()
     for gpus in sorted(contest.limits.sizes):
-        total = _searched(contest, replace(contest.limits, sizes=(gpus,)), method, run).after(total)
+        total = _searched(contest, replace(contest.limits, sizes=(gpus,)), run).after(total)
         if total.finals.kept:
             break
     return total
 
 
-def _searched(contest: Contest, limits: SearchLimits, method: str, run: Runner) -> _Searched:
+def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> _Searched:
     scenario = contest.scenario
     space = build_space(scenario, limits)
-    count = sum(len(engines) for engines in space.engines.values())
-    if method == "optuna" or (method == "auto" and count > MOST_EXHAUSTIVE):
-        found = sampled_search(scenario, space, run, only_near=limits.near_evidence)
-    else:
-        found = search(scenario, bounded_cells(scenario, space, run, limits.near_evidence), NEAR, run)
+    found = search(scenario, bounded_cells(scenario, space, run, limits.near_evidence), NEAR, run)
     rows, rejected = [], list(space.rejected)
     for index, result in found.results.items():
         row = _row(contest, found.cells[index], result)
@@ -162,7 +148,6 @@ def _searched(contest: Contest, limits: SearchLimits, method: str, run: Runner) 
         space.considered,
         space.configurations,
         len(found.results),
-        found.exhaustive,
     )
 
 
@@ -234,7 +219,6 @@ def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
         considered=found.considered,
         configurations=found.configurations,
         simulated=found.simulated,
-        exhaustive=found.exhaustive,
         only_near=contest.limits.near_evidence,
         best_scenario=dump_scenario(_stated(scenario, best, objective)),
     )

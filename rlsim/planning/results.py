@@ -205,8 +205,7 @@ class Plan:
     against every other finalist, best rival first. constraints: how the best plan keeps them. ranked: all plans on
     their final numbers, then what the search left behind them. current (the scenario as it is, None where it cannot
     run) and waterfall (what drafting, layouts, split and lag bring on the way from it). considered, configurations,
-    simulated: combinations looked at, valid ones, and simulated ones; exhaustive: no plan outside has a shorter mean
-    step. only_near: nothing but layouts near measured runs was looked at.
+    simulated: combinations looked at, valid ones, and simulated ones. only_near: nothing but layouts near measured runs was looked at.
     """
 
     scenario: str
@@ -226,7 +225,6 @@ class Plan:
     considered: int
     configurations: int
     simulated: int
-    exhaustive: bool
     only_near: bool = False
     best_scenario: str = field(repr=False, default="")
 
@@ -252,7 +250,7 @@ class Plan:
             "considered": self.considered,
             "configurations": self.configurations,
             "simulated": self.simulated,
-            "exhaustive": self.exhaustive,
+            "exhaustive": True,  # once there were sampled searches
             "only_near_evidence": self.only_near,
         }
 

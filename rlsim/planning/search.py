@@ -27,7 +27,6 @@ class Found:
 
     cells: list[Cell]
     results: dict[int, CellResult] = field(default_factory=dict)
-    exhaustive: bool = True
     best: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def note(self, index: int, result: CellResult) -> None:

