@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from rlsim.costs.borrowed import TableSource, borrowed_tables
 from rlsim.costs.collectives import Collectives
 from rlsim.costs.operators import Operators
-from rlsim.hardware.fingerprint import exchange_entry
+from rlsim.hardware.fingerprint import exchange_entry, tables_state
 from rlsim.hardware.profile import load_profile
 from rlsim.hardware.reference import table_device
 from rlsim.hardware.tables import MEASURED, OperatorTables, available
@@ -58,7 +58,7 @@ def device_of(
     An engine that was not measured on the device takes the tables of one that was. Raises InputError where the tables
     that the profile names are missing.
     """
-    device = _device(profile, engine) if tables is None else _with_tables(profile, tables)
+    device = _device(profile, engine, tables_state(profile)) if tables is None else _with_tables(profile, tables)
     return device if rack_aligned else _unaligned(device)
 
 
@@ -68,7 +68,8 @@ def _unaligned(device: Device) -> Device:
 
 
 @lru_cache(maxsize=32)
-def _device(profile: HardwareProfile, engine: str) -> Device:
+def _device(profile: HardwareProfile, engine: str, state: int) -> Device:
+    """state: of the tables when they were read."""
     if profile.operator_tables is None:
         return _with_tables(profile, None)
     system = profile.operator_tables
@@ -87,7 +88,6 @@ def _with_tables(
     return Device(profile, tables, reference, borrowed_tables(profile, reference, tables), siblings)
 
 
-@lru_cache(maxsize=1)
 def exchange_tables() -> TableSource | None:
     """The shipped tables with the all-to-all around experts over NVLink; measured on GB200 alone.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,24 +41,50 @@ def tables_digest(profile: HardwareProfile) -> str:
     that ``rlsim calibrate`` measured here, from which a device without its own verification kernels borrows, and the
     measured exchange of experts; and the profiles of the devices that they were measured on.
     """
-    root = tables_folder()
-    folders = sorted(path for path in root.glob(f"*/{MEASURED}") if path.is_dir())
-    if profile.operator_tables is not None:
-        own = root / profile.operator_tables
-        folders += sorted(path for path in own.glob("*") if path.is_dir())
-        folders += [own] if own.is_dir() else []
-    devices, exchange = {table_device(profile).name, *(folder.parent.name for folder in folders)}, exchange_entry()
-    if exchange is not None:
-        folders.append(root.joinpath(*exchange))
-        devices.add(exchange[0])
-    whole = hashlib.sha256()
+    folders, whole = _folders(profile), hashlib.sha256()
+    devices = {table_device(profile).name, *(part for folder in folders for part in folder.parts[-2:])}
     for name, path in catalogue("hardware_profiles").items():
         if name in devices:
             whole.update(f"{name} {file_digest(path)}\n".encode())
-    for folder in dict.fromkeys(folders):
+    for folder in folders:
         # Entries and not paths: every cell of a sweep asks for the digest, and paths are slow to make and to sort.
         for entry in sorted((one for one in os.scandir(folder) if one.is_file()), key=lambda one: one.name):
             state = entry.stat()
             digest = _digest(entry.path, state.st_mtime_ns, state.st_size)
             whole.update(f"{folder.name}/{entry.name} {digest}\n".encode())
     return whole.hexdigest()
+
+
+def tables_state(profile: HardwareProfile) -> int:
+    """A number that is another when one of these tables was written since; what is kept of tables is kept under it."""
+    root = tables_folder()
+    own = [str(root / profile.operator_tables)] if profile.operator_tables is not None else []
+    measured = [f"{root}/{system}/{MEASURED}" for system in os.listdir(root)]  # noqa: PTH208
+    return hash(frozenset(one for folder in (*own, *measured, _exchange_folder()) for one in _written(folder)))
+
+
+def _written(folder: str) -> Iterator[tuple[str, int, int]]:
+    # Plain names: asked for each cell of a sweep, where paths would take most of the time.
+    if os.path.isdir(folder):  # noqa: PTH112
+        for entry in os.scandir(folder):
+            if entry.is_dir():
+                yield from _written(entry.path)
+            else:
+                state = entry.stat()
+                yield entry.path, state.st_mtime_ns, state.st_size
+
+
+@lru_cache(maxsize=1)
+def _exchange_folder() -> str:
+    return "/".join((str(tables_folder()), *(exchange_entry() or ("none",))))
+
+
+def _folders(profile: HardwareProfile) -> tuple[Path, ...]:
+    """Folders of the tables that a projection on ``profile`` can open."""
+    root, exchange = tables_folder(), exchange_entry()
+    folders = sorted(path for path in root.glob(f"*/{MEASURED}") if path.is_dir())
+    if profile.operator_tables is not None:
+        own = root / profile.operator_tables
+        folders += sorted(path for path in own.glob("*") if path.is_dir())
+        folders += [own] if own.is_dir() else []
+    return tuple(dict.fromkeys((*folders, *([] if exchange is None else [root.joinpath(*exchange)]))))

@@ -205,7 +205,8 @@ class Plan:
     against every other finalist, best rival first. constraints: how the best plan keeps them. ranked: all plans on
     their final numbers, then what the search left behind them. current (the scenario as it is, None where it cannot
     run) and waterfall (what drafting, layouts, split and lag bring on the way from it). considered, configurations,
-    simulated: combinations looked at, valid ones, and simulated ones. only_near: nothing but layouts near measured runs was looked at.
+    simulated: combinations looked at, valid ones, and simulated ones. only_near: nothing but layouts near measured runs
+    was looked at.
     """
 
     scenario: str

@@ -43,7 +43,7 @@ def opened(scenarios: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.Mon
         return read_table(folder, layout)
 
     monkeypatch.setattr(tables, "read_table", reading)
-    for kept in (device._device, device.exchange_tables, engine_prices, step_cost):
+    for kept in (device._device, engine_prices, step_cost):
         kept.cache_clear()
     for name, changes in scenarios:
         scenario = load_scenario(name, changes)

@@ -20,6 +20,7 @@ from rlsim.loading import (
     scenario_json_schema,
     vary,
 )
+from rlsim.projection import project
 
 
 def test_the_digest_follows_every_value_and_nothing_else(small: Path, tmp_path: Path) -> None:
@@ -89,6 +90,18 @@ def test_the_digest_follows_the_tables_and_the_version(
     monkeypatch.setattr("rlsim.loading.installed_version", lambda: "99")
     digests.add(scenario_digest(scenario))
     assert len(digests) == 3
+
+
+def test_tables_that_change_within_a_process_change_digest_and_answer(small: Path, tmp_path: Path) -> None:
+    tables = tmp_path / "mine"
+    shutil.copytree(data_folder("calibration") / "tables" / "h100_sxm", tables)
+    scenario = load_scenario(small, ["hardware.operator_tables=./mine", "simulation.replications=1"])
+    before = project(scenario)
+    other = data_folder("calibration") / "tables" / "gb200_nvl72" / "vllm" / "gemm.npz"
+    shutil.copy(other, tables / "vllm" / "gemm.npz")
+    after = project(scenario)
+    assert after.digest != before.digest
+    assert after.candidate.phases["generation_s"].mean < 0.98 * before.candidate.phases["generation_s"].mean
 
 
 @pytest.mark.parametrize("changed", ["exchange of another device", "profile of the tables", "evidence"])

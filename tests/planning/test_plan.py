@@ -351,8 +351,6 @@ def test_memory_headroom_holds_for_every_plan(tiny: Scenario) -> None:
 def test_contradictions_are_said(tiny: Scenario, objective: Objective, said: str) -> None:
     with pytest.raises(InputError, match=said):
         plan(tiny, objective=objective)
-    with pytest.raises(InputError, match="must be auto"):
-        plan(tiny, method="guess")
 
 
 def test_further_drafters_join_the_space(tiny: Scenario) -> None:
