@@ -13,6 +13,8 @@ from rlsim.htmlreport.folder import file_in
 from rlsim.htmlreport.reading import LARGEST, Node, read_json
 from rlsim.report.format import PHASE_LABELS
 
+TICK_S = 2e-6
+"""Files hold whole microseconds: what ends or begins within two of a bound lies beside it."""
 SHOWN_STEPS = 4
 """Steps of the trainer in view; earlier ones repeat the pattern."""
 TRAINER = "trainer"
@@ -54,7 +56,7 @@ class Lanes:
             name: [
                 LaneSpan(span.phase, span.step, max(span.start_s, start) - start, min(span.end_s, end) - start)
                 for span in spans
-                if span.end_s > start and span.start_s < end
+                if span.end_s > start + TICK_S and span.start_s < end - TICK_S
             ]
             for name, spans in self.lanes.items()
         }

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.results import Interval
+from rlsim.results.projection import rounded
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Sensitivity:
             "step_s": self.step_s.as_dict(),
             "step_with_inputs_s": self.step_with_inputs_s.as_dict(),
             "chosen": self.chosen,
-            "regret_s": _short(self.regret_s),
+            "regret_s": rounded(self.regret_s, 6),
             "alternatives": [
                 _record(one) | {"changes": list(one.changes), "step_s": one.step_s.as_dict()}
                 for one in self.alternatives
@@ -94,8 +95,4 @@ class Sensitivity:
 
 
 def _record(one: Choice | SourceValue | InputEffect) -> dict[str, Any]:
-    return {name: _short(value) if isinstance(value, float) else value for name, value in asdict(one).items()}
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
+    return {name: rounded(value, 6) if isinstance(value, float) else value for name, value in asdict(one).items()}

@@ -26,7 +26,7 @@ class Interval:
 
     def as_dict(self) -> dict[str, float]:
         """Rounded to 9 significant digits, so that files stay readable."""
-        return {"mean": _short(self.mean), "low": _short(self.low), "high": _short(self.high)}
+        return {"mean": rounded(self.mean), "low": rounded(self.low), "high": rounded(self.high)}
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class Sampling:
 
     def as_dict(self) -> dict[str, float | None]:
         """For JSON."""
-        error = None if self.step_error_s is None else _short(self.step_error_s)
-        return {"step_error_s": error, "step_deviation_s": _short(self.step_deviation_s)}
+        error = None if self.step_error_s is None else rounded(self.step_error_s)
+        return {"step_error_s": error, "step_deviation_s": rounded(self.step_deviation_s)}
 
 
 @dataclass(frozen=True)
@@ -203,20 +203,20 @@ class Variant:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu.as_dict(),
             "memory": {
                 use.pool: {
-                    "parts_bytes": {k: _short(v) for k, v in use.parts.items()},
-                    "total_bytes": _short(use.total_bytes),
-                    "available_bytes": _short(use.available_bytes),
+                    "parts_bytes": {k: rounded(v) for k, v in use.parts.items()},
+                    "total_bytes": rounded(use.total_bytes),
+                    "available_bytes": rounded(use.available_bytes),
                 }
                 for use in self.memory
             },
             "bounds": [
-                {"phase": p.phase, "part": p.name, "seconds": _short(p.seconds), "bound": p.bound, "root": p.label}
+                {"phase": p.phase, "part": p.name, "seconds": rounded(p.seconds), "bound": p.bound, "root": p.label}
                 for p in self.parts
             ],
-            "staleness": {str(age): _short(share) for age, share in sorted(self.staleness.items())},
-            "tokens": None if self.ledger is None else {k: _short(v) for k, v in asdict(self.ledger).items()},
+            "staleness": {str(age): rounded(share) for age, share in sorted(self.staleness.items())},
+            "tokens": None if self.ledger is None else {k: rounded(v) for k, v in asdict(self.ledger).items()},
             "sampling": self.sampling.as_dict(),
-            "facts": {k: _short(v) for k, v in self.statistics.items()},
+            "facts": {k: rounded(v) for k, v in self.statistics.items()},
         }
 
 
@@ -294,5 +294,6 @@ class Projection:
         return str(self.to_frame().to_html(float_format="{:.1f}".format))
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.9g}")
+def rounded(value: float, digits: int = 9) -> float:
+    """``value`` to so many significant digits: results are the same bytes on machines that add in another order."""
+    return float(f"{value:.{digits}g}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rlsim.results.projection import Interval
+from rlsim.results.projection import Interval, rounded
 from rlsim.results.trace import PHASES, TokenLedger
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Part:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            name: value.as_dict() if isinstance(value, Interval) else _short(value) if name not in _WHOLE else value
+            name: value.as_dict() if isinstance(value, Interval) else rounded(value) if name not in _WHOLE else value
             for name, value in vars(self).items()
         }
 
@@ -119,25 +119,25 @@ class RunSide:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        error = None if self.run_error_s is None else _short(self.run_error_s)
+        error = None if self.run_error_s is None else rounded(self.run_error_s)
         return {
             "method": self.method,
             "draft_length": self.draft_length,
             "seconds": self.seconds.as_dict(),
             "cost_usd": self.cost_usd.as_dict(),
             "energy_at_most_j": self.energy_at_most_j.as_dict(),
-            "busy_share": _short(self.busy_share),
+            "busy_share": rounded(self.busy_share),
             "samples": self.samples,
-            "generated_tokens": _short(self.generated_tokens),
-            "trained_tokens": _short(self.trained_tokens),
-            "tokens": None if self.tokens is None else {k: _short(v) for k, v in asdict(self.tokens).items()},
-            "staleness": {str(age): _short(share) for age, share in self.ages.items()},
-            "sampling": {"run_error_s": error, "step_deviation_s": _short(self.step_deviation_s)},
+            "generated_tokens": rounded(self.generated_tokens),
+            "trained_tokens": rounded(self.trained_tokens),
+            "tokens": None if self.tokens is None else {k: rounded(v) for k, v in asdict(self.tokens).items()},
+            "staleness": {str(age): rounded(share) for age, share in self.ages.items()},
+            "sampling": {"run_error_s": error, "step_deviation_s": rounded(self.step_deviation_s)},
             "ledger": {
-                loss.cause: {"seconds": loss.seconds.as_dict(), "events": _short(loss.events)} for loss in self.ledger
+                loss.cause: {"seconds": loss.seconds.as_dict(), "events": rounded(loss.events)} for loss in self.ledger
             },
             "parts": [part.as_dict() for part in self.parts],
-            "steps": {name: [_short(value) for value in values] for name, values in self.steps.items()},
+            "steps": {name: [rounded(value) for value in values] for name, values in self.steps.items()},
         }
 
     @classmethod
@@ -251,7 +251,3 @@ class Run:
 
         frames = {name: DataFrame(dict(side.steps)).set_index("step") for name, side in self.sides.items()}
         return concat(frames, axis=1)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.9g}")

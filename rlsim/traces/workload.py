@@ -10,6 +10,7 @@ import numpy as np
 
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
+from rlsim.results.projection import rounded
 from rlsim.traces.fit import (
     CLOSE,
     TOLD,
@@ -153,17 +154,17 @@ class TraceAnswer:
             "samples": int(self.requests.response.size),
             "lengths": {
                 one.name: {
-                    "measured": {key: _short(value) for key, value in one.told().items()},
-                    "lognormal": {"log_sigma": _short(one.fit.log_sigma), "mean_tokens": _short(one.fit.mean)},
-                    "lognormal_misses": {key: _short(value) for key, value in one.misses.items()},
+                    "measured": {key: rounded(value, 6) for key, value in one.told().items()},
+                    "lognormal": {"log_sigma": rounded(one.fit.log_sigma, 6), "mean_tokens": rounded(one.fit.mean, 6)},
+                    "lognormal_misses": {key: rounded(value, 6) for key, value in one.misses.items()},
                 }
                 for one in (self.response, self.prompt)
                 if one is not None
             },
             "cap_tokens": self.cap,
-            "truncated_share": _short(self.truncated),
+            "truncated_share": rounded(self.truncated, 6),
             "group_correlation": None if found is None else {
-                "mean": _short(found.value), "low": _short(found.low), "high": _short(found.high),
+                "mean": rounded(found.value, 6), "low": rounded(found.low, 6), "high": rounded(found.high, 6),
                 "prompts": found.prompts,
             },
             "remarks": list(self.remarks()),
@@ -191,10 +192,6 @@ class TraceAnswer:
 
 def _pasted(settings: Sequence[str]) -> list[str]:
     return [f"or: {' '.join(settings)}"] if settings else []
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
 
 
 def workload_of(requests: Requests) -> TraceAnswer:

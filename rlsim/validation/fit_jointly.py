@@ -22,6 +22,7 @@ from rlsim.hardware.terms import Term, moved, term_family
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
+from rlsim.results.projection import rounded
 from rlsim.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.uncertainty.slopes import ASSUMED, all_terms
 from rlsim.uncertainty.variogram import with_distances
@@ -35,7 +36,6 @@ from rlsim.validation.halves import TableRecords
 from rlsim.validation.hierarchy import DEGREES, GROUP_DEGREES, Design, Solution, Spreads, calibrated, fit_spreads, solve
 from rlsim.validation.kind import Kind
 from rlsim.validation.kinds import kind_of
-from rlsim.validation.scores import short
 from rlsim.validation.table import read_columns, read_table
 from rlsim.validation.transfer_rows import priced_rows
 from rlsim.validation.validate import table_digest
@@ -185,17 +185,13 @@ def posterior_of(
         factor=np.asarray(np.linalg.cholesky(covariance), dtype=np.float64),
         terms=design.terms,
         spreads={
-            **{family: _short(calibrated(family, value)) for family, value in spreads.families.items()},
-            **dict.fromkeys(SPECULATION, _short(speculation / np.sqrt(len(SPECULATION)))),
+            **{family: rounded(calibrated(family, value), 4) for family, value in spreads.families.items()},
+            **dict.fromkeys(SPECULATION, rounded(speculation / np.sqrt(len(SPECULATION)), 4)),
         },
-        errors={kind: _short(value) for kind, value in spreads.errors.items()},
+        errors={kind: rounded(value, 4) for kind, value in spreads.errors.items()},
         degrees=DEGREES,
         group_degrees=GROUP_DEGREES,
         rows={column: counts[column] for column in columns[design.terms :]},
         fit={"command": "rlsim calibrate --jointly", "rows": dict(kinds), "tables": dict(digests)},
         device_order=shipped_order(),
     )
-
-
-def _short(value: float) -> float:
-    return float(short(float(f"{value:.4g}")) or 0.0)

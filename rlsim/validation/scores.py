@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsim.results.projection import rounded
 from rlsim.statistics import P90_DEVIATIONS
 
 
@@ -99,7 +100,7 @@ def half_width(low: float | None, high: float | None) -> float | None:
 
 def short(value: float | None) -> float | None:
     """Nine significant digits: results are the same bytes on machines that add in another order."""
-    return None if value is None else float(f"{value:.9g}")
+    return None if value is None else rounded(value)
 
 
 def robust_deviation(residuals: NDArray[np.float64]) -> float:

@@ -116,7 +116,8 @@ def test_new_recomputes_activations_where_nothing_else_fits() -> None:
 
 
 def test_an_update_that_waits_for_the_host_says_why_its_precision_changes_nothing() -> None:
-    base = load_scenario("qwen235b_512", ["simulation.replications=1", "speculation.method=none"])
+    small = ("workload.max_sequence_tokens=8192", "trainer.micro_batch_tokens=8192")
+    base = load_scenario("qwen235b_512", ["simulation.replications=1", "speculation.method=none", *small])
     answer = compare(base, vary(base, "trainer.precision=fp8"))
     assert answer.speedup.mean == pytest.approx(1, abs=0.02)
     assert any(text.startswith("A and B: ") or "host's floor" in text for text in answer.warnings)
