@@ -147,5 +147,6 @@ def table_score(found: MeasuredTable) -> str:
     errors = f"median error {percent(score.median_abs_error or 0, 1)}, p90 {percent(score.p90_abs_error or 0, 1)}"
     return (
         f"{shortened(found.table, 50)}: {score.n:,} of {len(found.rows):,} rows; "
-        f"bias {signed_percent(score.bias or 0)}, {errors}, {percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width or 1.0:.2f})"
+        f"bias {signed_percent(score.bias or 0)}, {errors}, "
+        f"{percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width or 1.0:.2f})"
     )
