@@ -121,6 +121,8 @@ def test_slopes_of_a_transfer() -> None:
     after = validate_transfers(table, moved(sets, {name: MOVE}).transfers).rows[one.place]
     expected = np.log((after.predicted or 0) / (found[one.place].predicted or 1)) / MOVE
     assert one.slopes[name] == pytest.approx(expected, rel=0.1)
+    own = f"transfers/{one.about['framework']}/"
+    assert all(term.count("/") == 1 or term.startswith(own) for term in one.slopes)
 
 
 def test_rows_have_the_intervals_of_what_was_measured_of_them(tmp_path: Path) -> None:
