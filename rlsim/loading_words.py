@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
 from rlsim.loading_overrides import Setting as Given
-from rlsim.schema.loop import ASYNCHRONOUS_KEYS, LIMITS
+from rlsim.schema.loop import ASYNCHRONOUS_KEYS, LIMITS, MOST_GPUS
 from rlsim.schema.messages import nearest_key
 from rlsim.schema.scenario import Scenario
 
@@ -163,7 +163,7 @@ def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
     if not wanted:
         return {}
     share = _share(overrides.get("generation_share", own))
-    gpus = _size(scenario, overrides, "cluster.num_gpus")
+    gpus = min(_size(scenario, overrides, "cluster.num_gpus"), MOST_GPUS)  # validation refuses more
     generation = split_gpus(gpus, share, *(_group_gpus(scenario, overrides, part) for part in ("engine", "trainer")))
     return {"cluster.generation_gpus": generation, "cluster.training_gpus": gpus - generation}
 

@@ -30,12 +30,13 @@ ASYNCHRONOUS_KEYS = (
 """Keys without a meaning in synchronous loops; the older ones are ignored there."""
 LIMITS = ("staleness_fraction", "queue_batches")
 """Keys that say in place of policy_lag how far generation may get ahead."""
+MOST_GPUS = 1_000_000
 
 
 class Cluster(Strict):
     """GPUs and how they are divided. Without a division generation and training share all of them (colocated)."""
 
-    num_gpus: int = Field(ge=1, le=1_000_000, description="All GPUs.")
+    num_gpus: int = Field(ge=1, le=MOST_GPUS, description="All GPUs.")
     generation_gpus: int | None = Field(
         default=None, ge=1, le=1_000_000, description="GPUs of the rollout engine in a split cluster."
     )

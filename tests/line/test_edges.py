@@ -131,3 +131,10 @@ def test_an_export_has_the_nodes_of_the_hardware_and_names_what_it_cannot_say() 
     sizes = {key: word for key, _, word in (one.lstrip("+").partition("=") for one in told.overrides)}
     assert {word for key, word in sizes.items() if key.endswith("n_gpus_per_node")} <= {"4"}
     assert any("checkpoint of your draft" in text for text in export_scenario(given, "nemo-rl").left)
+
+
+@pytest.mark.parametrize("gpus", [10**30, 2_000_000])
+def test_more_gpus_than_there_are_is_refused_at_once(gpus: int) -> None:
+    """The split of so many was once looked for one by one."""
+    with pytest.raises(InputError, match=r"num_gpus.*1000000"):
+        load_scenario("qwen8b_async_lag1", [f"cluster.num_gpus={gpus}"])
