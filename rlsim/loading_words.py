@@ -163,7 +163,7 @@ def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
     if not wanted:
         return {}
     share = _share(overrides.get("generation_share", own))
-    gpus = min(_size(scenario, overrides, "cluster.num_gpus"), MOST_GPUS)  # validation refuses more
+    gpus = _size(scenario, overrides, "cluster.num_gpus")
     generation = split_gpus(gpus, share, *(_group_gpus(scenario, overrides, part) for part in ("engine", "trainer")))
     return {"cluster.generation_gpus": generation, "cluster.training_gpus": gpus - generation}
 
@@ -195,6 +195,7 @@ def split_gpus(num_gpus: int, share: float, replica_gpus: int, shard_gpus: int) 
 
     Where nothing fits both, the nearest number of whole replicas: validation then names what does not divide.
     """
+    num_gpus = min(num_gpus, MOST_GPUS)  # validation refuses more
     wanted = share * num_gpus
     candidates = [n for n in range(replica_gpus, num_gpus, replica_gpus) if (num_gpus - n) % shard_gpus == 0]
     if not candidates:
