@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.outlook import against, expected_regrets, probability, quantile, wins
 from rlsim.planning.plan import default_limits
 from rlsim.planning.results import CellResult, Mean, Plan, PlanRow
+from rlsim.planning.search import Found, further_kinds
 from rlsim.planning.space import SearchLimits
 from rlsim.projection import project
 from rlsim.results import Interval
@@ -229,3 +232,14 @@ def test_the_value_of_the_objective_is_at_its_statistic(tiny: Scenario, answer: 
     assert rate.objective_value == pytest.approx(
         rate.best.numbers.tokens_per_s * rate.best.step_s / rate.best.outlook.p90_s
     )
+
+
+def test_plans_of_another_kind_stay_up_to_15_per_cent_behind() -> None:
+    """Their 90th percentile may be the smaller one all the same; beyond, and of a kind that was simulated, none."""
+
+    def cell(kind: str, bound_s: float) -> Any:
+        return SimpleNamespace(bound_s=bound_s, layout=SimpleNamespace(kind=kind, split=SimpleNamespace(group=(8, 0))))
+
+    cells = [cell("own", 1.0), cell("own", 1.05), cell("near", 1.14), cell("near", 1.10), cell("far", 1.16)]
+    found = Found(cells, results={0: CellResult("ok")}, best={(8, 0): 1.0})
+    assert further_kinds(found) == [3]
