@@ -72,8 +72,8 @@ def _write_generation(value: int | None, r: Reader) -> Changes:
     pool = _pool(r)
     if value is None or pool is None:
         return {}
-    rest = _trainer_gpus(r) + (_generation(r) or 0) - value
-    return {**_nodes(value, r, pool), **(_nodes(rest, r, "trainer.") if rest > 0 else {})}
+    rest, apart = _trainer_gpus(r) + (_generation(r) or 0) - value, {"actor_rollout_ref.hybrid_engine": False}
+    return {**apart, **_nodes(value, r, pool), **(_nodes(rest, r, "trainer.") if rest > 0 else {})}
 
 
 def _prompts(r: Reader) -> int:

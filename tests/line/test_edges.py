@@ -130,6 +130,7 @@ def test_an_export_has_the_nodes_of_the_hardware_and_names_what_it_cannot_say() 
     told = export_scenario(given, "verl")
     sizes = {key: word for key, _, word in (one.lstrip("+").partition("=") for one in told.overrides)}
     assert {word for key, word in sizes.items() if key.endswith("n_gpus_per_node")} <= {"4"}
+    assert sizes["actor_rollout_ref.hybrid_engine"] == "false"  # pools of their own
     assert any("checkpoint of your draft" in text for text in export_scenario(given, "nemo-rl").left)
 
 
