@@ -16,9 +16,9 @@ from project import peak_gigabytes
 from rollout import POOL, best_of, costs
 
 from rlsim.costs.interface import PhaseCost, Prices, StepCost
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
 from rlsim.planning import sweep
-from rlsim.projection import project
+from rlsim.projection.project import project
 from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.rollout import rollout
 from rlsim.simulation.trace import Trace

@@ -16,8 +16,8 @@ import time
 import rollout
 
 from rlsim.costs.prices import price
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
 from rlsim.simulation.run import simulate
 from rlsim.workload.batches import draw_rollouts
 from rlsim.workload.draw import draw

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from rlsim.loading import load_scenario
-from rlsim.projection import project
-from rlsim.simulated import simulate_variant
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
+from rlsim.projection.variant import simulate_variant
 from rlsim.validation.fit_lengths import SCENARIO as VERL
 from rlsim.validation.fit_lengths import measured_runs
 from rlsim.validation.kinds import validate_table

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "simul
 from reference_rollout import ReferenceReplica
 
 from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
 from rlsim.schema.workload import Workload
 from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.iteration_times import IterationTimes

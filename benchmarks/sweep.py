@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlsim.loading import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning import plan, sweep
 
 SCENARIO = "qwen235b_512"

@@ -9,17 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlsim.blame.analysis import blame
     from rlsim.errors import Infeasible, InputError, RlsimError
-    from rlsim.idling.blame import blame
-    from rlsim.loading import load_scenario, vary
+    from rlsim.loading.scenario import load_scenario, vary
     from rlsim.planning.compare import compare
     from rlsim.planning.objective import Objective
     from rlsim.planning.plan import plan
     from rlsim.planning.sensitivity import sensitivity
     from rlsim.planning.space import SearchLimits
     from rlsim.planning.sweep import sweep
-    from rlsim.projection import project
-    from rlsim.runs.run import run
+    from rlsim.projection.project import project
+    from rlsim.run.run import run
     from rlsim.schema.scenario import Scenario
 
 __all__ = [
@@ -47,15 +47,15 @@ _HOMES = {
     "RlsimError": "rlsim.errors",
     "Scenario": "rlsim.schema.scenario",
     "SearchLimits": "rlsim.planning.space",
-    "blame": "rlsim.idling.blame",
+    "blame": "rlsim.blame.analysis",
     "compare": "rlsim.planning.compare",
-    "load_scenario": "rlsim.loading",
+    "load_scenario": "rlsim.loading.scenario",
     "plan": "rlsim.planning.plan",
-    "project": "rlsim.projection",
-    "run": "rlsim.runs.run",
+    "project": "rlsim.projection.project",
+    "run": "rlsim.run.run",
     "sensitivity": "rlsim.planning.sensitivity",
     "sweep": "rlsim.planning.sweep",
-    "vary": "rlsim.loading",
+    "vary": "rlsim.loading.scenario",
 }
 
 __version__: str
@@ -64,7 +64,7 @@ __version__: str
 def __getattr__(name: str) -> Any:
     """Public names load on first use, so that ``import rlsim`` costs nothing (PEP 562)."""
     if name == "__version__":
-        from rlsim.datafiles import installed_version
+        from rlsim.files.reading import installed_version
 
         value = installed_version()
     elif name in _HOMES:

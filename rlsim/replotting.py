@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlsim.datafiles import TABLE_BYTES, read_bytes, read_text, shown_path
 from rlsim.errors import InputError
-from rlsim.outputs import staged_folder
+from rlsim.files.reading import TABLE_BYTES, read_bytes, read_text, shown_path
+from rlsim.files.writing import staged_folder
 
 
 def replot(folder: Path, out: Path | None = None) -> list[Path]:
@@ -46,15 +46,15 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 
 def _blame(folder: Path, out: Path) -> None:
-    from rlsim.idling.picture import draw_waterfall
-    from rlsim.idling.results import Blame
+    from rlsim.blame.picture import draw_waterfall
+    from rlsim.blame.results import Blame
 
     draw_waterfall(Blame.from_dict(_content(folder / "blame.json")), out / "waterfall.png")
 
 
 def _run(folder: Path, out: Path) -> None:
     """What run.json does not hold is in the scenario beside it."""
-    from rlsim.loading import load_scenario
+    from rlsim.loading.scenario import load_scenario
     from rlsim.report.run_plot import run_figure
     from rlsim.results.run import Run
 

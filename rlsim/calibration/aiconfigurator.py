@@ -1,7 +1,7 @@
 """Import of measured operator tables from the aiconfigurator-core package (Apache-2.0).
 
 Reads the package's Parquet files, rejects rows that cannot be right, thins and smooths the rest, and writes compact
-tables that :class:`rlsim.hardware.tables.OperatorTables` reads, with their metadata.
+tables that :class:`rlsim.tables.operators.OperatorTables` reads, with their metadata.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from rlsim.calibration.columns import (
 from rlsim.calibration.package_tables import DISTRIBUTION, Package, RawTable, Sheet
 from rlsim.calibration.table_writing import efficiencies, write_table
 from rlsim.errors import InputError
-from rlsim.hardware import table_files as files
-from rlsim.hardware.table_files import METADATA, TableLayout
+from rlsim.tables import files
+from rlsim.tables.files import METADATA, TableLayout
 
 SCHEMA = "rlsim.tables/1"
 LICENSE = "Apache-2.0"

@@ -31,10 +31,10 @@ from rlsim.calibration.package_tables import (
     read_sheet,
 )
 from rlsim.calibration.table_writing import write_table
-from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
-from rlsim.hardware import table_files as files
-from rlsim.hardware.table_files import METADATA, TableLayout, read_metadata
+from rlsim.files.reading import shown_path
+from rlsim.tables import files
+from rlsim.tables.files import METADATA, TableLayout, read_metadata
 
 RECORD = f"{DISTRIBUTION}.yaml"
 """Record of the added operators, beside the metadata.yaml of those that were there before."""

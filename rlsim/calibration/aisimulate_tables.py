@@ -15,8 +15,8 @@ import numpy as np
 
 from rlsim.calibration.columns import BoolArray, Columns
 from rlsim.calibration.package_tables import PRECISIONS, Package, kept_rows
-from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
+from rlsim.files.reading import shown_path
 
 DISTRIBUTION = "aisimulate"
 CORE = "aisimulate_core"

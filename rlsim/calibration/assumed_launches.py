@@ -23,11 +23,11 @@ from rlsim.calibration.assumption_rows import (
     taken,
 )
 from rlsim.calibration.selfcheck import card_of, speculation_of
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.draft import PROPOSER_LAUNCHES, Drafting
-from rlsim.costs.iteration import COMPILED_LAUNCH, device_points
-from rlsim.costs.layers import GRAPH_NODE_S, UNCOMPILED_LAUNCHES, EngineLayers
-from rlsim.costs.operators import KERNEL_FLOOR_S, Operators
+from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting
+from rlsim.costs.engine.iteration import COMPILED_LAUNCH, device_points
+from rlsim.costs.engine.layers import GRAPH_NODE_S, UNCOMPILED_LAUNCHES, EngineLayers
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.operators import KERNEL_FLOOR_S, Operators
 from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
 from rlsim.schema.speculation import Speculation
@@ -110,7 +110,7 @@ def _priced(dims: ModelDims, depths: Iterable[int], basis: Basis, overlap_s: flo
 
 def _hidden(chains: Sequence[Measurement], steps: Sequence[Measurement]) -> list[Assumption]:
     """The rule that eager work takes the longer of its launches and its device work, and kernels of no work."""
-    rule = "rlsim/costs/iteration.py, structure"
+    rule = "rlsim/costs/engine/iteration.py, structure"
     replayed = {one.case.number("elements"): one.seconds for one in of_mode(chains, "graph")}
     eager = {one.case.number("elements"): one.seconds for one in of_mode(chains, "eager")}
     both = sorted(replayed.keys() & eager.keys())

@@ -6,19 +6,19 @@ from bench.cases import ModelDims
 from bench.measurements import Measurement, Measurements
 from rlsim.calibration.assumption_rows import Assumption, Basis, assumed, divided, launched, of_mode
 from rlsim.calibration.selfcheck import card_of
-from rlsim.costs.device import device_of
-from rlsim.costs.layers import UNCOMPILED_LAUNCHES
+from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
+from rlsim.costs.operators.device import device_of
 from rlsim.costs.overheads import training_overheads
-from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training_layer import HOST_BACKWARD, LAUNCHES_PER_LAYER_FACTOR, LayerTime, TrainingLayers
-from rlsim.hardware.parameters import stack_of_release
-from rlsim.hardware.tables import available
+from rlsim.costs.trainer.layer import HOST_BACKWARD, LAUNCHES_PER_LAYER_FACTOR, LayerTime, TrainingLayers
+from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.parameters.sets import stack_of_release
 from rlsim.schema.lengths import ConstantLength
 from rlsim.schema.loop import Cluster
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import Stack
 from rlsim.schema.trainer import Trainer
 from rlsim.schema.workload import Workload
+from rlsim.tables.operators import available
 
 PRETRAINING = "megatron_bridge"
 """Framework whose layers stand for tuned pretraining: the speed of all others is relative to its."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from bench.cases import COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, Case, ModelDims
 from rlsim.calibration.case_axes import AssumptionAxes, CaseAxes
-from rlsim.costs import work
-from rlsim.costs.work import Work
+from rlsim.costs.operators import work
+from rlsim.costs.operators.work import Work
 from rlsim.schema.architecture import MoECard
 from rlsim.units import BYTES_PER_ELEMENT
 

@@ -12,13 +12,13 @@ from rlsim.calibration.assumed_transfers import transfer_assumptions
 from rlsim.calibration.assumption_rows import Assumption, Basis
 from rlsim.calibration.columns import efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates
-from rlsim.hardware.lookup import catalogue
-from rlsim.hardware.parameters import shipped
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.tables import OperatorTables
+from rlsim.files.lookup import catalogue
+from rlsim.parameters.sets import shipped
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.schema.hardware import HardwareProfile
+from rlsim.tables.operators import OperatorTables
+from rlsim.tables.profile import load_profile
 
 GROUPS = (
     ("launches", launch_assumptions),

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 
 from bench.measurements import Measurement
-from rlsim.hardware.parameters import Fitted
-from rlsim.hardware.tables import OperatorTables
+from rlsim.parameters.sets import Fitted
 from rlsim.report.format import number, seconds
 from rlsim.schema.hardware import HardwareProfile
+from rlsim.tables.operators import OperatorTables
 from rlsim.units import GIGA
 
 Unit = Literal["s", "bytes/s", "1"]

@@ -17,8 +17,8 @@ from rlsim.calibration.comparison import comparison_text
 from rlsim.calibration.measured_tables import make_tables, system_of
 from rlsim.calibration.merge import merge_tables, merged_text
 from rlsim.errors import InputError
-from rlsim.hardware.tables import OperatorTables
 from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.tables.operators import OperatorTables
 
 MEASUREMENTS = "measurements.json"
 _KNOWN_DEVICES = {

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
 from rlsim.calibration.assumption_cases import assumption_cases, trained_layer
 from rlsim.calibration.case_axes import CaseAxes, axes_for
-from rlsim.costs import work
-from rlsim.costs.work import Work
-from rlsim.hardware.cards import load_card
+from rlsim.costs.operators import work
+from rlsim.costs.operators.work import Work
+from rlsim.loading.models import load_card
 from rlsim.schema.architecture import MoECard
 from rlsim.schema.drafter import default_eagle3_draft
 from rlsim.schema.model import ModelCard

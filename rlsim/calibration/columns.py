@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.hardware.tables import Efficiency
+from rlsim.tables.operators import Efficiency
 
 Columns = dict[str, NDArray[Any]]
 FloatArray = NDArray[np.float64]

@@ -8,12 +8,12 @@ import numpy as np
 
 from bench.cases import Case
 from bench.measurements import Measurements
-from rlsim.hardware.interpolation import TableTime
-from rlsim.hardware.lookup import catalogue
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.tables import OperatorTables, available
+from rlsim.files.lookup import catalogue
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
+from rlsim.tables.interpolation import TableTime
+from rlsim.tables.operators import OperatorTables, available
+from rlsim.tables.profile import load_profile
 
 REFERENCE_ENGINE = "vllm"
 

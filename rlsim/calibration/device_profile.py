@@ -10,12 +10,12 @@ import numpy as np
 from bench.cases import CPU_CACHE_BYTES
 from bench.measurements import Measurement, Measurements, Metadata
 from rlsim.calibration.columns import Efficiencies, FloatArray
-from rlsim.costs.layers import UNCOMPILED_LAUNCHES
+from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
-from rlsim.hardware.lookup import catalogue
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.tables import Efficiency
+from rlsim.files.lookup import catalogue
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
+from rlsim.tables.operators import Efficiency
+from rlsim.tables.profile import load_profile
 from rlsim.units import GIGA, MICROSECOND, TERA
 
 _BOUND_RATIO = 2.0

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from rlsim.calibration.columns import Columns, FloatArray, row_count
 from rlsim.calibration.package_tables import Sheet
-from rlsim.costs import work
-from rlsim.costs.work import Work
+from rlsim.costs.operators import work
+from rlsim.costs.operators.work import Work
 from rlsim.units import BYTES_PER_ELEMENT
 
 L2_BYTES = {80: 40 * 2**20, 90: 50 * 2**20, 100: 126 * 2**20}

@@ -20,13 +20,13 @@ from rlsim.calibration.device_profile import DeviceRates, profile_of, rates_of
 from rlsim.calibration.selfcheck import SelfCheck, check_text, self_check
 from rlsim.calibration.selfcheck_picture import draw_check
 from rlsim.calibration.table_writing import write_table
-from rlsim.hardware import table_files as files
-from rlsim.hardware.lookup import catalogue
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.table_files import LATENCY, METADATA, TableLayout
-from rlsim.hardware.tables import tables_folder
-from rlsim.outputs import staged_folder
+from rlsim.files.lookup import catalogue
+from rlsim.files.writing import staged_folder
 from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.tables import files
+from rlsim.tables.files import LATENCY, METADATA, TableLayout
+from rlsim.tables.operators import tables_folder
+from rlsim.tables.profile import load_profile
 
 ENGINE = "measured"
 SCHEMA = "rlsim.tables/1"

@@ -11,8 +11,8 @@ import yaml
 
 from rlsim.calibration.columns import BoolArray, Columns, row_count, take
 from rlsim.calibration.table_writing import write_table
-from rlsim.hardware.table_files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
-from rlsim.outputs import staged_folder
+from rlsim.files.writing import staged_folder
+from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
 
 OWN = "rlsim: "
 """Prefix of the kernel column of a row that the user measured."""

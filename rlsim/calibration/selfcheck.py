@@ -19,14 +19,13 @@ from bench.cases import Case, ModelDims
 from bench.measurements import Measurements
 from rlsim.calibration.columns import efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.draft import Drafting
+from rlsim.costs.engine.draft import Drafting
+from rlsim.costs.engine.iteration import build_iteration
+from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.interface import IterationTable
-from rlsim.costs.iteration import build_iteration
-from rlsim.costs.layers import EngineLayers
-from rlsim.costs.operators import Operators
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.operators import Operators
 from rlsim.costs.overheads import HostOverheads
-from rlsim.hardware.tables import OperatorTables
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
@@ -36,6 +35,7 @@ from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
 from rlsim.schema.model import ModelCard
 from rlsim.schema.speculation import Speculation
+from rlsim.tables.operators import OperatorTables
 from rlsim.units import MILLISECOND
 
 STEPS = ("decode_iteration", "speculative_step")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rlsim.cli import options as o
 from rlsim.cli.output import print_answer, terminal_style
-from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
-from rlsim.outputs import staged_folder
+from rlsim.files.reading import shown_path
+from rlsim.files.writing import staged_folder
 
 
 def calibrate(
@@ -100,8 +100,8 @@ def _fit(
 
 def _import(origin: o.Origin, package: Path | None, wanted: tuple[str, str], only_list: bool, out: Path | None) -> str:
     from rlsim.calibration import aiconfigurator, aisimulate
-    from rlsim.hardware.tables import tables_folder
     from rlsim.report.table import table
+    from rlsim.tables.operators import tables_folder
 
     if origin is o.Origin.AISIMULATE and package is None:
         raise InputError("--from aisimulate needs the package: rlsim calibrate --from aisimulate WHEEL|DIR")
@@ -138,7 +138,7 @@ def _fit_measurements(measurements: Path, name: str | None, merge_over: str | No
 
 
 def _learn(table: Path, name: str | None, out: Path | None) -> str:
-    from rlsim.hardware.posterior import SUFFIX
+    from rlsim.parameters.posterior import SUFFIX
     from rlsim.validation.own_rows import learn
 
     if out is not None and out.suffix != SUFFIX:
@@ -153,7 +153,7 @@ def _learn(table: Path, name: str | None, out: Path | None) -> str:
 
 
 def _fit_jointly(tables: list[Path], out: Path | None) -> str:
-    from rlsim.hardware.posterior import EVIDENCE
+    from rlsim.parameters.posterior import EVIDENCE
     from rlsim.validation.fit_jointly import fit_jointly
 
     found, target = fit_jointly(tables, tell=_teller()), out or Path("posterior")

@@ -12,7 +12,7 @@ import typer
 
 from rlsim.cli import options as o
 from rlsim.cli.output import given_overrides, print_answer
-from rlsim.outputs import staged_folder
+from rlsim.files.writing import staged_folder
 
 
 class FrameworkName(StrEnum):
@@ -104,8 +104,8 @@ def import_config(
     to be irrelevant to time, not simulated or not understood; a summary goes to stderr, --json prints all of it. What
     no configuration says (GPU, lengths, acceptance) is an option; without it a default is assumed and marked as such.
     """
-    from rlsim.interop.asked import Asked
-    from rlsim.interop.importing import import_config as run
+    from rlsim.readers.frameworks.asked import Asked
+    from rlsim.readers.frameworks.importing import import_config as run
 
     asked = Asked(
         hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
@@ -137,9 +137,9 @@ def export(
     Prints one override a line to paste, and on stderr what of the scenario no key says. --config: only keys of that
     configuration whose meaning differs are overridden. --out DIR writes overrides.txt and config.yaml, patched.
     """
-    from rlsim.interop.exporting import export_scenario
-    from rlsim.interop.importing import read_config
-    from rlsim.loading import load_scenario
+    from rlsim.loading.scenario import load_scenario
+    from rlsim.readers.frameworks.exporting import export_scenario
+    from rlsim.readers.frameworks.importing import read_config
 
     given = load_scenario(scenario, given_overrides(words, overrides))
     base = None if config is None else read_config(to.value, config, root=root)

@@ -9,8 +9,8 @@ from pathlib import Path
 from rlsim.cli import options as o
 from rlsim.cli.output import given_overrides, print_answer, terminal_style
 from rlsim.errors import InputError, shortened
-from rlsim.outputs import staged_folder
-from rlsim.progress import ProgressLine
+from rlsim.files.progress import ProgressLine
+from rlsim.files.writing import staged_folder
 
 
 def log(
@@ -31,10 +31,10 @@ def log(
     of the steps after the warm-up stands beside the predicted one, the posterior takes it in (docs/uncertainty.md), and
     what that changed is named. --out DIR writes log.json, posterior.npz, scenario.yaml (which uses it) and phases.png.
     """
-    from rlsim.loading import load_scenario
-    from rlsim.runlogs.answer import POSTERIOR_NAME, answer_run
-    from rlsim.runlogs.reading import read_log
-    from rlsim.runlogs.text import render_run
+    from rlsim.loading.scenario import load_scenario
+    from rlsim.readers.logs.answer import POSTERIOR_NAME, answer_run
+    from rlsim.readers.logs.reading import read_log
+    from rlsim.readers.logs.text import render_run
 
     chosen = None if steps is None else _range(steps)
     given = load_scenario(scenario, given_overrides(words, overrides))
@@ -44,7 +44,7 @@ def log(
         answer = answer_run(found, given, chosen, what_if or (), as_stated, progress.reach)
     told = render_run(answer, terminal_style())
     if out is not None:
-        from rlsim.runlogs.picture import draw_run
+        from rlsim.readers.logs.picture import draw_run
 
         with staged_folder(out) as folder:
             (folder / "log.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")

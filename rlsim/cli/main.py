@@ -10,8 +10,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from rlsim.cli import blame, calibrate, guidance, interop, log, planning, plot, project, report, run, traces, validate
-from rlsim.datafiles import shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
+from rlsim.files.reading import shown_path
 
 BAD_INPUT = 2
 """Exit code of bad input and of infeasible configurations; 0 is done, 1 a bug."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlsim.traces.form import Format
+from rlsim.readers.traces.form import Format
 from rlsim.validation.kind import Kind
 
 ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a bundled one's name.")]

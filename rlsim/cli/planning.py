@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlsim.cli import options as o
 from rlsim.cli.output import given_overrides, print_answer, terminal_style
-from rlsim.outputs import staged_folder
+from rlsim.files.writing import staged_folder
 
 if TYPE_CHECKING:
     from rlsim.planning.objective import Objective
@@ -41,7 +41,7 @@ def sweep(
     (split). --out DIR writes results.csv, results.parquet and pictures; an interrupted sweep into the same folder
     goes on where it stopped.
     """
-    from rlsim.loading import load_scenario
+    from rlsim.loading.scenario import load_scenario
     from rlsim.planning.sweep import sweep as run
     from rlsim.planning.text import render_sweep
 
@@ -87,7 +87,7 @@ def plan(
     the model's error that are common to all; and what is best near the evidence. --out DIR writes ranked.csv,
     pareto.png, plan.json and best.yaml, a scenario to project again.
     """
-    from rlsim.loading import load_scenario
+    from rlsim.loading.scenario import load_scenario
     from rlsim.planning.plan import changes
     from rlsim.planning.plan import plan as run
     from rlsim.planning.text import render_plan
@@ -110,8 +110,8 @@ def _objective(
     target_s: float | None,
     confidence: float,
 ) -> Objective:
-    from rlsim.expenses import SECONDS_PER_HOUR
     from rlsim.planning.objective import Objective, parse_objective
+    from rlsim.projection.expenses import SECONDS_PER_HOUR
 
     measure, statistic = parse_objective(objective)
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
@@ -169,7 +169,7 @@ def sensitivity(
     The interval is that of project. Says what each of its sources is worth for the choice among a few cheap
     alternatives, and the command that measures it. --uncertain replaces or adds a range of what the scenario states.
     """
-    from rlsim.loading import load_scenario
+    from rlsim.loading.scenario import load_scenario
     from rlsim.planning.sensitivity import sensitivity as run
     from rlsim.planning.sensitivity_text import render_sensitivity
 
@@ -191,7 +191,7 @@ def compare(
 
     KEY=VALUE and --set change both, --set-a and --set-b one of them afterwards: A and B may be the same file.
     """
-    from rlsim.loading import load_scenario
+    from rlsim.loading.scenario import load_scenario
     from rlsim.planning.compare import compare as run
     from rlsim.planning.text import render_comparison
 

@@ -6,8 +6,8 @@ import typer
 
 from rlsim.cli import options as o
 from rlsim.cli.output import given_overrides, print_answer, terminal_style
-from rlsim.outputs import staged_folder
-from rlsim.progress import ProgressLine
+from rlsim.files.progress import ProgressLine
+from rlsim.files.writing import staged_folder
 
 models = typer.Typer(help="Model cards that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
 hardware = typer.Typer(help="Hardware profiles that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
@@ -30,8 +30,8 @@ def project(
     on measured, modelled and assumed values. --out DIR writes projection.json, phases.png, timeline.json (opens in
     Perfetto) and scenario.yaml (resolved).
     """
-    from rlsim.loading import load_scenario
-    from rlsim.projection import project as run
+    from rlsim.loading.scenario import load_scenario
+    from rlsim.projection.project import project as run
     from rlsim.report import files
     from rlsim.report.projection import render, render_brief
 
@@ -57,7 +57,7 @@ def schema() -> None:
     """
     import json
 
-    from rlsim.loading import scenario_json_schema
+    from rlsim.loading.scenario import scenario_json_schema
 
     print_answer(json.dumps(scenario_json_schema(), indent=2))
 
@@ -65,7 +65,7 @@ def schema() -> None:
 @models.command("list")
 def list_models() -> None:
     """List the model cards."""
-    from rlsim.hardware.cards import list_cards
+    from rlsim.loading.models import list_cards
 
     print_answer("\n".join(list_cards()))
 
@@ -73,8 +73,8 @@ def list_models() -> None:
 @models.command("show")
 def show_model(name: o.NameArgument) -> None:
     """Print a model card with its parameter counts; NAME may be a Hugging Face config.json."""
-    from rlsim.hardware.cards import load_card
-    from rlsim.loading_yaml import dump_yaml
+    from rlsim.files.yaml import dump_yaml
+    from rlsim.loading.models import load_card
     from rlsim.schema.model import parameter_counts
 
     card = load_card(name)
@@ -85,7 +85,7 @@ def show_model(name: o.NameArgument) -> None:
 @hardware.command("list")
 def list_hardware() -> None:
     """List the hardware profiles."""
-    from rlsim.hardware.profile import list_profiles
+    from rlsim.tables.profile import list_profiles
 
     print_answer("\n".join(list_profiles()))
 
@@ -93,7 +93,7 @@ def list_hardware() -> None:
 @hardware.command("show")
 def show_hardware(name: o.NameArgument) -> None:
     """Print a hardware profile, every value with its source."""
-    from rlsim.hardware.profile import load_profile
-    from rlsim.loading_yaml import dump_yaml
+    from rlsim.files.yaml import dump_yaml
+    from rlsim.tables.profile import load_profile
 
     print_answer(dump_yaml(load_profile(name)))

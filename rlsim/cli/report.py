@@ -12,6 +12,6 @@ def report(folder: o.ResultsArgument, out: o.PageOption = None) -> None:
     DIR is what --out of project, run, plan, sweep, validate or blame wrote; several of them in one folder make one
     page. Charts are drawn in it: it needs no network, runs no script, and prints.
     """
-    from rlsim.htmlreport.report import write_report
+    from rlsim.report.page.report import write_report
 
     print_answer(str(write_report(folder, out)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlsim.cli import options as o
 from rlsim.cli.output import given_overrides, print_answer, terminal_style
-from rlsim.progress import ProgressLine
+from rlsim.files.progress import ProgressLine
 
 
 def run(
@@ -26,9 +26,9 @@ def run(
     --out DIR writes run.json, steps.csv, run.png and scenario.yaml; an interrupted run into the same folder goes on
     where it stopped.
     """
-    from rlsim.loading import load_scenario
+    from rlsim.loading.scenario import load_scenario
     from rlsim.report.run import render
-    from rlsim.runs.run import run as simulate
+    from rlsim.run.run import run as simulate
 
     seeds = [] if seed is None else [f"simulation.seed={seed}"]
     given = load_scenario(scenario, [*given_overrides(words, overrides), *seeds])

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from rlsim.cli import options as o
 from rlsim.cli.output import print_answer, terminal_style
-from rlsim.outputs import staged_folder
-from rlsim.traces.form import Format
+from rlsim.files.writing import staged_folder
+from rlsim.readers.traces.form import Format
 
 if TYPE_CHECKING:
-    from rlsim.traces.drafts import AcceptanceAnswer
-    from rlsim.traces.workload import TraceAnswer
+    from rlsim.readers.traces.drafts import AcceptanceAnswer
+    from rlsim.readers.traces.workload import TraceAnswer
 
 FRAGMENT_SUFFIXES = (".yaml", ".yml")
 
@@ -35,10 +35,10 @@ def traces(
     folder of several steps), Prometheus counters vllm:spec_decode_* and log lines "SpecDecoding metrics". Prints a
     fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures and a picture.
     """
-    from rlsim.traces.acceptance import MeasuredAcceptance
-    from rlsim.traces.drafts import AcceptanceAnswer
-    from rlsim.traces.reading import Reading, read_trace
-    from rlsim.traces.workload import workload_of
+    from rlsim.readers.traces.acceptance import MeasuredAcceptance
+    from rlsim.readers.traces.drafts import AcceptanceAnswer
+    from rlsim.readers.traces.reading import Reading, read_trace
+    from rlsim.readers.traces.workload import workload_of
 
     names = (column, prompt_column, group_column)
     found = read_trace(file, Reading(form, *names, group_size, characters_per_token))
@@ -56,12 +56,12 @@ def _write(answer: TraceAnswer | AcceptanceAnswer, out: Path) -> None:
         with staged_folder(out.parent) as folder:
             (folder / out.name).write_text(answer.fragment(), encoding="utf-8")
         return
-    from rlsim.traces.workload import TraceAnswer
+    from rlsim.readers.traces.workload import TraceAnswer
 
     with staged_folder(out) as folder:
         (folder / "fragment.yaml").write_text(answer.fragment(), encoding="utf-8")
         (folder / "trace.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
         if isinstance(answer, TraceAnswer):
-            from rlsim.traces.picture import draw_lengths
+            from rlsim.readers.traces.picture import draw_lengths
 
             draw_lengths(answer, folder / "lengths.png")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rlsim.cli import options as o
 from rlsim.cli.output import print_answer, terminal_style
 from rlsim.errors import InputError
-from rlsim.outputs import staged_folder
-from rlsim.progress import ProgressLine
+from rlsim.files.progress import ProgressLine
+from rlsim.files.writing import staged_folder
 
 if TYPE_CHECKING:
     from rlsim.validation.measured import MeasuredTable

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from rlsim.costs.capture import captured_sizes, largest_captured_tokens
-from rlsim.costs.draft import draft_card
-from rlsim.costs.engine_prices import most_sequences
-from rlsim.costs.layout import train_layout
-from rlsim.costs.recurrent_work import indexer_matrices, recurrent_matrices
-from rlsim.costs.work import (
+from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens
+from rlsim.costs.engine.draft import draft_card
+from rlsim.costs.engine.prices import most_sequences
+from rlsim.costs.operators.recurrent_work import indexer_matrices, recurrent_matrices
+from rlsim.costs.operators.work import (
     Matrix,
     attention_matrices,
     ffn_matrices,
     latent_expert_matrices,
     shared_expert_matrices,
 )
+from rlsim.costs.trainer.layout import train_layout
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
@@ -199,7 +199,7 @@ def activation_bytes_per_token(card: ModelCard) -> float:
     flash-linear-attention). Experts keep a row for each of a token's top_k, but not their outputs: the router's weights
     apply before the second product, which needs none of them back (assumption; Megatron-Core can do either).
 
-    >>> from rlsim.hardware.cards import load_card
+    >>> from rlsim.loading.models import load_card
     >>> activation_bytes_per_token(load_card("llama-3.1-8b"))  # 2 x (2 h + 6,144 + 4,096 + 2 h + 3 x 14,336)
     139264.0
     """

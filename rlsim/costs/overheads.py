@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rlsim.costs.groups import phase_groups
-from rlsim.costs.refit_methods import TransferTerms
-from rlsim.costs.work import FloatArray
-from rlsim.hardware.parameters import Fitted
+from rlsim.costs.operators.groups import phase_groups
+from rlsim.costs.operators.work import FloatArray
+from rlsim.costs.transfer.methods import TransferTerms
+from rlsim.parameters.sets import Fitted
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters
@@ -144,7 +144,7 @@ def rollout_host(
 def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) -> Overheads:
     """Overheads of ``scenario``: a stated key wins over the fitted value.
 
-    tables_error: of the operator tables in use, by their self-checks (:func:`rlsim.costs.borrowed.tables_error`).
+    tables_error: of the operator tables in use, by their self-checks (``borrowed.tables_error``).
     """
     groups = phase_groups(scenario)
     return Overheads(

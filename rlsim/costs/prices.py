@@ -7,21 +7,21 @@ from functools import cached_property
 
 import numpy as np
 
-from rlsim.costs.borrowed import tables_error
-from rlsim.costs.device import Device, device_of
-from rlsim.costs.draft_policy import DraftPolicy
-from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
+from rlsim.costs.engine.draft_policy import DraftPolicy
+from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.interface import FloatArray, Prices, StepCost
-from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
+from rlsim.costs.operators.borrowed import tables_error
+from rlsim.costs.operators.device import Device, device_of
 from rlsim.costs.overheads import Overheads, overheads_of
-from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
-from rlsim.costs.weight_transfer import WeightTransfer
+from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
+from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.errors import Infeasible
-from rlsim.hardware.fitted import fitted_of
-from rlsim.hardware.tables import OperatorTables
+from rlsim.parameters.fitted import fitted_of
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
+from rlsim.tables.operators import OperatorTables
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
 from rlsim.workload.draft_outlook import draft_outlook, draft_plan

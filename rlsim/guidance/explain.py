@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
-from rlsim.loading import load_scenario, places_of
-from rlsim.loading_document import REFERENCES
-from rlsim.loading_overrides import prefixes
-from rlsim.loading_places import Places
-from rlsim.loading_words import WORDS
+from rlsim.loading.document import REFERENCES
+from rlsim.loading.overrides import prefixes
+from rlsim.loading.places import Places
+from rlsim.loading.scenario import load_scenario, places_of
+from rlsim.loading.variation import WORDS
 from rlsim.report.style import Style
 from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key

@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlsim.datafiles import shown_path
 from rlsim.errors import Infeasible, InputError, shortened
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.lookup import YAML_SUFFIXES, as_path
-from rlsim.hardware.profile import load_profile
-from rlsim.loading import scenario_of_text, vary
-from rlsim.outputs import staged_folder
+from rlsim.files.lookup import YAML_SUFFIXES, as_path
+from rlsim.files.reading import shown_path
+from rlsim.files.writing import staged_folder
+from rlsim.loading.models import load_card
+from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.planning.layouts import EngineLayout, TrainerLayout
 from rlsim.planning.plan import plan
 from rlsim.planning.space import SearchLimits
 from rlsim.schema.engine import Engine
 from rlsim.schema.scenario import Scenario
+from rlsim.tables.profile import load_profile
 
 CAP_FACTOR = 4
 """The cap over the mean response: log-normal lengths with sigma 0.8 exceed four times their mean in 1 of 50 samples

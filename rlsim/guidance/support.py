@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rlsim.errors import Infeasible, InputError, RlsimError, shortened
+from rlsim.files.lookup import YAML_SUFFIXES, as_path
 from rlsim.guidance.new import Answers, with_layout
-from rlsim.hardware.fitted import current
-from rlsim.hardware.lookup import YAML_SUFFIXES, as_path
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.table_files import LAYOUTS, read_metadata, table_path
-from rlsim.hardware.tables import MEASURED, available, tables_folder
-from rlsim.loading import scenario_of_text, vary
-from rlsim.projection import project
+from rlsim.loading.scenario import scenario_of_text, vary
+from rlsim.parameters.fitted import current
+from rlsim.projection.project import project
+from rlsim.projection.uncertainty.evidence import load_evidence
+from rlsim.projection.uncertainty.features import About, Feature
 from rlsim.results import HalfSupport, PhasePart, Projection
 from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
-from rlsim.uncertainty.evidence import load_evidence
-from rlsim.uncertainty.features import About, Feature
+from rlsim.tables.files import LAYOUTS, read_metadata, table_path
+from rlsim.tables.operators import MEASURED, available, tables_folder
+from rlsim.tables.profile import load_profile
 
 ENGINES: tuple[str, ...] = get_args(Engine.model_fields["name"].annotation)
 BATCH, RESPONSE_TOKENS = (64, 16), 2000

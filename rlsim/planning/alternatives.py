@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 
 from rlsim.errors import InputError
-from rlsim.loading import vary
-from rlsim.loading_words import Overrides
+from rlsim.loading.scenario import vary
+from rlsim.loading.variation import Overrides
 from rlsim.planning.compare import differences
 from rlsim.schema.scenario import Scenario
 

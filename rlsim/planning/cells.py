@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer_prices import TrainedBatch, step_cost, train_cost
-from rlsim.loading import vary
-from rlsim.loading_words import Overrides
+from rlsim.costs.trainer.prices import TrainedBatch, step_cost, train_cost
+from rlsim.files.progress import ProgressLine
+from rlsim.loading.scenario import vary
+from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner
 from rlsim.planning.layouts import Engine, GpuSplit, Layout, TrainerLayout
 from rlsim.planning.lower_bounds import (
@@ -22,9 +23,8 @@ from rlsim.planning.lower_bounds import (
     rollout_works,
 )
 from rlsim.planning.space import Space, own_trainer
-from rlsim.progress import ProgressLine
+from rlsim.projection.uncertainty.nearest import near_evidence
 from rlsim.schema.scenario import Scenario
-from rlsim.uncertainty.nearest import near_evidence
 from rlsim.workload.draw import draw_step
 
 TRAINERS_PER_TASK = 12

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlsim.assumptions import warnings_of
-from rlsim.expenses import cost_usd, energy_j, price_usd
 from rlsim.planning.evaluate import STEP_PHASES
 from rlsim.planning.results import Comparison, PhaseChange
+from rlsim.projection.assumptions import warnings_of
+from rlsim.projection.expenses import cost_usd, energy_j, price_usd
+from rlsim.projection.summary import Timed, phase_parts, speedups, timed, variant_of
+from rlsim.projection.uncertainty.inputs import guesses_of
+from rlsim.projection.variant import simulate_variant
 from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
-from rlsim.summary import Timed, phase_parts, speedups, timed, variant_of
-from rlsim.uncertainty.inputs import guesses_of
 
 IGNORED = ("name", "question", "assumptions")
 """Keys that describe a scenario without changing its answer."""

@@ -7,18 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from rlsim.costs.draft_policy import counted
+from rlsim.costs.engine.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
-from rlsim.expenses import cost_usd, energy_j
-from rlsim.loading import scenario_digest, vary
-from rlsim.loading_words import Overrides
+from rlsim.loading.scenario import scenario_digest, vary
+from rlsim.loading.variation import Overrides
 from rlsim.planning.results import CellNumbers, CellResult, Mean
-from rlsim.projection import baseline_of
-from rlsim.results import PHASES, Interval, PhasePart
-from rlsim.schema.scenario import Scenario
-from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.statistics import interval
-from rlsim.summary import (
+from rlsim.projection.expenses import cost_usd, energy_j
+from rlsim.projection.project import baseline_of
+from rlsim.projection.summary import (
     Timed,
     iteration_tokens,
     mean_value,
@@ -28,7 +24,11 @@ from rlsim.summary import (
     timed,
     tokens_per_s_per_gpu,
 )
-from rlsim.uncertainty.predictive import around
+from rlsim.projection.uncertainty.predictive import around
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.results import PHASES, Interval, PhasePart
+from rlsim.results.statistics import interval
+from rlsim.schema.scenario import Scenario
 
 BASELINES_KEPT = 256
 

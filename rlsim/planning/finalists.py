@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.loading_words import Overrides
+from rlsim.files.progress import ProgressLine
+from rlsim.loading.variation import Overrides
 from rlsim.planning.evaluate import TimedCell, evaluate_means, evaluate_timed
 from rlsim.planning.execution import Runner
 from rlsim.planning.objective import AllowedStep, Objective
@@ -26,9 +27,8 @@ from rlsim.planning.outlook import (
 from rlsim.planning.results import CellNumbers, CellResult, PlanRow
 from rlsim.planning.search import WIDE
 from rlsim.planning.space import InfeasiblePart, SearchLimits
-from rlsim.progress import ProgressLine
+from rlsim.projection.summary import Timed
 from rlsim.schema.scenario import Scenario
-from rlsim.summary import Timed
 
 FloatArray = NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from rlsim.errors import InputError, shortened
-from rlsim.loading_words import Overrides, Setting, check_key
-from rlsim.loading_yaml import parse_value
+from rlsim.files.yaml import parse_value
+from rlsim.loading.variation import Overrides, Setting, check_key
 
 MAX_CELLS = 1_000_000
 """Most cells of one sweep; a larger grid is a slip of the pen."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlsim.errors import InputError
-from rlsim.loading_words import Overrides
+from rlsim.loading.variation import Overrides
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError, shortened
-from rlsim.expenses import SECONDS_PER_HOUR, price_usd
+from rlsim.projection.expenses import SECONDS_PER_HOUR, price_usd
 from rlsim.schema.scenario import Scenario
 
 FloatArray = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """What the common draws say of plans: how they turn out, which beats which, and with what probability limits hold.
 
-All plans are drawn together (:mod:`rlsim.uncertainty.predictive`): what two of them share moves both alike, so that
+All plans are drawn together (``predictive``): what two of them share moves both alike, so that
 their order is much surer than their times.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.planning.objective import P90
+from rlsim.projection.uncertainty.predictive import around
 from rlsim.results import Interval
-from rlsim.uncertainty.predictive import around
 
 FloatArray = NDArray[np.float64]
 

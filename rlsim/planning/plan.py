@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field, replace
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading import dump_scenario, vary
-from rlsim.loading_words import Overrides
+from rlsim.loading.scenario import dump_scenario, vary
+from rlsim.loading.variation import Overrides
 from rlsim.planning.cells import SEARCH_REPLICATIONS, Cell, bounded_cells
 from rlsim.planning.compare import differences
 from rlsim.planning.evaluate import baseline_cell, beside

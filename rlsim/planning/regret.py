@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.uncertainty.predictive import HIGH, LOW
+from rlsim.projection.uncertainty.predictive import HIGH, LOW
 
 FloatArray = NDArray[np.float64]
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rlsim.loading_words import Overrides
+from rlsim.files.progress import ProgressLine
+from rlsim.loading.variation import Overrides
 from rlsim.planning.cells import SEARCH_REPLICATIONS, Cell
 from rlsim.planning.evaluate import evaluate_means
 from rlsim.planning.execution import Runner
 from rlsim.planning.results import CellResult
-from rlsim.progress import ProgressLine
 from rlsim.schema.scenario import Scenario
 
 WIDE = 0.15

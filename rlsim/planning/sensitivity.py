@@ -1,6 +1,6 @@
 """What to measure next: how much regret of a choice, and how much of the step's interval, each measurement would save.
 
-The interval is that of ``project``. Its sources (:mod:`rlsim.uncertainty.sources`) are valued by the choice among a few
+The interval is that of ``project``. Its sources (``uncertainty.sources``) are valued by the choice among a few
 cheap alternatives to the scenario (:mod:`rlsim.planning.regret`), all on the same draws. What the scenario states
 (lengths, acceptance...) is no part of that interval: each stated input is simulated at both ends of a range.
 """
@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading import vary
-from rlsim.loading_words import Overrides
+from rlsim.files.progress import ProgressLine
+from rlsim.loading.scenario import vary
+from rlsim.loading.variation import Overrides
 from rlsim.planning.alternatives import Alternative, alternatives
 from rlsim.planning.execution import Runner, executor
 from rlsim.planning.regret import GRID, FloatArray, narrowed, regret, regrets, saved, saved_by_input, through
 from rlsim.planning.sensitivity_results import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.planning.uncertainty import UncertainInput, drawn_overrides, uncertain_inputs
-from rlsim.progress import ProgressLine
+from rlsim.projection.summary import Timed, timed
+from rlsim.projection.uncertainty.predictive import DRAWS, around
+from rlsim.projection.uncertainty.sources import sources_of
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.summary import Timed, timed
-from rlsim.uncertainty.predictive import DRAWS, around
-from rlsim.uncertainty.sources import sources_of
 
 
 @dataclass(frozen=True, eq=False)

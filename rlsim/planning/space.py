@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading import vary
-from rlsim.loading_words import Overrides, split_gpus
+from rlsim.loading.scenario import vary
+from rlsim.loading.variation import Overrides, split_gpus
 from rlsim.planning.layouts import Drafter, Drafting, Engine, EngineLayout, GpuSplit, TrainerLayout
+from rlsim.projection.uncertainty.nearest import NEAR, distance
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
-from rlsim.uncertainty.nearest import NEAR, distance
 
 ENGINE_TENSOR = (1, 2, 4, 8, 16, 32)
 TRAINER_TENSOR = (1, 2, 4, 8)

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlsim.assumptions import caveats_of
-from rlsim.datafiles import installed_version
 from rlsim.errors import InputError
-from rlsim.journal import Journal, journal_name, opened_journal
-from rlsim.loading import scenario_digest
-from rlsim.loading_words import Overrides
-from rlsim.outputs import staged_folder
+from rlsim.files.journal import Journal, journal_name, opened_journal
+from rlsim.files.progress import ProgressLine
+from rlsim.files.reading import installed_version
+from rlsim.files.writing import staged_folder
+from rlsim.loading.scenario import scenario_digest
+from rlsim.loading.variation import Overrides
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor, local_jobs
 from rlsim.planning.frames import identity_in, write_csv, write_parquet
 from rlsim.planning.grammar import Axis, grid, parse_axis
 from rlsim.planning.results import Row, SweepResult
-from rlsim.progress import ProgressLine
+from rlsim.projection.assumptions import caveats_of
 from rlsim.schema.scenario import Scenario
 
 SWEEP_REPLICATIONS = 3

@@ -7,16 +7,16 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlsim.assumptions import TOLD_EAGER_SHARE
-from rlsim.expenses import SECONDS_PER_HOUR
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, DRAFT_KEYS, break_even_lengths
 from rlsim.planning.objective import UNITS
 from rlsim.planning.results import BATCH_KEYS, Comparison, Plan, PlanRow, SweepResult, interval_columns
+from rlsim.projection.assumptions import TOLD_EAGER_SHARE
+from rlsim.projection.expenses import SECONDS_PER_HOUR
+from rlsim.projection.uncertainty.predictive import DRAWS
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import RULE, Cell, Row, cell, table
 from rlsim.results import Interval
-from rlsim.uncertainty.predictive import DRAWS
 
 SHOWN = 10
 SHOWN_RIVALS = 6

@@ -1,7 +1,7 @@
 """What a scenario states without knowing it for sure: inputs as ranges of scenario keys, each with its reason.
 
-The model's own uncertainty is that of :mod:`rlsim.uncertainty`. The ranges are assumptions; ``key=low:high`` overrides
-one or adds another.
+The model's own uncertainty is that of ``projection.uncertainty``. The ranges are assumptions; ``key=low:high``
+overrides one or adds another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.loading_words import Overrides, check_key
+from rlsim.loading.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
 

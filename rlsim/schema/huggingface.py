@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlsim.datafiles import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.errors import InputError, shortened
+from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.model import ModelCard
 

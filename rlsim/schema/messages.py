@@ -11,9 +11,9 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rlsim.datafiles import DOCUMENT_BYTES, delivered, read_text, shown_path
 from rlsim.errors import MESSAGE_CHARACTERS, InputError, shortened
-from rlsim.loading_yaml import parse_yaml, place_finder
+from rlsim.files.reading import DOCUMENT_BYTES, delivered, read_text, shown_path
+from rlsim.files.yaml import parse_yaml, place_finder
 
 MAX_LISTED = 8
 """Valid keys listed where none is near."""

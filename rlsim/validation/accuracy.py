@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlsim import __version__
-from rlsim.datafiles import data_folder
 from rlsim.errors import InputError, shortened
-from rlsim.loading_yaml import read_yaml
+from rlsim.files.reading import data_folder
+from rlsim.files.yaml import read_yaml
 from rlsim.report.format import percent
 from rlsim.validation.accuracy_halves import halves_sections
 from rlsim.validation.accuracy_iterations import iterations_section

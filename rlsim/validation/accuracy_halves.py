@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlsim.errors import shortened
-from rlsim.hardware.parameters import (
+from rlsim.parameters.sets import (
     DEFAULT_TRAINING,
     DEFAULT_TRANSFERS,
     load_training_parameters,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlsim.errors import shortened
-from rlsim.hardware.parameters import DEFAULT_ENGINES, load_engine_parameters
-from rlsim.loading_yaml import read_yaml
+from rlsim.files.yaml import read_yaml
+from rlsim.parameters.sets import DEFAULT_ENGINES, load_engine_parameters
 from rlsim.report.format import percent
 from rlsim.schema.engine_parameters import IterationFit
 from rlsim.validation.markdown import SCORE_HEAD, code, left_out, plain, score_cells, table

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlsim.errors import InputError, RlsimError
-from rlsim.loading import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.uncertainty.predictive import around, prediction_of
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import SimulatedVariant, simulate_variant
 from rlsim.simulation.trace import StepRecord
-from rlsim.uncertainty.predictive import around, prediction_of
 from rlsim.validation.measured import MeasuredRow, measured_value
 from rlsim.validation.rows import number
 from rlsim.validation.table import TableRow

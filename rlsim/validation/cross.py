@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.groups import family_of, series
-from rlsim.hardware.parameters import Fitted, shipped
+from rlsim.costs.operators.groups import family_of, series
+from rlsim.parameters.sets import Fitted, shipped
+from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
+from rlsim.results.statistics import P90_DEVIATIONS
 from rlsim.schema.engine_parameters import version_order
-from rlsim.statistics import P90_DEVIATIONS
-from rlsim.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
 from rlsim.validation.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.validation.own_rows_score import OwnRowsScore, own_rows_score
 from rlsim.validation.scores import short

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlsim.hardware.fitted import current
-from rlsim.hardware.parameters import Fitted
-from rlsim.uncertainty.predictive import between, error_draws, log_draws
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import Fitted
+from rlsim.projection.uncertainty.predictive import between, error_draws, log_draws
 from rlsim.validation.kind import Kind
 from rlsim.validation.measured import MeasuredRow, MeasuredTable
 from rlsim.validation.structure import (

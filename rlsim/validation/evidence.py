@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from rlsim.costs.groups import phase_groups
+from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import RlsimError
-from rlsim.hardware.parameters import Fitted
-from rlsim.hardware.posterior import NONE
+from rlsim.parameters.posterior import NONE
+from rlsim.parameters.sets import Fitted
+from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, Kind
+from rlsim.projection.uncertainty.features import step_about
+from rlsim.projection.uncertainty.response import StepResponse, step_response
+from rlsim.projection.uncertainty.slopes import PhaseSlopes, Slopes, phase_slopes
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.uncertainty.evidence import MEASURED_S, Evidence, Kind
-from rlsim.uncertainty.features import step_about
-from rlsim.uncertainty.response import StepResponse, step_response
-from rlsim.uncertainty.slopes import PhaseSlopes, Slopes, phase_slopes
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.iterations import validate_iterations
 from rlsim.validation.measured import MeasuredRow

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from rlsim.hardware.posterior import NONE
+from rlsim.parameters.posterior import NONE
+from rlsim.projection.variant import simulate_variant
 from rlsim.results import PHASES, StepPhases
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
 
 FloatArray = NDArray[np.float64]
 

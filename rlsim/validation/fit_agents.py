@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 
 from rlsim.costs.prices import ScenarioPrices, price
 from rlsim.errors import InputError, RlsimError
-from rlsim.loading import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.schema.agent import QuantileTime
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate

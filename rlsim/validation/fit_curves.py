@@ -17,8 +17,8 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
-from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
+from rlsim.files.reading import shown_path
 from rlsim.report.style import Style
 from rlsim.report.table import table
 from rlsim.validation.curve_rows import ACCEPTANCE_BY_K, MOST_DRAFTED, fitted_process

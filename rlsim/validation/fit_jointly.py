@@ -13,19 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsim.costs.groups import family_of
+from rlsim.costs.operators.groups import family_of
 from rlsim.errors import InputError
-from rlsim.hardware.device_order import shipped_order
-from rlsim.hardware.parameters import Fitted, set_digest, shipped
-from rlsim.hardware.posterior import Posterior
-from rlsim.hardware.terms import Term, moved, term_family
+from rlsim.parameters.device_order import shipped_order
+from rlsim.parameters.posterior import Posterior
+from rlsim.parameters.sets import Fitted, set_digest, shipped
+from rlsim.parameters.terms import Term, moved, term_family
+from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
+from rlsim.projection.uncertainty.slopes import ASSUMED, all_terms
+from rlsim.projection.uncertainty.variogram import with_distances
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.results.projection import rounded
-from rlsim.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
-from rlsim.uncertainty.slopes import ASSUMED, all_terms
-from rlsim.uncertainty.variogram import with_distances
 from rlsim.validation.evidence import (
     iteration_evidence,
     step_evidence,

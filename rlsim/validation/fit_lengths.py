@@ -19,8 +19,8 @@ from pathlib import Path
 from scipy.optimize import minimize_scalar
 
 from rlsim.errors import InputError, RlsimError
-from rlsim.loading import load_scenario, vary
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.project import project
 from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.measured import measured_value

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from rlsim.datafiles import data_folder, shown_path
 from rlsim.errors import Infeasible, InputError, shortened
-from rlsim.hardware.fingerprint import file_digest
-from rlsim.hardware.parameters import load_parameters
-from rlsim.hardware.terms import START
+from rlsim.files.reading import data_folder, shown_path
+from rlsim.parameters.sets import load_parameters
+from rlsim.parameters.terms import START
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
+from rlsim.tables.fingerprint import file_digest
 from rlsim.validation.fit import (
     PHASE_WEIGHT,
     FloatArray,

@@ -15,10 +15,10 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
-from rlsim.costs.work import FloatArray
+from rlsim.costs.operators.work import FloatArray
 from rlsim.errors import InputError, RlsimError
-from rlsim.hardware.parameters import Fitted, load_training_parameters, shipped
-from rlsim.hardware.terms import (
+from rlsim.parameters.sets import Fitted, load_training_parameters, shipped
+from rlsim.parameters.terms import (
     FRAMEWORK_RELEASE_SPREAD,
     FRAMEWORK_SPREAD,
     MODEL_FRAMEWORK,

@@ -17,11 +17,11 @@ import yaml
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from rlsim.costs.refit_methods import TransferJob, TransferTerms
-from rlsim.costs.work import FloatArray
+from rlsim.costs.operators.work import FloatArray
+from rlsim.costs.transfer.methods import TransferJob, TransferTerms
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_transfer_parameters
-from rlsim.hardware.terms import SHARES, START, TRANSFER_FAMILY_SPREAD, TRANSFER_SPREAD
+from rlsim.parameters.sets import load_transfer_parameters
+from rlsim.parameters.terms import SHARES, START, TRANSFER_FAMILY_SPREAD, TRANSFER_SPREAD
 from rlsim.schema.transfer_parameters import TransferFamily, TransferFit, TransferParameters, TransferValues
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.measured import MeasuredTable

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from rlsim.costs.groups import family_of
-from rlsim.hardware.terms import Term, term_family
-from rlsim.uncertainty.evidence import Evidence
+from rlsim.costs.operators.groups import family_of
+from rlsim.parameters.terms import Term, term_family
+from rlsim.projection.uncertainty.evidence import Evidence
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from rlsim.costs.device import device_of
-from rlsim.costs.engine_prices import EngineInputs, engine_inputs, engine_prices
-from rlsim.costs.groups import engine_groups
-from rlsim.costs.iteration import IterationCosts
+from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices
 from rlsim.costs.memory import engine_memory
+from rlsim.costs.operators.device import device_of
+from rlsim.costs.operators.groups import engine_groups
 from rlsim.costs.overheads import engine_host
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import Fitted
-from rlsim.hardware.profile import load_profile
+from rlsim.loading.models import load_card
+from rlsim.parameters.sets import Fitted
+from rlsim.tables.profile import load_profile
 from rlsim.validation.halves import row_scenario
 from rlsim.validation.names import device_profile_name, model_card_name, release, weight_precision
 from rlsim.validation.rows import SkippedRow, length_tokens, number, whole_number
@@ -258,9 +258,7 @@ def inputs_of(setup: EngineSetup, fitted: Fitted) -> EngineInputs:
     scenario = row_scenario(_document(setup))
     device = device_of(scenario.hardware, setup.engine)
     capacity = engine_memory(scenario).kv_capacity_tokens
-    groups = engine_groups(
-        setup.engine, setup.version, scenario.hardware.name, scenario.model, setup.weight_precision
-    )
+    groups = engine_groups(setup.engine, setup.version, scenario.hardware.name, scenario.model, setup.weight_precision)
     host = replace(engine_host(scenario.engine, fitted.engines), factor=fitted.factor(groups))
     return engine_inputs(scenario, device, host, float(setup.prompt_tokens), capacity)
 

@@ -19,17 +19,17 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsim.costs.engine_prices import EngineInputs, engine_prices
+from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.prices import EngineInputs, engine_prices
 from rlsim.costs.interface import IterationTable
-from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.overheads import NO_HOST
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError, RlsimError, shortened
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.profile import load_profile
+from rlsim.loading.models import load_card
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.schema.scenario import Scenario
+from rlsim.tables.profile import load_profile
 from rlsim.validation.rows import SkippedRow, card_name, number
 from rlsim.validation.table import read_table
 from rlsim.validation.validate import quantile_abs

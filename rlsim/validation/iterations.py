@@ -14,8 +14,8 @@ import numpy as np
 
 from rlsim.costs.interface import IterationTable
 from rlsim.errors import RlsimError
-from rlsim.hardware.fitted import current
-from rlsim.hardware.parameters import shipped
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import shipped
 from rlsim.report.format import signed_percent
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.simulation.closed_loop import closed_loop

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlsim.datafiles import shown_path
 from rlsim.errors import InputError, shortened
+from rlsim.files.reading import shown_path
 from rlsim.validation.curve_rows import validate_curves
 from rlsim.validation.drawn_bounds import with_drawn_bounds
 from rlsim.validation.halves import TableRecords

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rlsim.results import Interval
-from rlsim.statistics import widened
+from rlsim.results.statistics import widened
 from rlsim.validation.rows import SkippedRow, number
 from rlsim.validation.scores import Score, half_width, scores_by_group, short
 from rlsim.validation.table import TableRow, write_table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rlsim.hardware.cards import card_of_same_layers
-from rlsim.hardware.profile import list_profiles
+from rlsim.loading.models import card_of_same_layers
+from rlsim.tables.profile import list_profiles
 from rlsim.validation.rows import SkippedRow
 
 _NODES = re.compile(r"\s+\d+-nodes?$")

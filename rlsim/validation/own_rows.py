@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsim.costs.groups import phase_groups
-from rlsim.datafiles import shown_path
+from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import InputError, RlsimError, shortened
-from rlsim.hardware.parameters import Fitted, shipped
-from rlsim.hardware.posterior import DEFAULT, Posterior, load_posterior
-from rlsim.hardware.terms import moved
+from rlsim.files.reading import shown_path
+from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
+from rlsim.parameters.sets import Fitted, shipped
+from rlsim.parameters.terms import moved
+from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence
+from rlsim.projection.uncertainty.evidence import Kind as TimeKind
+from rlsim.projection.uncertainty.predictive import FloatArray, around, error_draws, log_draws
+from rlsim.projection.variant import simulate_variant
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.results import Interval
-from rlsim.simulated import simulate_variant
-from rlsim.uncertainty.evidence import MEASURED_S, Evidence
-from rlsim.uncertainty.evidence import Kind as TimeKind
-from rlsim.uncertainty.predictive import FloatArray, around, error_draws, log_draws
 from rlsim.validation.evidence import (
     REPLICATIONS,
     in_order,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.uncertainty.evidence import Evidence
+from rlsim.projection.uncertainty.evidence import Evidence
 from rlsim.validation.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, solve
 from rlsim.validation.scores import short
 from rlsim.validation.update import conditioned

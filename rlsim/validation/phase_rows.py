@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rlsim.errors import RlsimError, shortened
-from rlsim.projection import project
+from rlsim.projection.project import project
 from rlsim.results import Interval, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.agent_rows import agent_runs, agent_scenario, run_rows

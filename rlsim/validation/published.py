@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlsim.datafiles import shown_path
 from rlsim.errors import InputError
+from rlsim.files.reading import shown_path
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.validation.accuracy_halves import HALVES, joined

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from rlsim.hardware.cards import list_cards, load_card
-from rlsim.hardware.parameters import DEFAULT_STACK, load_stack, stack_of_release
-from rlsim.hardware.profile import list_profiles, load_profile
+from rlsim.loading.models import list_cards, load_card
+from rlsim.parameters.sets import DEFAULT_STACK, load_stack, stack_of_release
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import NEMO_RL, Scenario
 from rlsim.schema.stack import Stack
+from rlsim.tables.profile import list_profiles, load_profile
 
 PROMPT_TOKENS = 107
 """Prompt with template of OpenMathInstruct-2 on these recipes: tokens/s x time - mean generated, median of 41 rows."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.results.projection import rounded
-from rlsim.statistics import P90_DEVIATIONS
+from rlsim.results.statistics import P90_DEVIATIONS
 
 
 class Compared(Protocol):

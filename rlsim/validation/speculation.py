@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.results import Interval
 from rlsim.validation.iteration_sweeps import engine_inputs_of, iteration_s

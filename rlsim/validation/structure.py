@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.costs.engine_prices import EngineInputs
-from rlsim.costs.groups import engine_groups, trainer_groups, transfer_groups
+from rlsim.costs.engine.prices import EngineInputs
+from rlsim.costs.operators.groups import engine_groups, trainer_groups, transfer_groups
 from rlsim.costs.overheads import engine_host, training_overheads
-from rlsim.costs.refit_methods import TransferTerms
-from rlsim.costs.trainer_prices import step_cost
-from rlsim.hardware.parameters import Fitted
-from rlsim.hardware.terms import moved, terms_of
-from rlsim.uncertainty.slopes import STEP, Slopes, point_changes_s
+from rlsim.costs.trainer.prices import step_cost
+from rlsim.costs.transfer.methods import TransferTerms
+from rlsim.parameters.sets import Fitted
+from rlsim.parameters.terms import moved, terms_of
+from rlsim.projection.uncertainty.slopes import STEP, Slopes, point_changes_s
 from rlsim.validation.iteration_points import EngineSetup, Load, engine_setup, inputs_of, load_of
 from rlsim.validation.measured import MeasuredRow
 from rlsim.validation.table import TableRow

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rlsim.datafiles import data_folder
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
 from rlsim.results import Interval, Projection
 from rlsim.validation.table import read_table
 from rlsim.validation.validate import quantile_abs

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
-from rlsim.datafiles import TABLE_BYTES, read_text, shown_path
 from rlsim.errors import InputError, shortened
+from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
 
 MAX_ROWS = 10_000
 """Rows of one table. A larger file is refused before anything is simulated."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from rlsim.errors import RlsimError
-from rlsim.hardware.cards import load_card
+from rlsim.loading.models import load_card
 from rlsim.validation.measured import Detail
 from rlsim.validation.names import model_card_name
 from rlsim.validation.rows import SkippedRow

@@ -9,16 +9,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from rlsim.costs.device import Device, device_of
+from rlsim.costs.operators.device import Device, device_of
 from rlsim.costs.overheads import training_overheads
-from rlsim.costs.trainer_prices import TrainedBatch, TrainerInputs, step_cost
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.fitted import current
-from rlsim.hardware.parameters import Fitted, stack_of_release
-from rlsim.hardware.profile import load_profile
+from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
+from rlsim.loading.models import load_card
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import Fitted, stack_of_release
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import Stack
+from rlsim.tables.profile import load_profile
 from rlsim.validation.halves import TableRecords, compare_each, row_scenario
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value
 from rlsim.validation.names import device_profile_name, model_card_name

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rlsim.costs.layout import TENSORS_PER_ATTENTION, TENSORS_PER_EXPERT, TENSORS_PER_FFN, weight_tensors
 from rlsim.costs.memory import weight_bytes
-from rlsim.costs.refit_methods import Links
-from rlsim.costs.weight_transfer import expert_share, links_of, stacked_tensors
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.profile import load_profile
+from rlsim.costs.trainer.layout import TENSORS_PER_ATTENTION, TENSORS_PER_EXPERT, TENSORS_PER_FFN, weight_tensors
+from rlsim.costs.transfer.job import expert_share, links_of, stacked_tensors
+from rlsim.costs.transfer.methods import Links
+from rlsim.loading.models import load_card
+from rlsim.tables.profile import load_profile
 from rlsim.validation.names import device_profile_name, model_card_name
 from rlsim.validation.rows import SkippedRow, number
 

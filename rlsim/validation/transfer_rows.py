@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from rlsim.costs.groups import transfer_groups
-from rlsim.costs.offload import HostCopies
-from rlsim.costs.refit_methods import Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
-from rlsim.costs.weight_transfer import OPTIMIZER_TENSORS
-from rlsim.hardware.fitted import current
-from rlsim.hardware.parameters import Fitted, shipped
+from rlsim.costs.operators.groups import transfer_groups
+from rlsim.costs.transfer.job import OPTIMIZER_TENSORS
+from rlsim.costs.transfer.methods import Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
+from rlsim.costs.transfer.offload import HostCopies
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import Fitted, shipped
 from rlsim.schema.transfer_parameters import OTHER, TransferParameters
 from rlsim.validation.halves import TableRecords, compare_each
 from rlsim.validation.measured import MeasuredRow, MeasuredTable, measured_value

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, cholesky
 
-from rlsim.costs.groups import family_of
-from rlsim.hardware.posterior import Posterior
-from rlsim.uncertainty.evidence import Evidence
-from rlsim.uncertainty.predictive import UNMEASURED_SPREAD
+from rlsim.costs.operators.groups import family_of
+from rlsim.parameters.posterior import Posterior
+from rlsim.projection.uncertainty.evidence import Evidence
+from rlsim.projection.uncertainty.predictive import UNMEASURED_SPREAD
 
 FloatArray = NDArray[np.float64]
 

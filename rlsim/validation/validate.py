@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlsim.errors import InputError, RlsimError
-from rlsim.projection import project
+from rlsim.projection.project import project
 from rlsim.results import PHASES, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import NEEDED, SkippedRow, number, scenario_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from rlsim.hardware.lookup import length_file
+from rlsim.files.lookup import length_file
 from rlsim.schema.agent import TraceTime
 from rlsim.schema.base import Strict
 from rlsim.schema.lengths import TraceLength

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.datafiles import TRACE_BYTES, read_text, shown_path, text_lines
 from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
-from rlsim.hardware.lookup import delivered_lengths, length_file
+from rlsim.files.lookup import delivered_lengths, length_file
+from rlsim.files.reading import TRACE_BYTES, read_text, shown_path, text_lines
 
 FloatArray = NDArray[np.float64]
 Subject = Literal["prompt", "response", "observation", "time"]

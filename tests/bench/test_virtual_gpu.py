@@ -26,7 +26,7 @@ from rlsim.calibration.cases import cases_of
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import SelfCheck
 from rlsim.cli import app
-from rlsim.costs import draft, layers
+from rlsim.costs.engine import draft, layers
 
 GPU = torch.device("cuda", 0)
 AXES = replace(

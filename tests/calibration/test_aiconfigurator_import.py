@@ -17,7 +17,7 @@ from rlsim.calibration import package_tables, table_checks
 from rlsim.calibration.aiconfigurator import ImportReport, import_tables, list_systems
 from rlsim.calibration.columns import lines_along
 from rlsim.errors import InputError
-from rlsim.hardware.tables import OperatorTables
+from rlsim.tables.operators import OperatorTables
 
 PEAK, FP8_PEAK, HBM = 1e15, 2e15, 4e12
 COMMON = {"framework": "VLLM", "version": "1.0", "device": "Toy GPU"}

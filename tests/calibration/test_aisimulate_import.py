@@ -14,9 +14,9 @@ import yaml
 
 from rlsim.calibration.aisimulate import import_tables, list_systems
 from rlsim.errors import InputError
-from rlsim.hardware import recurrent_tables as look
-from rlsim.hardware.table_files import METADATA
-from rlsim.hardware.tables import OperatorTables
+from rlsim.tables import recurrent as look
+from rlsim.tables.files import METADATA
+from rlsim.tables.operators import OperatorTables
 
 COMMON = {"framework": "SGLang", "version": "1.0", "device": "Toy GPU"}
 BATCHES, PROMPTS = (1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512, 1024)

@@ -21,13 +21,13 @@ from rlsim.calibration.assumption_check import AssumptionCheck
 from rlsim.calibration.assumption_rows import Assumption, Basis, slope
 from rlsim.calibration.calibrate import calibrate_measurements
 from rlsim.calibration.cases import case_list, dims_of
-from rlsim.costs.draft import PROPOSER_LAUNCHES
-from rlsim.costs.iteration import COMPILED_LAUNCH
-from rlsim.costs.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, UNCOMPILED_LAUNCHES
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import shipped
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.tables import OperatorTables
+from rlsim.costs.engine.draft import PROPOSER_LAUNCHES
+from rlsim.costs.engine.iteration import COMPILED_LAUNCH
+from rlsim.costs.engine.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, UNCOMPILED_LAUNCHES
+from rlsim.loading.models import load_card
+from rlsim.parameters.sets import shipped
+from rlsim.tables.operators import OperatorTables
+from rlsim.tables.profile import load_profile
 
 US = 1e-6
 DENSE, MIXTURE = dims_of(load_card("qwen3-8b")), dims_of(load_card("qwen3-30b-a3b"))

@@ -8,7 +8,7 @@ from rlsim.calibration.assumption_cases import depth_iteration, draft_passes, tr
 from rlsim.calibration.case_axes import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, CaseAxes
 from rlsim.calibration.cases import DISTRIBUTIONS, case_list, cases_of, dims_of, gemm, moe, prefill_attention
 from rlsim.calibration.selfcheck import card_of
-from rlsim.hardware.cards import load_card
+from rlsim.loading.models import load_card
 from rlsim.schema.drafter import default_eagle3_draft
 from rlsim.schema.engine import Engine
 

@@ -16,13 +16,13 @@ from rlsim.calibration.cases import case_list, collectives, engine_step
 from rlsim.calibration.comparison import compare
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import CheckedPoint, SelfCheck, card_of, check_text
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.layers import UNCOMPILED_LAUNCHES, elementwise
-from rlsim.costs.operators import KERNEL_FLOOR_S, Operators
+from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, elementwise
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.operators import KERNEL_FLOOR_S, Operators
 from rlsim.errors import InputError
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.table_files import GEMM, read_columns
-from rlsim.hardware.tables import OperatorTables
+from rlsim.tables.files import GEMM, read_columns
+from rlsim.tables.operators import OperatorTables
+from rlsim.tables.profile import load_profile
 
 NODE = ("gpus_per_node", "nvlink_domain_gpus")
 FLOPS, BANDWIDTH, FLOOR_S = 2e12, 1e11, 1e-6

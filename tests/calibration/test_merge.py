@@ -10,8 +10,8 @@ from rlsim.calibration.columns import Columns
 from rlsim.calibration.merge import OWN, Merged, merge_tables
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError
-from rlsim.hardware.table_files import GEMM, METADATA, MOE, read_columns
-from rlsim.hardware.tables import OperatorTables
+from rlsim.tables.files import GEMM, METADATA, MOE, read_columns
+from rlsim.tables.operators import OperatorTables
 
 
 def gemm_rows(rows: list[tuple[int, int, int, float]], kernel: str) -> Columns:

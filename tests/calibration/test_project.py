@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rlsim.calibration import cases
 from rlsim.calibration.case_axes import CPU_QUICK
 from rlsim.cli import app
-from rlsim.hardware.tables import OperatorTables
+from rlsim.tables.operators import OperatorTables
 
 FEW = replace(
     CPU_QUICK, checked_layers=1, rows=(1, 8), batches=(1, 2), queries=(1, 2), contexts=(128,), prompts=((1, 64),),

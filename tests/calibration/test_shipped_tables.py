@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.costs import device
-from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.engine.prices import engine_prices
+from rlsim.costs.operators import device
 from rlsim.costs.prices import price
-from rlsim.costs.trainer_prices import step_cost
-from rlsim.datafiles import data_folder
-from rlsim.hardware import tables
-from rlsim.hardware.table_files import LAYOUTS, TableLayout, read_table, table_path
-from rlsim.loading import load_scenario
+from rlsim.costs.trainer.prices import step_cost
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import load_scenario
+from rlsim.tables import operators as tables
+from rlsim.tables.files import LAYOUTS, TableLayout, read_table, table_path
 from rlsim.workload.draw import draw
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))

@@ -11,7 +11,7 @@ import pytest
 from command_line import SMALL, complains, process
 
 from rlsim.errors import InputError
-from rlsim.outputs import staged_folder
+from rlsim.files.writing import staged_folder
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 
 from rlsim.calibration.table_writing import write_table
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.layers import EngineLayers
+from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import IterationTable, PhaseCost, StepCost
-from rlsim.costs.iteration import IterationCosts
-from rlsim.costs.layers import EngineLayers
-from rlsim.costs.operators import Operators
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.operators import Operators
 from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.refit_methods import TransferTerms
-from rlsim.costs.trainer_prices import TrainedBatch, step_cost
-from rlsim.costs.weight_transfer import WeightTransfer
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.parameters import load_transfer_parameters
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.reference import table_device
-from rlsim.hardware.table_files import TableLayout
-from rlsim.hardware.tables import OperatorTables
+from rlsim.costs.trainer.prices import TrainedBatch, step_cost
+from rlsim.costs.transfer.job import WeightTransfer
+from rlsim.costs.transfer.methods import TransferTerms
+from rlsim.loading.models import load_card
+from rlsim.parameters.sets import load_transfer_parameters
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import StackFeatures
+from rlsim.tables.files import TableLayout
+from rlsim.tables.operators import OperatorTables
+from rlsim.tables.profile import load_profile
+from rlsim.tables.reference import table_device
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ import pytest
 import yaml
 
 from rlsim.calibration.table_writing import write_table
-from rlsim.costs import device
-from rlsim.costs.borrowed import P90_DEVIATIONS, TableSource, borrowed_tables, tables_error
-from rlsim.costs.draft import REJECTION_LAUNCHES, Drafting
-from rlsim.costs.latent import LatentBlock
-from rlsim.costs.operators import Operators
+from rlsim.costs.engine.draft import REJECTION_LAUNCHES, Drafting
+from rlsim.costs.operators import device
+from rlsim.costs.operators.borrowed import P90_DEVIATIONS, TableSource, borrowed_tables, tables_error
+from rlsim.costs.operators.latent import LatentBlock
+from rlsim.costs.operators.operators import Operators
 from rlsim.costs.prices import PriceInputs
-from rlsim.hardware import table_files as files
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.tables import OperatorTables
+from rlsim.loading.models import load_card
 from rlsim.schema.hardware import HardwareProfile
+from rlsim.tables import files
+from rlsim.tables.operators import OperatorTables
+from rlsim.tables.profile import load_profile
 
 CARD = load_card("qwen3-8b")
 VOCABULARY, DRAFTS = CARD.vocab_size, 32_000

@@ -9,15 +9,15 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs import work
-from rlsim.costs.capture import captured_sizes
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.draft import Drafting, as_model
+from rlsim.costs.engine.capture import captured_sizes
+from rlsim.costs.engine.draft import Drafting, as_model
+from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.interface import Part
-from rlsim.costs.layers import EngineLayers
-from rlsim.costs.operators import Operators
-from rlsim.costs.packing import MicroBatches
-from rlsim.hardware.cards import load_card
+from rlsim.costs.operators import work
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.operators import Operators
+from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario

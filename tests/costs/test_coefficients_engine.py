@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 from test_coefficients import BARE, exactly, scenario
 
-from rlsim.costs import work
-from rlsim.costs.capture import largest_captured_tokens
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.engine_prices import decode_points_s, engine_prices
-from rlsim.costs.layers import EngineLayers
+from rlsim.costs.engine.capture import largest_captured_tokens
+from rlsim.costs.engine.layers import EngineLayers
+from rlsim.costs.engine.prices import decode_points_s, engine_prices
 from rlsim.costs.memory import engine_memory, weight_bytes
-from rlsim.costs.operator_time import OperatorTime, beside
-from rlsim.costs.operators import Operators
+from rlsim.costs.operators import work
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.operators import Operators
+from rlsim.costs.operators.time import OperatorTime, beside
 from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.errors import InputError
-from rlsim.hardware.profile import load_profile
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import attention_parameters
 from rlsim.schema.scenario import Scenario
+from rlsim.tables.profile import load_profile
 
 RACK = builders.without_tables("gb200_nvl72")
 WIDE_TRAINER = {"expert_parallel": 16, "pipeline_parallel": 8}

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from test_coefficients import BARE, VOCABULARY, exactly, scenario, seconds
 
-from rlsim.costs.borrowed import TableSource, tables_error
-from rlsim.costs.collectives import Collectives
 from rlsim.costs.interface import Part, PhaseCost, add_up
-from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.memory import activation_bytes_per_token, engine_memory, trainer_memory
-from rlsim.costs.packing import bins_by_step, dealt_bins, padded_samples
-from rlsim.costs.trainer_prices import TrainedBatch, _packed
-from rlsim.costs.weight_transfer import WeightTransfer
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.tables import OperatorTables
+from rlsim.costs.operators.borrowed import TableSource, tables_error
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.trainer.layout import train_layout, weight_tensors
+from rlsim.costs.trainer.packing import bins_by_step, dealt_bins, padded_samples
+from rlsim.costs.trainer.prices import TrainedBatch, _packed
+from rlsim.costs.transfer.job import WeightTransfer
+from rlsim.loading.models import load_card
+from rlsim.tables.operators import OperatorTables
 
 # --- memory and weights -----------------------------------------------------------------------------------------------
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from test_coefficients import exactly, scenario
 
-from rlsim.costs import device
-from rlsim.costs.borrowed import TableSource
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.latent import LatentBlock
-from rlsim.costs.layers import EngineLayers
-from rlsim.costs.operators import Operators
-from rlsim.costs.work import Matrix
-from rlsim.hardware import table_files as files
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.tables import OperatorTables
+from rlsim.costs.engine.layers import EngineLayers
+from rlsim.costs.operators import device
+from rlsim.costs.operators.borrowed import TableSource
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.latent import LatentBlock
+from rlsim.costs.operators.operators import Operators
+from rlsim.costs.operators.work import Matrix
+from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts
+from rlsim.tables import files
+from rlsim.tables.operators import OperatorTables
+from rlsim.tables.profile import load_profile
 
 H100, RACK = load_profile("h100_sxm"), load_profile("gb200_nvl72")
 LATENT, MOE = load_card("deepseek-v3"), load_card("qwen3-30b-a3b")

@@ -22,13 +22,13 @@ from training_parts import (
     training,
 )
 
-from rlsim.costs import work
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.device import device_of
 from rlsim.costs.interface import Part
-from rlsim.costs.operators import Operators
-from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training_layer import LayerTime, TrainingLayers
+from rlsim.costs.operators import work
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.device import device_of
+from rlsim.costs.operators.operators import Operators
+from rlsim.costs.trainer.layer import LayerTime, TrainingLayers
+from rlsim.costs.trainer.packing import MicroBatches
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.stack import StackFeatures
 

@@ -20,13 +20,13 @@ from training_parts import (
     training,
 )
 
-from rlsim.costs import work
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.training_update import newton_schulz_flops
-from rlsim.costs.work import Matrix
-from rlsim.hardware.profile import load_profile
+from rlsim.costs.operators import work
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.work import Matrix
+from rlsim.costs.trainer.update import newton_schulz_flops
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.stack import StackFeatures
+from rlsim.tables.profile import load_profile
 
 # --- the update -------------------------------------------------------------------------------------------------------
 

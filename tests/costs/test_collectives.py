@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.collectives import LINK_EFFICIENCY, Collectives
-from rlsim.hardware.profile import load_profile
+from rlsim.costs.operators.collectives import LINK_EFFICIENCY, Collectives
+from rlsim.tables.profile import load_profile
 
 H100, GB200 = load_profile("h100_sxm"), load_profile("gb200_nvl72")
 OPS = ("all_gather", "reduce_scatter", "alltoall")

@@ -8,11 +8,11 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.collectives import LINK_EFFICIENCY
 from rlsim.costs.interface import PhaseCost
-from rlsim.costs.layout import train_layout
 from rlsim.costs.memory import trainer_memory
-from rlsim.costs.training import LM_HEAD, LOSS
+from rlsim.costs.operators.collectives import LINK_EFFICIENCY
+from rlsim.costs.trainer.layout import train_layout
+from rlsim.costs.trainer.training import LM_HEAD, LOSS
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
 

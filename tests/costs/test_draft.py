@@ -8,8 +8,8 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.draft import PROPOSER_LAUNCHES, Drafting, as_model, draft_card
-from rlsim.hardware.cards import load_card
+from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting, as_model, draft_card
+from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.drafter import draft_model_from_card
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.draft_policy import DraftPolicy, counted, policy_costs, tokens_factor
-from rlsim.costs.engine_prices import drafting_fixed, engine_prices
+from rlsim.costs.engine.draft_policy import DraftPolicy, counted, policy_costs, tokens_factor
+from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.prices import drafting_fixed, engine_prices
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.iteration import IterationCosts
 from rlsim.costs.memory import trainer_memory
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.weight_transfer import job_of
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.costs.transfer.job import job_of
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
+from rlsim.projection.summary import phase_parts
+from rlsim.projection.variant import simulate_variant
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
-from rlsim.summary import phase_parts
 
 K = 5
 BASE = (

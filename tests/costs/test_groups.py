@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsim.costs.engine_prices import decode_points_s
-from rlsim.costs.groups import family_of, phase_groups, refit_groups, refit_method, series, trainer_groups
+from rlsim.costs.engine.prices import decode_points_s
+from rlsim.costs.operators.groups import family_of, phase_groups, refit_groups, refit_method, series, trainer_groups
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, price
-from rlsim.hardware.posterior import DEFAULT, load_posterior
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
+from rlsim.parameters.posterior import DEFAULT, load_posterior
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import draw
 

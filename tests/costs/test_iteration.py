@@ -9,11 +9,11 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.capture import captured_sizes
+from rlsim.costs.engine.capture import captured_sizes
+from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.iteration import IterationCosts
-from rlsim.hardware.profile import load_profile
 from rlsim.schema.hardware import HardwareProfile
+from rlsim.tables.profile import load_profile
 
 SPECULATION = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.8}
 MOE = {"cluster": {"num_gpus": 8}, "engine": {"tensor_parallel": 2}, "trainer": {"expert_parallel": 8}}

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from rlsim.costs import work
-from rlsim.costs.latent import LatentBlock
-from rlsim.costs.operators import Operators
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.tables import OperatorTables
+from rlsim.costs.operators import work
+from rlsim.costs.operators.latent import LatentBlock
+from rlsim.costs.operators.operators import Operators
+from rlsim.loading.models import load_card
+from rlsim.tables.operators import OperatorTables
+from rlsim.tables.profile import load_profile
 
 CARD = load_card("deepseek-v3")
 PROFILE = load_profile("h200_sxm")

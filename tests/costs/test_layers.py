@@ -6,9 +6,9 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.layers import pipeline_hops, total
-from rlsim.hardware.profile import load_profile
+from rlsim.costs.engine.layers import pipeline_hops, total
 from rlsim.schema.architecture import LayerCounts
+from rlsim.tables.profile import load_profile
 
 TOKENS = np.array([1.0, 64.0, 512.0])
 

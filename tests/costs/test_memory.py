@@ -15,7 +15,7 @@ from rlsim.costs.memory import (
     weight_bytes,
 )
 from rlsim.errors import Infeasible
-from rlsim.hardware.cards import load_card
+from rlsim.loading.models import load_card
 from rlsim.units import GIB
 
 WHOLE_235B = {"tensor_parallel": 4, "pipeline_parallel": 8, "expert_parallel": 16}

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs import work
-from rlsim.costs.latent import LatentBlock
-from rlsim.costs.operator_time import OperatorTime, modelled, zero
-from rlsim.costs.operators import DEFAULT_COMPUTE, DEFAULT_MEMORY, KERNEL_FLOOR_S, Operators
-from rlsim.costs.work import Matrix
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.profile import load_profile
-from rlsim.hardware.reference import table_device
+from rlsim.costs.operators import work
+from rlsim.costs.operators.latent import LatentBlock
+from rlsim.costs.operators.operators import DEFAULT_COMPUTE, DEFAULT_MEMORY, KERNEL_FLOOR_S, Operators
+from rlsim.costs.operators.time import OperatorTime, modelled, zero
+from rlsim.costs.operators.work import Matrix
+from rlsim.loading.models import load_card
+from rlsim.tables.profile import load_profile
+from rlsim.tables.reference import table_device
 from rlsim.units import TERA
 
 H100 = load_profile("h100_sxm")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
-from rlsim.hardware.profile import load_profile
+from rlsim.tables.profile import load_profile
 
 EAGLE = {"speculation": {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5}}
 NGRAM = {"speculation": {"method": "ngram", "draft_length": 5, "acceptance_length": 2.0}}

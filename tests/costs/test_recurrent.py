@@ -6,20 +6,20 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs import recurrent_work, work
-from rlsim.costs.collectives import Collectives
-from rlsim.costs.device import device_of
-from rlsim.costs.layers import EngineLayers
-from rlsim.costs.layout import weight_tensors
+from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.memory import activation_bytes_per_token, engine_memory, state_bytes_per_gpu_sequence
-from rlsim.costs.operator_time import OperatorTime, modelled
-from rlsim.costs.operators import Operators
-from rlsim.costs.recurrent import RecurrentBlock
-from rlsim.costs.sparse import SparseBlock
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.profile import load_profile
+from rlsim.costs.operators import recurrent_work, work
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.device import device_of
+from rlsim.costs.operators.operators import Operators
+from rlsim.costs.operators.recurrent import RecurrentBlock
+from rlsim.costs.operators.sparse import SparseBlock
+from rlsim.costs.operators.time import OperatorTime, modelled
+from rlsim.costs.trainer.layout import weight_tensors
+from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts, LinearAttentionCard, MambaCard
 from rlsim.schema.model import kv_bytes_per_token, parameter_counts, state_bytes_per_sequence
+from rlsim.tables.profile import load_profile
 
 BARE = builders.without_tables("h100_sxm")
 BANDWIDTH = 3.35e12 * 0.8

@@ -8,8 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from rlsim.costs.offload import HostCopies
-from rlsim.costs.refit_methods import (
+from rlsim.costs.transfer.methods import (
     Links,
     Method,
     Receiver,
@@ -20,7 +19,8 @@ from rlsim.costs.refit_methods import (
     tensor_s,
     transfer_parts,
 )
-from rlsim.hardware.parameters import load_transfer_parameters
+from rlsim.costs.transfer.offload import HostCopies
+from rlsim.parameters.sets import load_transfer_parameters
 from rlsim.schema.transfer_parameters import OTHER
 
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -9,14 +9,14 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs import work
-from rlsim.costs.device import device_of
-from rlsim.costs.iteration import IterationCosts
+from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.memory import engine_memory, kv_bytes_per_gpu_token
-from rlsim.costs.operator_time import OperatorTime, mean_layer, modelled
-from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training_layer import TrainingLayers
-from rlsim.hardware.cards import load_card
+from rlsim.costs.operators import work
+from rlsim.costs.operators.device import device_of
+from rlsim.costs.operators.time import OperatorTime, mean_layer, modelled
+from rlsim.costs.trainer.layer import TrainingLayers
+from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.loading.models import load_card
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 

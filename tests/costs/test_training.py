@@ -9,10 +9,10 @@ import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.device import device_of
 from rlsim.costs.interface import Part, PhaseCost
-from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training import TrainingCosts
+from rlsim.costs.operators.device import device_of
+from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.training import TrainingCosts
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 

@@ -8,15 +8,15 @@ import builders
 import pytest
 from pydantic import ValidationError
 
-from rlsim.costs.collectives import LINK_EFFICIENCY
-from rlsim.costs.layout import train_layout, weight_tensors
 from rlsim.costs.memory import weight_bytes
+from rlsim.costs.operators.collectives import LINK_EFFICIENCY
 from rlsim.costs.overheads import overheads_of
-from rlsim.costs.weight_transfer import WeightTransfer, job_of
+from rlsim.costs.trainer.layout import train_layout, weight_tensors
+from rlsim.costs.transfer.job import WeightTransfer, job_of
 from rlsim.errors import InputError
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.fitted import fitted_of
-from rlsim.loading import load_scenario
+from rlsim.loading.models import load_card
+from rlsim.loading.scenario import load_scenario
+from rlsim.parameters.fitted import fitted_of
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.costs import work
-from rlsim.hardware.cards import load_card
+from rlsim.costs.operators import work
+from rlsim.loading.models import load_card
 from rlsim.schema.model import parameter_counts
 
 CARDS = ("qwen3-8b", "qwen3-30b-a3b", "qwen3-235b-a22b", "llama-3.1-70b", "deepseek-v3")

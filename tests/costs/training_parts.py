@@ -8,10 +8,10 @@ from typing import Any
 import builders
 import pytest
 
-from rlsim.costs.device import device_of
 from rlsim.costs.interface import Part
-from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training import TrainingCosts
+from rlsim.costs.operators.device import device_of
+from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.training import TrainingCosts
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import StackFeatures
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlsim.datafiles import data_folder
-from rlsim.loading import load_scenario, scenario_digest
-from rlsim.projection import project
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import load_scenario, scenario_digest
+from rlsim.projection.project import project
 from rlsim.results import PHASES, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.rows import scenario_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
 
 Run = Callable[..., tuple[int, str, str]]
 GIVEN = {

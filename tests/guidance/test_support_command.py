@@ -10,10 +10,10 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.guidance.support import coverage
 from rlsim.guidance.support_text import render_coverage
-from rlsim.loading import scenario_of_text
-from rlsim.projection import project
+from rlsim.loading.scenario import scenario_of_text
+from rlsim.projection.project import project
+from rlsim.projection.uncertainty.evidence import load_evidence
 from rlsim.report.style import DEFAULT_STYLE
-from rlsim.uncertainty.evidence import load_evidence
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlsim.errors import RlsimError
-from rlsim.htmlreport.folder import KINDS
-from rlsim.htmlreport.markup import Markup, escaped, joined, tag
-from rlsim.htmlreport.report import report
+from rlsim.report.page.folder import KINDS
+from rlsim.report.page.markup import Markup, escaped, joined, tag
+from rlsim.report.page.report import report
 
 Results = Callable[[str], Path]
 Run = Callable[..., tuple[int, str, str]]

@@ -11,8 +11,8 @@ import pytest
 from html_checks import checked
 from html_folders import COMMANDS
 
-from rlsim.htmlreport.report import report, write_report
-from rlsim.htmlreport.timeline import read_timeline
+from rlsim.report.page.report import report, write_report
+from rlsim.report.page.timeline import read_timeline
 
 Results = Callable[[str], Path]
 SAID = {

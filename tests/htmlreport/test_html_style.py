@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsim.errors import InputError
-from rlsim.htmlreport.charts import MOST_TICKS, Scale, shown_from
-from rlsim.htmlreport.palette import (
+from rlsim.report.page.charts import MOST_TICKS, Scale, shown_from
+from rlsim.report.page.palette import (
     AREA_CONTRAST,
     DARK,
     LIGHT,
@@ -28,9 +28,9 @@ from rlsim.htmlreport.palette import (
     heat,
     tones,
 )
-from rlsim.htmlreport.plots import MOST_POINTS, thinned
-from rlsim.htmlreport.reading import TEXT_CHARACTERS, Node, parsed_number
-from rlsim.htmlreport.stylesheet import LABEL_STEPS, stylesheet
+from rlsim.report.page.plots import MOST_POINTS, thinned
+from rlsim.report.page.reading import TEXT_CHARACTERS, Node, parsed_number
+from rlsim.report.page.stylesheet import LABEL_STEPS, stylesheet
 from rlsim.report.style import contrast, text_color
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
@@ -143,7 +143,7 @@ PROBE = "<script>document.title='RAN'</script><img src=x onerror=\"document.titl
 @pytest.mark.parametrize("name", ["async", "sweep", "plan", "run", "validation", "blame"])
 def test_a_browser_draws_the_page_and_runs_nothing(name: str, copied: Callable[[str], Path], tmp_path: Path) -> None:
     """Even what was smuggled past the escaping must not run: the page's own policy forbids it."""
-    from rlsim.htmlreport.report import write_report
+    from rlsim.report.page.report import write_report
 
     page = write_report(copied(name), tmp_path / "page.html")
     smuggled = page.read_text(encoding="utf-8").replace("</main>", f"{PROBE}</main>")

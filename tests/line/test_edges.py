@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
+from rlsim.files import archives
+from rlsim.files.journal import Journal
 from rlsim.guidance.new import Answers, with_layout
-from rlsim.hardware import archives
-from rlsim.interop.exporting import export_scenario
-from rlsim.journal import Journal
-from rlsim.loading import load_scenario, scenario_of_text, vary
+from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.compare import compare
-from rlsim.projection import project
+from rlsim.projection.project import project
+from rlsim.projection.summary import iteration_tokens
+from rlsim.projection.variant import simulate_variant
+from rlsim.readers.frameworks.exporting import export_scenario
 from rlsim.report.projection import render_brief
-from rlsim.simulated import simulate_variant
 from rlsim.simulation.kernel import build
-from rlsim.summary import iteration_tokens
 from rlsim.validation.rows import SkippedRow, length_tokens, number
 
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")

@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlsim.costs import collectives, engine_prices, iteration, operators, prices, trainer_prices
+from rlsim.costs import prices
+from rlsim.costs.engine import iteration
+from rlsim.costs.engine import prices as engine_prices
+from rlsim.costs.operators import collectives, operators
 from rlsim.costs.prices import price
-from rlsim.loading import load_scenario
+from rlsim.costs.trainer import prices as trainer_prices
+from rlsim.loading.scenario import load_scenario
 from rlsim.planning.evaluate import evaluate
-from rlsim.projection import project
+from rlsim.projection.project import project
+from rlsim.projection.summary import _generation, phase_parts, provenance_of
+from rlsim.projection.variant import simulate_variant
 from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
 from rlsim.simulation.run import simulate
-from rlsim.summary import _generation, phase_parts, provenance_of
 from rlsim.workload import acceptance, batches
 from rlsim.workload.batches import draw_batch, expected_prompt_tokens
 from rlsim.workload.draw import draw

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
 from rlsim.units import GIB, MICROSECOND
 
 TEXT = (Path(__file__).parents[2] / "docs" / "model.md").read_text()

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlsim.loading import load_scenario, scenario_digest, vary
-from rlsim.projection import baseline_of, project
+from rlsim.loading.scenario import load_scenario, scenario_digest, vary
+from rlsim.projection.project import baseline_of, project
+from rlsim.projection.summary import phase_parts, speedups, step_values, timed, variant_of
+from rlsim.projection.variant import simulate_variant
 from rlsim.results import PHASES, Interval, Projection, Variant
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
 from rlsim.simulation import run as driver
-from rlsim.summary import phase_parts, speedups, step_values, timed, variant_of
 
 SYNC = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 ASYNC = ("exposed_generation_s", "data_s", "logprob_s", "train_s", "refit_s")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
 
 SMALL = """\
 name: small

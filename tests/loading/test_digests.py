@@ -11,16 +11,16 @@ import pytest
 import yaml
 from small_scenario import SMALL, message
 
-from rlsim.datafiles import data_folder
-from rlsim.hardware.parameters import load_parameters
-from rlsim.loading import (
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import (
     dump_scenario,
     load_scenario,
     scenario_digest,
     scenario_json_schema,
     vary,
 )
-from rlsim.projection import project
+from rlsim.parameters.sets import load_parameters
+from rlsim.projection.project import project
 
 
 def test_the_digest_follows_every_value_and_nothing_else(small: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_digest_follows_the_tables_and_the_version(
     with (tables / "metadata.yaml").open("a") as file:
         file.write("\n")
     digests.add(scenario_digest(scenario))
-    monkeypatch.setattr("rlsim.loading.installed_version", lambda: "99")
+    monkeypatch.setattr("rlsim.loading.scenario.installed_version", lambda: "99")
     digests.add(scenario_digest(scenario))
     assert len(digests) == 3
 
@@ -117,10 +117,10 @@ def test_the_digest_follows_whatever_an_answer_reads(
     shutil.copytree(profiles, tmp_path / "profiles")
     shutil.copy(calibration / "posterior" / "evidence.npz", tmp_path)
     scenario = load_scenario(small, ["hardware=" + ("gb300_nvl72" if "exchange" in changed else "h20_sxm")])
-    monkeypatch.setattr("rlsim.hardware.tables.tables_folder", lambda: tmp_path / "tables")
-    monkeypatch.setattr("rlsim.hardware.fingerprint.tables_folder", lambda: tmp_path / "tables")
-    monkeypatch.setattr("rlsim.hardware.lookup.data_folder", lambda name: tmp_path / "profiles")
-    monkeypatch.setattr("rlsim.loading.evidence_path", lambda: tmp_path / "evidence.npz", raising=False)
+    monkeypatch.setattr("rlsim.tables.operators.tables_folder", lambda: tmp_path / "tables")
+    monkeypatch.setattr("rlsim.tables.fingerprint.tables_folder", lambda: tmp_path / "tables")
+    monkeypatch.setattr("rlsim.files.lookup.data_folder", lambda name: tmp_path / "profiles")
+    monkeypatch.setattr("rlsim.loading.scenario.evidence_path", lambda: tmp_path / "evidence.npz", raising=False)
     before = scenario_digest(scenario)
     assert scenario_digest(scenario) == before
     moved = {

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from small_scenario import SMALL, message
 
-from rlsim.loading import load_scenario, scenario_digest, scenario_json_schema
-from rlsim.loading_extends import MAX_PARENTS
+from rlsim.loading.extends import MAX_PARENTS
+from rlsim.loading.scenario import load_scenario, scenario_digest, scenario_json_schema
 
 ASSUMED = """\
 assumptions:

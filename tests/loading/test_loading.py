@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from small_scenario import SMALL, message
 
 from rlsim.errors import InputError
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.lookup import catalogue
-from rlsim.hardware.profile import load_profile
-from rlsim.loading import (
+from rlsim.files.lookup import catalogue
+from rlsim.files.yaml import parse_yaml
+from rlsim.loading.models import load_card
+from rlsim.loading.scenario import (
     dump_scenario,
     find_scenario,
     load_scenario,
     vary,
 )
-from rlsim.loading_yaml import parse_yaml
 from rlsim.schema.scenario import Scenario
+from rlsim.tables.profile import load_profile
 from rlsim.workload.acceptance import acceptance_of
 
 CONTRACT_SCENARIOS = (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
 from rlsim.errors import InputError
-from rlsim.loading_yaml import parse_value, parse_yaml, read_yaml
+from rlsim.files.yaml import parse_value, parse_yaml, read_yaml
 from rlsim.schema.base import Fraction01, PositiveInt, Strict
 from rlsim.schema.messages import as_input_error
 

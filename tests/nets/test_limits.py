@@ -10,10 +10,10 @@ import pytest
 from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
-from rlsim.hardware.profile import list_profiles, load_profile
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.training_assumptions import training_assumptions
 from rlsim.schema.hardware import BOUNDS
-from rlsim.training_assumptions import training_assumptions
+from rlsim.tables.profile import list_profiles, load_profile
 
 ALONE = ("speculation={method: none}", "simulation.replications=1")
 

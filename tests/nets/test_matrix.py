@@ -8,19 +8,19 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rlsim.costs.device import Device, device_of
-from rlsim.costs.engine_prices import EngineInputs, engine_prices
-from rlsim.costs.iteration import IterationCosts
+from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.prices import EngineInputs, engine_prices
+from rlsim.costs.operators.device import Device, device_of
 from rlsim.costs.overheads import NO_HOST
-from rlsim.costs.packing import MicroBatches
-from rlsim.costs.training import TrainingCosts
-from rlsim.hardware.cards import list_cards, load_card
-from rlsim.hardware.profile import list_profiles, load_profile
+from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.training import TrainingCosts
+from rlsim.loading.models import list_cards, load_card
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import _heads, _recurrent_heads
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.trainer import Trainer
+from rlsim.tables.profile import list_profiles, load_profile
 from tests.costs.builders import PLAIN
 
 ENGINES = ("vllm", "sglang", "trtllm")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from rlsim.costs.device import device_of
-from rlsim.costs.engine_prices import EngineInputs, engine_prices
-from rlsim.costs.iteration import IterationCosts
+from rlsim.costs.engine.iteration import IterationCosts
+from rlsim.costs.engine.prices import EngineInputs, engine_prices
+from rlsim.costs.operators.device import device_of
 from rlsim.costs.overheads import NO_HOST
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.profile import load_profile
+from rlsim.loading.models import load_card
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.schema.speculation import Speculation
 from rlsim.simulation.iteration_times import prepare
+from rlsim.tables.profile import load_profile
 
 NGRAM = {"method": "ngram", "draft_length": 3, "acceptance_length": 2.0, "lookup_s_per_1k_tokens": 1e-4}
 EAGLE = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}

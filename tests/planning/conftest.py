@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
 from rlsim.schema.scenario import Scenario
 
 TINY = (

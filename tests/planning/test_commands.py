@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.loading import dump_scenario, vary
+from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.schema.scenario import Scenario
 
 Run = Callable[..., tuple[int, str, str]]

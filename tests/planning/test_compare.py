@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rlsim.expenses import cost_usd, energy_j
-from rlsim.loading import vary
+from rlsim.loading.scenario import vary
 from rlsim.planning import compare
 from rlsim.planning.compare import differences
 from rlsim.planning.text import render_comparison
-from rlsim.projection import project
+from rlsim.projection.expenses import cost_usd, energy_j
+from rlsim.projection.project import project
 from rlsim.schema.scenario import Scenario
 
 

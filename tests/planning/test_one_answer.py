@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 
+from rlsim.blame.analysis import blame
 from rlsim.errors import InputError
-from rlsim.idling.blame import blame
-from rlsim.loading import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.sweep import sweep
 from rlsim.planning.text import render_sweep
-from rlsim.projection import project
+from rlsim.projection.project import project
+from rlsim.projection.summary import mean_value
+from rlsim.projection.variant import simulate_variant
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
-from rlsim.summary import mean_value
 
 LAGGED = (
     "cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1",

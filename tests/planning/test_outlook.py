@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading import vary
+from rlsim.loading.scenario import vary
 from rlsim.planning import compare, plan
 from rlsim.planning.evaluate import TimedCell, evaluate_means, evaluate_timed
 from rlsim.planning.finalists import Contest, Finalist, best_by_group
@@ -22,7 +22,7 @@ from rlsim.planning.plan import default_limits
 from rlsim.planning.results import CellResult, Mean, Plan, PlanRow
 from rlsim.planning.search import Found, further_kinds
 from rlsim.planning.space import SearchLimits
-from rlsim.projection import project
+from rlsim.projection.project import project
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning import plan
 from rlsim.planning.cells import bounded_cells
 from rlsim.planning.evaluate import evaluate_overrides
@@ -32,11 +32,11 @@ from rlsim.planning.results import Plan, PlanRow
 from rlsim.planning.search import simulate_cell
 from rlsim.planning.space import SearchLimits, build_space
 from rlsim.planning.text import render_plan
-from rlsim.projection import project
+from rlsim.projection.project import project
+from rlsim.projection.uncertainty.response import CHAIN
+from rlsim.projection.variant import simulate_variant
 from rlsim.schema.asynchrony import STYLES, Asynchrony
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
-from rlsim.uncertainty.response import CHAIN
 
 SYNC = SearchLimits((8,), (0,), draft_lengths=(1, 3, 5))
 BOTH = SearchLimits((8,), (0, 1), draft_lengths=(2,), shares=(0.5,))

@@ -16,16 +16,16 @@ import pytest
 from matplotlib.figure import Figure
 
 from rlsim.errors import InputError
-from rlsim.journal import Journal, journal_name
-from rlsim.loading import dump_scenario, vary
-from rlsim.loading_words import Overrides
+from rlsim.files.journal import Journal, journal_name
+from rlsim.files.progress import ProgressLine
+from rlsim.loading.scenario import dump_scenario, vary
+from rlsim.loading.variation import Overrides
 from rlsim.planning import pictures, sweep
 from rlsim.planning.breakeven import break_even_lengths
 from rlsim.planning.frames import identity_in
 from rlsim.planning.results import SweepResult
 from rlsim.planning.text import render_sweep
-from rlsim.progress import ProgressLine
-from rlsim.projection import project
+from rlsim.projection.project import project
 from rlsim.schema.scenario import Scenario
 
 JOURNAL = journal_name("sweep")

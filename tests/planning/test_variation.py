@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsim.errors import InputError
-from rlsim.loading import vary
-from rlsim.loading_words import Overrides, split_gpus
+from rlsim.loading.scenario import vary
+from rlsim.loading.variation import Overrides, split_gpus
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.workload.acceptance import acceptance_of, two_parameter_rates

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
 from rlsim.results import Projection
 
 SMALL = ("workload.prompts_per_step=8", "workload.generations_per_prompt=8", "trainer.global_batch_samples=null")

@@ -9,8 +9,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
 from rlsim.report import phases_plot
 from rlsim.report.findings import headline
 from rlsim.report.phases_plot import phases_figure

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.hardware.cards import load_card
+from rlsim.loading.models import load_card
 from rlsim.schema.huggingface import card_from_huggingface
 from rlsim.schema.model import parameter_counts
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.loading import load_scenario
-from rlsim.model_assumptions import model_assumptions
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.model_assumptions import model_assumptions
 
 HYBRID = ("model=qwen3.5-9b", "engine.tensor_parallel=2", "trainer.tensor_parallel=2")
 

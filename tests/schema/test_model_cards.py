@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlsim.errors import InputError
-from rlsim.hardware.cards import list_cards, load_card
+from rlsim.loading.models import list_cards, load_card
 from rlsim.schema.drafter import (
     default_eagle3_draft,
     draft_kv_bytes_per_token,

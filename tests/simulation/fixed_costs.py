@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rlsim.costs.interface import IterationTable, PhaseCost, Prices, StepCost
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate

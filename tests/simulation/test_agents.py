@@ -10,7 +10,7 @@ from fixed_costs import PROMPT, FixedCosts, World, run, world_of
 from rollout_cases import cost_table, counted
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading import load_scenario, scenario_digest
+from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.schema.agent import Agent
 from rlsim.simulation.agent_rollout import AgentRollout, agent_rollout
 from rlsim.simulation.rollout import rollout

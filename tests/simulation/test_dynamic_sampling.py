@@ -12,8 +12,8 @@ from fixed_costs import PROMPT, FixedCosts, world_of
 from fixed_costs import run as traced
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
 from rlsim.schema.workload import Workload
 from rlsim.workload.batches import draw_batch, draw_rollouts
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rollout_cases import cost_table
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
 from rlsim.results import TokenLedger
 from rlsim.schema.asynchrony import STYLES
 from rlsim.simulation.asynchronous import generator_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.hardware.terms import Term
-from rlsim.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
+from rlsim.parameters.terms import Term
+from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
 
 ROWS = (
     Evidence("iteration", "a", 0.25, {"x": 0.5, "y": -1.0}, {"engine: e": 1.0}, {"model": "m", "gpus": 8.0}),

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsim.loading import load_scenario, vary
-from rlsim.uncertainty import features, nearest, variogram
-from rlsim.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
-from rlsim.uncertainty.features import FEATURES, Coded, differences
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.uncertainty import features, nearest, variogram
+from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
+from rlsim.projection.uncertainty.features import FEATURES, Coded, differences
 
 
 def made_up(rows: int, device_spread: float, doubling_spread: float) -> list[Evidence]:

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.loading import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.sweep import sweep
 from rlsim.planning.text import render_comparison, render_sweep
-from rlsim.projection import project
+from rlsim.projection.project import project
+from rlsim.projection.uncertainty.predictive import open_draws, prediction_of
+from rlsim.projection.uncertainty.sources import sources_of
+from rlsim.projection.variant import simulate_variant
 from rlsim.report.projection import render_brief
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
-from rlsim.uncertainty.predictive import open_draws, prediction_of
-from rlsim.uncertainty.sources import sources_of
 
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=2", "speculation.method=none")
 GUESS: dict[str, Any] = {"text": "half of the cap", "keys": ["workload.response_tokens"], "log_spread": 0.5}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlsim.hardware.posterior import DEFAULT, load_posterior
-from rlsim.loading import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.parameters.posterior import DEFAULT, load_posterior
 from rlsim.planning.compare import compare
-from rlsim.projection import project
+from rlsim.projection.project import project
+from rlsim.projection.summary import speedups, timed
+from rlsim.projection.uncertainty.predictive import DRAWS, error_draws, log_draws, prediction_of
+from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
-from rlsim.summary import speedups, timed
-from rlsim.uncertainty.predictive import DRAWS, error_draws, log_draws, prediction_of
 
 SMALL = ("workload.prompts_per_step=16", "workload.generations_per_prompt=8", "trainer.global_batch_samples=128")
 

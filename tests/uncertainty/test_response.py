@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rlsim.costs.prices import price
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.uncertainty.response import Factors, StepResponse, step_response
+from rlsim.projection.variant import simulate_variant
 from rlsim.schema.scenario import Scenario
-from rlsim.simulated import simulate_variant
 from rlsim.simulation.run import simulate
-from rlsim.uncertainty.response import Factors, StepResponse, step_response
 from rlsim.workload.draw import draw
 
 SMALL = ("workload.prompts_per_step=16", "workload.generations_per_prompt=8", "trainer.global_batch_samples=128")

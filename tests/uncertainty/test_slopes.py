@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from rlsim.costs.overheads import overheads_after, overheads_of
-from rlsim.costs.trainer_prices import TrainedBatch, step_cost
-from rlsim.hardware.fitted import fitted_of
-from rlsim.hardware.tables import OperatorTables
-from rlsim.hardware.terms import moved
-from rlsim.loading import load_scenario
-from rlsim.simulated import simulate_variant
-from rlsim.statistics import P90_DEVIATIONS
-from rlsim.uncertainty import slopes
-from rlsim.uncertainty.predictive import between, log_draws, posterior_of
-from rlsim.uncertainty.slopes import LAUNCH, STEP, phase_slopes
+from rlsim.costs.trainer.prices import TrainedBatch, step_cost
+from rlsim.loading.scenario import load_scenario
+from rlsim.parameters.fitted import fitted_of
+from rlsim.parameters.terms import moved
+from rlsim.projection.uncertainty import slopes
+from rlsim.projection.uncertainty.predictive import between, log_draws, posterior_of
+from rlsim.projection.uncertainty.slopes import LAUNCH, STEP, phase_slopes
+from rlsim.projection.variant import simulate_variant
+from rlsim.results.statistics import P90_DEVIATIONS
+from rlsim.tables.operators import OperatorTables
 
 TERM = "training/dense_efficiency"
 

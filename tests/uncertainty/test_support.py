@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlsim.loading import load_scenario
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
+from rlsim.projection.uncertainty.predictive import log_draws, parted_draws, phase_groups, posterior_of, prediction_of
+from rlsim.projection.uncertainty.sources import covariance_shares, mean_shares, sources_of, step_parts
+from rlsim.projection.uncertainty.support import GRADES, WORST, grade_of, support_of
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.report.projection import render
 from rlsim.report.style import Style
 from rlsim.results import Projection
-from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.uncertainty.predictive import log_draws, parted_draws, phase_groups, posterior_of, prediction_of
-from rlsim.uncertainty.sources import covariance_shares, mean_shares, sources_of, step_parts
-from rlsim.uncertainty.support import GRADES, WORST, grade_of, support_of
 
 SMALL = ("simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512")
 EAGER = ("engine.max_captured_tokens=8", "hardware.eager_launch_s.value=1e-4")

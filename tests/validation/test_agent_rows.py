@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlsim.loading import load_scenario, vary
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.validation import agent_rows, fit_agents
 from rlsim.validation.agent_rows import SUMMARISED, agent_scenario, spread
 from rlsim.validation.kinds import validate_table

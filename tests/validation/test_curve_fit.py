@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlsim.cli import main
 from rlsim.errors import InputError
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
 from rlsim.schema.acceptance import Drift
 from rlsim.schema.speculation import Speculation
 from rlsim.validation.drift_fit import fit_trend, fit_within

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.loading import load_scenario, vary
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.project import project
 from rlsim.validation.fit_lengths import MEAN_KEY, SCENARIO, MeasuredRun, compared, fitted_mean, measured_runs
 
 HEADER = "id,framework,model,placement,num_gpus,prompts_per_step,old_logprob_s,train_s,total_step_s\n"

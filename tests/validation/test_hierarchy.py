@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlsim.hardware.terms import Term
-from rlsim.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
+from rlsim.parameters.terms import Term
+from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.validation import cross
 from rlsim.validation.cross import left_out_draws, validate_cross
 from rlsim.validation.fit_jointly import counted_once

@@ -11,7 +11,7 @@ import pytest
 from measured_tables import write
 
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_engine_parameters
+from rlsim.parameters.sets import load_engine_parameters
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.validation import fit_iterations as fit
 from rlsim.validation.halves import TableRecords

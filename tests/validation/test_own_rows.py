@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.hardware.posterior import DEFAULT, load_posterior
-from rlsim.loading import load_scenario, vary
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.parameters.posterior import DEFAULT, load_posterior
+from rlsim.projection.project import project
 from rlsim.schema.scenario import Scenario
 from rlsim.validation.own_rows import learn
 from rlsim.validation.rows import scenario_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_parameters
+from rlsim.parameters.sets import load_parameters
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.validation.fit import PARAMETERS, Observation, Parameter, StepFitProblem, get_value, simulate, with_values
 from rlsim.validation.fit_steps import StepFit, fit_steps, problem_from, to_yaml

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsim.datafiles import data_folder
-from rlsim.hardware.fitted import current
-from rlsim.hardware.parameters import Fitted, shipped
-from rlsim.hardware.terms import moved, terms_of
-from rlsim.loading import load_scenario
-from rlsim.simulated import simulate_variant
-from rlsim.uncertainty.slopes import phase_slopes
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import load_scenario
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import Fitted, shipped
+from rlsim.parameters.terms import moved, terms_of
+from rlsim.projection.uncertainty.slopes import phase_slopes
+from rlsim.projection.variant import simulate_variant
 from rlsim.validation.drawn_bounds import with_drawn_bounds
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.iteration_points import engine_setup, load_of, prepared_engine

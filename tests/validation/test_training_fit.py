@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_training_parameters, shipped
-from rlsim.loading import load_scenario
+from rlsim.loading.scenario import load_scenario
+from rlsim.parameters.sets import load_training_parameters, shipped
 from rlsim.validation.fit_training import fit_training
 from rlsim.validation.training_rows import predicted_s, trainer_setup
 

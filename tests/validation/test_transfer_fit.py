@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rlsim.cli import app
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_transfer_parameters
+from rlsim.parameters.sets import load_transfer_parameters
 from rlsim.schema.transfer_parameters import TransferParameters
 from rlsim.validation.fit_transfers import ASSUMED, TransferFitResult, fit_transfers
 from rlsim.validation.halves import TableRecords

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from measured_tables import write
 
-from rlsim.costs.groups import transfer_groups
 from rlsim.costs.memory import weight_bytes
-from rlsim.costs.refit_methods import TransferTerms, transfer_parts
-from rlsim.costs.weight_transfer import job_of
-from rlsim.hardware.cards import load_card
-from rlsim.hardware.fitted import current
-from rlsim.hardware.parameters import load_transfer_parameters
-from rlsim.loading import load_scenario
+from rlsim.costs.operators.groups import transfer_groups
+from rlsim.costs.transfer.job import job_of
+from rlsim.costs.transfer.methods import TransferTerms, transfer_parts
+from rlsim.loading.models import load_card
+from rlsim.loading.scenario import load_scenario
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import load_transfer_parameters
 from rlsim.validation.kinds import validate_table
 from rlsim.validation.measured import MeasuredTable
 from rlsim.validation.rows import SkippedRow

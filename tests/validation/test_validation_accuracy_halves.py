@@ -12,7 +12,7 @@ from measured_tables import row, write
 from test_validation_halves import PHASES, TRAINING
 
 from rlsim.errors import InputError
-from rlsim.hardware.parameters import load_training_parameters, load_transfer_parameters
+from rlsim.parameters.sets import load_training_parameters, load_transfer_parameters
 from rlsim.results import Interval
 from rlsim.validation.accuracy import accuracy_document
 from rlsim.validation.accuracy_halves import HALVES, WORST_ROWS, halves_sections, joined, write_half_pictures

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from measured_tables import row, write
 
-from rlsim.hardware.parameters import load_engine_parameters
+from rlsim.parameters.sets import load_engine_parameters
 from rlsim.results import Interval
 from rlsim.validation.accuracy import accuracy_document
 from rlsim.validation.accuracy_iterations import (

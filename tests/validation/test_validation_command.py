@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from measured_tables import ROW, row, write
 
-from rlsim.datafiles import data_folder
+from rlsim.files.reading import data_folder
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -9,7 +9,7 @@ import pytest
 from measured_tables import write
 
 from rlsim.errors import InputError
-from rlsim.hardware.fitted import current
+from rlsim.parameters.fitted import current
 from rlsim.validation.iteration_points import (
     ASSUMED_ACCEPTANCE,
     EngineSetup,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlsim.hardware.cards import SAME_LAYERS, list_cards
+from rlsim.loading.models import SAME_LAYERS, list_cards
 from rlsim.validation.names import model_card_name
 from rlsim.validation.rows import SkippedRow
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from measured_tables import row, write
 
-from rlsim.datafiles import data_folder
 from rlsim.errors import InputError
+from rlsim.files.reading import data_folder
 from rlsim.results import Interval
 from rlsim.validation.accuracy import accuracy_document, explanations, today
 from rlsim.validation.phase_rows import PHASES

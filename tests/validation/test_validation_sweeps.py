@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsim.costs.engine_prices import engine_prices
+from rlsim.costs.engine.prices import engine_prices
 from rlsim.errors import InputError
 from rlsim.validation.iteration_sweeps import engine_inputs_of, iteration_s, iteration_sweep, verification
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsim.errors import InputError
-from rlsim.loading import load_scenario, scenario_digest
+from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.schema.acceptance import Drift, Sampling, Variation
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation

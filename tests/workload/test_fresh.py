@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.loading import load_scenario, scenario_digest
-from rlsim.projection import project
+from rlsim.loading.scenario import load_scenario, scenario_digest
+from rlsim.projection.project import project
 from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
 
 SMALL = ["workload.prompts_per_step=4", "workload.generations_per_prompt=8", "trainer.global_batch_samples=32"]

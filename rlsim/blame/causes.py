@@ -1,0 +1,149 @@
+"""Causes of idle time, and how each is taken away while everything else, drawn work included, stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlsim.costs.interface import PhaseCost, Prices, StepCost
+from rlsim.costs.trainer.training import IMBALANCE
+from rlsim.loading.scenario import vary
+from rlsim.schema.scenario import Scenario
+from rlsim.workload.batches import Batch, FloatArray, Generated, IntArray
+from rlsim.workload.draw import DrawnStep, DrawnWorkload
+
+BUBBLE = "pipeline bubble"
+"""Part of a pass in which stages wait for each other."""
+WAITS = (BUBBLE, IMBALANCE)
+"""Parts of a pass in which GPUs of the trainer wait for others."""
+FURTHER_BATCHES = 8
+"""Batches by which a loop's limit is widened to see what it costs."""
+UNLIMITED_GROUPS = 20_000_000
+REBOUND = (
+    "equal lengths keep the batch at its largest to the end (beyond the captured graphs, where it exceeds them) and "
+    "end together, so that a trainer within a tight limit waits for all of them"
+)
+"""Why a rollout without its tail may take longer."""
+
+Scenarios = Callable[[Scenario], Scenario]
+Workloads = Callable[[DrawnWorkload], DrawnWorkload]
+Priced = Callable[[Prices], Prices]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause. scenario, workload, prices: what changes where it is taken away. rebound: why that may cost time."""
+
+    name: str
+    how: str
+    scenario: Scenarios = lambda scenario: scenario
+    workload: Workloads = lambda workload: workload
+    prices: Priced = lambda prices: prices
+    rebound: str = "other waits grow"
+
+
+def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
+    """The causes that a scenario can have, in the order in which they are taken away one after the other.
+
+    What is outside the cluster comes first, then the order of generation and training, then what each half does alone.
+    Alone a removal may cost time (``rebound``).
+    """
+    found: list[Cause] = []
+    if scenario.workload.environment_s or scenario.workload.agent is not None:
+        found.append(Cause("environment", "rewards and environments answer at once", _no_environment))
+    if scenario.loop.mode == "async":
+        found.append(Cause("staleness limit", f"generation may get {FURTHER_BATCHES} batches further ahead", _further))
+        if scenario.loop.max_in_flight_groups is not None:
+            found.append(Cause("queue cap", "no limit on groups in flight", _no_cap))
+        if scenario.loop.poll_s:
+            found.append(Cause("polling", "the trainer sees its batch at once", _no_poll))
+    if scenario.workload.agent is None:
+        found.append(
+            Cause(
+                "straggler tail",
+                "all responses of a step have their mean length",
+                workload=_equal_lengths,
+                rebound=REBOUND,
+            )
+        )
+    found.append(Cause("refit", "weights reach the engine at once", prices=_no_refit))
+    if scenario.trainer.pipeline_parallel > 1:
+        found.append(Cause(BUBBLE, "stages never wait for each other", prices=_without(BUBBLE)))
+    if scenario.trainer.sequence_packing:
+        found.append(Cause(IMBALANCE, "all data-parallel ranks get as many tokens", prices=_without(IMBALANCE)))
+    return tuple(found)
+
+
+def _no_environment(scenario: Scenario) -> Scenario:
+    if scenario.workload.agent is None:
+        return vary(scenario, {"workload.environment_s": 0.0})
+    nothing = {"kind": "constant", "seconds": 0.0}
+    keys = {"environment_s": nothing, "max_environments": None, "judge": None}
+    return vary(scenario, {"workload.environment_s": 0.0}, {f"workload.agent.{key}": keys[key] for key in keys})
+
+
+def _no_cap(scenario: Scenario) -> Scenario:
+    return vary(scenario, {"loop.max_in_flight_groups": UNLIMITED_GROUPS})
+
+
+def _further(scenario: Scenario) -> Scenario:
+    loop = scenario.loop
+    if loop.staleness_fraction is not None:
+        return vary(scenario, {"loop.staleness_fraction": loop.staleness_fraction + FURTHER_BATCHES})
+    if loop.queue_batches is not None:
+        return vary(scenario, {"loop.queue_batches": loop.queue_batches + FURTHER_BATCHES})
+    return vary(scenario, {"loop.policy_lag": min(64, loop.policy_lag + FURTHER_BATCHES)})
+
+
+def _no_poll(scenario: Scenario) -> Scenario:
+    return vary(scenario, {"loop.poll_s": 0.0})
+
+
+def _equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
+    return DrawnWorkload(tuple(_equal_step(step) for step in workload.steps), workload.trained)
+
+
+def _equal_step(step: DrawnStep) -> DrawnStep:
+    """The same tokens and iterations, spread evenly; the trainer's batch keeps its lengths (it is priced before)."""
+    rollouts, iterations = [], []
+    for one, counts in zip(step.rollouts, step.iterations, strict=True):
+        batch = one.batch
+        even = Batch(batch.prompt_tokens, _evenly(batch.response_tokens), batch.group)
+        rollouts.append(Generated(even, one.trained))
+        iterations.append(_evenly(counts))
+    return DrawnStep(tuple(rollouts), tuple(iterations), step.acceptance)
+
+
+def _evenly(values: IntArray) -> IntArray:
+    """Whole numbers with the same sum, none more than 1 apart."""
+    low, larger = divmod(int(values.sum()), values.size)
+    return np.where(np.arange(values.size) < larger, low + 1, low).astype(np.int64)
+
+
+def _no_refit(prices: Prices) -> Prices:
+    nothing = PhaseCost(0.0)
+    return replace(prices, refit=nothing, prepare=nothing, wake=nothing)
+
+
+def _without(name: str) -> Priced:
+    """Log-probs and updates without their part ``name``."""
+
+    def priced(prices: Prices) -> Prices:
+        batch = prices.batch
+
+        def shortened(total_tokens: FloatArray, generated_samples: int) -> StepCost:
+            return _shortened(batch(total_tokens, generated_samples), name)
+
+        steps = tuple(_shortened(cost, name) for cost in prices.steps)
+        return replace(prices, steps=steps, batch=shortened)
+
+    return priced
+
+
+def _shortened(cost: StepCost, name: str) -> StepCost:
+    logprob, train = (
+        PhaseCost.of(part for part in phase.parts if part.name != name) for phase in (cost.logprob, cost.train)
+    )
+    return replace(cost, logprob=logprob, train=train)

@@ -1,0 +1,74 @@
+"""Idle GPU time by cause, from what a run counted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlsim.blame.causes import WAITS
+from rlsim.blame.results import Idle
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.simulation.trace import StepRecord
+
+Seconds = dict[str, float]
+
+
+def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
+    """GPU-seconds per step in which GPUs wait, by pool and cause, the largest first.
+
+    A replica is idle while it has no sequence (straggler tail: others of the pool have some; environments apart), while
+    nobody in the pool has any (the loop's limit) and while weights move. A training GPU is idle while its batch is not
+    there, while weights move, in the bubble of its pipeline and while it waits for a rank with more tokens.
+    """
+    steps = [step for one in run.steps for step in one]
+    step_s = float(np.mean([step.seconds for step in steps]))
+    cluster = run.scenario.cluster
+    shared = cluster.colocated
+    pools = {"generation": cluster.generation, "training": cluster.training}
+    found = [
+        Idle(name, cause, seconds * gpus, seconds * gpus / (step_s * cluster.num_gpus))
+        for (name, gpus), causes in zip(pools.items(), _causes(run, steps, step_s), strict=True)
+        for cause, seconds in causes.items()
+        if seconds > 1e-9 * step_s
+    ]
+    if shared:  # both halves use the same GPUs in turn, so that their causes are those of one pool
+        found = [Idle("all", one.cause, one.gpu_s, one.share) for one in found]
+    return tuple(sorted(found, key=lambda one: -one.gpu_s))
+
+
+def _causes(run: SimulatedVariant, steps: list[StepRecord], step_s: float) -> tuple[Seconds, Seconds]:
+    """Seconds per step in which a GPU of either pool waits, by cause."""
+    mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in steps[0].phases}
+    scenario = run.scenario
+    lagged, shared = scenario.loop.mode == "async", scenario.cluster.colocated
+    moving_s = mean["refit_s"] if lagged else mean["prepare_s"]
+    generation = _generation(run, mean["generation_s"], len(steps), float(np.mean([s.rollouts for s in steps])))
+    waits = _waits(steps)
+    if shared:
+        return {**generation, "refit": moving_s}, waits
+    trainer_s = sum(mean[name] for name in ("data_s", "logprob_s", "train_s"))
+    turns_s = step_s - mean["generation_s"] - moving_s
+    generation |= {"refit": moving_s, "staleness limit" if lagged else "training meanwhile": turns_s}
+    waiting = "generation" if lagged else "generation meanwhile"
+    return generation, {waiting: step_s - trainer_s - moving_s, "refit": moving_s, **waits}
+
+
+def _generation(run: SimulatedVariant, phase_s: float, steps: int, rollouts: float) -> Seconds:
+    """Of a generation phase: what a replica waits for, mean over replicas."""
+    per_step = 1.0 / steps / run.prices.replicas
+    busy_s = sum(part.seconds for part in run.prices.engine.parts(run.counters)) * per_step
+    section = run.scenario.workload
+    if section.agent is not None:
+        environment_s = (run.agents.environment_idle_s + run.agents.judge_idle_s) * per_step
+    else:
+        environment_s = section.environment_s * rollouts if run.scenario.loop.mode == "sync" else 0.0
+    environment_s = min(environment_s, max(0.0, phase_s - busy_s))
+    return {"environment": environment_s, "straggler tail": max(0.0, phase_s - busy_s - environment_s)}
+
+
+def _waits(steps: list[StepRecord]) -> Seconds:
+    """Of log-probs and updates: what the mean GPU waits for others, by part."""
+    costs = [cost for step in steps for cost in (step.cost.logprob, step.cost.train)]
+    return {
+        name: sum(part.seconds for cost in costs for part in cost.parts if part.name == name) / len(steps)
+        for name in WAITS
+    }

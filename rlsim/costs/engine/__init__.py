@@ -1,0 +1,1 @@
+"""Seconds of an inference engine: layers, iterations, drafting, graphs."""

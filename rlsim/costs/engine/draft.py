@@ -1,0 +1,160 @@
+"""What drafting adds to an engine iteration: sequential draft passes, rejection sampling, host look-ups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, Components, EngineLayers, elementwise, total
+from rlsim.costs.interface import Bound
+from rlsim.costs.operators import work
+from rlsim.costs.operators.time import OperatorTime, modelled
+from rlsim.costs.operators.work import FloatArray, Matrix
+from rlsim.schema.architecture import LayerCounts
+from rlsim.schema.drafter import DraftCard, default_eagle3_draft, mtp_draft
+from rlsim.schema.model import ModelCard
+from rlsim.schema.speculation import Speculation
+from rlsim.tables.interpolation import BoolArray
+from rlsim.units import BYTES_PER_ELEMENT
+
+PROPOSER_LAUNCHES = 32
+"""Host work around a draft pass outside graphs, in launches: positions, slots, attention metadata, forward context,
+logits, draw. Measured: 0.83 ms more per drafted token at one sequence (gpt-oss-120b EAGLE-3, k = 3 to 8, vLLM PR
+32628), less one layer's 17 launches, at 16.8 us a launch of an x86 host. Older releases took more (vLLM 0.8.4: 1.47 ms,
+ArcticInference docs; fused and captured 0.47 ms); the hosts of both measurements are not stated, an assumption."""
+REJECTION_LAUNCHES = 20
+"""Small operations of a rejection sampling: softmax, gathers, accept, recovered tokens. Counted in vLLM's sampler."""
+REJECTION_PASSES = 5.0
+"""Passes over FP32 rows of the vocabulary: logits read, softmax write and read, draft probabilities, recovered draw."""
+
+FUSED_BY_MTP = 2
+"""An MTP layer projects [hidden state, embedding], 2H to H (DeepSeek-V3, arXiv 2412.19437 section 2.2)."""
+
+
+def draft_card(speculation: Speculation, card: ModelCard) -> DraftCard | None:
+    """The network that drafts, or None where nothing is computed on the device (none, n-gram, suffix)."""
+    if not speculation.active or speculation.method in ("ngram", "suffix"):
+        return None
+    if speculation.draft is not None:
+        return speculation.draft
+    return mtp_draft(card) if speculation.method == "mtp" else default_eagle3_draft(card)
+
+
+def as_model(draft: DraftCard) -> ModelCard:
+    """The drafter as a dense model card, for the operators that ask for one."""
+    return ModelCard(
+        name=draft.kind, hidden_size=draft.hidden_size, num_layers=draft.num_layers, num_heads=draft.num_heads,
+        num_kv_heads=draft.num_kv_heads, head_dim=draft.head_dim, intermediate_size=draft.intermediate_size,
+        vocab_size=draft.vocab_size, max_position_embeddings=1, source=draft.source,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Drafting on one replica beside the target's ``layers``; sequence arrays count decoding sequences."""
+
+    layers: EngineLayers
+    speculation: Speculation
+    eager_launch_s: float
+
+    @property
+    def draft(self) -> DraftCard | None:
+        """Dimensions of the drafter."""
+        return draft_card(self.speculation, self.layers.card)
+
+    def _tensor_parallel(self, draft: DraftCard) -> int:
+        """The drafter is sharded like the target as far as its heads allow."""
+        tp = self.layers.engine.tensor_parallel
+        while draft.num_heads % tp:
+            tp //= 2
+        return max(1, tp)
+
+    def _pass(self, tokens: FloatArray, sequences: FloatArray, draft: DraftCard, first: bool) -> OperatorTime:
+        """Device time of one draft pass over ``tokens`` rows that drafts one token for each of ``sequences``.
+
+        The target's hidden states are fused in the first pass (EAGLE-3); later ones continue the drafter's own.
+        """
+        head = self.layers.head_components(sequences, sequences, (draft.vocab_size, draft.hidden_size))
+        parts = self._own_layers(tokens, draft) | head
+        fused = FUSED_BY_MTP if draft.kind == "mtp" else draft.fused_hidden_states if first else 0
+        if fused > 1:
+            fusion = Matrix("fusion", draft.hidden_size, fused * self.layers.card.hidden_size)
+            parts["fusion"] = self.layers.operators.gemm(tokens, fusion, "bf16")
+        return _sum(parts)
+
+    def _own_layers(self, tokens: FloatArray, draft: DraftCard) -> Components:
+        operators, target = self.layers.operators, self.layers
+        hidden, tp = draft.hidden_size, self._tensor_parallel(draft)
+        out: Components = {}
+        if draft.kind == "mtp":
+            with_experts = draft.num_layers if target.card.num_moe_layers else 0
+            counts = LayerCounts(draft.num_layers, 0, 0, draft.num_layers - with_experts, with_experts)
+            return target.layer_components(tokens, True, counts)
+        model = as_model(draft)
+        matrices = work.attention_matrices(model, tp) + work.ffn_matrices(hidden, draft.intermediate_size, tp)
+        if draft.kind == "eagle3":
+            matrices[0] = Matrix("qkv", matrices[0].n, 2 * hidden)
+        out["layers"] = operators.gemms(tokens, matrices, "bf16").repeated(draft.num_layers)
+        row_bytes = hidden * BYTES_PER_ELEMENT["bf16"]
+        out["all-reduce"] = target.fabric.all_reduce(tp, tokens * row_bytes).repeated(2.0 * draft.num_layers)
+        out["elementwise"] = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp).repeated(
+            draft.num_layers
+        )
+        return out
+
+    def passes(self, sequences: FloatArray, eager: BoolArray) -> OperatorTime:
+        """All k draft passes: the first over the k + 1 verified positions, the others one token per sequence.
+
+        Without captured graphs (or beyond their largest batch, ``eager``) a pass cannot be shorter than its launches,
+        with them not shorter than the replay of a graph, where that was measured.
+        """
+        draft, k = self.draft, self.speculation.draft_length
+        if draft is None:
+            return modelled(np.zeros_like(sequences), "none")
+        first = self._pass(sequences * (k + 1), sequences, draft, True)
+        other = self._pass(sequences, sequences, draft, False)
+        launched = (PROPOSER_LAUNCHES + draft.num_layers * UNCOMPILED_LAUNCHES) * self.eager_launch_s
+        replayed = self.layers.operators.host_s("graph_replay") or 0.0
+        floor = np.where(np.logical_or(eager, not self.speculation.draft_graph), launched, replayed)
+        seconds = np.maximum(first.seconds, floor) + (k - 1) * np.maximum(other.seconds, floor)
+        bound = "launch" if bool(np.mean(floor > other.seconds) > 0.5) else other.bound
+        return OperatorTime(seconds, np.where(floor > other.seconds, 0.0, other.measured), bound)
+
+    def cached_attention(self, sequences: FloatArray, context: FloatArray) -> OperatorTime:
+        """Attention of the draft passes over their own cache, and the host's look-up over the context."""
+        draft, speculation = self.draft, self.speculation
+        if draft is None:
+            lookup = speculation.lookup_s_per_1k_tokens / 1000.0 if speculation.active else 0.0
+            return modelled(sequences * context * lookup, "host")
+        if draft.kind == "mtp":
+            once = self.layers.cached_attention(sequences, context, 1).repeated(
+                draft.num_layers / self.layers.card.num_attention_layers
+            )
+        else:
+            model, kv = as_model(draft), self.layers.engine.kv_precision
+            operators = self.layers.operators
+            once = operators.decode_attention(
+                model, self._tensor_parallel(draft), kv, sequences, np.maximum(context, 1.0)
+            )
+            once = once.repeated(draft.num_layers)
+        return once.repeated(speculation.draft_length)
+
+    def rejection(self, sequences: FloatArray) -> OperatorTime:
+        """Rejection sampling of k + 1 positions per sequence, outside the graph."""
+        operators, queries = self.layers.operators, self.speculation.draft_length + 1
+        vocabulary, draft = self.layers.card.vocab_size, self.draft
+        moved = sequences * queries * vocabulary * BYTES_PER_ELEMENT["fp32"] * REJECTION_PASSES
+        device = operators.rejection(sequences, queries, vocabulary, draft.vocab_size if draft else vocabulary)
+        device = device or operators.stream(moved)
+        launched = REJECTION_LAUNCHES * self.eager_launch_s
+        bound: Bound = "launch" if launched > float(np.mean(device.seconds)) else "memory"
+        measured = np.where(device.seconds >= launched, device.measured, 0.0)
+        return OperatorTime(np.maximum(device.seconds, launched), measured, bound)
+
+
+def _sum(components: Components) -> OperatorTime:
+    first = next(iter(components.values()))
+    measured = sum(t.seconds * t.measured for t in components.values())
+    seconds = total(components)
+    return OperatorTime(seconds, np.asarray(measured) / np.maximum(seconds, 1e-12), first.bound)

@@ -1,0 +1,204 @@
+"""Draft lengths that follow the live batch, as an iteration table for a simulation that knows one draft length.
+
+The simulation counts a sequence's progress in reference iterations: verifications of draft_length tokens, each of which
+gives it a(draft_length) tokens in the mean. Where n sequences are live the engine drafts k(n) tokens and takes
+t_k(n)(n, c) for a(k(n)) tokens; a reference iteration is then a(draft_length) / a(k(n)) of these and takes
+
+    t_k(n)(n, c) a(draft_length) / a(k(n)).
+
+Exact in the mean of tokens. Neglected: counts keep the spread of the reference; samples that accept less than others
+draw more iterations where nothing is drafted, too; a prefill chunk joins a reference iteration instead of each of the
+engine's; what the drafter's cache misses while it rests is caught up at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlsim.costs.engine.iteration import DRAFT_PARTS, IterationCosts, PolicyChoice
+from rlsim.costs.engine.layers import Components
+from rlsim.costs.interface import EngineCounters, IntArray
+from rlsim.costs.operators.time import OperatorTime, zero
+from rlsim.costs.operators.work import FloatArray
+from rlsim.schema.speculation import Policy
+
+
+@dataclass(frozen=True)
+class DraftPolicy:
+    """Which draft length an iteration has, and what it goes by.
+
+    requests: kinds of live requests as (share of verifications, P_1..P_k); shares add up to 1. lengths: tokens of a
+    verification of 0..k drafted tokens, mean over verifications. context_tokens: at which iterations are compared.
+    """
+
+    kind: Policy
+    off_above_sequences: int
+    context_tokens: float
+    lengths: tuple[float, ...]
+    requests: tuple[tuple[float, tuple[float, ...]], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Options:
+    """Ways to draft, one entry each: mean drafted tokens of a request, most of any, and tokens of an iteration."""
+
+    drafted: FloatArray
+    most: IntArray
+    tokens: FloatArray
+
+
+def policy_costs(by_length: Sequence[IterationCosts], policy: DraftPolicy) -> IterationCosts:
+    """Costs of reference iterations under a policy. by_length: of engines that draft 0, 1, ... draft_length tokens."""
+    options = _options(policy)
+    ways = zip(options.drafted.tolist(), options.most.tolist(), strict=True)
+    seconds = np.stack([_option_s(by_length, policy.context_tokens, drafted, most) for drafted, most in ways])
+    choice = _choice(policy, options, seconds)
+    reference = by_length[-1]
+    components = _mixed([one.components for one in by_length], choice)
+    attention = _mixed([one.attention for one in by_length], choice)
+    eager = np.stack([one.eager for one in by_length])
+    rows = np.arange(eager.shape[1])
+    table = replace(
+        reference.table,
+        step_s=_whole(choice, [one.table.step_s for one in by_length], [one.components for one in by_length]),
+        attention_s=_whole(choice, [one.table.attention_s for one in by_length], [one.attention for one in by_length]),
+    )
+    return replace(
+        reference,
+        table=table,
+        components=components,
+        attention=attention,
+        eager=eager[choice.low, rows] | (eager[choice.high, rows] & (choice.share > 0)),
+        choice=choice,
+    )
+
+
+def counted(costs: IterationCosts, counters: EngineCounters) -> EngineCounters:
+    """What the engine did, from counters of reference iterations; the same ones where a draft length is fixed."""
+    if costs.choice is None:
+        return counters
+    out = EngineCounters()
+    out.add(counters)
+    for n, count in enumerate(counters.iterations_at):
+        if count:
+            out.iterations_at[n] = round(count * float(costs.choice.repeats[n]))
+            out.context_at[n] *= out.iterations_at[n] / count
+    return out
+
+
+def tokens_factor(costs: IterationCosts, counters: EngineCounters) -> float:
+    """Tokens that an iteration gives a sequence over those of a reference iteration, mean over what was counted."""
+    if costs.choice is None:
+        return 1.0
+    sequences = np.arange(len(counters.iterations_at)) * np.asarray(counters.iterations_at, dtype=np.float64)
+    run = float(sequences @ costs.choice.repeats[: len(sequences)])
+    return float(sequences.sum()) / run if run > 0 else 1.0
+
+
+def _options(policy: DraftPolicy) -> _Options:
+    """Every draft length for all requests alike; per_request also a length for each kind of request.
+
+    A position is worth its verification where it survives often enough; so the lengths that can be best are those of a
+    least survival rate common to all requests (DSpark's scheduler compares the same).
+    """
+    uniform = np.arange(len(policy.lengths))
+    options = _Options(uniform.astype(np.float64), uniform, np.asarray(policy.lengths))
+    if policy.kind != "per_request" or len(policy.requests) < 2:
+        return options
+    shares = np.array([share for share, _ in policy.requests])
+    rates = np.array([rate for _, rate in policy.requests])
+    least = np.unique(rates)
+    lengths = (rates[None, :, :] >= least[:, None, None]).sum(axis=2)
+    tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
+    emitted = np.take_along_axis(tokens[None, :, :], lengths[:, :, None], axis=2)[:, :, 0] @ shares
+    return _Options(
+        np.concatenate((options.drafted, lengths @ shares)),
+        np.concatenate((options.most, lengths.max(axis=1))),
+        np.concatenate((options.tokens, emitted)),
+    )
+
+
+def _option_s(by_length: Sequence[IterationCosts], context_tokens: float, drafted: float, most: int) -> FloatArray:
+    """Seconds of iterations by live sequences: verification of the mean length, draft passes of the longest."""
+    low = int(drafted)
+    high = min(low + 1, len(by_length) - 1)
+    share = drafted - low
+    verified = (1 - share) * _part_s(by_length[low], context_tokens, False)
+    if share > 0:
+        verified = verified + share * _part_s(by_length[high], context_tokens, False)
+    return np.asarray(verified + _part_s(by_length[most], context_tokens, True))
+
+
+def _part_s(costs: IterationCosts, context_tokens: float, drafting: bool) -> FloatArray:
+    """Seconds by live sequences at a mean context, of draft passes or of all the rest."""
+    column = context_tokens / costs.table.context_step_tokens
+    below = int(np.clip(int(column), 0, costs.table.attention_s.shape[1] - 2))
+    weight = column - below
+    out = np.zeros(len(costs.table.step_s))
+    for name, timed in costs.components.items():
+        out += timed.seconds * ((name in DRAFT_PARTS) == drafting)
+    for name, timed in costs.attention.items():
+        at = timed.seconds[:, below] * (1 - weight) + timed.seconds[:, below + 1] * weight
+        out += at * ((name in DRAFT_PARTS) == drafting)
+    return out
+
+
+def _choice(policy: DraftPolicy, options: _Options, seconds: FloatArray) -> PolicyChoice:
+    """What is drafted at each number of live sequences. seconds: of shape (options, sequences)."""
+    longest = len(policy.lengths) - 1
+    if policy.kind == "off_above":
+        best = np.where(np.arange(seconds.shape[1]) > policy.off_above_sequences, 0, longest)
+    else:
+        best = np.argmin(seconds / options.tokens[:, None], axis=0)
+    drafted = options.drafted[best]
+    low = np.minimum(drafted.astype(np.int64), longest)
+    repeats = policy.lengths[longest] / options.tokens[best]
+    return PolicyChoice(low, np.minimum(low + 1, longest), drafted - low, options.most[best], repeats)
+
+
+def _mixed(by_length: Sequence[Components], choice: PolicyChoice) -> Components:
+    """Parts of a reference iteration: of the chosen lengths, as often as it is run."""
+    names = dict.fromkeys(name for components in reversed(by_length) for name in components)
+    return {name: _part(_every(by_length, name), choice, name in DRAFT_PARTS) for name in names}
+
+
+def _every(by_length: Sequence[Mapping[str, OperatorTime]], name: str) -> list[OperatorTime]:
+    """A part under every draft length, no time where it does not exist."""
+    like = next(one[name] for one in reversed(by_length) if name in one)
+    return [one.get(name) or zero(like.seconds) for one in by_length]
+
+
+def _part(each: Sequence[OperatorTime], choice: PolicyChoice, drafting: bool) -> OperatorTime:
+    known = [one.seconds * one.measured for one in each]
+    seconds, measured = (
+        _drafted(values, choice) if drafting else _verified(values, choice)
+        for values in ([one.seconds for one in each], known)
+    )
+    return OperatorTime(seconds, measured / np.maximum(seconds, 1e-300), each[-1].bound)
+
+
+def _whole(choice: PolicyChoice, seconds: Sequence[FloatArray], parts: Sequence[Components]) -> FloatArray:
+    """Seconds of a table: verification of the mean length, draft passes of the longest."""
+    out = _verified(seconds, choice)
+    for name in DRAFT_PARTS:
+        if name in parts[-1]:
+            passes = [one.seconds for one in _every(parts, name)]
+            out[1:] += (_drafted(passes, choice) - _verified(passes, choice))[1:]
+    return out
+
+
+def _verified(values: Sequence[FloatArray], choice: PolicyChoice) -> FloatArray:
+    every, rows = np.stack(values), np.arange(len(choice.low))
+    wide = (slice(None),) + (None,) * (every.ndim - 2)
+    share = choice.share[wide]
+    low, high = every[choice.low, rows], every[choice.high, rows]
+    return np.asarray(((1 - share) * low + share * high) * choice.repeats[wide])
+
+
+def _drafted(values: Sequence[FloatArray], choice: PolicyChoice) -> FloatArray:
+    every, rows = np.stack(values), np.arange(len(choice.low))
+    wide = (slice(None),) + (None,) * (every.ndim - 2)
+    return np.asarray(every[choice.most, rows] * choice.repeats[wide])

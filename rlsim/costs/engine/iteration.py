@@ -1,0 +1,334 @@
+"""One engine iteration: decode or verification of n sequences, with or without prefill, prepared as a table.
+
+t(n, c, q) = device(n (k+1) + q tokens) + attention(n, c) + draft(n) + host(n); captured graphs pad to the next
+captured size, iterations beyond the largest launch every kernel from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.costs.engine.capture import captured_sizes
+from rlsim.costs.engine.draft import Drafting
+from rlsim.costs.engine.layers import Components, EngineLayers, pipeline_hops, total
+from rlsim.costs.engine.prompt_context import context_s
+from rlsim.costs.interface import Bound, EngineCounters, IntArray, IterationTable, Part
+from rlsim.costs.operators.time import OperatorTime, modelled
+from rlsim.costs.operators.work import FloatArray
+from rlsim.costs.overheads import HostOverheads
+from rlsim.schema.engine import Engine
+from rlsim.tables.interpolation import BoolArray
+
+COMPILED_LAUNCH = 0.7
+"""Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``): 10 us on x86 hosts,
+28 us on Grace. Published eager iterations, over their launches, give 5 to 14 and 20 to 37 us; in between are calls of
+Triton kernels (8.7 us on GB200, vLLM PR 34838) and of library operators (37 us there for a linear layer,
+TransformerEngine PR 2053). Assumption."""
+SAMPLER_LAUNCHES = 8
+"""Kernels of LM head and sampling, outside the captured graph. Structural count."""
+EAGER_PART = "eager launches"
+"""What launches beyond the captured graphs add to the device's work."""
+DRAFT_PASSES, DRAFT_ATTENTION = "draft passes", "draft attention"
+DRAFT_PARTS = (DRAFT_PASSES, DRAFT_ATTENTION)
+"""Parts of an iteration that run once for each drafted token."""
+CONTEXT_POINTS = 64
+"""Points of the prepared attention table along context."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyChoice:
+    """What an engine drafts at each number of live sequences; arrays of shape (N + 1,).
+
+    low, high, share: a request drafts ``low`` tokens, a share of them ``high``. most: of any request, which its draft
+    passes run for. repeats: iterations of the engine in one of those that the simulation counts.
+    """
+
+    low: IntArray
+    high: IntArray
+    share: FloatArray
+    most: IntArray
+    repeats: FloatArray
+
+    @property
+    def drafted(self) -> FloatArray:
+        """Drafted tokens of a request, mean."""
+        return self.low + self.share
+
+
+@dataclass(frozen=True)
+class IterationCosts:
+    """Costs of engine iterations of one replica.
+
+    components: seconds by part for n = 0..N decoding sequences (context-free), which add up to ``table.step_s``;
+    attention: by part of the context-dependent table. eager: for n = 0..N, whether the iteration exceeds the captured
+    graphs. prefill_measured: measured share of the time of a prefill chunk, over ``table.prefill_grid_tokens``.
+    captured_tokens: of the largest graph of an attention copy. choice: of draft lengths by the live batch; the table is
+    then one of reference iterations (:mod:`rlsim.costs.engine.draft_policy`).
+    """
+
+    table: IterationTable
+    components: Components
+    attention: Components
+    eager: BoolArray
+    prefill_measured: FloatArray
+    prefill_bound: Bound
+    captured_tokens: int
+    choice: PolicyChoice | None = None
+
+    def parts(self, counters: EngineCounters) -> tuple[Part, ...]:
+        """Seconds by part of the iterations that ``counters`` hold; mixed iterations give their prefill a part."""
+        counts = np.zeros(len(self.table.step_s))
+        counts[: len(counters.iterations_at)] = counters.iterations_at[: len(counts)]
+        contexts = np.zeros_like(counts)
+        contexts[: len(counters.context_at)] = counters.context_at[: len(counts)]
+        columns = contexts / np.maximum(counts, 1.0) / self.table.context_step_tokens
+        below = np.clip(columns.astype(np.int64), 0, self.table.attention_s.shape[1] - 2)
+        weight, rows = columns - below, np.arange(len(counts))
+        out = [_part(name, t, counts * t.seconds, t.measured) for name, t in self.components.items()]
+        for name, t in self.attention.items():
+            seconds = counts * (t.seconds[rows, below] * (1 - weight) + t.seconds[rows, below + 1] * weight)
+            out.append(_part(name, t, seconds, t.measured[rows, below]))
+        chunk = counters.prefill_tokens / max(1, counters.prefill_iterations)
+        measured = float(np.interp(chunk, self.table.prefill_grid_tokens, self.prefill_measured))
+        out.append(Part("prefill", counters.prefill_s, self.prefill_bound, "modelled", measured))
+        return tuple(part for part in out if part.seconds > 0)
+
+    def launch_share(self, counters: EngineCounters) -> float:
+        """Share of the time of the counted iterations that waits for launches beyond the captured graphs."""
+        parts = self.parts(counters)
+        busy_s = sum(part.seconds for part in parts)
+        return sum(part.seconds for part in parts if part.name == EAGER_PART) / busy_s if busy_s > 0 else 0.0
+
+    def eager_share(self, iterations_at: Sequence[float]) -> float:
+        """Share of iterations (by number of decoding sequences) beyond the largest captured graph."""
+        counts = np.asarray(iterations_at[: len(self.eager)], dtype=np.float64)
+        return float(counts[self.eager[: len(counts)]].sum() / max(1.0, counts.sum()))
+
+
+def _part(name: str, timed: OperatorTime, seconds: FloatArray, measured: FloatArray) -> Part:
+    total_s = float(np.sum(seconds))
+    share = float(np.sum(seconds * measured)) / total_s if total_s > 0 else 0.0
+    return Part(name, total_s, timed.bound, "assumed" if timed.bound == "launch" else "modelled", share)
+
+
+def build_iteration(
+    layers: EngineLayers,
+    drafting: Drafting,
+    host: HostOverheads,
+    max_sequences: int,
+    max_context: float,
+    prompt_tokens: float,
+    kv_capacity_tokens: float,
+) -> IterationCosts:
+    """Prepare the iteration table of one replica for up to ``max_sequences`` decoding sequences."""
+    engine, k = layers.engine, drafting.speculation.draft_length if drafting.speculation.active else 0
+    n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
+    components, eager = _context_free(layers, drafting, host, n, k)
+    step = max(8.0, max_context / (CONTEXT_POINTS - 1))
+    contexts = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0)
+    own = np.ceil(n / engine.pipeline_parallel)
+    drafting_part = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
+    attention = {
+        "attention": layers.cached_attention(own[:, None], contexts[None, :], k + 1),
+        drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]).repeated(engine.pipeline_parallel),
+    }
+    prefill = _prefill_table(layers, host, max_sequences, max(prompt_tokens, 1.0), k)
+    behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
+    components, attention = _times(components, host.factor), _times(_monotone(attention), host.factor)
+    table = IterationTable(
+        step_s=_no_work_is_free(total(components)),
+        context_step_tokens=step,
+        attention_s=_no_work_is_free(total(attention)),
+        prefill_grid_tokens=prefill.grid_tokens,
+        prefill_sequences=prefill.sequences,
+        prefill_s=prefill.added_s * host.factor,
+        prefill_context_s=behind * host.factor,
+        tokens_per_sequence=k + 1,
+        max_batched_tokens=max(engine.max_batched_tokens, max_sequences * (k + 1)),
+        max_running_sequences=engine.max_running_sequences,
+        kv_capacity_tokens=kv_capacity_tokens,
+        chunked_prefill=engine.mixes_prefill,
+    )
+    return IterationCosts(
+        table, components, attention, eager, prefill.measured, prefill.bound, layers.captured_tokens(k)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class DevicePoints:
+    """Device seconds of iterations that decode ``sequences``: without their context, and of the context alone. All of
+    shape (points,)."""
+
+    sequences: FloatArray
+    plain_s: FloatArray
+    cached_s: FloatArray
+
+
+def device_points(layers: EngineLayers, drafting: Drafting, sequences: FloatArray, context: FloatArray) -> DevicePoints:
+    """What the device takes for one iteration at each of some points: ``sequences`` at mean ``context`` tokens.
+
+    The same as a prepared table says, for few points of many engines.
+    """
+    k = drafting.speculation.draft_length if drafting.speculation.active else 0
+    components, _ = _on_device(layers, drafting, sequences, k)
+    own = np.ceil(sequences / layers.engine.pipeline_parallel)
+    drafted = drafting.cached_attention(own, context).repeated(layers.engine.pipeline_parallel)
+    cached_s = layers.cached_attention(own, context, k + 1).seconds + drafted.seconds
+    return DevicePoints(sequences, total(components), cached_s)
+
+
+def decode_s(engine: Engine, drafts: bool, points: DevicePoints, host: HostOverheads) -> FloatArray:
+    """Seconds of one iteration at each of ``points`` under a host that agrees in what their kernels know of it:
+    overlap_s and network_hop_s. drafts: whether it speculates."""
+    waited_s = _exposed_host_s(engine, drafts, host, points.sequences, points.plain_s)
+    return (points.plain_s + waited_s + points.cached_s) * host.factor
+
+
+def _times(components: Components, factor: float) -> Components:
+    return components if factor == 1.0 else {name: timed.deviating(factor) for name, timed in components.items()}
+
+
+def _context_free(
+    layers: EngineLayers, drafting: Drafting, host: HostOverheads, n: FloatArray, k: int
+) -> tuple[Components, BoolArray]:
+    """What of an iteration does not depend on its context, by part, for n decoding sequences; where it is eager."""
+    out, eager = _on_device(layers, drafting, n, k)
+    out["host"] = modelled(_exposed_host_s(layers.engine, drafting.speculation.active, host, n, total(out)), "host")
+    return out, eager
+
+
+def _exposed_host_s(
+    engine: Engine, drafts: bool, host: HostOverheads, n: FloatArray, device_s: FloatArray
+) -> FloatArray:
+    """Host seconds that an iteration waits for; an asynchronous scheduler works beside the device."""
+    # Every attention copy has a scheduler of its own for its share of the sequences.
+    host_s = host.seconds(np.ceil(n / engine.attention_data_parallel), drafts)
+    return np.maximum(host_s - device_s, 0.0) if engine.async_scheduling else host_s
+
+
+def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) -> tuple[Components, BoolArray]:
+    """What the device does of an iteration whatever its context, by part, for n decoding sequences; where it is eager.
+
+    Pipeline stages work on n / PP sequences each; the last one, with the LM head and the drafter, does so PP times per
+    iteration. Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling.
+    """
+    engine = layers.engine
+    tokens = np.ceil(n / engine.pipeline_parallel) * (k + 1)
+    out, eager = _device(layers, tokens, k)
+    out |= layers.state_components(tokens, k + 1)
+    sampled = np.ceil(n / engine.pipeline_parallel)
+    head = layers.head_components(tokens, sampled)
+    out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
+    if engine.pipeline_parallel > 1:
+        out["pipeline"] = pipeline_hops(engine, layers.fabric, tokens, layers.card.hidden_size)
+    if drafting.speculation.active:
+        out[DRAFT_PASSES] = drafting.passes(sampled, eager).repeated(engine.pipeline_parallel)
+        out["rejection sampling"] = drafting.rejection(sampled).repeated(engine.pipeline_parallel)
+    return out, eager
+
+
+def _device(layers: EngineLayers, tokens: FloatArray, k: int) -> tuple[Components, BoolArray]:
+    """Layer times with capture padding, and where the iteration runs eagerly.
+
+    An iteration beyond the graphs runs compiled kernels one by one and takes the longer of its device work and its
+    launches ("eager launches" is what they add): the device hides a launch whenever a kernel lasts longer. Under
+    data-parallel attention every copy captures graphs for its own share of the tokens.
+    """
+    engine, copies = layers.engine, layers.engine.attention_data_parallel
+    own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(k))
+    eager = np.logical_or(own > sizes[-1], not engine.cuda_graphs)
+    fitting = sizes[np.minimum(np.searchsorted(sizes, own), len(sizes) - 1)]
+    padded = np.where(eager, tokens, fitting * copies)
+    unique, inverse = np.unique(padded, return_inverse=True)
+    captured = layers.components(unique, graph=True)
+    launched = layers.components(unique, graph=False) if bool(np.any(eager)) else captured
+    out: Components = {}
+    for name, timed in captured.items():
+        other = launched[name]
+        seconds = np.where(eager, other.seconds[inverse], timed.seconds[inverse])
+        out[name] = OperatorTime(
+            seconds, np.where(eager, other.measured[inverse], timed.measured[inverse]), timed.bound
+        )
+    uncompiled_s = layers.operators.profile.eager_launch_s.value
+    launch_s = (layers.launches() * COMPILED_LAUNCH + SAMPLER_LAUNCHES) * uncompiled_s
+    waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
+    if bool(np.any(waiting > 0)):
+        out[EAGER_PART] = modelled(waiting, "launch")
+    return out, eager
+
+
+@dataclass(frozen=True)
+class _Prefill:
+    """Seconds that prefill tokens add to an iteration: ``added_s`` over (sequences, grid_tokens).
+
+    measured: their measured share over grid_tokens.
+    """
+
+    grid_tokens: FloatArray
+    sequences: FloatArray
+    added_s: FloatArray
+    measured: FloatArray
+    bound: Bound
+
+
+def _prefill_table(
+    layers: EngineLayers, host: HostOverheads, max_sequences: int, prompt_tokens: float, k: int
+) -> _Prefill:
+    """Prefill of up to the token budget beside up to ``max_sequences`` decoding sequences.
+
+    What the tokens add is the difference to the same iteration without them. An iteration without decoding sequences
+    has no decoding part to add to, so there the idle engine's head, sampling and host count as part of the prefill.
+    """
+    engine = layers.engine
+    budget = float(max(engine.max_batched_tokens, 16))
+    grid = np.unique(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
+    counts = np.unique(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
+    tokens = counts[:, None] * (k + 1) + grid[None, :]
+    components, _ = _device(layers, np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0), k)
+    own, prompt = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9), prompt_tokens
+    attention = layers.prefill_module(own, prompt)
+    if attention is not None:
+        components.pop("attention projections")
+    else:
+        attention = layers.prompt_attention(own / prompt, prompt)
+    linear = total(components).reshape(tokens.shape)
+    attention = attention.repeated(layers.card.num_attention_layers)
+    states = layers.prompt_states(own / prompt, prompt)
+    if states is not None:
+        attention = attention + states
+    # Time of an iteration = decoding part + what prefill adds. Without decoding sequences the former is 0, so head,
+    # sampling and host of the idle engine are added here (minus a negative), or nobody would pay them.
+    decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base_s(layers, host))
+    extra = linear - decoding_part + attention.seconds[None, :]
+    extra[:, 0] = 0.0
+    added = np.maximum.accumulate(np.maximum(extra, 0.0), axis=1)
+    known = sum(timed.seconds * timed.measured for timed in components.values()) / np.maximum(total(components), 1e-12)
+    share = known.reshape(tokens.shape)[0]
+    whole = linear[0] + attention.seconds
+    measured = (linear[0] * share + attention.seconds * attention.measured) / np.maximum(whole, 1e-12)
+    longest = max((*components.values(), attention), key=lambda timed: float(timed.seconds[-1]))
+    return _Prefill(grid, counts, added, measured, longest.bound)
+
+
+def _idle_base_s(layers: EngineLayers, host: HostOverheads) -> float:
+    """Seconds of head, sampling and host that an iteration with nothing but prefill pays once."""
+    head_s = float(total(layers.head_components(np.ones(1), np.ones(1)))[0])
+    return layers.engine.pipeline_parallel * head_s + host.iteration_s
+
+
+def _no_work_is_free(seconds: FloatArray) -> FloatArray:
+    out = np.array(seconds, dtype=np.float64)
+    out[0] = 0.0
+    return out
+
+
+def _monotone(attention: Components) -> Components:
+    """Attention over more context or more sequences never takes less time; what that adds is of the target's."""
+    seconds = total(attention)
+    longer = np.maximum.accumulate(np.maximum.accumulate(seconds, axis=1), axis=0)
+    if not np.any(longer > seconds):
+        return attention
+    return attention | {"attention": attention["attention"] + modelled(longer - seconds, "memory")}

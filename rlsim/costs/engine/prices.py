@@ -1,0 +1,205 @@
+"""What one replica of the rollout engine takes: a pure function of exactly what its iterations depend on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from rlsim.costs.engine.capture import largest_captured_tokens
+from rlsim.costs.engine.draft import Drafting
+from rlsim.costs.engine.draft_policy import DraftPolicy, policy_costs
+from rlsim.costs.engine.iteration import (
+    DevicePoints,
+    IterationCosts,
+    PolicyChoice,
+    build_iteration,
+    decode_s,
+    device_points,
+)
+from rlsim.costs.engine.layers import EngineLayers
+from rlsim.costs.operators.device import Device
+from rlsim.costs.operators.work import FloatArray
+from rlsim.costs.overheads import HostOverheads
+from rlsim.schema.engine import Engine
+from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
+
+ENGINES_KEPT = 48
+"""Iteration tables kept per process; one of 8,192 sequences takes some 50 MB with its parts."""
+POINTS_KEPT = 256
+"""Sets of single iterations kept per process."""
+HOST_KEYS = ("host_iteration_s", "host_sequence_s")
+"""Keys of the engine that :class:`HostOverheads` holds."""
+ACCEPTANCE_KEYS = (
+    "acceptance_length", "acceptance_at_draft_length", "position_acceptance", "first_acceptance", "acceptance_decay",
+    "variation", "sampling", "drift", "online_interval_steps", "online_packing", "policy", "off_above_sequences",
+)  # fmt: skip
+"""Keys of speculation that decide how many iterations a response takes and not how long one lasts, or that
+``EngineInputs.policy`` holds."""
+
+
+@dataclass(frozen=True)
+class EngineInputs:
+    """Everything that an engine iteration depends on; equal inputs have equal prices.
+
+    drafting: the speculation section without its acceptance. policy: of draft lengths that follow the live batch; None
+    where draft_length is fixed. max_sequences: most sequences that a replica can ever
+    decode at once. prompt_tokens: mean length of a prompt.
+    """
+
+    model: ModelCard
+    device: Device
+    engine: Engine
+    drafting: Speculation
+    host: HostOverheads
+    max_sequences: int
+    max_context_tokens: int
+    prompt_tokens: float
+    kv_capacity_tokens: float
+    policy: DraftPolicy | None = None
+
+
+def engine_inputs(
+    scenario: Scenario,
+    device: Device,
+    host: HostOverheads,
+    prompt_tokens: float,
+    kv_capacity_tokens: float,
+    running_sequences: int | None = None,
+    policy: DraftPolicy | None = None,
+) -> EngineInputs:
+    """What an iteration of the engine of ``scenario`` depends on.
+
+    running_sequences: that its memory lets run at once (recurrent states); None: what the engine is told.
+    """
+    engine, most = scenario.released_engine, most_sequences(scenario)
+    if running_sequences is not None and running_sequences < most:
+        engine = engine.model_copy(update={"max_running_sequences": running_sequences})
+        most = running_sequences
+    return EngineInputs(
+        scenario.model,
+        device,
+        engine,
+        _drafting(scenario.speculation),
+        host,
+        most,
+        scenario.workload.max_sequence_tokens,
+        prompt_tokens,
+        kv_capacity_tokens,
+        policy,
+    )
+
+
+def _drafting(speculation: Speculation) -> Speculation:
+    """``speculation`` without the keys that no iteration depends on, so that variants share prices by equality."""
+    plain = Speculation()
+    if not speculation.active:
+        return plain
+    return speculation.model_copy(update={name: getattr(plain, name) for name in ACCEPTANCE_KEYS})
+
+
+def most_sequences(scenario: Scenario) -> int:
+    """Most sequences that one replica can ever decode at once."""
+    workload, engine = scenario.workload, scenario.engine
+    batches = math.ceil(max(2.0, scenario.loop.asynchrony.pace)) if scenario.loop.mode == "async" else 2
+    in_flight = workload.samples_per_step * math.ceil(workload.generated_batch_factor) * batches
+    replicas = scenario.cluster.generation // engine.gpus_per_replica
+    group = workload.generations_per_prompt if engine.dispatch == "static" else 1
+    return max(1, min(engine.max_running_sequences, math.ceil(in_flight / replicas) + group + 1))
+
+
+@lru_cache(maxsize=ENGINES_KEPT)
+@np.errstate(invalid="raise", divide="raise")
+def engine_prices(inputs: EngineInputs) -> IterationCosts:
+    """Seconds of the engine's iterations, by part; the last few engines are kept."""
+    if inputs.policy is not None:
+        lengths = range(inputs.drafting.draft_length + 1)
+        return policy_costs([engine_prices(drafting_fixed(inputs, k)) for k in lengths], inputs.policy)
+    layers, drafting = _engine(inputs)
+    return build_iteration(
+        layers,
+        drafting,
+        inputs.host,
+        inputs.max_sequences,
+        float(inputs.max_context_tokens),
+        inputs.prompt_tokens,
+        inputs.kv_capacity_tokens,
+    )
+
+
+def drafting_fixed(inputs: EngineInputs, draft_length: int) -> EngineInputs:
+    """The same engine when it drafts ``draft_length`` tokens at once for every sequence.
+
+    vLLM's largest graph in tokens comes from the longest draft that it is started with and holds for shorter ones;
+    SGLang and TensorRT-LLM capture sequences.
+    """
+    engine, longest = inputs.engine, inputs.drafting.draft_length
+    if engine.name == "vllm" and engine.max_captured_tokens is None:
+        captured = largest_captured_tokens(engine, longest, inputs.device.operators.profile)
+        engine = engine.model_copy(update={"max_captured_tokens": captured})
+    drafting = inputs.drafting.model_copy(update={"draft_length": draft_length}) if draft_length else Speculation()
+    return replace(inputs, engine=engine, drafting=drafting, policy=None)
+
+
+def decode_points_s(inputs: EngineInputs, sequences: FloatArray, context_tokens: FloatArray) -> FloatArray:
+    """Seconds of iterations that decode ``sequences`` at mean ``context_tokens``, without preparing a table."""
+    return np.asarray(decode_points_of_hosts_s(inputs, [inputs.host], sequences, context_tokens)[0])
+
+
+@np.errstate(invalid="raise", divide="raise")
+def decode_points_of_hosts_s(
+    inputs: EngineInputs, hosts: Sequence[HostOverheads], sequences: FloatArray, context_tokens: FloatArray
+) -> FloatArray:
+    """:func:`decode_points_s` under each of ``hosts`` in place of the engine's own; shape (hosts, points).
+
+    Under a policy these are reference iterations.
+    """
+    choice = None if inputs.policy is None else engine_prices(inputs).choice
+    if choice is not None:
+        return _chosen_points_s(inputs, choice, hosts, sequences, context_tokens)
+    # Of the host, kernels know two values alone: many hosts, and the cells of a sweep over them, share a device's work.
+    engine = inputs.engine.model_copy(update=dict.fromkeys(HOST_KEYS))
+    points = np.asarray(sequences, dtype=np.float64).tobytes(), np.asarray(context_tokens, dtype=np.float64).tobytes()
+    out: FloatArray = np.empty((len(hosts), len(sequences)))
+    for number, host in enumerate(hosts):
+        kernels = HostOverheads(0.0, 0.0, overlap_s=host.overlap_s, network_hop_s=host.network_hop_s)
+        device = _device_points(replace(inputs, engine=engine, host=kernels), *points)
+        out[number] = decode_s(engine, inputs.drafting.active, device, host)
+    return out
+
+
+@lru_cache(maxsize=POINTS_KEPT)
+def _device_points(inputs: EngineInputs, sequences: bytes, context_tokens: bytes) -> DevicePoints:
+    return device_points(*_engine(inputs), np.frombuffer(sequences), np.frombuffer(context_tokens))
+
+
+def _chosen_points_s(
+    inputs: EngineInputs,
+    choice: PolicyChoice,
+    hosts: Sequence[HostOverheads],
+    sequences: FloatArray,
+    context_tokens: FloatArray,
+) -> FloatArray:
+    n = np.clip(sequences.astype(np.int64), 0, len(choice.repeats) - 1)
+    out: FloatArray = np.zeros((len(hosts), len(sequences)))
+    for length in np.unique(np.concatenate((choice.low[n], choice.high[n]))).tolist():
+        share = np.where(choice.low[n] == length, 1 - choice.share[n], 0.0)
+        share = share + np.where((choice.high[n] == length) & (choice.low[n] != length), choice.share[n], 0.0)
+        used = np.flatnonzero(share > 0)
+        if used.size:
+            fixed = drafting_fixed(inputs, length)
+            found = decode_points_of_hosts_s(fixed, hosts, sequences[used], context_tokens[used])
+            out[:, used] += share[used] * choice.repeats[n[used]] * found
+    return out
+
+
+def _engine(inputs: EngineInputs) -> tuple[EngineLayers, Drafting]:
+    device = inputs.device
+    operators = device.operators
+    layers = EngineLayers(inputs.model, inputs.engine, operators, device.fabric, inputs.host)
+    return layers, Drafting(layers, inputs.drafting, operators.profile.eager_launch_s.value)

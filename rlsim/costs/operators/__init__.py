@@ -1,0 +1,1 @@
+"""Work (FLOPs, bytes) and seconds of single operators and collectives."""

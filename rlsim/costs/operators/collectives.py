@@ -1,0 +1,239 @@
+"""Seconds of collective operations: measured tables inside their range, latency plus bytes over bandwidth beyond it.
+
+A group of GPUs is laid out consecutively: it fills a node, then the NVLink domain, then crosses the network. Message
+sizes are bytes of the full (unsharded) tensor; nothing to send takes no time. Where the profile's NVLink differs from
+that of the measured device, measured times scale by the ratio of the two latency-and-bandwidth models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlsim.costs.operators.borrowed import TableSource
+from rlsim.costs.operators.operators import KERNEL_FLOOR_S
+from rlsim.costs.operators.time import OperatorTime, modelled, ratio_or_one
+from rlsim.costs.operators.work import FloatArray
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.tables.interpolation import TableTime
+from rlsim.tables.operators import OperatorTables
+from rlsim.units import BYTES_PER_ELEMENT
+
+LINK_EFFICIENCY = 0.75
+"""Share of link bandwidth that large collectives reach where no table says so (NCCL tables: 0.7-0.85). Assumption."""
+
+EXCHANGE_PHASES = {"two_sided": ("prepare", "dispatch", "combine"), "one_sided": ("dispatch", "combine")}
+"""Phases of an all-to-all around experts by transport."""
+
+
+class Collectives:
+    """Collective times of one hardware profile. reference: the profile that ``tables`` were measured on.
+
+    stands_in: the tables are of another engine. exchange: tables with the measured all-to-all around experts, of this
+    device or of another with NVLink between nodes. rack_aligned: see Cluster.
+    """
+
+    def __init__(
+        self,
+        profile: HardwareProfile,
+        tables: OperatorTables | None,
+        reference: HardwareProfile | None = None,
+        exchange: TableSource | None = None,
+        stands_in: bool = False,
+        rack_aligned: bool = True,
+    ) -> None:
+        self.stands_in, self.rack_aligned = stands_in, rack_aligned
+        self.profile, self.tables, self.reference, self.exchange = profile, tables, reference or profile, exchange
+        self.domain = int(profile.nvlink_domain_gpus)
+        self.nvlink = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+        self.network = profile.network_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+
+    def _inside(self, gpus: int, stride: int) -> int:
+        """Members of a group of ``gpus`` (placed ``stride`` apart) that share one NVLink domain."""
+        inside = max(1, min(gpus, self.domain // stride if stride < self.domain else 1))
+        if self.rack_aligned or gpus * stride <= int(self.profile.gpus_per_node):
+            return inside
+        return min(inside, -(-gpus // 2))  # half of the group in one domain, half in the next
+
+    def all_reduce(
+        self,
+        gpus: int,
+        message_bytes: ArrayLike,
+        graph: bool = True,
+        shared_domain: bool = True,
+        network_hop_s: float = 0.0,
+    ) -> OperatorTime:
+        """All-reduce of an activation inside an engine replica: the engine's own kernel inside NVLink, NCCL beyond.
+
+        shared_domain False: the engine's kernel shares buffers between processes of one operating system only, so that
+        a replica over several nodes uses NCCL also where NVLink joins them. graph False: the device time of an eager
+        launch (input copied first), without the host's time to launch it. network_hop_s: what a hop between nodes adds
+        to the latency of the network.
+        """
+        size = np.asarray(message_bytes, dtype=np.float64)
+        if gpus <= 1:
+            return _free(size)
+        inside = self._inside(gpus, 1)
+        if gpus > int(self.profile.gpus_per_node) and not shared_domain:
+            base = self._on_nvlink("all_reduce", inside, size, lambda n, s: self._nccl("all_reduce", n, s))
+        else:
+            base = self._on_nvlink("all_reduce", inside, size, lambda n, s: self._engine_all_reduce(n, s, graph))
+        if inside == gpus:
+            return base
+        groups = math.ceil(gpus / inside)
+        # A ring, there and back: NCCL's choice over the few nodes of an engine.
+        hops = 2.0 * (groups - 1) * (self.profile.network_latency_s.value + network_hop_s)
+        wire = 2.0 * (groups - 1) / groups * size / inside / self.network
+        return base + modelled(np.where(size > 0, hops + wire, 0.0), "network")
+
+    def _engine_all_reduce(self, gpus: int, size: FloatArray, graph: bool) -> TableTime | None:
+        if self.tables is None:
+            return None
+        replayed, eager = (self.tables.all_reduce_s(gpus, size, mode) for mode in (True, False))
+        if eager is None or (graph and replayed is not None):
+            return replayed
+        device = eager.seconds - self.reference.eager_launch_s.value
+        if replayed is None:
+            return TableTime(np.maximum(device, KERNEL_FLOOR_S), np.zeros_like(eager.measured))
+        return TableTime(np.maximum(replayed.seconds, device), replayed.measured & eager.measured)
+
+    def collective(self, op: str, gpus: int, message_bytes: ArrayLike, stride: int = 1) -> OperatorTime:
+        """all_gather, reduce_scatter or alltoall over ``gpus`` GPUs placed ``stride`` apart.
+
+        op alltoall: message_bytes is what one GPU sends in all. Across the domain the ring (or the exchange) is bounded
+        by the larger of its NVLink and its network share.
+        """
+        size = np.asarray(message_bytes, dtype=np.float64)
+        if gpus <= 1:
+            return _free(size)
+        inside = self._inside(gpus, stride)
+        local = self._on_nvlink(op, inside, size, lambda n, s: self._nccl(op, n, s))
+        if inside == gpus:
+            return local
+        groups = math.ceil(gpus / inside)
+        latency = (groups - 1) * self.profile.network_latency_s.value
+        per_gpu = size * (1 - inside / gpus) if op == "alltoall" else size * (groups - 1) / groups / inside
+        across = np.maximum(local.seconds, per_gpu / self.network) + latency
+        return modelled(np.where(size > 0, across, 0.0), "network")
+
+    def token_exchange(self, gpus: int, token_bytes: float, copies: int) -> OperatorTime:
+        """Tokens from one GPU to the GPUs of their experts (or back), a copy for each GPU, across domains one for each.
+
+        token_bytes: of the tokens of one GPU; copies: experts of a token, even over ``gpus``. The slower of NVLink and
+        network bounds a pipelined exchange over both.
+        """
+        if gpus <= 1:
+            return _free(np.zeros(()))
+        inside = self._inside(gpus, 1)
+        domains = math.ceil(gpus / inside)
+        near = token_bytes * _distinct(gpus, copies) * (gpus - 1) / gpus / self.nvlink
+        far = token_bytes * _distinct(domains, copies) * (domains - 1) / domains / self.network
+        latency = self.profile.nvlink_latency_s.value + (domains - 1) * self.profile.network_latency_s.value
+        return modelled(max(near if inside > 1 else 0.0, far) + latency, "network")
+
+    def _nccl(self, op: str, gpus: int, size: FloatArray) -> TableTime | None:
+        return None if self.tables is None else self.tables.collective_s(op, gpus, size)
+
+    def _on_nvlink(
+        self, op: str, gpus: int, size: FloatArray, look_up: Callable[[int, FloatArray], TableTime | None]
+    ) -> OperatorTime:
+        """Inside one NVLink domain: measured, or carried over from a smaller measured group, or the link model.
+
+        Beyond the measured group the wire time grows with (N - 1) / N, and every doubling adds what the last measured
+        one added: 0.3 to 1 us for engines' kernels and 5 to 10 us for NCCL, where the link's own latency says 5 us.
+        """
+        if gpus <= 1:
+            return _free(size)
+        sent = np.maximum(size, 1.0)
+        timed, measured = modelled(_link_s(self.profile, op, gpus, sent), "network"), gpus
+        while measured >= 2:
+            found = look_up(measured, sent)
+            if found is not None:
+                ratio = _link_s(self.profile, op, measured, sent) / _link_s(self.reference, op, measured, sent)
+                seconds = found.seconds
+                known = np.zeros_like(seconds) if self.stands_in else found.measured.astype(np.float64)
+                if measured < gpus:
+                    seconds, known = (
+                        self._larger_group(gpus, measured, seconds, look_up(measured // 2, sent)),
+                        0 * known,
+                    )
+                timed = OperatorTime(seconds, known, "network").scaled_by(ratio)
+                break
+            measured = 1 << ((measured - 1).bit_length() - 1)  # tables hold powers of two
+        return OperatorTime(np.where(size > 0, timed.seconds, 0.0), timed.measured, "network")
+
+    def _larger_group(self, gpus: int, measured: int, seconds: FloatArray, half: TableTime | None) -> FloatArray:
+        """``seconds`` of a measured group carried over to ``gpus`` GPUs; half: seconds on half of that group."""
+        latency = self.profile.nvlink_latency_s.value
+        step = np.maximum(seconds - half.seconds, 0.0) if half is not None else np.full_like(seconds, latency)
+        growth = ((gpus - 1) / gpus) / ((measured - 1) / measured)
+        return np.maximum(seconds * growth, seconds + math.log2(gpus / measured) * step)
+
+    def expert_exchange(self, gpus: int, tokens: ArrayLike, hidden: int, precision: str, top_k: int) -> OperatorTime:
+        """Tokens to the GPUs of their experts and back over NVLink, ``tokens`` of them on each GPU.
+
+        The faster of the measured transports, on another device times the ratio of what the links of both take;
+        without a measurement that: three small messages' latency and the bytes of top_k copies (in the precision of the
+        experts on the way there, BF16 on the way back) over the link.
+        """
+        own = np.maximum(np.asarray(tokens, dtype=np.float64), 1.0)
+        measured = [self._measured_exchange(name, gpus, own, hidden, precision) for name in EXCHANGE_PHASES]
+        known = [timed for timed in measured if timed is not None]
+        copies = own * min(top_k, gpus - 1) * hidden * (BYTES_PER_ELEMENT[precision] + BYTES_PER_ELEMENT["bf16"])
+        here = _exchange_link_s(self.profile, copies)
+        if not known or self.exchange is None:
+            return modelled(here, "network")
+        fastest = min(known, key=lambda timed: float(np.sum(timed.seconds)))
+        return fastest.scaled_by(ratio_or_one(here, _exchange_link_s(self.exchange.device, copies)))
+
+    def _measured_exchange(
+        self, transport: str, gpus: int, tokens: FloatArray, hidden: int, precision: str
+    ) -> OperatorTime | None:
+        """All phases of one transport; None where one of them was not measured."""
+        if self.exchange is None:
+            return None
+        seconds, known = np.zeros_like(tokens), np.ones_like(tokens)
+        for phase in EXCHANGE_PHASES[transport]:
+            look = self.exchange.tables.expert_exchange_s(transport, phase, precision, hidden, gpus, tokens)
+            if look is None:
+                return None
+            seconds, known = seconds + look.seconds, known * look.measured
+        return OperatorTime(seconds, known, "network")
+
+    def broadcast(self, message_bytes: float, crosses_network: bool) -> OperatorTime:
+        """Pipelined broadcast of a large message from one source: bounded by the source's own link."""
+        rate = self.network if crosses_network else self.nvlink
+        return modelled(message_bytes / rate, "network")
+
+    def host_copy(self, copied_bytes: float) -> OperatorTime:
+        """Copy between a GPU and its host, one direction."""
+        rate = self.profile.host_link_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+        return modelled(copied_bytes / rate, "host link")
+
+
+def _distinct(places: int, copies: int) -> float:
+    """Expected places that ``copies`` even draws among ``places`` hit."""
+    return places * (1.0 - (1.0 - 1.0 / places) ** copies)
+
+
+def _free(size: FloatArray) -> OperatorTime:
+    return OperatorTime(np.zeros_like(size), np.ones_like(size), "none")
+
+
+def _exchange_link_s(profile: HardwareProfile, moved_bytes: FloatArray) -> FloatArray:
+    """Latencies and bytes of an exchange around experts on NVLink, there and back."""
+    messages = 2.0 * len(EXCHANGE_PHASES["two_sided"])
+    rate = profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+    return np.asarray(messages * profile.nvlink_latency_s.value + moved_bytes / rate, dtype=np.float64)
+
+
+def _link_s(profile: HardwareProfile, op: str, gpus: int, size: FloatArray) -> FloatArray:
+    """Latency and bandwidth of a collective on NVLink: a tree's latency and twice the traffic for an all-reduce."""
+    latency, bandwidth = profile.nvlink_latency_s.value, profile.nvlink_bandwidth_bytes_per_s.value * LINK_EFFICIENCY
+    wire = (gpus - 1) / gpus * size / bandwidth
+    if op == "all_reduce":
+        return np.asarray(2 * math.log2(gpus) * latency + 2 * wire, dtype=np.float64)
+    return np.asarray((gpus - 1) * latency + wire, dtype=np.float64)

@@ -1,0 +1,358 @@
+"""Seconds of single operations on a device: measured tables first, a roofline with measured efficiency beyond them.
+
+Of a time measured on another profile the part that its roofline explains is scaled, the rest stays, and it counts as
+modelled.
+What imported tables lack (attention of several queries, sampling, rejection, host) is None unless tables of ``rlsim
+calibrate`` hold it (:mod:`rlsim.costs.operators.borrowed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlsim.costs.interface import Bound
+from rlsim.costs.operators import work
+from rlsim.costs.operators.borrowed import TableSource, nearest_layouts
+from rlsim.costs.operators.time import OperatorTime, mean_layer, modelled, ratio_or_one, zero
+from rlsim.costs.operators.work import FloatArray, Matrix, Work
+from rlsim.schema.architecture import MoECard
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.model import ModelCard
+from rlsim.tables.interpolation import TableTime
+from rlsim.tables.operators import OperatorTables
+from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND
+
+KERNEL_FLOOR_S = 2.5 * MICROSECOND
+"""Least device time of a kernel inside a replayed graph. Assumption; the smallest table entries are 4 to 10 us."""
+PRODUCTS_KEPT, ROWS_KEPT = 65_536, 64
+"""Matrix products that are kept, of at most so many rows each: the same one is asked for under each host, by each pass
+and by most layouts of a plan."""
+DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
+"""Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
+Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
+
+
+class Operators:
+    """Operation times of one hardware profile. reference: the profile that ``tables`` were measured on.
+
+    siblings: tables of the same device and other engines. stands_in: ``tables`` are of another engine; nothing counts
+    as measured. lent: tables of ``rlsim calibrate`` for what ``tables`` lack. sources: both, in the order of asking.
+    """
+
+    def __init__(
+        self,
+        profile: HardwareProfile,
+        tables: OperatorTables | None,
+        reference: HardwareProfile | None = None,
+        lent: TableSource | None = None,
+        siblings: tuple[OperatorTables, ...] = (),
+        stands_in: bool = False,
+    ) -> None:
+        self.stands_in = stands_in
+        self.profile, self.tables, self.reference = profile, tables, reference or profile
+        self.siblings = siblings if tables is not None else ()
+        self._measured_here = self.profile == self.reference
+        self._products: dict[tuple[bytes, tuple[int, ...], int, int, str], OperatorTime] = {}
+        self.bandwidth = profile.memory_bandwidth_bytes_per_s.value
+        own = None if tables is None else TableSource(tables, self.reference)
+        self.sources = tuple(source for source in (own, lent) if source is not None)
+
+    def host_s(self, name: str) -> float | None:
+        """Host seconds measured on exactly this profile; None where it was not, or where the user changed it."""
+        here = (source.tables.host_s(name) for source in self.sources if source.device == self.profile)
+        return next((seconds for seconds in here if seconds is not None), None)
+
+    def efficiency(self, precision: str, operation: Operation = "gemm") -> tuple[float, float]:
+        """Measured shares of (datasheet FLOP/s, memory bandwidth) that an operation reaches.
+
+        What was not fitted of the operation is taken from matrix products, of the precision or else of BF16.
+        """
+        if self.tables is None:
+            return DEFAULT_COMPUTE, DEFAULT_MEMORY
+        candidates = ((operation, precision), (operation, "bf16"), ("gemm", precision), ("gemm", "bf16"))
+        fits = [fit for fit in (self.tables.fitted_efficiency(*key) for key in candidates) if fit is not None]
+        compute = next((fit.compute_median for fit in fits if fit.compute_median), DEFAULT_COMPUTE)
+        memory = next((fit.memory_median for fit in fits if fit.memory_median), DEFAULT_MEMORY)
+        return compute, memory
+
+    def bound_of(self, amount: Work, precision: str) -> Bound:
+        """Whether computation or memory limits most of ``amount``."""
+        compute = float(np.sum(amount.flops)) / self.profile.flops(_rate(precision))
+        return "compute" if compute > float(np.sum(amount.bytes)) / self.bandwidth else "memory"
+
+    def roofline(self, amount: Work, precision: str, operation: Operation = "gemm") -> OperatorTime:
+        """max(FLOP / rate, bytes / bandwidth) at measured efficiency, never under the kernel floor."""
+        return modelled(self._roof_s(self.profile, amount, precision, operation), self.bound_of(amount, precision))
+
+    def _roof_s(self, profile: HardwareProfile, amount: Work, precision: str, operation: Operation) -> FloatArray:
+        compute, memory = self.efficiency(precision, operation)
+        computed = amount.flops / (profile.flops(_rate(precision)) * compute)
+        moved = amount.bytes / (profile.memory_bandwidth_bytes_per_s.value * memory)
+        return np.asarray(np.maximum(np.maximum(computed, moved), KERNEL_FLOOR_S), dtype=np.float64)
+
+    def transferred(
+        self, timed: OperatorTime, amount: Work, precision: str, operation: Operation = "gemm"
+    ) -> OperatorTime:
+        """A time measured on the reference profile, carried over to this one."""
+        if self._measured_here:
+            return timed
+        return timed.scaled_by(self._carried(timed.seconds, self.reference, amount, precision))
+
+    def _carried(self, seconds: FloatArray, there: HardwareProfile, amount: Work, precision: str) -> FloatArray:
+        """How much longer than on the device ``there`` a kernel takes here, which took ``seconds`` there.
+
+        What it takes beyond FLOP / rate and bytes / bandwidth (launch, tiles that are not full, cold caches) stays as
+        it is, and where it takes less than that it keeps its share. Over the 17,000 BF16 products that vLLM's tables of
+        two devices have in common, H100 to H200, that misses memory-bound ones by 3 % in the median, the ratio of both
+        rooflines by 25 %; H100 to B200 11 and 49 %, and compute-bound ones alike (12 and 13 %).
+        """
+        ideal_here, ideal_there = (self._ideal_s(device, amount, precision) for device in (self.profile, there))
+        beyond = np.maximum(seconds - ideal_there, 0.0)
+        carried = np.minimum(ratio_or_one(seconds, ideal_there), 1.0) * ideal_here + beyond
+        return ratio_or_one(carried, seconds)
+
+    def _ideal_s(self, profile: HardwareProfile, amount: Work, precision: str) -> FloatArray:
+        """max(FLOP / rate, bytes / bandwidth)."""
+        computed = amount.flops / profile.flops(_rate(precision))
+        moved = amount.bytes / profile.memory_bandwidth_bytes_per_s.value
+        return np.asarray(np.maximum(computed, moved), dtype=np.float64)
+
+    def _measured(
+        self,
+        look: Callable[[OperatorTables], TableTime | None],
+        amount: Work,
+        operation: Operation = "decode_attention",
+    ) -> OperatorTime | None:
+        """BF16 operation from the first source that holds it, carried over where that is another device."""
+        for source in self.sources:
+            found = look(source.tables)
+            if found is None:
+                continue
+            timed = OperatorTime(found.seconds, found.measured.astype(np.float64), self.bound_of(amount, "bf16"))
+            if source.device == self.profile:
+                return timed
+            ratio = self._carried(timed.seconds, source.device, amount, "bf16")
+            return modelled(timed.seconds * ratio, timed.bound) if source.transferred else timed.scaled_by(ratio)
+        return None
+
+    def verify_attention(
+        self,
+        card: ModelCard,
+        tensor_parallel: int,
+        kv_precision: str,
+        batch: FloatArray,
+        context: FloatArray,
+        queries: int,
+    ) -> OperatorTime | None:
+        """``queries`` positions per sequence over ``context`` tokens, the first position included (GQA only).
+
+        One query's time, as the engine's kernel takes it, times how much longer the same measured kernel took for
+        several than for one; on another device times how much that ratio of the rooflines differs there.
+        """
+        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
+        alone = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
+        shape = (heads, kv_heads, card.head_dim, kv_precision)
+        for source in self.sources:
+            several = source.tables.verify_attention_s(*shape, queries, batch, context)
+            single = source.tables.verify_attention_s(*shape, 1, batch, context)
+            if several is None or single is None:
+                continue
+            once = self.decode_attention(card, tensor_parallel, kv_precision, batch, context)
+            ratio = several.seconds / single.seconds
+            if source.device == self.profile:
+                known = np.where(several.measured & single.measured, once.measured, 0.0)
+                return OperatorTime(once.seconds * ratio, known, once.bound)
+            here, there = (self._extra_queries(profile, alone, queries) for profile in (self.profile, source.device))
+            return modelled(once.seconds * ratio * here / there, once.bound)
+        return None
+
+    def _extra_queries(self, profile: HardwareProfile, alone: Work, queries: int) -> FloatArray:
+        """How much longer several queries take than one by the roofline of a device."""
+        several = self._roof_s(profile, Work(alone.flops * queries, alone.bytes), "bf16", "decode_attention")
+        return several / self._roof_s(profile, alone, "bf16", "decode_attention")
+
+    def sampling(self, rows: FloatArray, vocabulary: int) -> OperatorTime | None:
+        """Softmax and draw on ``rows`` rows of logits."""
+        amount = _rows_of_fp32(rows, vocabulary)
+        softmax = self._measured(lambda t: t.sampling_s("softmax", vocabulary, rows), amount)
+        drawn = self._measured(lambda t: t.sampling_s("draw", vocabulary, rows), amount)
+        return None if softmax is None or drawn is None else softmax + drawn
+
+    def elementwise(self, op: str, tokens: FloatArray, width: int) -> OperatorTime | None:
+        """One elementwise kernel on ``width`` values of each token (see the table of that name)."""
+        amount = Work(np.zeros_like(tokens), tokens * width * BYTES_PER_ELEMENT["bf16"])
+        return self._measured(lambda t: t.elementwise_s(op, width, tokens), amount)
+
+    def rejection(
+        self, sequences: FloatArray, queries: int, vocabulary: int, draft_vocabulary: int
+    ) -> OperatorTime | None:
+        """Softmax of all verified positions, acceptance test and draw of the token after it."""
+        amount = _rows_of_fp32(sequences * queries, vocabulary)
+        softmax = self._measured(lambda t: t.sampling_s("softmax", vocabulary, sequences * queries), amount)
+        tested = self._measured(lambda t: t.rejection_s(vocabulary, draft_vocabulary, queries, sequences), amount)
+        return None if softmax is None or tested is None else softmax + tested
+
+    def timed(self, look: TableTime | None, amount: Work, precision: str, operation: Operation) -> OperatorTime:
+        """A measured time on the projected device, or the roofline of ``amount`` where ``look`` is None."""
+        if look is None:
+            return self.roofline(amount, precision, operation)
+        known = np.zeros_like(look.seconds) if self.stands_in else look.measured.astype(np.float64)
+        found = OperatorTime(look.seconds, known, self.bound_of(amount, precision))
+        return self.transferred(found, amount, precision, operation)
+
+    def gemm(self, tokens: ArrayLike, matrix: Matrix, precision: str) -> OperatorTime:
+        """Matrix product of ``tokens`` rows with one weight matrix."""
+        rows = np.asarray(tokens, dtype=np.float64)
+        if rows.size > ROWS_KEPT:
+            return self._gemm(rows, matrix, precision)
+        key = (rows.tobytes(), rows.shape, matrix.n, matrix.k, precision)
+        found = self._products.get(key)
+        if found is None:
+            if len(self._products) >= PRODUCTS_KEPT:
+                self._products.clear()
+            found = self._products[key] = self._gemm(rows, matrix, precision)
+        return found
+
+    def _gemm(self, rows: FloatArray, matrix: Matrix, precision: str) -> OperatorTime:
+        amount = work.gemm(rows, matrix.n, matrix.k, BYTES_PER_ELEMENT[_rate(precision)])
+        look = self._fastest(lambda tables: _product(tables, precision, rows, matrix), precision)
+        return self.timed(look, amount, precision, "gemm")
+
+    def _fastest(self, look: Callable[[OperatorTables], TableTime | None], precision: str) -> TableTime | None:
+        """What the engine's own tables hold, or where faster those of another engine of the device (not measured then).
+
+        Quantised products exist in several libraries that all engines link; a collection through one engine's default
+        backend says less of the engine than of that default. BF16 products are cuBLAS's everywhere.
+        """
+        own = None if self.tables is None else look(self.tables)
+        if precision == "bf16":
+            return own
+        for other in self.siblings:
+            found = look(other)
+            if found is None:
+                continue
+            if own is None:
+                own = found.scaled(1.0)
+                continue
+            faster = found.seconds < own.seconds
+            own = TableTime(np.where(faster, found.seconds, own.seconds), np.where(faster, False, own.measured))
+        return own
+
+    def gemms(self, tokens: ArrayLike, matrices: list[Matrix], precision: str) -> OperatorTime:
+        """Several products one after the other."""
+        total = zero(tokens)
+        for matrix in matrices:
+            total = total + self.gemm(tokens, matrix, precision)
+        return total
+
+    def stream(self, moved_bytes: ArrayLike, kernels: float = 1.0) -> OperatorTime:
+        """Elementwise kernels: memory traffic at the measured share of bandwidth, never under the kernel floor."""
+        _, memory = self.efficiency("bf16")
+        seconds = np.asarray(moved_bytes, dtype=np.float64) / (self.bandwidth * memory)
+        return modelled(np.maximum(seconds, kernels * KERNEL_FLOOR_S), "memory")
+
+    def attention_compute_s(self, flops: FloatArray) -> FloatArray:
+        """Seconds of attention FLOP at the efficiency that prefill attention reaches."""
+        compute, _ = self.efficiency("bf16", "prefill_attention")
+        return np.asarray(flops / (self.profile.flops("bf16") * compute), dtype=np.float64)
+
+    def decode_attention(
+        self, card: ModelCard, tensor_parallel: int, kv_precision: str, batch: ArrayLike, context: ArrayLike
+    ) -> OperatorTime:
+        """One query per sequence of ``batch`` sequences at mean context; without projections (GQA only)."""
+        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
+        amount = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
+        shape, tables = (heads, kv_heads, card.head_dim, kv_precision), self.tables
+        look = None if tables is None else tables.decode_attention_s(*shape, batch, context)
+        return self.timed(look, amount, "bf16", "decode_attention")
+
+    def prefill_attention(
+        self, card: ModelCard, tensor_parallel: int, batch: ArrayLike, prompt_tokens: ArrayLike
+    ) -> OperatorTime:
+        """Causal attention of ``batch`` prompts of equal length, forward, without projections: the mean layer's time.
+
+        A windowed layer takes what as many tokens take in prompts of as many pairs (:func:`work.windowed_prompts`),
+        and never longer than one without a window.
+        """
+        b, p = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
+        whole, times = self._causal_attention(card, tensor_parallel, b, p), []
+        for layers, window in card.prompt_kinds:
+            count, length = work.windowed_prompts(b, p, window)
+            timed = self._causal_attention(card, tensor_parallel, count, length) if window else whole
+            seconds, known = np.minimum(timed.seconds, whole.seconds), np.where(length == p, timed.measured, 0.0)
+            times.append((layers, OperatorTime(seconds, known, timed.bound)))
+        return mean_layer(times)
+
+    def _causal_attention(
+        self, card: ModelCard, tensor_parallel: int, batch: FloatArray, prompt_tokens: FloatArray
+    ) -> OperatorTime:
+        """Causal attention of one layer without a window."""
+        amount = work.prefill_attention(batch, prompt_tokens, card, tensor_parallel)
+        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
+        look = None
+        if self.tables is not None and card.mla is None:
+            look = self.tables.prefill_attention_s(heads, kv_heads, card.head_dim, "bf16", batch, prompt_tokens)
+        elif self.tables is not None:
+            look = self.tables.mla_prefill_kernel_s(heads, "bf16", batch, prompt_tokens)
+        return self.timed(look, amount, "bf16", "prefill_attention")
+
+    def experts(
+        self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
+    ) -> OperatorTime:
+        """Routed experts of one layer: layout is (tensor parallel, expert parallel) of the experts.
+
+        Where the table lacks the layout or precision, the ratio measured / roofline of the nearest measured one carries
+        over to the wanted roofline; such times count as modelled. FP8 takes block-scaled rows as they are, as engines
+        serve checkpoints that come in them.
+        """
+        amount = work.grouped_experts(tokens, hidden, moe, *layout, BYTES_PER_ELEMENT[_rate(precision)])
+        look = self._moe_lookup(tokens, hidden, moe, precision, layout, balance)
+        if look is not None:
+            return self.timed(look, amount, precision, "moe")
+        # What a roofline misses (launches, tiles that are not full, routing skew) is much the same for layouts of like
+        # work, so how far a neighbour is from its roofline says more of this one than the bare roofline does.
+        for near_precision, near in nearest_layouts(precision, layout, moe.num_experts):
+            look = self._moe_lookup(tokens, hidden, moe, near_precision, near, balance)
+            if look is not None:
+                near_work = work.grouped_experts(tokens, hidden, moe, *near, BYTES_PER_ELEMENT[_rate(near_precision)])
+                same_rate = _rate(near_precision) == _rate(precision)
+                roof = self.roofline(amount, near_precision if same_rate else precision, "moe")
+                ratio = look.seconds / self._roof_s(self.reference, near_work, near_precision, "moe")
+                return modelled(np.maximum(roof.seconds * ratio, KERNEL_FLOOR_S), roof.bound)
+        return self.roofline(amount, precision, "moe")
+
+    def _moe_lookup(
+        self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
+    ) -> TableTime | None:
+        shape = (precision, hidden, moe.expert_intermediate_size, moe.top_k, moe.num_experts, *layout)
+
+        def look(tables: OperatorTables) -> TableTime | None:
+            found = (tables.moe_s(*shape, kind, tokens) for kind in dict.fromkeys((balance, "balanced")))
+            return next((look for look in found if look is not None), None)
+
+        return self._fastest(look, precision)
+
+
+def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: Matrix) -> TableTime | None:
+    """A measured matrix product; FP8 less the search for the scales of its activations, with which it was measured.
+
+    Checkpoints with one scale per tensor hold those of the activations too.
+    """
+    look = tables.gemm_s(precision, rows, matrix.n, matrix.k)
+    search = tables.dynamic_scale_s(rows, matrix.k) if precision == "fp8" else None
+    if look is None or search is None:
+        return look
+    return TableTime(np.maximum(look.seconds - search.seconds, KERNEL_FLOOR_S), look.measured & search.measured)
+
+
+def _rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:
+    """One pass over rows of the vocabulary: what carries a sampling time to another device."""
+    return Work(np.zeros_like(rows), rows * vocabulary * BYTES_PER_ELEMENT["fp32"])
+
+
+def _rate(precision: str) -> str:
+    return "fp8" if precision == "fp8_block" else precision

@@ -1,0 +1,158 @@
+"""How much recurrent mixers and indexers have to do: matrices, FLOP and bytes; conventions of ``work``.
+
+Sizes are per GPU of ``tensor_parallel`` that share a block; heads beyond those of a kind are held by several.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rlsim.costs.operators.work import FloatArray, Matrix, Work
+from rlsim.schema.architecture import LinearAttentionCard, MambaCard
+from rlsim.schema.model import ModelCard
+from rlsim.units import BYTES_PER_ELEMENT
+
+STATE = BYTES_PER_ELEMENT["fp32"]
+VALUE = BYTES_PER_ELEMENT["bf16"]
+DELTA_CHUNK_TOKENS = 64
+"""Tokens of a chunk of the delta rule in prefill and training (chunk_gated_delta_rule of flash-linear-attention)."""
+DELTA_STEP_FLOPS, MAMBA_STEP_FLOPS = 7.0, 5.0
+"""FLOP per element of state and token. Delta rule: decay (1), read with the key (2), rank-one update (2), read with the
+query (2); Mamba-2: decay (1), rank-one update (2), read with C (2)."""
+DELTA_CHUNK_PRODUCTS, MAMBA_CHUNK_PRODUCTS = 3, 2
+"""Products of a chunk with its state: what it holds of the keys (delta rule alone), the update, the read."""
+STATE_PASSES = 4.0
+"""Times that chunked kernels move the states of all chunks: written, read and written when they are passed on, read."""
+
+
+def recurrent_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
+    """Projections of one recurrent mixer as one of ``tensor_parallel`` GPUs holds them; empty without.
+
+    >>> from rlsim.loading.models import load_card
+    >>> [(one.name, one.n, one.k) for one in recurrent_matrices(load_card("qwen3.5-397b-a17b"), tensor_parallel=8)]
+    [('qkvz', 2560, 4096), ('rates', 16, 4096), ('output', 4096, 1024)]
+    >>> [(one.name, one.n, one.k) for one in recurrent_matrices(load_card("nemotron-3-nano-30b-a3b"), 1)]
+    [('zxbcdt', 10304, 2688), ('output', 2688, 4096)]
+    """
+    t, hidden = tensor_parallel, card.hidden_size
+    if card.linear_attention is not None:
+        linear = card.linear_attention
+        keys = max(1, linear.num_key_heads // t) * linear.key_head_dim
+        values = linear.value_width // t
+        rates = Matrix("rates", max(1, 2 * linear.num_value_heads // t), hidden)
+        return [Matrix("qkvz", 2 * (keys + values), hidden), rates, Matrix("output", hidden, values)]
+    if card.mamba is None:
+        return []
+    mamba = card.mamba
+    inner, groups = mamba.inner_width // t, max(1, mamba.num_groups // t)
+    inputs = 2 * inner + 2 * groups * mamba.state_size + mamba.num_heads // t
+    return [Matrix("zxbcdt", inputs, hidden), Matrix("output", hidden, inner)]
+
+
+def indexer_matrices(card: ModelCard) -> list[Matrix]:
+    """Projections of one indexer, which every GPU holds whole; empty without.
+
+    >>> from rlsim.loading.models import load_card
+    >>> [(one.name, one.n, one.k) for one in indexer_matrices(load_card("glm-5"))]
+    [('index_query', 4096, 2048), ('index_key', 160, 6144)]
+    """
+    sparse, mla = card.sparse_attention, card.mla
+    if sparse is None or mla is None or mla.q_lora_rank is None:
+        return []
+    queries = Matrix("index_query", sparse.index_heads * sparse.index_head_dim, mla.q_lora_rank)
+    return [queries, Matrix("index_key", sparse.index_head_dim + sparse.index_heads, card.hidden_size)]
+
+
+def index_scores(queries: ArrayLike, context_tokens: ArrayLike, card: ModelCard) -> Work:
+    """Scores of ``queries`` positions over ``context_tokens`` cached tokens each: every index head on every key.
+
+    Keys are read once for each query, in FP8 with their scales.
+    """
+    sparse = card.sparse_attention
+    if sparse is None:
+        raise ValueError(f"{card.name} has no indexer")
+    pairs = np.asarray(queries, dtype=np.float64) * np.asarray(context_tokens, dtype=np.float64)
+    return Work(2.0 * pairs * sparse.index_heads * sparse.index_head_dim, pairs * sparse.key_bytes)
+
+
+def convolution_channels(recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> int:
+    """Channels of the short convolution of one GPU."""
+    if isinstance(recurrent, LinearAttentionCard):
+        keys = max(1, recurrent.num_key_heads // tensor_parallel) * recurrent.key_head_dim
+        return 2 * keys + recurrent.value_width // tensor_parallel
+    groups = max(1, recurrent.num_groups // tensor_parallel)
+    return recurrent.inner_width // tensor_parallel + 2 * groups * recurrent.state_size
+
+
+def convolution_step(sequences: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> Work:
+    """Short convolution of one token of each sequence: its tail read and written, the token read and written."""
+    channels = np.asarray(sequences, dtype=np.float64) * convolution_channels(recurrent, tensor_parallel)
+    return Work(2.0 * channels * recurrent.conv_kernel, 2.0 * channels * recurrent.conv_kernel * VALUE)
+
+
+def convolution_prompt(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> Work:
+    """Short convolution of ``tokens`` tokens of prompts: read and written once."""
+    channels = np.asarray(tokens, dtype=np.float64) * convolution_channels(recurrent, tensor_parallel)
+    return Work(2.0 * channels * recurrent.conv_kernel, 2.0 * channels * VALUE)
+
+
+def recurrent_step(
+    sequences: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int, queries: int = 1
+) -> Work:
+    """State update of ``queries`` tokens of each sequence.
+
+    One token reads the state and writes it. A verification keeps the state after each of its tokens, so that a
+    rejection falls back to the one after the last accepted token without computing anything again: it reads one state
+    and writes as many as it has tokens.
+
+    >>> card = LinearAttentionCard(num_key_heads=1, num_value_heads=1, key_head_dim=10, value_head_dim=10)
+    >>> [float(recurrent_step(1, card, 1, queries).bytes) for queries in (1, 4)]  # 400 bytes of state
+    [800.0, 2000.0]
+    """
+    state = np.asarray(sequences, dtype=np.float64) * recurrent.state_elements / tensor_parallel
+    each = DELTA_STEP_FLOPS if isinstance(recurrent, LinearAttentionCard) else MAMBA_STEP_FLOPS
+    return Work(each * queries * state, (1.0 + queries) * state * STATE)
+
+
+def recurrent_prompt(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> Work:
+    """Chunked recurrence over ``tokens`` tokens of prompts, forward.
+
+    FLOP per token: products of a chunk with its state, and within the chunk of C tokens the scores of queries (and for
+    the delta rule of keys) on keys and their products with values. Bytes: inputs and outputs of all heads, and the
+    states of all chunks STATE_PASSES times, in FP32 of Mamba-2 (mamba_ssm) and BF16 of the delta rule
+    (flash-linear-attention).
+    """
+    t = np.asarray(tokens, dtype=np.float64) / tensor_parallel
+    if isinstance(recurrent, LinearAttentionCard):
+        chunk, heads = DELTA_CHUNK_TOKENS, recurrent.num_value_heads
+        keys, values = recurrent.key_head_dim, recurrent.value_head_dim
+        within = chunk * (6.0 * keys + 4.0 * values)
+        flops = heads * (2.0 * DELTA_CHUNK_PRODUCTS * keys * values + within)
+        rows, state = 2.0 * (recurrent.key_width + recurrent.value_width), VALUE
+    else:
+        chunk, heads = recurrent.chunk_tokens, recurrent.num_heads
+        keys, values = recurrent.state_size, recurrent.head_dim
+        scores = 2.0 * chunk * recurrent.num_groups * keys
+        flops = heads * (2.0 * MAMBA_CHUNK_PRODUCTS * keys * values + 2.0 * chunk * values) + scores
+        # Values are read for the states and again for the outputs, the gate once; outputs are written once.
+        rows, state = 4.0 * recurrent.inner_width + 2.0 * recurrent.num_groups * keys, STATE
+    states = STATE_PASSES * recurrent.state_elements / chunk * state
+    return Work(t * flops, t * (rows * VALUE + states))
+
+
+def split_bytes(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> FloatArray:
+    """Bytes of sorting a projection's output into what convolution and gate read: read and written once.
+
+    None of Mamba-2, whose convolution reads its part of the projection where it lies.
+    """
+    if not isinstance(recurrent, LinearAttentionCard):
+        return np.zeros_like(np.asarray(tokens, dtype=np.float64))
+    width = convolution_channels(recurrent, tensor_parallel) + recurrent.value_width / tensor_parallel
+    return np.asarray(2.0 * np.asarray(tokens, dtype=np.float64) * width * VALUE, dtype=np.float64)
+
+
+def gate_bytes(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> FloatArray:
+    """Bytes of the gated norm of a mixer's output: output and gate read, one row written."""
+    width = recurrent.value_width if isinstance(recurrent, LinearAttentionCard) else recurrent.inner_width
+    return np.asarray(3.0 * np.asarray(tokens, dtype=np.float64) * width / tensor_parallel * VALUE, dtype=np.float64)

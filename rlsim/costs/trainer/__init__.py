@@ -1,0 +1,1 @@
+"""Seconds of a trainer: layouts, packing, layers, passes, updates."""

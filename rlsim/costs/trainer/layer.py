@@ -1,0 +1,174 @@
+"""One layer of the trainer, forward and backward, part by part.
+
+Forward = max(computation + exposed communication, host floor). Backward: the products of both gradients, twice the
+elementwise traffic, 2.5 times the attention, the communication mirrored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
+from rlsim.costs.interface import Part
+from rlsim.costs.operators.device import Device
+from rlsim.costs.operators.time import OperatorTime
+from rlsim.costs.overheads import TrainingOverheads
+from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.work import LayerSplit, LayerWork, layer_work
+from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
+from rlsim.schema.model import ModelCard
+from rlsim.schema.trainer import Trainer
+
+MIXER_LAUNCHES = 11
+"""Of UNCOMPILED_LAUNCHES those of the mixer."""
+ALONE = LayerShape("none", True)
+"""A feed-forward block that is a layer."""
+ELEMENTWISE_BACKWARD = 2.0
+"""Bytes of elementwise kernels backward over forward: gradients beside the activations."""
+HOST_BACKWARD = 2.0
+"""Kernels launched backward over forward: two products for each one."""
+RING_BACKWARD = 2.0
+"""Context-parallel traffic backward over forward: keys and values, and their gradients, go round."""
+FITTED_LOCAL_EXPERTS = 16
+"""Most experts on a rank in the runs that the MoE host floor was fitted to (2 to 16). Beyond it grows in proportion, an
+assumption."""
+LAUNCHES_PER_LAYER_FACTOR = 1.2
+"""Kernels that a training framework launches per layer over an eager engine's. Assumption."""
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Times of one layer on one rank for one micro-batch; communication is what computation does not hide.
+
+    device, device_backward: parts of both passes without communication and host. recomputed: see Trainer.recompute.
+    floor_s: least host time of the forward pass.
+    """
+
+    device: tuple[Part, ...]
+    device_backward: tuple[Part, ...]
+    communication_s: float
+    communication_backward_s: float
+    floor_s: float
+
+    def forward(self) -> tuple[Part, ...]:
+        """Parts of the forward pass; ``host floor`` is what the device waits for its host."""
+        return _with_floor(self.device, self.communication_s, self.floor_s)
+
+    def backward(self) -> tuple[Part, ...]:
+        """Parts of the backward pass without recomputation."""
+        return _with_floor(self.device_backward, self.communication_backward_s, HOST_BACKWARD * self.floor_s)
+
+    def recomputed(self, recompute: str) -> tuple[Part, ...]:
+        """What the backward pass computes again: nothing, the attention (selective), or the layer (full)."""
+        attention = tuple(part for part in self.device if part.name == "attention")
+        return {"none": (), "selective": attention, "full": self.forward()}[recompute]
+
+
+def _with_floor(device: tuple[Part, ...], communication_s: float, floor_s: float) -> tuple[Part, ...]:
+    parts = (*device, Part("communication", communication_s, "network"))
+    waiting_s = floor_s - sum(part.seconds for part in parts)
+    return (*parts, Part("host floor", max(0.0, waiting_s), "host"))
+
+
+@dataclass(frozen=True)
+class TrainingLayers:
+    """Layers of the trained model under one parallel layout."""
+
+    card: ModelCard
+    trainer: Trainer
+    device: Device
+    overheads: TrainingOverheads
+
+    @cached_property
+    def _split(self) -> LayerSplit:
+        return LayerSplit.of(self.trainer)
+
+    def layer(self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER) -> LayerTime:
+        """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do."""
+        own = self.overheads
+        raw = layer_work(self.card, self._split, self.device, batch, moe_layer, own.features.moe_dispatcher, shape)
+        device, backward = self._forward(raw, moe_layer), self._backward(raw, moe_layer)
+        return LayerTime(
+            device=device,
+            device_backward=backward,
+            communication_s=self._communication_s(raw, device, 1.0),
+            communication_backward_s=self._communication_s(raw, backward, RING_BACKWARD),
+            floor_s=self._floor_s(raw, moe_layer, shape),
+        )
+
+    def _forward(self, raw: LayerWork, moe_layer: bool) -> tuple[Part, ...]:
+        return (
+            *self._computed(raw, raw.products.forward, raw.experts.forward, raw.router_s, moe_layer),
+            self._attention(raw, 1.0, moe_layer),
+            self._moved("quantisation", raw.quantised[0] * self.overheads.quantise_bytes, moe_layer),
+            self._elementwise(raw, 1.0, moe_layer),
+        )
+
+    def _backward(self, raw: LayerWork, moe_layer: bool) -> tuple[Part, ...]:
+        """Frozen weights (LoRA) need the gradients of their inputs alone.
+
+        Tables hold products in the forward orientation: the shapes are theirs, but nothing counts as measured.
+        """
+        products, experts, router_s = raw.products.inputs, raw.experts.inputs, raw.router_s
+        if self.trainer.lora_rank is None:
+            products, experts, router_s = products + raw.products.weights, experts + raw.experts.weights, 2 * router_s
+        parts = (
+            *self._computed(raw, products, experts, router_s, moe_layer),
+            self._attention(raw, raw.attention_backward, moe_layer),
+            self._moved("quantisation", raw.quantised[1] * self.overheads.quantise_bytes, moe_layer),
+            self._elementwise(raw, ELEMENTWISE_BACKWARD, moe_layer),
+        )
+        return tuple(part.lasting(part.seconds, 0.0) for part in parts)
+
+    def _computed(
+        self, raw: LayerWork, products: OperatorTime, experts: OperatorTime, router_s: float, moe_layer: bool
+    ) -> tuple[Part, ...]:
+        own, speed = self.overheads, self.overheads.speed(moe_layer)
+        dense = _at_efficiency("products", products, own.dense_efficiency * speed)
+        dense = dense.lasting(dense.seconds + router_s / speed, dense.measured)
+        if not raw.local_experts:
+            return (dense,)
+        return (dense, _at_efficiency("experts", experts, own.grouped_efficiency * speed))
+
+    def _attention(self, raw: LayerWork, factor: float, moe_layer: bool) -> Part:
+        joined = self.overheads.context_attention if self.trainer.context_parallel > 1 else 1.0
+        return _at_efficiency("attention", raw.attention.repeated(factor * joined), self.overheads.speed(moe_layer))
+
+    def _elementwise(self, raw: LayerWork, factor: float, moe_layer: bool) -> Part:
+        own = self.overheads
+        biased = 0.0 if own.features.fused_grouped_mlp else raw.biased_bytes
+        adapted = 0.0 if own.features.fused_adapters else raw.adapter_bytes
+        moved = (
+            raw.elementwise_bytes + biased + adapted
+        ) * own.elementwise_passes + raw.routed_bytes * own.permute_passes
+        return self._moved("elementwise", factor * moved, moe_layer, ELEMENTWISE_KERNELS)
+
+    def _moved(self, name: str, moved_bytes: float, moe_layer: bool, kernels: float = 1.0) -> Part:
+        if moved_bytes <= 0:
+            return Part(name, 0.0, "memory")
+        return _at_efficiency(
+            name, self.device.operators.stream([moved_bytes], kernels), self.overheads.speed(moe_layer)
+        )
+
+    def _communication_s(self, raw: LayerWork, device: tuple[Part, ...], ring: float) -> float:
+        """What of the tensor, context and expert exchange of a pass is not hidden."""
+        own = self.overheads
+        seconds = {part.name: part.seconds for part in device}
+        tensor = own.exposed_s(raw.tensor_pairs * raw.tensor_s, seconds["products"], own.features.tensor_overlap)
+        around = own.exposed_s(raw.exchange_s, sum(seconds.values()), own.features.exchange_overlap)
+        return tensor + around + own.exposed_s(ring * raw.ring_s, seconds["attention"], True)
+
+    def _floor_s(self, raw: LayerWork, moe_layer: bool, shape: LayerShape) -> float:
+        """Least host time of a layer; a MoE layer launches the kernels of every expert on its rank."""
+        if moe_layer and shape.ffn:
+            return self.overheads.moe_host_layer_s * max(1.0, raw.local_experts / FITTED_LOCAL_EXPERTS)
+        launches = {WHOLE_LAYER: UNCOMPILED_LAUNCHES, ALONE: UNCOMPILED_LAUNCHES - MIXER_LAUNCHES}
+        count = launches.get(shape, UNCOMPILED_LAUNCHES if shape.ffn else MIXER_LAUNCHES)
+        return count * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s
+
+
+def _at_efficiency(name: str, timed: OperatorTime, efficiency: float) -> Part:
+    """A table's time stretched by the efficiency that training reaches: what is added is modelled, not measured."""
+    measured = float(timed.measured[0]) * min(1.0, efficiency)
+    return Part(name, float(timed.seconds[0]) / efficiency, timed.bound, "modelled", measured)

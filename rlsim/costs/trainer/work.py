@@ -1,0 +1,276 @@
+"""One layer of the trainer in raw seconds: what tables and links say, before what a framework makes of it.
+
+Everything here depends on model, layout, device and micro-batch alone, so that it is found once and priced under many
+fitted values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from rlsim.costs.operators import work
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.device import Device
+from rlsim.costs.operators.operators import Operators
+from rlsim.costs.operators.recurrent import RecurrentBlock
+from rlsim.costs.operators.recurrent_work import gate_bytes, indexer_matrices, recurrent_matrices
+from rlsim.costs.operators.sparse import prompt_scores
+from rlsim.costs.operators.time import OperatorTime, zero
+from rlsim.costs.operators.work import Matrix
+from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.schema.architecture import WHOLE_LAYER, LayerShape, MoECard
+from rlsim.schema.model import ModelCard
+from rlsim.schema.stack import Dispatcher
+from rlsim.schema.trainer import Trainer
+from rlsim.units import BYTES_PER_ELEMENT
+
+BIASED_WIDTHS, BIASED_ROWS = 12, 2
+"""What experts with biases move more than a fused gated activation, in inner widths and rows of hidden size: both
+biases, the clamps and the shifted, scaled gate of gpt-oss are kernels of their own (counted in Megatron-Core's bias and
+activation path: read and write of each)."""
+ADAPTER_OUTPUTS = 4
+"""Passes of an adapter over the output of its matrix, beside one over the input: written, then added to that of the
+frozen product (two reads, a write)."""
+ATTENTION_BACKWARD = 2.5
+"""FLOP of the attention backward pass over the forward (FlashAttention-2, arXiv 2307.08691 section 4: 2.5)."""
+RECURRENT_BACKWARD = 3.0
+"""Time of the recurrence backward over forward: states of chunks once more, then two products for each one (backward
+kernels of mamba_ssm and flash-linear-attention recompute what they do not keep). Assumption."""
+LAYERS_KEPT = 16_384
+"""Layers kept per process: a search prices thousands of layouts on one batch."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Products of a pass forward, and of its backward pass: gradients of the inputs and of the weights."""
+
+    forward: OperatorTime
+    inputs: OperatorTime
+    weights: OperatorTime
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(self.forward + other.forward, self.inputs + other.inputs, self.weights + other.weights)
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """One layer on one rank for one micro-batch. Seconds of operators and links; elements and bytes of what is moved.
+
+    products: dense ones; experts: of every expert on the rank, one after the other; router_s: in BF16, forward.
+    quantised: input and output elements of products in low precision, as (forward, backward). elementwise_bytes: of
+    perfectly fused norms, residuals and activations. routed_bytes: one pass over the activations that go to experts.
+    attention, attention_backward: attention or recurrence forward, and how much longer backward takes.
+    adapter_bytes, biased_bytes: what adapters (LoRA) and biases of experts move besides, unless a fused kernel holds
+    them.
+    tensor_s: a gather and a scatter of the activations over the tensor-parallel group; tensor_pairs: how many of them.
+    exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group.
+    """
+
+    products: Pass
+    experts: Pass
+    router_s: float
+    attention: OperatorTime
+    attention_backward: float
+    quantised: tuple[float, float]
+    elementwise_bytes: float
+    routed_bytes: float
+    adapter_bytes: float
+    biased_bytes: float
+    tensor_s: float
+    tensor_pairs: float
+    exchange_s: float
+    ring_s: float
+    local_experts: float
+
+
+@dataclass(frozen=True)
+class LayerSplit:
+    """What of a trainer one of its layers depends on; trainers that differ in stages and GPUs alone have equal ones."""
+
+    tensor_parallel: int
+    context_parallel: int
+    expert_parallel: int
+    precision: str
+    lora_rank: int | None
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> LayerSplit:
+        """That of ``trainer``."""
+        sizes = trainer.tensor_parallel, trainer.context_parallel, trainer.expert_parallel
+        return cls(*sizes, trainer.precision, trainer.lora_rank)
+
+
+@lru_cache(maxsize=LAYERS_KEPT)
+def layer_work(
+    card: ModelCard,
+    split: LayerSplit,
+    device: Device,
+    batch: MicroBatches,
+    moe_layer: bool,
+    dispatcher: Dispatcher,
+    shape: LayerShape = WHOLE_LAYER,
+) -> LayerWork:
+    """One layer of ``card`` under a trainer's layout; shape: its mixer, and whether experts or an FFN follow."""
+    counter = _LayerCounter(card, split, device.operators, device.fabric, batch, shape)
+    return counter.count(moe_layer and shape.ffn, dispatcher)
+
+
+@dataclass(frozen=True)
+class _LayerCounter:
+    card: ModelCard
+    split: LayerSplit
+    operators: Operators
+    fabric: Collectives
+    batch: MicroBatches
+    shape: LayerShape
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of one tensor-parallel group: its context-parallel share of the micro-batch."""
+        return self.batch.tokens / self.split.context_parallel
+
+    def count(self, moe_layer: bool, dispatcher: Dispatcher) -> LayerWork:
+        card, tp, tokens = self.card, self.split.tensor_parallel, self.tokens
+        moe = card.moe if moe_layer else None
+        matrices = self._mixer_matrices()
+        if moe is not None:
+            matrices = matrices + work.shared_expert_matrices(card, tp)
+        elif self.shape.ffn:
+            matrices = matrices + work.ffn_matrices(card.hidden_size, card.intermediate_size, tp, card.gated_ffn)
+        inputs, outputs = (tokens * sum(getattr(one, side) for one in matrices) for side in ("k", "n"))
+        moved = self._elementwise_bytes(moe)
+        routed, inner = 0.0, card.expert_hidden_size
+        if moe is not None:
+            routed = tokens / tp * moe.top_k
+            width = moe.expert_intermediate_size
+            inputs, outputs = (
+                inputs + routed * (inner + width),
+                outputs + routed * ((moe.matrices - 1) * width + inner),
+            )
+            moved += routed * moe.matrices * width * BYTES_PER_ELEMENT["bf16"]
+        adapted = 0.0
+        if self.split.lora_rank is not None:
+            adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
+        row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        products = self.passes(matrices, tokens, self.split.precision)
+        if moe is not None and moe.latent_size is not None:
+            # Sequence parallelism divides the tokens here, not the matrices, which every rank holds whole.
+            products = products + self.passes(work.latent_expert_matrices(card), tokens / tp, self.split.precision)
+        return LayerWork(
+            products=products,
+            experts=self._experts(moe) if moe is not None else _no_pass(),
+            router_s=self._router_s(moe) if moe is not None else 0.0,
+            attention=self._mixing(),
+            attention_backward=RECURRENT_BACKWARD if self.shape.mixer == "recurrent" else ATTENTION_BACKWARD,
+            quantised=(inputs, outputs) if self.split.precision != "bf16" else (0.0, 0.0),
+            elementwise_bytes=moved,
+            routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
+            adapter_bytes=adapted,
+            biased_bytes=self._biased_bytes(moe, routed) if moe is not None else 0.0,
+            tensor_s=self._tensor_s(tokens * row_bytes),
+            tensor_pairs=float((self.shape.mixer != "none") + (self.shape.ffn and moe is None)),
+            exchange_s=self._exchange_s(moe, dispatcher) if moe is not None else 0.0,
+            ring_s=self._ring_s() if self.shape.mixer != "none" else 0.0,
+            local_experts=moe.num_experts / self.split.expert_parallel if moe is not None else 0.0,
+        )
+
+    def _biased_bytes(self, moe: MoECard, routed: float) -> float:
+        widths = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * self.card.hidden_size
+        return routed * widths * BYTES_PER_ELEMENT["bf16"] if moe.expert_bias else 0.0
+
+    def _mixer_matrices(self) -> list[Matrix]:
+        card, tp = self.card, self.split.tensor_parallel
+        if self.shape.mixer == "attention":
+            return work.attention_matrices(card, tp) + indexer_matrices(card)
+        return recurrent_matrices(card, tp) if self.shape.mixer == "recurrent" else []
+
+    def _elementwise_bytes(self, moe: MoECard | None) -> float:
+        """Norms, residuals, activation, the gate of a recurrent mixer; a single block has half of a layer's norms."""
+        card, tp = self.card, self.split.tensor_parallel
+        width = card.intermediate_size if self.shape.ffn and moe is None else 0.0
+        whole = self.shape.ffn and self.shape.mixer != "none"
+        moved = float(
+            work.elementwise_bytes(self.tokens / tp, card.hidden_size if whole else card.hidden_size / 2, width)
+        )
+        if self.shape.mixer == "recurrent" and card.recurrent is not None:
+            moved += float(gate_bytes(self.tokens, card.recurrent, tp))
+        return moved
+
+    def passes(self, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
+        """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
+        total = _no_pass()
+        rows = np.array([tokens])
+        for matrix in matrices:
+            transposed, gradient = Matrix("dx", matrix.k, matrix.n), Matrix("dw", matrix.k, max(1, round(tokens)))
+            total = total + Pass(
+                self.operators.gemm(rows, matrix, precision),
+                self.operators.gemm(rows, transposed, precision),
+                self.operators.gemm(np.array([float(matrix.n)]), gradient, precision),
+            )
+        return total
+
+    def _experts(self, moe: MoECard) -> Pass:
+        """Every expert of the rank on its even share of the tokens that reach the rank."""
+        split, hidden, width = self.split, self.card.expert_hidden_size, moe.expert_intermediate_size
+        local = moe.num_experts / split.expert_parallel
+        share = self.tokens / split.tensor_parallel * moe.top_k / local
+        matrices = [Matrix("gate and up", (moe.matrices - 1) * width, hidden), Matrix("down", hidden, width)]
+        one = self.passes(matrices, max(1.0, share), split.precision)
+        return Pass(*(timed.repeated(local) for timed in (one.forward, one.inputs, one.weights)))
+
+    def _router_s(self, moe: MoECard) -> float:
+        rows = np.array([self.tokens / self.split.tensor_parallel])
+        return float(
+            self.operators.gemm(rows, Matrix("router", moe.num_experts, self.card.hidden_size), "bf16").seconds[0]
+        )
+
+    def _mixing(self) -> OperatorTime:
+        """Attention or recurrence of packed sequences, forward: as equal prompts of the same mean squared length."""
+        split, batch, card = self.split, self.batch, self.card
+        length = batch.sum_squared / batch.tokens
+        prompts = np.array([batch.tokens / length]), np.array([length])
+        if self.shape.mixer == "none":
+            return zero(prompts[0])
+        if self.shape.mixer == "recurrent" and card.recurrent is not None:
+            once = RecurrentBlock(self.operators, card.recurrent, split.tensor_parallel).prefill(
+                *prompts, training=True
+            )
+        else:
+            once = self.operators.prefill_attention(card, split.tensor_parallel, *prompts)
+        if card.sparse_attention is not None:
+            once = once + prompt_scores(self.operators, card, *prompts)
+        return once.repeated(1.0 / split.context_parallel)
+
+    def _tensor_s(self, full_bytes: float) -> float:
+        tp = self.split.tensor_parallel
+        gather, scatter = (self.fabric.collective(op, tp, full_bytes) for op in ("all_gather", "reduce_scatter"))
+        return float(gather.seconds + scatter.seconds)
+
+    def _exchange_s(self, moe: MoECard, dispatcher: Dispatcher) -> float:
+        """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
+        split = self.split
+        own = self.tokens / split.tensor_parallel
+        row_bytes = self.card.expert_hidden_size * BYTES_PER_ELEMENT["bf16"]
+        if dispatcher == "alltoall":
+            return 2.0 * float(
+                self.fabric.collective("alltoall", split.expert_parallel, own * moe.top_k * row_bytes).seconds
+            )
+        return 2.0 * float(self.fabric.token_exchange(split.expert_parallel, own * row_bytes, moe.top_k).seconds)
+
+    def _ring_s(self) -> float:
+        """Keys and values of the other context-parallel ranks; a recurrent mixer trades tokens for heads and back."""
+        tp, cp, card = self.split.tensor_parallel, self.split.context_parallel, self.card
+        if self.shape.mixer == "recurrent":
+            inputs, output = recurrent_matrices(card, tp)[0].n, recurrent_matrices(card, tp)[-1].k
+            moved = self.tokens * (inputs + output) * BYTES_PER_ELEMENT["bf16"]
+            return float(self.fabric.collective("alltoall", cp, moved, stride=tp).seconds)
+        kv_row = 2.0 * card.num_kv_heads / min(tp, card.num_kv_heads) * card.head_dim * BYTES_PER_ELEMENT["bf16"]
+        return float(self.fabric.collective("all_gather", cp, self.tokens * cp * kv_row, stride=tp).seconds)
+
+
+def _no_pass() -> Pass:
+    none = zero(np.zeros(1))
+    return Pass(none, none, none)

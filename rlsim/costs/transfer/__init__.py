@@ -1,0 +1,1 @@
+"""Seconds of moving weights: refit methods, links, offload."""

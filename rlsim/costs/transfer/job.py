@@ -1,0 +1,221 @@
+"""Moving weights: what a step's transfer and the offload around it take, for one scenario.
+
+The transfer itself is ``methods``, copies between GPU and host ``offload``. Order
+and content of a colocated refit are those of NeMo-RL v0.7: offload the optimizer, wake the engine, hand the weights
+over, offload them; onload both for the next log-prob and training passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rlsim.costs.engine.draft import draft_card
+from rlsim.costs.interface import Part, PhaseCost
+from rlsim.costs.memory import critic_swapped, weight_bytes
+from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.groups import refit_method
+from rlsim.costs.overheads import Overheads
+from rlsim.costs.trainer.layout import TrainLayout, train_layout, weight_tensors
+from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
+from rlsim.costs.transfer.offload import HostCopies
+from rlsim.schema.drafter import draft_parameters
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.model import ModelCard, parameter_counts
+from rlsim.schema.scenario import Scenario
+from rlsim.units import BYTES_PER_ELEMENT
+
+OPTIMIZER_TENSORS = 3
+"""Master weight and two moments of each parameter (Adam)."""
+
+
+def links_of(profile: HardwareProfile) -> Links:
+    """Line rates of a hardware profile."""
+    return Links(
+        profile.nvlink_bandwidth_bytes_per_s.value,
+        int(profile.nvlink_domain_gpus),
+        int(profile.gpus_per_node),
+        profile.network_bandwidth_bytes_per_s.value,
+        profile.host_link_bandwidth_bytes_per_s.value,
+        grace="grace" in profile.host_cpu.lower(),
+    )
+
+
+def expert_share(card: ModelCard) -> float:
+    """Share of a model's parameters in routed experts."""
+    if card.moe is None:
+        return 0.0
+    counts = parameter_counts(card)
+    return card.num_moe_layers * card.moe.num_experts * counts.expert / counts.total
+
+
+def stacked_tensors(card: ModelCard) -> float:
+    """Weight tensors with all experts of a layer as one of each kind."""
+    if card.moe is None:
+        return float(weight_tensors(card))
+    one = card.model_copy(update={"moe": card.moe.model_copy(update={"num_experts": 1, "top_k": 1})})
+    return float(weight_tensors(one))
+
+
+def job_of(scenario: Scenario) -> TransferJob:
+    """The transfer that ``scenario`` makes after each step."""
+    loop, cluster, trainer, card = scenario.loop, scenario.cluster, scenario.trainer, scenario.model
+    method: Method = refit_method(scenario)
+    drafted = trained_draft_bytes(scenario)
+    full = weight_bytes(card, "bf16") + drafted
+    held = weight_bytes(card, scenario.engine.weight_precision) + drafted
+    fsdp = trainer.backend == "fsdp"
+    dense = trainer.tensor_parallel * trainer.pipeline_parallel
+    copy = max(dense, trainer.expert_parallel * trainer.pipeline_parallel)
+    master = parameter_counts(card).total * BYTES_PER_ELEMENT["fp32"] / cluster.training
+    return TransferJob(
+        method,
+        full,
+        held if loop.refit_precision == "engine" else full,
+        float(weight_tensors(card)),
+        stacked_tensors(card),
+        Sender(
+            cluster.training,
+            cluster.training if fsdp else min(cluster.training, copy),
+            trainer.expert_parallel,
+            trainer.pipeline_parallel,
+            fsdp,
+            loop.refit_full_state,
+            master if loop.refit_onload and not cluster.colocated else 0.0,
+        ),
+        Receiver(cluster.generation, scenario.engine.gpus_per_replica),
+        links_of(scenario.hardware),
+        expert_share(card),
+        loop.refit_changed_share,
+        loop.refit_full_experts,
+        loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16",
+        loop.refit_disk_bytes_per_s,
+    )
+
+
+def trained_draft_bytes(scenario: Scenario) -> float:
+    """BF16 bytes of a drafter that is trained online, in the transfer of a step in the mean: every interval's once."""
+    draft, speculation = draft_card(scenario.speculation, scenario.model), scenario.speculation
+    if draft is None or not speculation.trained_online:
+        return 0.0
+    whole = draft_parameters(draft, scenario.model) * BYTES_PER_ELEMENT["bf16"]
+    return whole / speculation.online_interval_steps
+
+
+@dataclass(frozen=True)
+class WeightTransfer:
+    """Transfers of one scenario's weights. counted: what ``job_of`` the scenario says, where it was asked before."""
+
+    scenario: Scenario
+    fabric: Collectives
+    overheads: Overheads
+    counted: TransferJob | None = None
+
+    @cached_property
+    def _job(self) -> TransferJob:
+        return self.counted or job_of(self.scenario)
+
+    def under(self, overheads: Overheads) -> WeightTransfer:
+        """The same transfers with other overheads."""
+        return replace(self, overheads=overheads, counted=self._job)
+
+    @cached_property
+    def _layout(self) -> TrainLayout:
+        return train_layout(self.scenario.trainer, self.scenario.model, self.scenario.cluster.training)
+
+    @cached_property
+    def _links(self) -> Links:
+        return links_of(self.fabric.profile)
+
+    def _copies(self, pinned: bool, line: bool) -> HostCopies:
+        return HostCopies(self.overheads.refit.values, self._links, pinned, line)
+
+    def transfer(self) -> PhaseCost:
+        """The weight transfer itself (refit_s) in seconds.
+
+        A stated loop.refit_bandwidth_bytes_per_s replaces what the links allow.
+        """
+        stated, job = self.scenario.loop.refit_bandwidth_bytes_per_s, self._job
+        added = Part("hand-over of older releases", job.tensors * self.overheads.handover_tensor_s, "host")
+        cost = PhaseCost.of((*transfer_parts(job, self.overheads.refit, stated), added))
+        fastest = () if stated else at_line_rate(job, self.overheads.refit)
+        return cost.deviating(self.overheads.refit.factor, PhaseCost.of(fastest))
+
+    def prepare(self) -> PhaseCost:
+        """Everything around generation on shared GPUs: offload, hand-over, onload; else the transfer."""
+        scenario = self.scenario
+        transfer = self.transfer()
+        if not scenario.cluster.colocated:
+            return transfer
+        parts = transfer.parts
+        if scenario.trainer.offload:
+            offload, fastest = (PhaseCost.of(self._offload_parts(line)) for line in (False, True))
+            parts += offload.deviating(self.overheads.refit.factor, fastest).parts
+        return PhaseCost.of(parts)
+
+    def sleep_between_rollouts(self) -> PhaseCost:
+        """Sleep of a colocated engine between two rollouts with the same weights (dynamic sampling in NeMo-RL)."""
+        scenario = self.scenario
+        if not scenario.cluster.colocated or not scenario.trainer.offload:
+            return PhaseCost.of(())
+        name = "engine sleep between rollouts"
+        sleep, fastest = (PhaseCost.of([self._host(name, 2 * self._engine_copy_s(line))]) for line in (False, True))
+        return sleep.deviating(self.overheads.refit.factor, fastest)
+
+    def _host(self, name: str, seconds: float) -> Part:
+        return Part(name, seconds, "host link")
+
+    def _engine_copy_s(self, line: bool) -> float:
+        """One way between GPU and host of an engine GPU's weights; vLLM's sleep keeps them in pinned memory."""
+        engine = self.scenario.engine
+        held = weight_bytes(self.scenario.model, engine.weight_precision) / engine.gpus_per_replica
+        return self._copies(True, line).out_s(held, 0)
+
+    def _offload_parts(self, line: bool) -> tuple[Part, ...]:
+        """Optimizer state and policy weights out and in; engine weights to the host for its sleep and back.
+
+        line: at the rate of the links.
+        """
+        weights, optimizer = self._trainer_bytes()
+        held, sharded = self._trainer_copies()
+        copies = self._copies(self.scenario.loop.offload_memory == "pinned", line)
+        engine = self._engine_copy_s(line)
+        return (
+            self._host("optimizer offload", copies.out_s(optimizer, sharded)),
+            self._host("policy weights offload", copies.out_s(weights, held)),
+            self._host("policy weights onload", copies.in_s(weights, held)),
+            self._host("optimizer onload", copies.in_s(optimizer, sharded)),
+            self._host("engine sleep", engine),
+            self._host("engine wake", engine),
+            Part("sleep and wake calls", self.overheads.refit.values.sleep_wake_s, "host"),
+        )
+
+    def _trainer_bytes(self) -> tuple[float, float]:
+        """BF16 weights and optimizer state of one training GPU."""
+        trainer, layout = self.scenario.trainer, self._layout
+        held = layout.sharded_parameters if trainer.backend == "fsdp" else layout.parameters
+        return held * BYTES_PER_ELEMENT["bf16"], layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
+
+    def _trainer_copies(self) -> tuple[float, float]:
+        """Tensors of the weights, and of the optimizer state, that one training GPU holds."""
+        trainer, card, layout = self.scenario.trainer, self.scenario.model, self._layout
+        stacked = stacked_tensors(card)
+        if trainer.backend == "fsdp":
+            return stacked, OPTIMIZER_TENSORS * stacked
+        experts = (weight_tensors(card) - stacked) / trainer.expert_parallel
+        held = (stacked + experts) / trainer.pipeline_parallel
+        dense = stacked / layout.dense_shards + experts / layout.expert_shards
+        return held, OPTIMIZER_TENSORS * dense / trainer.pipeline_parallel
+
+    def reference_swap_s(self) -> float:
+        """Policy weights out and reference weights in, and back, around the reference pass."""
+        return float(self.fabric.host_copy(4 * self._trainer_bytes()[0]).seconds)
+
+    def critic_swap_s(self, update: bool) -> float:
+        """The value model in and out of the GPUs that it shares in turn with the policy: its weights, for an update
+        its optimizer too. Zero where both stay resident.
+        """
+        if not critic_swapped(self.scenario):
+            return 0.0
+        weights, optimizer = self._trainer_bytes()
+        return float(self.fabric.host_copy(2 * (weights + optimizer * update)).seconds)

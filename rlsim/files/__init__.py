@@ -1,0 +1,1 @@
+"""Files and their names: bounded reading, whole writing, archives, YAML with places, journals, progress."""

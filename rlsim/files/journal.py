@@ -1,0 +1,124 @@
+"""The journal of a long command: finished cells, one JSON line each, so that nothing finished is computed twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rlsim.errors import InputError, RlsimError
+from rlsim.files.writing import STAGE_PREFIX
+
+
+class Journal:
+    """Append-only file in the output folder.
+
+    The first line identifies what is computed; a line is only believed when its newline was written, so that an end at
+    any moment costs at most the line being written. command: what computes (sweep, run), which the file is named
+    after. Raises InputError where the folder holds another one's.
+    """
+
+    def __init__(self, folder: Path, identity: str, command: str) -> None:
+        self.path, self._command = folder / journal_name(command), command
+        self.rows: dict[int, dict[str, Any]] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            whole = self._read(identity)
+            if whole:
+                _clean(folder)
+            self._file: BinaryIO = self.path.open("r+b" if self.path.exists() else "xb")
+            self._file.truncate(whole)
+            self._file.seek(whole)
+            if not whole:
+                self._write([{command: identity}])
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from error
+
+    def _read(self, identity: str) -> int:
+        """Take over the complete lines; gives their length in bytes."""
+        if not self.path.exists():
+            return 0
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        lines = content[:whole].splitlines()
+        if not lines:
+            return 0
+        try:
+            head, *entries = [json.loads(line) for line in lines]
+            found = head[self._command]
+            self.rows |= {int(entry["cell"]): dict(entry["row"]) for entry in entries}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InputError(
+                f"{self.path}: is no journal of {self._command}, or damaged; choose another --out or delete the file"
+            ) from error
+        if found != identity:
+            raise InputError(
+                f"{self.path}: belongs to another, interrupted {self._command}; finish that one, choose another --out "
+                "or delete the file"
+            )
+        return whole
+
+    def add(self, rows: Iterable[tuple[int, dict[str, Any]]]) -> None:
+        """Put finished cells down."""
+        added = dict(rows)
+        self.rows |= added
+        self._write([{"cell": index, "row": row} for index, row in added.items()])
+
+    def _write(self, entries: list[dict[str, Any]]) -> None:
+        text = "".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in entries)
+        try:
+            self._file.write(text.encode())
+            self._file.flush()
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written ({error.strerror or error})") from error
+
+    def close(self) -> None:
+        """Keep the file for the next run."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """Nothing is left to go on with: the results are written, or there are none."""
+        self._file.close()
+        self.path.unlink()
+
+
+def journal_name(command: str) -> str:
+    """File name of the journal of a command."""
+    return f"{command}.journal"
+
+
+@contextmanager
+def opened_journal(out: Path | None, identity: str, command: str) -> Iterator[Journal | None]:
+    """The journal of ``out``, None without one. It goes when the block is done and stays where that is interrupted.
+
+    Where the question is wrong (an error of the user's before any cell ran, which has no status or the status ok)
+    nothing stays, nor any folder that was made for it.
+    """
+    if out is None:
+        yield None
+        return
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    journal = Journal(out, identity, command)
+    try:
+        yield journal
+    except RlsimError:
+        if any(row.get("status", "ok") == "ok" for row in journal.rows.values()):
+            journal.close()
+            raise
+        journal.remove()
+        for folder in made:
+            folder.rmdir()
+        raise
+    except BaseException:
+        journal.close()
+        raise
+    journal.remove()
+
+
+def _clean(folder: Path) -> None:
+    """Remove half-written results of a run that was killed while it wrote them."""
+    for stage in folder.glob(f"{STAGE_PREFIX}*"):
+        shutil.rmtree(stage)

@@ -1,0 +1,119 @@
+"""The project's data folders, in a checkout beside the package or in a wheel inside it, and bounded reading."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlsim.errors import InputError, shortened
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+DOCUMENT_BYTES = 2**20
+"""Largest YAML or JSON document: scenario, model, profile, parameters. The longest shipped one has 6 KiB."""
+TABLE_BYTES = 64 * 2**20
+"""Largest file of measured steps, iterations or operators."""
+PATH_CHARACTERS = 150
+"""Longest path that a message repeats."""
+_SHIPPED = (("scenarios",), ("hardware_profiles",), ("calibration",))
+TRACE_BYTES = 256 * 2**20
+"""Largest file of request lengths: some million lines."""
+LINE_CHARACTERS = 32 * 2**20
+"""Longest line of a trace or a log; one of a sample with its tokens and log-probabilities has some 5 MiB."""
+
+
+def data_folder(name: str) -> Path:
+    """Folder ``name`` (hardware_profiles, calibration or scenarios) of this installation.
+
+    Raises InputError where the installation lacks it (a wheel built without its data).
+    """
+    for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise InputError(f"data folder '{name}' is missing from this installation of rlsim; reinstall it")
+
+
+def read_bytes(path: Path, most_bytes: int) -> bytes:
+    """Content of a regular file of at most ``most_bytes``.
+
+    Raises InputError naming the file where it is missing, a folder, a device or pipe (which may never end), larger or
+    unreadable.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(f"{shown_path(path)}: is a folder; expected a file")
+        if not stat.S_ISREG(mode):
+            raise InputError(f"{shown_path(path)}: is no regular file (a device or pipe)")
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+    except FileNotFoundError as error:
+        raise InputError(f"{shown_path(path)}: no such file") from error
+    except OSError as error:
+        raise InputError(f"{shown_path(path)}: cannot be read ({error.strerror})") from error
+    except ValueError as error:  # a NUL in the path
+        raise InputError(f"{shown_path(path)}: cannot be a path ({error})") from error
+    if len(content) > most_bytes:
+        raise InputError(f"{shown_path(path)}: is larger than {most_bytes / 2**20:,.0f} MiB, the most that is read")
+    return content
+
+
+def read_text(path: Path, most_bytes: int) -> str:
+    """Text of a UTF-8 file, under the conditions of :func:`read_bytes`. Raises InputError also where it is binary."""
+    try:
+        text = read_bytes(path, most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{shown_path(path)}: is not a text file (not UTF-8)") from error
+    if "\0" in text:
+        raise InputError(f"{shown_path(path)}: is not a text file (it has NUL bytes)")
+    return text
+
+
+def text_lines(text: str, where: str) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of every line of ``text``; only LF, CR LF and CR end one.
+
+    Raises InputError naming ``where`` and the line where it has more than LINE_CHARACTERS.
+    """
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    start, number = 0, 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end, number = (len(text) if end < 0 else end), number + 1
+        if end - start > LINE_CHARACTERS:
+            raise InputError(
+                f"{where}, line {number}: is longer than {LINE_CHARACTERS:,} characters, the most that is read"
+            )
+        yield number, text[start:end]
+        start = end + 1
+
+
+def shown_path(path: Path) -> str:
+    """``path`` as messages name it: files of this installation from their data folder on, others as they were given."""
+    root = _home_of(path)
+    return str(path.relative_to(root)) if root is not None else shortened(str(path), PATH_CHARACTERS)
+
+
+def delivered(path: Path) -> bool:
+    """Whether a file lies in a data folder of this installation."""
+    return _home_of(path) is not None
+
+
+def _home_of(path: Path) -> Path | None:
+    """Where the data folder that a file lies in lies itself."""
+    for root in (_PACKAGE / "_data", _PACKAGE.parent):
+        if path.is_relative_to(root) and path.relative_to(root).parts[:1] in _SHIPPED and ".." not in path.parts:
+            return root
+    return None
+
+
+def installed_version() -> str:
+    """The version of rlsim; another one reads nothing that this one left half done."""
+    # importlib.metadata takes a third of the time of `rlsim --help`.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("rlsim")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0+unknown"

@@ -1,0 +1,46 @@
+"""Writing results whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlsim.errors import InputError
+from rlsim.files.reading import shown_path
+
+STAGE_PREFIX = ".rlsim-"
+"""Beginning of the names of temporary folders; those of a killed run may be removed."""
+
+
+@contextmanager
+def staged_folder(out: Path) -> Iterator[Path]:
+    """A temporary folder in or beside ``out``; its files move into ``out`` when the block ends without an error.
+
+    Where the block or the device fails nothing of it is left, and what ``out`` held before is untouched.
+    Raises InputError naming ``out`` where it cannot be written (read-only, full, a file of that name).
+    """
+    try:
+        if out.exists() and not out.is_dir():
+            raise InputError(f"{shown_path(out)}: is a file; --out needs a folder")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=STAGE_PREFIX, dir=out if out.is_dir() else out.parent))
+        try:
+            yield stage
+            _move_files(stage, out)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"{shown_path(out)}: cannot be written ({error.strerror or error})") from error
+
+
+def _move_files(stage: Path, out: Path) -> None:
+    out.mkdir(exist_ok=True)
+    for path in sorted(stage.rglob("*")):
+        target = out / path.relative_to(stage)
+        if path.is_dir():
+            target.mkdir(exist_ok=True)
+        else:
+            path.replace(target)

@@ -1,0 +1,220 @@
+"""Strict YAML: what a person means by ``1e-6``, ``no`` and a repeated key, one message for the rest, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import yaml
+from pydantic import BaseModel
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.reading import DOCUMENT_BYTES, delivered, read_text, shown_path
+
+MAX_NODES = 1_000_000
+"""Values of one document after its aliases are expanded; guards against documents that grow without bound."""
+
+_INT = re.compile(r"^[-+]?[0-9][0-9_]*$")
+_FLOAT = re.compile(
+    r"^(?:[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+_BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
+_NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 core scalars: no octal, no sexagesimal, no dates, no yes/no; mappings without repeated keys."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        _reject_bad_keys(node)
+        return super().construct_mapping(node, deep)
+
+
+class _OwnFilesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same rules by libyaml, ten times as fast. For files that come with rlsim: it has no guard against depth."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        _reject_bad_keys(node)
+        return cast(dict[Hashable, Any], super().construct_mapping(node, deep))
+
+
+def _reject_bad_keys(node: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if key.tag == "tag:yaml.org,2002:merge":
+            continue
+        if key.tag != "tag:yaml.org,2002:str":
+            shown = shortened(repr(key.value)) if isinstance(key, yaml.ScalarNode) else "a collection"
+            raise yaml.MarkedYAMLError(None, None, f"a key must be a name, got {shown}", key.start_mark)
+        if key.value in seen:
+            raise yaml.MarkedYAMLError(None, None, f"duplicate key '{shortened(key.value)}'", key.start_mark)
+        seen.add(key.value)
+
+
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(loader.construct_scalar(node).replace("_", ""))
+
+
+def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    text = loader.construct_scalar(node).replace("_", "").lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+for _tag, _pattern, _first in (
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+    ("bool", _BOOL, "tTfF"),
+    ("null", _NULL, ["~", "n", "N", ""]),
+    ("merge", re.compile(r"^<<$"), "<"),
+):
+    for _loader in (_Loader, _OwnFilesLoader):
+        _loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list(_first))
+for _loader in (_Loader, _OwnFilesLoader):
+    _loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+    _loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
+def _count_nodes(value: Any, budget: int) -> int:
+    """Nodes of ``value`` with shared parts counted every time; stops beyond ``budget``."""
+    total, stack = 0, [value]
+    while stack and total <= budget:
+        item = stack.pop()
+        total += 1
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+    return total
+
+
+def _describe(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error).splitlines()[0]
+    mark = error.problem_mark or error.context_mark
+    problem = error.problem or error.context or "not valid YAML"
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+
+
+class Place(NamedTuple):
+    """Where a key stands in a file, both counted from 1. exact: False where the section stands there and lacks it."""
+
+    line: int
+    column: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+def place_finder(text: str) -> Callable[[str], Place | None]:
+    """A function from a dotted key of the document ``text`` to its place; where the document lacks it, its section's.
+
+    It gives None for a key whose section is not there either.
+    """
+    root = yaml.compose(text, Loader=_Loader)
+
+    def place_of(dotted: str) -> Place | None:
+        node, mark = root, None
+        for part in re.findall(r"[^.\[\]]+", dotted):
+            entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+            if isinstance(node, yaml.MappingNode):
+                entries = {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+            elif isinstance(node, yaml.SequenceNode):
+                entries = {str(index): (value, value) for index, value in enumerate(node.value)}
+            if part not in entries:
+                return None if mark is None else Place(mark.line + 1, mark.column + 1, False)
+            key, node = entries[part]
+            mark = key.start_mark
+        return None if mark is None else Place(mark.line + 1, mark.column + 1, True)
+
+    return place_of
+
+
+def parse_value(text: str, where: str, own: bool = False) -> Any:
+    """Any YAML value, read by the same rules; ``where`` names the origin in messages. Raises InputError.
+
+    own: it comes with rlsim.
+    """
+    try:
+        value = yaml.load(text, Loader=_OwnFilesLoader if own else _Loader)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: {_describe(error)}") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{where}: not valid YAML ({error})") from error
+    if _count_nodes(value, MAX_NODES) > MAX_NODES:
+        raise InputError(f"{where}: the document has more than {MAX_NODES} values once its aliases are expanded")
+    return value
+
+
+def parse_yaml(text: str, where: str, own: bool = False) -> dict[str, Any]:
+    """Mapping of one YAML document; ``where`` names the origin in messages; own: it comes with rlsim.
+
+    Raises InputError for duplicate keys, python tags, several documents, an empty document or one that is no mapping.
+    """
+    value = parse_value(text, where, own)
+    if value is None:
+        raise InputError(f"{where}: the document is empty; expected keys with values")
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: expected a mapping of keys to values, got {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return "a list"
+    return f"the single value {shortened(repr(value))}"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Mapping of a YAML file; raises InputError naming the file (and the line) for whatever keeps it from being one."""
+    return parse_yaml(read_text(path, DOCUMENT_BYTES), shown_path(path), delivered(path))
+
+
+def dump_yaml(record: BaseModel) -> str:
+    """``record`` as YAML in the order of its schema, readable by rlsim's own strict reader."""
+    return dump_document(record.model_dump(mode="json"))
+
+
+def dump_document(document: Mapping[str, Any]) -> str:
+    """Plain values as YAML in their own order, readable by rlsim's own strict reader."""
+    return yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Quotes every text that rlsim's reader would take for a number, and keeps lists of numbers on one line."""
+
+
+def _represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
+    numbers = all(isinstance(item, int | float) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=numbers)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Unprintable characters (line breaks of any kind) only survive escaped between double quotes."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
+    """The shorter of plain and scientific form, both exact: 72.0, 0.0015, 2.5e+15."""
+    mantissa, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
+    scientific = f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}"
+    plain = repr(value)
+    text = plain if len(plain) <= len(scientific) and "e" not in plain else scientific
+    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?$"),
+    list("-+.0123456789"),
+)
+_Dumper.add_representer(list, _represent_list)
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(float, _represent_float)

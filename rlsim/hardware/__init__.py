@@ -1,1 +1,0 @@
-"""Devices: datasheet profiles and measured operator tables."""

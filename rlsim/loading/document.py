@@ -1,0 +1,284 @@
+"""A scenario as the plain mapping that a file holds: references, overrides of its keys, files that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.lookup import YAML_SUFFIXES, as_path, delivered_lengths, length_file
+from rlsim.files.yaml import read_yaml
+from rlsim.loading.models import load_card
+from rlsim.loading.overrides import Setting, prefixes
+from rlsim.loading.places import Places
+from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
+from rlsim.parameters.posterior import SUFFIX, load_posterior
+from rlsim.parameters.sets import (
+    DEFAULT,
+    DEFAULT_ENGINES,
+    DEFAULT_STACK,
+    DEFAULT_TRAINING,
+    DEFAULT_TRANSFERS,
+    load_engine_parameters,
+    load_parameters,
+    load_stack,
+    load_training_parameters,
+    load_transfer_parameters,
+)
+from rlsim.schema.drafter import draft_model_from_card
+from rlsim.schema.speculation import ACCEPTANCE_AT, ACCEPTANCE_KEYS, Speculation
+from rlsim.tables.profile import anchored_tables, load_profile
+
+DRAWN_KEYS = (
+    "prompt_tokens",
+    "response_tokens",
+    "agent.turns",
+    "agent.observation_tokens",
+    "agent.environment_s",
+    "agent.judge.trajectory_s",
+)
+"""Keys of the workload that hold a distribution, a record with its kind."""
+
+
+def name_parameters(document: dict[str, Any]) -> None:
+    """Put the names of the default stack and of the default parameters where none are given."""
+    if document.get("stack") is None:
+        document["stack"] = DEFAULT_STACK
+    simulation = document.setdefault("simulation", {})
+    if isinstance(simulation, dict):
+        defaults = {
+            "parameters": DEFAULT,
+            "engine_parameters": DEFAULT_ENGINES,
+            "training_parameters": DEFAULT_TRAINING,
+            "transfer_parameters": DEFAULT_TRANSFERS,
+            "posterior": DEFAULT_POSTERIOR,
+        }
+        missing = {key: name for key, name in defaults.items() if simulation.get(key) is None}
+        document["simulation"] = {**simulation, **missing}
+
+
+def drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> None:
+    """A length whose kind an override changes keeps none of its keys: they describe another distribution."""
+    kinds = {setting.key: setting.value for setting in given}
+    for name, owner, key in drawn(document):
+        wanted = kinds.get(f"workload.{name}.kind")
+        if wanted is not None and isinstance(owner[key], dict) and owner[key].get("kind") != wanted:
+            owner[key] = {}
+
+
+def drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[Setting]) -> None:
+    """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
+    given = document.get("assumptions")
+    above = {prefix for key in changed for prefix in prefixes(key)}
+    below = set(changed)
+
+    def _in_branch(key: str) -> bool:
+        return key in above or any(prefix in below for prefix in prefixes(key))
+
+    if isinstance(given, list) and "assumptions" not in changed:
+        document["assumptions"] = [
+            entry for entry in given if not any(_in_branch(str(key)) for key in _keys_told(entry))
+        ]
+    telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
+    if telling and "question" not in changed and isinstance(document.get("name"), str | None):
+        shown = list(dict.fromkeys(setting.text for setting in told if setting.key in telling))
+        document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
+
+
+def _keys_told(assumption: object) -> Sequence[object]:
+    """Keys that an assumption speaks of, a checked record or what a file holds in its place."""
+    keys = assumption.get("keys") if isinstance(assumption, dict) else getattr(assumption, "keys", None)
+    return keys if isinstance(keys, list | tuple) else ()
+
+
+def apply_setting(
+    document: dict[str, Any], setting: Setting, opened: dict[str, dict[str, Any]], places: Places, folder: Path | None
+) -> None:
+    """Set one key; sections on the way are copied, so that YAML aliases of them keep their values.
+
+    opened: sections by their keys that settings before this one have copied already.
+    """
+    *sections, key = setting.key.split(".")
+    holder, path = document, ""
+    for part in sections:
+        path = f"{path}.{part}" if path else part
+        section = holder.get(part)
+        if isinstance(section, str) and path in REFERENCES:
+            section = resolve(path, section, places, folder)
+        if not isinstance(section, dict | None):
+            raise InputError(f"{places.before}'{shortened(path)}' holds a value, not further keys")
+        if section is None or section is not opened.get(path):
+            section = holder[part] = opened[path] = dict(section or {})
+        holder = section
+    holder[key] = _in_section(holder.get(key), setting.value)
+
+
+def _in_section(held: object, value: Any) -> Any:
+    """``value`` within a section that it can only mean one key of: a number of a length or of a hardware value, and the
+    method none of speculation; elsewhere ``value`` itself."""
+    if not isinstance(held, dict | BaseModel) or isinstance(value, bool):
+        return value
+    section = dict(held)
+    numbers = ("value", "mean_tokens", "tokens") if isinstance(value, int | float) else ()
+    name = next((one for one in numbers if one in section and not isinstance(section[one], list | tuple)), None)
+    if value == "none" and "method" in section:
+        name = "method"
+    return value if name is None else {**section, name: value}
+
+
+def carry_acceptance(document: dict[str, Any], before: object, changed: Sequence[str], places: Places) -> str:
+    """Let a stated acceptance keep the draft length that it was stated at, where only the length changes; one that is
+    stated anew replaces it.
+
+    before: the section on speculation without the changes. Returns what is wrong where method or draft change and the
+    acceptance of the former one would stay, else nothing.
+    """
+    section = document.get("speculation")
+    given = {key.removeprefix("speculation.") for key in changed if key.startswith("speculation.")}
+    old = dict(before) if isinstance(before, dict | Speculation) else {}
+    stated = next((key for key in ACCEPTANCE_KEYS if old.get(key) is not None), None)
+    if not isinstance(section, dict) or stated is None or "speculation" in changed:
+        return ""
+    if given.intersection(ACCEPTANCE_KEYS):
+        anew = any(section.get(key) is not None for key in given.intersection(ACCEPTANCE_KEYS))
+        replaced = (*ACCEPTANCE_KEYS, ACCEPTANCE_AT) if anew else (ACCEPTANCE_AT,)
+        section.update({key: None for key in replaced if key not in given and key in section})
+        return ""
+    length = old.get("draft_length")
+    if "draft_length" in given and ACCEPTANCE_AT not in given and stated != "first_acceptance" and length:
+        at = old.get(ACCEPTANCE_AT) or length
+        section[ACCEPTANCE_AT] = None if at == section.get("draft_length") else at
+    return _anothers(section, old, stated, given, places)
+
+
+def _anothers(section: Mapping[str, Any], old: Mapping[str, Any], stated: str, given: set[str], places: Places) -> str:
+    """What is wrong where a drafter would have the acceptance that was stated for another."""
+    method, former = section.get("method"), old.get("method", "none")
+    other = {"method": method != former and former != "none", "draft": old.get("draft") is not None}
+    key = next((key for key, differs in other.items() if key in given and differs), None)
+    if key is None or method in (None, "none") or not section.get("draft_length"):
+        return ""
+    value = old[stated]
+    shown = f"[{', '.join(f'{each:g}' for each in value)}]" if isinstance(value, list | tuple) else value
+    return places.message(
+        f"speculation.{key}",
+        f"{stated} {shown} was stated for another drafter ({former}); state that of this one beside it, such as "
+        f"speculation.{stated}={shown} if it is the same",
+    )
+
+
+def resolve(path: str, reference: str, places: Places, folder: Path | None) -> dict[str, Any]:
+    """What the key ``path`` names, as a mapping. Raises InputError naming place and key."""
+    try:
+        return REFERENCES[path](reference, folder)
+    except InputError as error:
+        raise InputError(places.message(path, error)) from error
+    except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path
+        raise InputError(places.message(path, f"{shortened(repr(reference))} cannot be a path ({error})")) from error
+
+
+def _load_draft(reference: str, folder: Path | None) -> dict[str, Any]:
+    """A drafter card file (it has ``kind``), or any dense model card as an external draft model."""
+    path = as_path(reference, YAML_SUFFIXES, folder)
+    if path is not None and path.suffix in YAML_SUFFIXES:
+        card = read_yaml(path)
+        if "kind" in card:
+            return card
+    return draft_model_from_card(load_card(reference, folder)).model_dump(mode="json")
+
+
+REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
+    "model": lambda reference, folder: load_card(reference, folder).model_dump(mode="json"),
+    "hardware": lambda reference, folder: load_profile(reference, folder).model_dump(mode="json"),
+    "speculation.draft": _load_draft,
+    "simulation.parameters": lambda reference, folder: load_parameters(reference, folder).model_dump(mode="json"),
+    "simulation.engine_parameters": lambda reference, folder: load_engine_parameters(reference, folder).model_dump(
+        mode="json"
+    ),
+    "simulation.training_parameters": lambda reference, folder: load_training_parameters(reference, folder).model_dump(
+        mode="json"
+    ),
+    "stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
+    "trainer.stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
+    "simulation.transfer_parameters": lambda reference, folder: load_transfer_parameters(reference, folder).model_dump(
+        mode="json"
+    ),
+}
+"""Keys whose value may be a name or a path instead of a mapping."""
+
+
+def traces(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Lengths of a document that are read from a file."""
+    for _, owner, key in drawn(document):
+        length = owner[key]
+        if isinstance(length, dict) and length.get("kind") == "trace" and isinstance(length.get("path"), str):
+            yield length
+
+
+def drawn(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Distributions that a document's workload holds: name below the workload, the mapping that holds it, its key."""
+    for name in DRAWN_KEYS:
+        owner: Any = document.get("workload")
+        *path, key = name.split(".")
+        for part in path:
+            owner = owner.get(part) if isinstance(owner, dict) else None
+        if isinstance(owner, dict) and key in owner:
+            yield name, owner, key
+
+
+def holder_of(document: dict[str, Any], path: str) -> tuple[object, str]:
+    """What holds a dotted key of one or two parts in a document, and the key's last part."""
+    section, _, key = path.rpartition(".")
+    return document.get(section) if section else document, key
+
+
+def anchor_references(document: dict[str, Any], folder: Path | None, places: Places) -> None:
+    """References to files beside the scenario get their whole path, so that a file that extends it finds them."""
+    for path in REFERENCES:
+        holder, key = holder_of(document, path)
+        if isinstance(holder, dict) and isinstance(holder.get(key), str):
+            try:
+                found = as_path(holder[key], (*YAML_SUFFIXES, ".json"), folder)
+            except InputError as error:
+                raise InputError(places.message(path, error)) from error
+            if found is not None and found.exists():
+                document.update(_with(document, path, str(found.resolve())))
+
+
+def _with(document: dict[str, Any], path: str, value: str) -> dict[str, Any]:
+    """The top key of ``path`` with ``value`` at its end; sections are copied, for YAML aliases share them."""
+    section, _, key = path.rpartition(".")
+    return {section: {**document[section], key: value}} if section else {key: value}
+
+
+def anchor_files(document: dict[str, Any], folder: Path | None, places: Places) -> None:
+    """Traces and tables beside the scenario get their whole path, so that the scenario means the same from anywhere."""
+    for length in traces(document):
+        found = length_file(length["path"], folder)
+        if found is not None and found.parent != delivered_lengths():
+            length["path"] = str(found.resolve())
+    profile = document.get("hardware")
+    if isinstance(profile, dict) and isinstance(profile.get("operator_tables"), str):
+        try:
+            profile["operator_tables"] = anchored_tables(profile["operator_tables"], folder or Path())
+        except InputError as error:
+            raise InputError(f"{places.before}hardware.{error}") from error
+    _anchor_posterior(document, folder, places)
+
+
+def _anchor_posterior(document: dict[str, Any], folder: Path | None, places: Places) -> None:
+    """A posterior given by its file gets the whole path; one that cannot be read is told before anything runs."""
+    simulation = document.get("simulation")
+    given = simulation.get("posterior") if isinstance(simulation, dict) else None
+    if not isinstance(simulation, dict) or not isinstance(given, str):
+        return
+    try:
+        path = as_path(given, (SUFFIX,), folder)
+        if path is not None:
+            simulation["posterior"] = str(path.resolve())
+        load_posterior(simulation["posterior"])
+    except InputError as error:
+        raise InputError(places.message("simulation.posterior", error)) from error

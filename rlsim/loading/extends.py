@@ -1,0 +1,128 @@
+"""Scenarios that extend others: ``extends: base.yaml``, or the name of a scenario that comes with rlsim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
+from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.files.yaml import parse_yaml
+from rlsim.loading.document import (
+    anchor_files,
+    anchor_references,
+    apply_setting,
+    carry_acceptance,
+    drop_other_kinds,
+    drop_stale_words,
+    name_parameters,
+)
+from rlsim.loading.overrides import Setting
+from rlsim.loading.places import Places
+
+EXTENDS = "extends"
+"""Key of a file that names the scenario which it changes."""
+MAX_PARENTS = 8
+"""Longest chain of files that extend each other."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of a chain. where: its name in messages; folder: what relative paths in it count from."""
+
+    where: str
+    text: str
+    document: dict[str, Any]
+    folder: Path | None
+
+
+def with_parents(
+    document: dict[str, Any], text: str, where: str, folder: Path | None, path: Path | None = None
+) -> tuple[dict[str, Any], Places]:
+    """What a file says together with those that it extends, and where all of it stands.
+
+    Mappings are merged key by key, everything else replaces what the parent has, as ``--set`` would; an empty mapping
+    changes nothing. Assumptions of the parent about keys that the file changes fall, the others stand before its own.
+    Relative paths count from the file that they are written in. document: of ``text``; path: of the file, where it is
+    one. Raises InputError for a parent that cannot be read, a cycle and more than ``MAX_PARENTS``.
+    """
+    if EXTENDS not in document:
+        return document, Places(where, ((where, text),))
+    chain = _chain(_File(where, text, document, folder), path)
+    places = Places(where, tuple((file.where, file.text) for file in chain))
+    for file in chain:
+        anchor_references(file.document, file.folder, places)
+        anchor_files(file.document, file.folder, places)
+    merged = chain[-1].document
+    for file in reversed(chain[:-1]):
+        merged = _merged(merged, file, places)
+    return merged, places
+
+
+def _chain(first: _File, path: Path | None) -> list[_File]:
+    """The file and those that it extends, nearest first; each loses the key that names the next."""
+    chain, seen = [first], [] if path is None else [path.resolve()]
+    while EXTENDS in chain[-1].document:
+        file = chain[-1]
+        places = Places(file.where, ((file.where, file.text),))
+        parent = _parent(file.document.pop(EXTENDS), file.folder, places)
+        if parent.resolve() in seen:
+            told = " -> ".join([*(shortened(one.where) for one in chain[-MAX_PARENTS:]), shortened(shown_path(parent))])
+            raise InputError(places.message(EXTENDS, f"the files extend each other in a circle ({told})"))
+        if len(chain) > MAX_PARENTS:
+            raise InputError(places.message(EXTENDS, f"more than {MAX_PARENTS} files extend each other"))
+        seen.append(parent.resolve())
+        try:
+            text = read_text(parent, DOCUMENT_BYTES)
+        except InputError as error:
+            raise InputError(places.message(EXTENDS, error)) from error
+        where = shown_path(parent)
+        chain.append(_File(where, text, parse_yaml(text, where), parent.parent))
+    return chain
+
+
+def _parent(reference: object, folder: Path | None, places: Places) -> Path:
+    """The file that ``extends`` means."""
+    if not isinstance(reference, str) or not reference:
+        got = shortened(repr(reference))
+        raise InputError(places.message(EXTENDS, f"must be a file or the name of a scenario, got {got}"))
+    try:
+        return as_path(reference, YAML_SUFFIXES, folder) or find_entry(reference, catalogue("scenarios"), "scenario")
+    except InputError as error:
+        raise InputError(places.message(EXTENDS, error)) from error
+
+
+def _merged(parent: dict[str, Any], file: _File, places: Places) -> dict[str, Any]:
+    """The parent's document with what the file says."""
+    own = dict(file.document)
+    assumptions = own.pop("assumptions", ())
+    given = list(_settings(own))
+    document = dict(parent)
+    name_parameters(document)
+    drop_other_kinds(document, given)
+    opened: dict[str, dict[str, Any]] = {}
+    before = document.get("speculation")
+    for setting in given:
+        apply_setting(document, setting, opened, places, file.folder)
+    anothers = carry_acceptance(document, before, [setting.key for setting in given], places)
+    if anothers:
+        raise InputError(anothers)
+    drop_stale_words(document, [setting.key for setting in given], given)
+    kept = document.get("assumptions") or []
+    if isinstance(kept, list) and isinstance(assumptions, list | tuple):
+        document["assumptions"] = [*kept, *assumptions]
+    else:  # validation says what is wrong with it
+        document["assumptions"] = assumptions if not isinstance(assumptions, tuple) else kept
+    return document
+
+
+def _settings(section: Mapping[str, Any], above: str = "") -> Iterator[Setting]:
+    """Every value of a document as an override of its own."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{above}{key}.")
+        else:
+            yield Setting(f"{above}{key}", value)

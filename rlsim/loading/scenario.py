@@ -1,0 +1,230 @@
+"""From what a user wrote to a checked Scenario: references, ``--set`` overrides, and the way back to YAML."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.lookup import YAML_SUFFIXES, catalogue, find_entry, length_file
+from rlsim.files.reading import DOCUMENT_BYTES, installed_version, read_text, shown_path
+from rlsim.files.yaml import dump_yaml, parse_yaml
+from rlsim.loading.document import (
+    DRAWN_KEYS,
+    REFERENCES,
+    anchor_files,
+    apply_setting,
+    carry_acceptance,
+    drop_other_kinds,
+    drop_stale_words,
+    holder_of,
+    name_parameters,
+    resolve,
+    traces,
+)
+from rlsim.loading.extends import EXTENDS, with_parents
+from rlsim.loading.overrides import Setting, prefixes, settings_of
+from rlsim.loading.places import Places
+from rlsim.loading.variation import WORDS, has_words, without_words
+from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
+from rlsim.parameters.posterior import evidence_path, posterior_digest
+from rlsim.parameters.sets import own_sets
+from rlsim.schema.messages import as_input_error, is_key, unknown_key
+from rlsim.schema.scenario import Scenario
+from rlsim.tables.fingerprint import file_digest, tables_digest
+
+DIGEST_CHARACTERS = 16
+"""Characters of a scenario's digest: 64 bits of its SHA-256, enough to tell scenarios apart in file names."""
+
+
+def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Scenario from a YAML file, or by name one of those that come with rlsim (``quickstart``).
+
+    overrides: ``a.b.c=value`` each, the value read as YAML; later ones win, and the whole is validated again.
+    Words are overrides too (:mod:`rlsim.loading.variation`: ``k=5``, ``lag=1``). ``model``, ``hardware`` and
+    ``speculation.draft`` may be a name, a path or an inline mapping; relative paths count from the scenario's folder
+    first, then from the current one. A file may change another: ``extends`` (:mod:`rlsim.loading.extends`). Raises
+    InputError naming file, line, key and bound.
+    """
+    path = find_scenario(path_or_name)
+    return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, overrides, path)
+
+
+def scenario_of_text(
+    text: str, where: str, folder: Path | None = None, overrides: Sequence[str] = (), path: Path | None = None
+) -> Scenario:
+    """Scenario of a YAML document; where: its origin in messages; folder: what relative paths in it count from.
+
+    path: of the file that holds it, which it must not extend.
+    """
+    document, places = with_parents(parse_yaml(text, where), text, where, folder, path)
+    given: Sequence[Setting] = settings_of(overrides)
+    if has_words(given):
+        given = _worded(document, places, folder, given)
+    return _assemble(document, replace(places, given=given), folder)
+
+
+def _worded(
+    document: dict[str, Any], places: Places, folder: Path | None, given: Sequence[Setting]
+) -> Sequence[Setting]:
+    """``given`` without words, which mean something on the scenario that the document is without overrides."""
+    try:
+        base = _assemble(deepcopy(document), places, folder)
+    except InputError:
+        if any(setting.key in WORDS for setting in given):
+            raise
+        return given  # a size alone, in a file that is no scenario without its overrides
+    return without_words(base, given, replace(places, given=given).before)
+
+
+def places_of(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Places:
+    """Where the keys of a scenario stand that :func:`load_scenario` reads. Raises InputError."""
+    path = find_scenario(path_or_name)
+    text, where = read_text(path, DOCUMENT_BYTES), shown_path(path)
+    _, places = with_parents(parse_yaml(text, where), text, where, path.parent, path)
+    return replace(places, given=settings_of(overrides))
+
+
+def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
+    """A copy of ``scenario`` with overrides, validated like a file; later ones win. Raises InputError.
+
+    overrides: ``"a.b=value"``, the value read as YAML, or mappings ``{"a.b": value}`` and ``{"a": {"b": value}}``,
+    whose values are taken as they are; a section keeps the keys that a mapping does not name.
+    """
+    given = settings_of(overrides)
+    where = f"scenario '{shortened(scenario.name)}'"
+    if has_words(given):
+        given = without_words(scenario, given, Places(where, given=given).before)
+    return _assemble(_opened(scenario, given), Places(where, given=given), None)
+
+
+def find_scenario(path_or_name: str | Path) -> Path:
+    """The path as given where it exists, else the scenario of that name that comes with rlsim.
+
+    The name may carry the folder ``scenarios/`` and the suffix ``.yaml``. Raises InputError with the nearest names.
+    """
+    given = Path(path_or_name)
+    if given.exists() or given.is_absolute() or given.suffix not in ("", *YAML_SUFFIXES):
+        return given
+    if given.parent not in (Path(), Path("scenarios")):
+        return given
+    try:
+        return find_entry(given.stem, catalogue("scenarios"), "scenario")
+    except InputError as error:
+        raise InputError(f"{shown_path(given)}: no such file, and {error}") from error
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """Digest of everything the answer depends on, and of the scenario's name.
+
+    Files count by their content, not by where they lie: length traces and every folder of operator tables that this
+    scenario opens. The default parameters count by their values. Question and assumptions do not count.
+    """
+    content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
+    fitted = own_sets(scenario)
+    content["simulation"]["parameters"] = fitted.steps.model_dump(mode="json")
+    content["simulation"]["engine_parameters"] = fitted.engines.model_dump(mode="json")
+    content["simulation"]["training_parameters"] = fitted.training.model_dump(mode="json")
+    content["simulation"]["transfer_parameters"] = fitted.transfers.model_dump(mode="json")
+    content["simulation"]["posterior"] = posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR)
+    content["simulation"]["evidence"] = file_digest(evidence_path())
+    content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
+    for length in traces(content):
+        trace = length_file(length["path"])
+        if trace is not None:
+            length["path"] = file_digest(trace)
+    content["rlsim"] = installed_version()
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """YAML that loads to an equal Scenario: references inline, defaults written out, keys in the schema's order."""
+    return dump_yaml(scenario)
+
+
+def scenario_json_schema() -> dict[str, Any]:
+    """JSON Schema of a scenario file for editors; unlike a resolved Scenario it takes names and paths as references."""
+    schema = Scenario.model_json_schema()
+    for path in REFERENCES:
+        *section, key = path.split(".")
+        owner = schema["$defs"][section[0].capitalize()] if section else schema
+        inline = owner["properties"][key]
+        described = {name: inline.pop(name) for name in ("description", "default") if name in inline}
+        owner["properties"][key] = {"anyOf": [{"type": "string"}, *inline.get("anyOf", [inline])], **described}
+    _let_extend(schema)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _let_extend(schema: dict[str, Any]) -> None:
+    """Let a file extend another: then no key is required, neither here nor in the sections."""
+    needed: dict[str, Any] = {"required": schema.pop("required"), "properties": {}}
+    for name, section in schema["properties"].items():
+        required = schema["$defs"].get(section.get("$ref", "").rpartition("/")[2], {}).pop("required", None)
+        if required:
+            needed["properties"][name] = {"required": required}
+    described = "Scenario that this file changes: a path, counted from its folder, or the name of a bundled one."
+    schema["properties"] = {EXTENDS: {"type": "string", "description": described}, **schema["properties"]}
+    schema |= {"if": {"required": [EXTENDS]}, "else": needed}
+
+
+def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> Scenario:
+    """The scenario of ``document`` under the overrides of ``places``; folder: what relative paths count from."""
+    given = places.given
+    changed = [setting.key for setting in given]
+    name_parameters(document)
+    drop_other_kinds(document, given)
+    opened: dict[str, dict[str, Any]] = {}
+    before = document.get("speculation")
+    for setting in given:
+        apply_setting(document, setting, opened, places, folder)
+    anothers = carry_acceptance(document, before, changed, places)
+    drop_stale_words(document, changed, given if places.files else ())
+    name_parameters(document)
+    for path in REFERENCES:
+        holder, key = holder_of(document, path)
+        if isinstance(holder, dict) and isinstance(holder.get(key), str):
+            holder[key] = resolve(path, holder[key], places, folder)
+    anchor_files(document, folder, places)
+    try:
+        scenario = Scenario.model_validate(document)
+    except ValidationError as error:
+        raise as_input_error(error, places.origin, Scenario, places.place) from error
+    if anothers:
+        raise InputError(anothers)
+    for number, assumption in enumerate(scenario.assumptions):
+        unknown = next((key for key in assumption.keys if not is_key(key, Scenario)), None)
+        if unknown is not None:
+            raise InputError(places.message(f"assumptions[{number}]", unknown_key(unknown, Scenario)))
+    return scenario
+
+
+def _opened(scenario: Scenario, given: Sequence[Setting]) -> dict[str, Any]:
+    """``scenario`` as a document whose sections on the way to ``given`` keys are mappings.
+
+    All others stay the checked records they are: a search varies a scenario thousands of times in a few keys.
+    """
+    document = {**vars(scenario), "assumptions": list(scenario.assumptions)}
+    for path in dict.fromkeys(prefix for setting in given for prefix in prefixes(setting.key)):
+        holder: Any = document
+        *above, part = path.split(".")
+        for name in above:
+            holder = holder.get(name) if isinstance(holder, dict) else None
+        section = holder.get(part) if isinstance(holder, dict) else None
+        if isinstance(section, BaseModel | dict):
+            holder[part] = dict(section if isinstance(section, dict) else vars(section))
+    if isinstance(document["workload"], dict):
+        for name in DRAWN_KEYS:
+            holder = document["workload"]
+            for part in name.split("."):
+                if not isinstance(holder.get(part), BaseModel | dict):
+                    break
+                holder[part] = holder = dict(holder[part])
+    return document

@@ -1,0 +1,203 @@
+"""Words that stand for several scenario keys: ``k``, ``lag`` and ``generation_share``, wherever overrides are taken.
+
+What is stated beside a word wins over what the word derives, in any order; where both say the same thing differently
+they are refused. A split cluster that changes its size without a new split keeps its share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from rlsim.errors import InputError, shortened
+from rlsim.loading.overrides import Setting as Given
+from rlsim.schema.loop import ASYNCHRONOUS_KEYS, LIMITS, MOST_GPUS
+from rlsim.schema.messages import nearest_key
+from rlsim.schema.scenario import Scenario
+
+Setting = bool | int | float | str | list[Any] | dict[str, Any] | None
+Overrides = dict[str, Setting]
+"""Values by dotted scenario key, as ``--set`` gives them, or by one of the words."""
+
+WORDS: Mapping[str, str] = {
+    "k": "Tokens drafted before each verification, by the scenario's own drafter and acceptance; 0: no speculation. "
+    "Stands for speculation.draft_length and speculation.method.",
+    "lag": "Steps by which generation may be ahead; 0: in turns on shared GPUs, 1 and more: asynchronous on split "
+    "pools, half of the GPUs each unless split already. Stands for loop.mode, loop.policy_lag and what goes with them.",
+    "generation_share": "Share of the GPUs that generate, rounded to whole replicas and training shards. Stands for "
+    "cluster.generation_gpus and cluster.training_gpus.",
+}
+"""What each word means."""
+SIZE = "cluster.num_gpus"
+_SAID: Mapping[str, tuple[str, ...]] = {
+    "k": ("speculation.draft_length", "speculation.method"),
+    "lag": ("loop.mode", "loop.policy_lag"),
+    "generation_share": ("cluster.generation_gpus", "cluster.training_gpus"),
+}
+"""Keys that say the same as a word; others that it derives give way to what is stated."""
+DEFAULT_GENERATION_SHARE = 0.5
+"""Share of generating GPUs where a synchronous scenario on shared GPUs becomes asynchronous without a split."""
+
+
+def check_key(key: str, where: str) -> None:
+    """Raise InputError where ``key`` is neither a scenario key nor a word."""
+    if key in WORDS or _known(Scenario, key.split(".")):
+        return
+    near = nearest_key(key, Scenario)
+    hint = f"did you mean '{near}'?" if near else f"beside scenario keys there are {', '.join(WORDS)}"
+    raise InputError(f"{where}: unknown key '{shortened(key)}'; {hint}")
+
+
+def _known(annotation: Any, parts: Sequence[str]) -> bool:
+    """Whether a type, or one of a union, has the nested fields ``parts``."""
+    if not parts:
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        field = annotation.model_fields.get(parts[0])
+        return field is not None and _known(field.annotation, parts[1:])
+    return any(_known(argument, parts) for argument in get_args(annotation))
+
+
+def has_words(given: Sequence[Given]) -> bool:
+    """Whether settings hold a word, or a size of the cluster that may move its split."""
+    return any(setting.key in WORDS or setting.key == SIZE for setting in given)
+
+
+def without_words(scenario: Scenario, given: Sequence[Given], before: str = "") -> list[Given]:
+    """Settings that put ``given`` into effect on ``scenario``, with no word left.
+
+    before: what messages begin with. Raises InputError.
+    """
+    written = {setting.key: setting.text for setting in given}
+    values: Overrides = {setting.key: setting.value for setting in given}
+    stated = [setting for setting in given if setting.key not in WORDS]
+    derived: list[Given] = []
+    try:
+        words = _derived(scenario, values)
+    except InputError as error:
+        raise InputError(f"{before}{error}") from None
+    for word, found in words:
+        for key in _SAID.get(word, ()):
+            if word in values and key in values and not _agree(key, values[key], found):
+                raise InputError(f"{before}{written[word]} and {written[key]} contradict each other; give one of them")
+        derived += [Given(key, value, written[word]) for key, value in found.items()]
+    return [*derived, *stated]
+
+
+def _agree(key: str, value: Setting, found: Overrides) -> bool:
+    """Whether a stated value says what a word derives; one that switches drafts off leaves their method open."""
+    if key == "speculation.method":
+        return (value == "none") == (found.get(key) == "none")
+    return key not in found or found[key] == value
+
+
+def _derived(scenario: Scenario, values: Overrides) -> list[tuple[str, Overrides]]:
+    """What each word derives, by the word."""
+    out: list[tuple[str, Overrides]] = []
+    if "k" in values:
+        out.append(("k", _drafting(scenario, values)))
+    if "lag" in values:
+        out.append(("lag", _lagging(scenario, _whole(values, "lag"))))
+    split = _splitting(scenario, values)
+    if split:
+        out.append((next(word for word in ("generation_share", "lag", SIZE) if word in values), split))
+    return out
+
+
+def _whole(overrides: Overrides, key: str) -> int:
+    value = overrides[key]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"{key}={value}: must be a whole number")
+    if value < 0:
+        raise InputError(f"{key}={value}: must be at least 0")
+    return value
+
+
+def _drafting(scenario: Scenario, values: Overrides) -> Overrides:
+    k = _whole(values, "k")
+    if k == 0:
+        return {"speculation.method": "none", "speculation.draft_length": 0}
+    if not scenario.speculation.active and "speculation.method" not in values:
+        raise InputError("k needs a scenario with speculation (method and acceptance), or give speculation.* keys")
+    return {"speculation.draft_length": k}
+
+
+def _lagging(scenario: Scenario, lag: int) -> Overrides:
+    if lag == 0:
+        shared = {"cluster.generation_gpus": None, "cluster.training_gpus": None}
+        refit = {} if scenario.loop.refit_method == "auto" else {"loop.refit_method": "auto"}
+        return {"loop.mode": "sync", "loop.policy_lag": 0, **_synchronous(scenario), **shared, **refit}
+    refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
+    same = scenario.loop.mode == "async" and scenario.loop.policy_lag == lag
+    return {
+        **({} if same else {"simulation.warmup_steps": None, "simulation.steps": None}),
+        "loop.mode": "async",
+        "loop.policy_lag": lag,
+        **{f"loop.{key}": None for key in LIMITS if getattr(scenario.loop, key) is not None},
+        **refit,
+    }
+
+
+def _synchronous(scenario: Scenario) -> Overrides:
+    """Keys of lagged loops back at their defaults, where they are stated."""
+    fields = type(scenario.loop).model_fields
+    stated = (key for key in ASYNCHRONOUS_KEYS if getattr(scenario.loop, key) != fields[key].default)
+    return {f"loop.{key}": fields[key].default for key in stated}
+
+
+def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
+    """The split of the pools, where it follows from a share."""
+    given = {"cluster.generation_gpus", "cluster.training_gpus"} & overrides.keys()
+    if "generation_share" in overrides and given:
+        raise InputError(f"generation_share and {min(given)} contradict each other; give one of them")
+    if given or overrides.get("lag") == 0:
+        return {}
+    cluster = scenario.cluster
+    own = DEFAULT_GENERATION_SHARE if cluster.colocated else cluster.generation / cluster.num_gpus
+    wanted = "generation_share" in overrides or (
+        "lag" in overrides if cluster.colocated else bool({"cluster.num_gpus", "lag"} & overrides.keys())
+    )
+    if not wanted:
+        return {}
+    share = _share(overrides.get("generation_share", own))
+    gpus = _size(scenario, overrides, "cluster.num_gpus")
+    generation = split_gpus(gpus, share, *(_group_gpus(scenario, overrides, part) for part in ("engine", "trainer")))
+    return {"cluster.generation_gpus": generation, "cluster.training_gpus": gpus - generation}
+
+
+def _share(value: Setting) -> float:
+    if not isinstance(value, int | float):
+        raise InputError(f"generation_share={value}: must be a number between 0 and 1")
+    if not 0 < value < 1:
+        raise InputError(f"generation_share={value}: must lie between 0 and 1")
+    return value
+
+
+def _size(scenario: Scenario, overrides: Overrides, key: str) -> int:
+    section, _, name = key.partition(".")
+    value = overrides.get(key, getattr(getattr(scenario, section), name))
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"{key}: must be a whole number, got '{value}'")
+    return value
+
+
+def _group_gpus(scenario: Scenario, overrides: Overrides, section: str) -> int:
+    """GPUs of a replica of the engine, or of a model-parallel shard of the trainer."""
+    sizes = ("tensor", "pipeline") + (("context",) if section == "trainer" else ())
+    return math.prod(_size(scenario, overrides, f"{section}.{size}_parallel") for size in sizes)
+
+
+def split_gpus(num_gpus: int, share: float, replica_gpus: int, shard_gpus: int) -> int:
+    """Generating GPUs nearest to ``share`` of ``num_gpus`` that replicas fill and that leave whole training shards.
+
+    Where nothing fits both, the nearest number of whole replicas: validation then names what does not divide.
+    """
+    num_gpus = min(num_gpus, MOST_GPUS)  # validation refuses more
+    wanted = share * num_gpus
+    candidates = [n for n in range(replica_gpus, num_gpus, replica_gpus) if (num_gpus - n) % shard_gpus == 0]
+    if not candidates:
+        return min(max(1, round(wanted / replica_gpus)) * replica_gpus, max(1, num_gpus - 1))
+    return min(candidates, key=lambda n: (abs(n - wanted), n))

@@ -1,0 +1,1 @@
+"""Fitted parameters: the shipped sets, their terms, the posterior that moves them."""

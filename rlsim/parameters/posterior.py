@@ -1,0 +1,185 @@
+"""What all measurements together say of fitted terms and of groups: a normal posterior, read from one file.
+
+The file (docs/uncertainty.md) is an archive of arrays with a JSON header; ``rlsim calibrate --jointly`` writes the
+shipped one, ``rlsim calibrate --from-steps`` one with a user's own rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.errors import InputError
+from rlsim.files.archives import archive, unarchived
+from rlsim.files.lookup import as_path, find_entry
+from rlsim.files.reading import TABLE_BYTES, data_folder, read_bytes, shown_path
+from rlsim.parameters.device_order import DeviceOrder, ordered_mean
+from rlsim.tables.fingerprint import file_digest
+
+FloatArray = NDArray[np.float64]
+
+DEFAULT = "joint"
+"""The posterior that comes with rlsim."""
+EVIDENCE = "evidence.npz"
+NONE = "none"
+"""Name for no posterior: the fitted sets as their files hold them, without group deviations."""
+SUFFIX = ".npz"
+SCHEMA = "rlsim.posterior/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A normal distribution of deviations of terms and groups, in logarithms or in the terms' scales.
+
+    digests: of the fitted sets whose terms it moves, by set. columns: names of terms, then of groups. mean: shape
+    (columns,); of terms, what they are moved by. factor: lower triangular, shape (columns, columns); the covariance is
+    factor times its transpose. terms: how many columns are terms. spreads: scale of a group that was never measured, by
+    family; errors: scale of a published time's own error, by kind; both are scales of Student's t, with
+    ``group_degrees`` and ``degrees``. device_order: of the devices that were known when it was fitted.
+    """
+
+    name: str
+    description: str
+    digests: Mapping[str, str]
+    columns: tuple[str, ...]
+    mean: FloatArray
+    factor: FloatArray
+    terms: int
+    spreads: Mapping[str, float]
+    errors: Mapping[str, float]
+    degrees: float
+    group_degrees: float
+    rows: Mapping[str, int]
+    fit: Mapping[str, object] = field(default_factory=dict)
+    device_order: DeviceOrder = field(default_factory=dict)
+
+    @property
+    def shifts(self) -> dict[str, float]:
+        """What each term is moved by."""
+        return dict(zip(self.columns[: self.terms], self.mean[: self.terms].tolist(), strict=True))
+
+    def place(self, name: str) -> int | None:
+        """Column of a term or group; None for a group that was never measured."""
+        return _places(self).get(name)
+
+    def deviation(self, groups: Iterable[str]) -> float:
+        """Sum of the mean deviations of ``groups``, in logarithms."""
+        return sum(self.mean_of(group) for group in groups)
+
+    def mean_of(self, name: str) -> float:
+        """Mean of a term or a group.
+
+        Of one never measured 0, moved as the order of devices asks where the same was measured on another device.
+        """
+        place = self.place(name)
+        if place is not None:
+            return float(self.mean[place])
+        stem, device = _parted(name)
+        return ordered_mean(device, _by_device(self).get(stem, {}), self.device_order)
+
+    def to_bytes(self) -> bytes:
+        """The file: equal posteriors give equal bytes."""
+        header = {
+            "schema": SCHEMA, "name": self.name, "description": self.description, "digests": dict(self.digests),
+            "columns": self.columns, "terms": self.terms, "spreads": dict(self.spreads), "errors": dict(self.errors),
+            "degrees": self.degrees, "group_degrees": self.group_degrees, "rows": dict(self.rows),
+            "fit": dict(self.fit), "device_order": self.device_order,
+        }  # fmt: skip
+        lower = self.factor[np.tril_indices(len(self.columns))]
+        return archive(
+            {
+                "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
+                "mean": self.mean.astype("<f4"),
+                "factor": lower.astype("<f4"),
+            }
+        )
+
+
+def _parted(group: str) -> tuple[str, str]:
+    """A group's name without its last word, which is the device where it has one, and that word."""
+    device = group.rpartition(" ")[2]
+    return group.removesuffix(device), device
+
+
+@lru_cache(maxsize=8)
+def _by_device(posterior: Posterior) -> dict[str, dict[str, float]]:
+    """Means of groups on devices of known order, by the rest of their names and device."""
+    order, out = posterior.device_order, dict[str, dict[str, float]]()
+    known = {*order, *(worse for gains in order.values() for worse in gains)}
+    for column, mean in zip(posterior.columns[posterior.terms :], posterior.mean[posterior.terms :], strict=True):
+        stem, device = _parted(column)
+        if device in known:
+            out.setdefault(stem, {})[device] = float(mean)
+    return out
+
+
+@lru_cache(maxsize=8)
+def _places(posterior: Posterior) -> dict[str, int]:
+    return {name: column for column, name in enumerate(posterior.columns)}
+
+
+def posterior_path(name_or_path: str, base: Path | None = None) -> Path:
+    """File of the posterior called ``name_or_path``, or the file of that path. Raises InputError with the nearest."""
+    known = _shipped()
+    if name_or_path in known:
+        return known[name_or_path]
+    hint = f", a path to a file ({SUFFIX}), or {NONE}"
+    return as_path(name_or_path, (SUFFIX,), base) or find_entry(name_or_path, known, "posterior", hint)
+
+
+@cache
+def _shipped() -> dict[str, Path]:
+    folder = data_folder("calibration") / "posterior"
+    return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem != "evidence"}
+
+
+def evidence_path() -> Path:
+    """Where the shipped evidence lies: the measured times beside the posterior; an answer tells the nearest of them."""
+    return data_folder("calibration") / "posterior" / EVIDENCE
+
+
+def posterior_digest(name_or_path: str) -> str:
+    """Digest of the posterior's file, wherever it lies; ``none`` for none."""
+    return NONE if name_or_path == NONE else file_digest(posterior_path(name_or_path))
+
+
+def load_posterior(name_or_path: str) -> Posterior | None:
+    """The posterior of that name or path; None for ``none``. Raises InputError where the file is none."""
+    if name_or_path == NONE:
+        return None
+    path = posterior_path(name_or_path)
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise InputError(f"{shown_path(path)}: no such file") from error
+    return _read(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, modified_ns: int, size: int) -> Posterior:
+    """A file is read again whenever its time of change or its size is another."""
+    content, where = read_bytes(path, TABLE_BYTES), shown_path(path)
+    try:
+        arrays = unarchived(content)
+        header = json.loads(arrays["header"].tobytes().decode())
+        mean, lower = arrays["mean"].astype(np.float64), arrays["factor"].astype(np.float64)
+        if header["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
+        count = len(header["columns"])
+        factor = np.zeros((count, count))
+        factor[np.tril_indices(count)] = lower
+        if mean.shape != (count,) or not (np.isfinite(mean).all() and np.isfinite(factor).all()):
+            raise ValueError("its arrays do not fit its header")
+        return Posterior(
+            header["name"], header["description"], header["digests"], tuple(header["columns"]), mean, factor,
+            int(header["terms"]), header["spreads"], header["errors"], float(header["degrees"]),
+            float(header["group_degrees"]), header["rows"], header["fit"], header.get("device_order", {}),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{where}: is no posterior of rlsim ({str(error)[:80]})") from None

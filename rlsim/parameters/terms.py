@@ -1,0 +1,283 @@
+"""The fitted numbers as one vector: their names, how far each may lie from its value, and sets with some of them moved.
+
+A term is moved by a deviation ``z``: most are positive and are multiplied by exp(z), those of RL steps, some of which
+are zero, get z times a scale added. Names are paths: ``engines/vllm/iteration_s``, ``training/dense_efficiency``,
+``training/prime_rl/speed``, ``transfers/nemo_rl/link_factor``, ``steps/moe_host_layer_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import exp, log
+from typing import TypeVar
+
+from rlsim.parameters.sets import (
+    Fitted,
+    load_engine_parameters,
+    load_parameters,
+    load_training_parameters,
+    load_transfer_parameters,
+)
+from rlsim.schema.base import Strict
+from rlsim.schema.engine_parameters import EngineFamily, EngineParameters
+from rlsim.schema.parameters import EngineHost, GlobalParameters
+from rlsim.schema.training_parameters import TrainingFramework, TrainingParameters
+from rlsim.schema.transfer_parameters import TransferParameters
+
+START = "start"
+"""Sets of the values that were assumed before anything was measured."""
+ENGINE_VALUES = ("overlap_s", "iteration_s", "sequence_s", "drafting_iteration_s", "drafting_sequence_s")
+ENGINE_VALUE_SPREAD = 0.7
+"""Standard deviation of the logarithm of an engine's value around where its fit starts: a factor of two."""
+ENGINE_RELEASE_SPREAD = 0.5
+TRAINING_SPREAD = {
+    "dense_efficiency": 0.1,
+    "grouped_efficiency": 0.3,
+    "fused_grouped_gain": 0.3,
+    "nvfp4_gain": 0.2,
+    "elementwise_passes": 0.3,
+    "permute_passes": 0.4,
+    "quantise_bytes": 0.3,
+    "logits_passes": 0.3,
+    "overlap_cost": 0.4,
+    "context_attention": 0.3,
+    "moe_host_layer_s": 0.7,
+    "graph_host_share": 0.5,
+    "step_fixed_s": 0.3,
+}
+FRAMEWORK_SPREAD = {"speed": 0.25, "blackwell_speed": 0.4, "host_factor": 0.5}
+FRAMEWORK_RELEASE_SPREAD = {"grouped_speed": 0.2, "host_factor": 0.3}
+TRANSFER_SPREAD = 0.8
+TRANSFER_FAMILY_SPREAD = {"link_factor": 0.7, "gather_factor": 0.7, "host_factor": 0.5, "fixed_s": 0.7}
+STEP_SCALES = {
+    "sequence_s": 2e-5,
+    "in_process_iteration_s": 1e-3,
+    "in_process_sequence_s": 2e-5,
+    "executor_s": 1.5e-3,
+    "node_executor_s": 3e-3,
+    "host_cpu_factors.Grace": 0.4,
+    "dense_efficiency": 0.15,
+    "moe_efficiency": 0.15,
+    "fsdp_efficiency": 0.15,
+    "moe_host_layer_s": 1e-3,
+    "colocated_tensor_s": 3e-4,
+}
+"""What is added to a value fitted to RL steps for a deviation of 1."""
+STEP_LEAST = {
+    "host_cpu_factors.Grace": 0.8,
+    "dense_efficiency": 0.3,
+    "moe_efficiency": 0.3,
+    "fsdp_efficiency": 0.3,
+    "moe_host_layer_s": 5e-4,
+}
+"""Least values of those that cannot be zero."""
+ENGINE_HOST_SCALE = 2e-3
+STEP_SPREAD = 2.0
+"""Standard deviation of such a deviation before any step was measured."""
+MODEL_FRAMEWORK = "megatron_bridge"
+"""Framework whose own factors are 1: the terms of all are its."""
+
+SHARES = (
+    "grouped_efficiency", "overlap_cost", "graph_host_share", "nvlink_share", "network_share", "shard_share",
+    "host_link_share",
+)  # fmt: skip
+"""Values that cannot exceed 1."""
+
+Record = TypeVar("Record", bound=Strict)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One fitted number. spread, centre: of its deviation before anything was measured, standard deviation and mean."""
+
+    name: str
+    spread: float
+    centre: float = 0.0
+
+
+def term_family(name: str) -> str:
+    """The family of a term among others of its kind, whose spread is fitted; "" for one of a kind.
+
+    Host times of releases, factors of frameworks and of their releases, values of transfers and of RL steps.
+    """
+    head, *rest = name.split("/")
+    if head == "engines":
+        return "term: engine release" if len(rest) == 2 and rest[1] not in ENGINE_VALUES else ""
+    if head == "training" and len(rest) > 1:
+        return f"term: {'framework' if len(rest) == 2 else 'trainer release'} {rest[-1]}"
+    if head == "transfers":
+        return "term: transfers" if len(rest) == 1 else f"term: transfer {rest[-1]}"
+    if head == "steps":
+        return "term: rollout release" if rest[0] == "host" else "term: rollouts"
+    return ""
+
+
+@lru_cache(maxsize=8)
+def terms_of(fitted: Fitted) -> tuple[Term, ...]:
+    """Every term of the sets, centred at the values that were assumed before anything was measured."""
+    return (*_engine_terms(fitted), *_training_terms(fitted), *_transfer_terms(fitted), *_step_terms(fitted))
+
+
+def _engine_terms(fitted: Fitted) -> list[Term]:
+    now, start = fitted.engines, load_engine_parameters(START)
+    out = [_assumed("engines/network_hop_s", ENGINE_VALUE_SPREAD, now.network_hop_s, start.network_hop_s)]
+    for family in now.families:
+        before, at = start.family(family.engine), f"engines/{family.engine}"
+        out += [
+            _assumed(f"{at}/{name}", ENGINE_VALUE_SPREAD, getattr(family, name), getattr(before, name))
+            for name in ENGINE_VALUES
+        ]
+        out += [
+            _assumed(f"{at}/{one.version}", ENGINE_RELEASE_SPREAD, one.iteration_s, family.iteration_s)
+            for one in family.releases
+        ]
+    return out
+
+
+def _training_terms(fitted: Fitted) -> list[Term]:
+    now, start = fitted.training, load_training_parameters(START)
+    out = [
+        _assumed(f"training/{name}", spread, getattr(now, name), getattr(start, name))
+        for name, spread in TRAINING_SPREAD.items()
+    ]
+    for framework in now.frameworks:
+        at = f"training/{framework.framework}"
+        if framework.framework != MODEL_FRAMEWORK:
+            out += [_assumed(f"{at}/{name}", s, getattr(framework, name), 1.0) for name, s in FRAMEWORK_SPREAD.items()]
+        for release in framework.releases:
+            for name, spread in FRAMEWORK_RELEASE_SPREAD.items():
+                out.append(_assumed(f"{at}/{release.version}/{name}", spread, getattr(release, name), 1.0))
+    return out
+
+
+def _transfer_terms(fitted: Fitted) -> list[Term]:
+    now, start = fitted.transfers, load_transfer_parameters(START)
+    out = [
+        _assumed(f"transfers/{name}", TRANSFER_SPREAD, getattr(now.values, name), getattr(start.values, name))
+        for name in type(now.values).model_fields
+    ]
+    for one in now.families:
+        for name, spread in TRANSFER_FAMILY_SPREAD.items():
+            whole = now.values.fixed_s if name == "fixed_s" else 1.0
+            out.append(_assumed(f"transfers/{one.framework}/{name}", spread, getattr(one, name), whole))
+    return out
+
+
+def _step_terms(fitted: Fitted) -> list[Term]:
+    now, start, out = fitted.steps, load_parameters(START), list[Term]()
+    for host in now.engine_hosts:
+        before = start.release(host.engine, host.version).iteration_s
+        centre = (before - host.iteration_s) / ENGINE_HOST_SCALE
+        out.append(Term(f"steps/host/{host.engine}/{host.version}", STEP_SPREAD, centre))
+    for path, scale in STEP_SCALES.items():
+        out.append(Term(f"steps/{path}", STEP_SPREAD, (step_value(start, path) - step_value(now, path)) / scale))
+    return out
+
+
+def _assumed(name: str, spread: float, now: float, start: float) -> Term:
+    """A term that is multiplied; one of no time has nowhere to start from and stays where it is."""
+    return Term(name, spread, log(start / now) if now > 0 and start > 0 else 0.0)
+
+
+def step_value(steps: GlobalParameters, path: str) -> float:
+    """The value of a term of RL steps."""
+    name, _, key = path.partition(".")
+    value = getattr(steps, name)
+    return float(value[key] if key else value)
+
+
+def moved(fitted: Fitted, deviations: Mapping[str, float]) -> Fitted:
+    """The sets with each named term moved by its deviation. Raises KeyError for a name that is none of theirs."""
+    for name, z in deviations.items():
+        if z:
+            fitted = _moved(fitted, name, z)
+    return fitted
+
+
+def _moved(fitted: Fitted, name: str, z: float) -> Fitted:
+    head, _, rest = name.partition("/")
+    if head == "engines":
+        return replace(fitted, engines=_engines(fitted.engines, rest, z))
+    if head == "training":
+        return replace(fitted, training=_training(fitted.training, rest, z))
+    if head == "transfers":
+        return replace(fitted, transfers=_transfers(fitted.transfers, rest, z))
+    return replace(fitted, steps=_steps(fitted.steps, rest, z))
+
+
+def _scaled(record: Record, name: str, z: float) -> Record:
+    value = getattr(record, name) * exp(z)
+    return record.model_copy(update={name: min(1.0, value) if name in SHARES else value})
+
+
+def _one(
+    records: tuple[Record, ...], key: Callable[[Record], bool], change: Callable[[Record], Record]
+) -> tuple[Record, ...]:
+    if not any(key(one) for one in records):
+        raise KeyError("no such term")
+    return tuple(change(one) if key(one) else one for one in records)
+
+
+def _engines(engines: EngineParameters, path: str, z: float) -> EngineParameters:
+    family, _, name = path.partition("/")
+    if not name:
+        return _scaled(engines, path, z)
+
+    def change(one: EngineFamily) -> EngineFamily:
+        if name not in ENGINE_VALUES:
+            return one.model_copy(
+                update={
+                    "releases": _one(one.releases, lambda r: r.version == name, lambda r: _scaled(r, "iteration_s", z))
+                }
+            )
+        if name != "iteration_s":
+            return _scaled(one, name, z)
+        # A family's host time is that of its releases, each with its own deviation.
+        releases = tuple(_scaled(release, "iteration_s", z) for release in one.releases)
+        return _scaled(one, name, z).model_copy(update={"releases": releases})
+
+    return engines.model_copy(update={"families": _one(engines.families, lambda one: one.engine == family, change)})
+
+
+def _training(training: TrainingParameters, path: str, z: float) -> TrainingParameters:
+    framework, _, name = path.partition("/")
+    if not name:
+        return _scaled(training, path, z)
+
+    def change(one: TrainingFramework) -> TrainingFramework:
+        release, _, factor = name.partition("/")
+        if not factor:
+            return _scaled(one, name, z)
+        releases = _one(one.releases, lambda r: r.version == release, lambda r: _scaled(r, factor, z))
+        return one.model_copy(update={"releases": releases})
+
+    frameworks = _one(training.frameworks, lambda one: one.framework == framework, change)
+    return training.model_copy(update={"frameworks": frameworks})
+
+
+def _transfers(transfers: TransferParameters, path: str, z: float) -> TransferParameters:
+    framework, _, name = path.partition("/")
+    if name:
+        families = _one(transfers.families, lambda one: one.framework == framework, lambda one: _scaled(one, name, z))
+        return transfers.model_copy(update={"families": families})
+    out = transfers.model_copy(update={"values": _scaled(transfers.values, path, z)})
+    if path != "fixed_s":
+        return out
+    return out.model_copy(update={"families": tuple(_scaled(one, path, z) for one in transfers.families)})
+
+
+def _steps(steps: GlobalParameters, path: str, z: float) -> GlobalParameters:
+    if path.startswith("host/"):
+        _, engine, version = path.split("/")
+
+        def change(host: EngineHost) -> EngineHost:
+            return host.model_copy(update={"iteration_s": max(0.0, host.iteration_s + ENGINE_HOST_SCALE * z)})
+
+        hosts = _one(steps.engine_hosts, lambda h: (h.engine, h.version) == (engine, version), change)
+        return steps.model_copy(update={"engine_hosts": hosts})
+    name, _, key = path.partition(".")
+    after = max(STEP_LEAST.get(path, 0.0), step_value(steps, path) + STEP_SCALES[path] * z)
+    after = min(1.0, after) if path.endswith("_efficiency") else after
+    return steps.model_copy(update={name: {**getattr(steps, name), key: after} if key else after})

@@ -1,0 +1,1 @@
+"""Candidate beside baseline: one variant simulated, summarised with its uncertainty, assumptions said."""

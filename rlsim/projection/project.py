@@ -1,0 +1,68 @@
+"""project(): a candidate against the autoregressive baseline on the same drawn work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlsim.loading.scenario import dump_scenario, scenario_digest
+from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
+from rlsim.projection.summary import phase_parts, provenance_of, speedups, timed, variant_of
+from rlsim.projection.uncertainty.support import support_of
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.results import Projection
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.speculation import Speculation
+from rlsim.tables.operators import OperatorTables
+
+Progress = Callable[[int, int], None]
+
+
+def baseline_of(scenario: Scenario) -> Scenario:
+    """The same scenario without speculation."""
+    return Scenario.model_validate({**dict(scenario), "speculation": Speculation()})
+
+
+def project(scenario: Scenario, progress: Progress | None = None, tables: OperatorTables | None = None) -> Projection:
+    """Simulate ``scenario`` and its autoregressive baseline, replication by replication on the same drawn work.
+
+    progress: called with (done, total) simulated variants. tables: operator tables in place of the profile's own.
+    Raises Infeasible where a configuration cannot run and InputError where it makes no sense.
+    """
+    variants = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
+    each = scenario.simulation.replications
+    runs: list[SimulatedVariant] = []
+    for variant in variants:
+        before, total = len(runs) * each, len(variants) * each
+        runs.append(simulate_variant(variant, tables, _advance(progress, before, total), detailed=True))
+    return _answer(scenario, runs[0], runs[-1])
+
+
+def _advance(progress: Progress | None, before: int, total: int) -> Callable[[int], object]:
+    return lambda done: progress(before + done, total) if progress is not None else None
+
+
+def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) -> Projection:
+    parts = phase_parts(cand)
+    rollout_speedup, end_to_end_speedup = speedups(timed(base), timed(cand))
+    return Projection(
+        scenario=scenario.name,
+        question=scenario.question,
+        digest=scenario_digest(scenario),
+        seed=scenario.simulation.seed,
+        mode=scenario.loop.mode,
+        num_gpus=scenario.cluster.num_gpus,
+        model=scenario.model.name,
+        hardware=scenario.hardware.name,
+        baseline=variant_of(base, phase_parts(base)),
+        candidate=variant_of(cand, parts),
+        rollout_speedup=rollout_speedup,
+        end_to_end_speedup=end_to_end_speedup,
+        provenance=provenance_of(parts),
+        assumptions=assumptions_of(cand),
+        warnings=warnings_of(cand),
+        price_per_gpu_hour_usd=scenario.hardware.price_per_gpu_hour_usd.value,
+        price_source=scenario.hardware.price_per_gpu_hour_usd.source,
+        resolved_scenario=dump_scenario(scenario),
+        support=support_of(cand),
+        caveats=caveats_of(scenario),
+    )

@@ -1,0 +1,266 @@
+"""From traces to the answer: intervals, parts of each phase, provenance, memory and engine statistics."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlsim.costs.engine.draft_policy import counted, tokens_factor
+from rlsim.costs.interface import Part, PhaseCost, add_up
+from rlsim.costs.memory import kv_bytes_per_gpu_token
+from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.results import (
+    PHASES,
+    EngineStatistics,
+    Interval,
+    MemoryUse,
+    PhasePart,
+    Provenance,
+    Sampling,
+    StepPhases,
+    TokenLedger,
+    Variant,
+)
+from rlsim.results.statistics import interval
+from rlsim.simulation.trace import StepRecord
+from rlsim.workload.draw import steps_per_lag_cycle
+
+SHOWN_PARTS = 12
+"""Parts of a phase shown; the others are added up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """Mean seconds of a simulated scenario's generation and step, and the draws around them."""
+
+    generation_s: float
+    step_s: float
+    prediction: Prediction
+
+
+def timed(run: SimulatedVariant) -> Timed:
+    """Means over all measured steps of a run, with its draws."""
+    generation_s, step_s = (mean_value(run, of) for of in (lambda s: s.phases.generation_s, lambda s: s.seconds))
+    return Timed(generation_s, step_s, prediction_of(run))
+
+
+def speedups(before: Timed, after: Timed) -> tuple[Interval, Interval]:
+    """Rollout and end-to-end speed-up of ``after`` over ``before``, ratios of mean times on the same drawn work.
+
+    Their intervals are those of the model's draws, which move both alike where they are alike.
+    """
+    if min(before.generation_s, after.generation_s, before.step_s, after.step_s) <= 0:
+        return Interval(1.0, 1.0, 1.0), Interval(1.0, 1.0, 1.0)
+    drawn, other = before.prediction, after.prediction
+    rollout = around(before.generation_s / after.generation_s, drawn.factors.generation / other.factors.generation)
+    return rollout, around(before.step_s / after.step_s, drawn.step_factor / other.step_factor)
+
+
+def mean_value(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> float:
+    """Mean of a value of the measured steps."""
+    return float(np.mean(step_values(run, of)))
+
+
+def sampling_error(values: Sequence[float]) -> float | None:
+    """Standard error of the mean of independent values, which more of them would shrink; None of a single value."""
+    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+
+
+def step_values(run: SimulatedVariant, of: Callable[[StepRecord], float]) -> list[float]:
+    """Value of every measured step, replication by replication; asynchronous: mean of every cycle of policy_lag steps.
+
+    Entries of equal index of two variants belong together. Steps of synchronous runs are independent; consecutive
+    cycles of an asynchronous one share stragglers and slots and are slightly correlated, which intervals over them
+    neglect.
+    """
+    size = steps_per_lag_cycle(run.scenario)
+    return [
+        float(np.mean([of(step) for step in steps[first : first + size]]))
+        for steps in run.steps
+        for first in range(0, len(steps), size)
+    ]
+
+
+def iteration_tokens(run: SimulatedVariant) -> list[float]:
+    """Tokens that an iteration of the engine gives a sequence, as :func:`step_values`; 1 where nothing is drafted."""
+    factor = tokens_factor(run.prices.engine, run.counters)
+    return [factor * tokens for tokens in step_values(run, lambda step: step.tokens_per_verification)]
+
+
+def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
+    """One side of the answer; ``parts`` as from :func:`phase_parts`."""
+    speculation, predicted = run.scenario.speculation, prediction_of(run)
+    steps = [step for replication in run.steps for step in replication]
+    consumed = sum(sum(step.staleness.values()) for step in steps)
+    ages = sorted({age for step in steps for age in step.staleness})
+
+    def phase(name: str) -> Interval:
+        mean = mean_value(run, lambda step: step.phases[name])
+        exposed = name == "exposed_generation_s"
+        return around(mean, predicted.exposed_factor(mean) if exposed else predicted.phase_factor(name))
+
+    seconds = step_values(run, lambda step: step.seconds)
+    return Variant(
+        method=speculation.method if speculation.active else "none",
+        draft_length=speculation.draft_length if speculation.active else 0,
+        acceptance_length=interval(iteration_tokens(run)),
+        step_s=around(float(np.mean(seconds)), predicted.step_factor),
+        phases=StepPhases(**{name: phase(name) for name in PHASES}),
+        tokens_per_s_per_gpu=around(tokens_per_s_per_gpu(run), 1.0 / predicted.step_factor),
+        memory=memory_of(run),
+        parts=parts,
+        staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
+        statistics=_statistics(run, steps),
+        sampling=Sampling(sampling_error(seconds), float(np.std([step.seconds for step in steps]))),
+        ledger=_ledger(run, len(steps)),
+        spans=tuple(run.traces[0].spans),
+        curves=tuple(run.traces[0].curves),
+    )
+
+
+def _ledger(run: SimulatedVariant, steps: int) -> TokenLedger | None:
+    """Where the response tokens of a step went, mean over all steps and replications."""
+    ledgers = [trace.ledger for trace in run.traces if trace.ledger is not None]
+    return functools.reduce(operator.add, ledgers).scaled(1.0 / steps) if ledgers else None
+
+
+def tokens_per_s_per_gpu(run: SimulatedVariant) -> float:
+    """Mean of the rates over whole cycles: a mean of rates of single steps would overrate the short ones."""
+    tokens, seconds = step_values(run, lambda s: s.total_tokens), step_values(run, lambda s: s.seconds)
+    return float(np.mean([t / s / run.scenario.cluster.num_gpus for t, s in zip(tokens, seconds, strict=True)]))
+
+
+def _statistics(run: SimulatedVariant, steps: Sequence[StepRecord]) -> EngineStatistics:
+    engine, count, replicas = run.prices.engine, len(steps), run.prices.replicas
+    counters = counted(engine, run.counters)
+    rewards_s = _rewards_s(run, steps) if run.scenario.loop.mode == "sync" else 0.0
+    seconds = sum(step.phases.generation_s for step in steps) - rewards_s * count
+    generated = sum(step.generated_tokens for step in steps) - run.agents.skipped_tokens
+    imbalances = [value for trace in run.traces for value in trace.imbalances]
+    repeated = run.scenario.workload.usable_group_share < 1
+    agents = run.agents if run.scenario.workload.agent is not None else None
+    return EngineStatistics(
+        replicas=float(replicas),
+        decode_iterations=counters.iterations / count,
+        mean_batch=counters.mean_batch,
+        mean_context_tokens=counters.mean_context_tokens,
+        eager_share=engine.eager_share(counters.iterations_at),
+        prefill_iterations=counters.prefill_iterations / count,
+        prefill_tokens=counters.prefill_tokens / count,
+        preemptions=counters.preemptions / count,
+        peak_kv_tokens=_peak_kv_tokens(run),
+        tokens_per_s=generated / seconds if seconds > 0 else 0.0,
+        iterations_per_s=counters.iterations / seconds / replicas if seconds > 0 else 0.0,
+        tokens_per_verification=float(np.mean([step.tokens_per_verification for step in steps]))
+        * tokens_factor(engine, run.counters),
+        replica_imbalance=float(np.mean(imbalances)) if imbalances else None,
+        rollouts=float(np.mean([step.rollouts for step in steps])) if repeated else None,
+        turns=agents.turns / count if agents else None,
+        environment_queue_s=agents.queued_s / max(1.0, agents.turns) if agents else None,
+        reused_tokens=agents.reused_tokens / count if agents else None,
+        timed_out=agents.timed_out / count if agents else None,
+    )
+
+
+def _peak_kv_tokens(run: SimulatedVariant) -> float:
+    return max(trace.peak_kv_tokens for trace in run.traces)
+
+
+def _rewards_s(run: SimulatedVariant, steps: Sequence[StepRecord]) -> float:
+    """Seconds of a synchronous step's generation phase in which its rewards are awaited."""
+    return run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
+
+
+def memory_of(run: SimulatedVariant) -> tuple[MemoryUse, ...]:
+    """Memory of the generating and of the training GPUs."""
+    scenario = run.scenario
+    cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
+    available = scenario.hardware.memory_bytes.value
+    return (
+        MemoryUse("generation", replace(run.prices.engine_memory.parts, kv_cache=cached), available),
+        MemoryUse("training", run.prices.trainer_bytes, available),
+    )
+
+
+def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
+    """Seconds per step by phase and part; the parts of a phase add up to it."""
+    steps = [step for replication in run.steps for step in replication]
+    mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}
+    prices = run.prices
+    if run.scenario.loop.mode == "sync":
+        rewards = Part("environment", _rewards_s(run, steps), "host", "assumed")
+        again = float(np.mean([step.rollouts for step in steps])) - 1.0
+        prepare = (*prices.prepare.parts, *prices.wake.repeated(again).parts)
+        out = [("generation_s", (*_generation(run, mean["generation_s"] - rewards.seconds, len(steps)), rewards))]
+        out += [("prepare_s", prepare)]
+    else:
+        out = [("generation_s", _generation(run, mean["generation_s"], len(steps)))]
+        updates = mean["refit_s"] / prices.refit.seconds if prices.refit.seconds else 1.0
+        out += [("refit_s", prices.refit.repeated(updates).parts)]
+    out += [("data_s", _mean(step.cost.data for step in steps))]
+    out += [("logprob_s", _mean(step.cost.logprob for step in steps))]
+    out += [("train_s", _mean(step.cost.train for step in steps))]
+    return tuple(part for name, parts in out for part in _shown(name, parts))
+
+
+def _mean(costs: Iterable[PhaseCost]) -> tuple[Part, ...]:
+    every = list(costs)
+    return PhaseCost.of(part for cost in every for part in cost.parts).repeated(1.0 / len(every)).parts
+
+
+def _generation(run: SimulatedVariant, phase_s: float, steps: int) -> tuple[Part, ...]:
+    """What a replica did in ``phase_s`` of generation, mean over replicas; imbalance is its wait for the slowest one.
+
+    Where iterations that were under way when the measured steps began or ended make the sum longer than the phase,
+    their excess is spread over the parts.
+    """
+    whole = run.prices.engine.parts(run.counters)
+    each = [replace(part, seconds=part.seconds / steps / run.prices.replicas) for part in whole]
+    busy_s = sum(part.seconds for part in each)
+    if busy_s > phase_s:
+        return tuple(replace(part, seconds=part.seconds / busy_s * phase_s) for part in each)
+    return (*each, *_idle(run, phase_s - busy_s, steps))
+
+
+def _idle(run: SimulatedVariant, idle_s: float, steps: int) -> tuple[Part, ...]:
+    """What a replica waited for: environments and a judge as far as trajectories of its own were there, else others."""
+    if run.scenario.workload.agent is None:
+        return (Part("imbalance", idle_s, "schedule"),)
+    per_step = 1.0 / steps / run.prices.replicas
+    environment_s = min(idle_s, run.agents.environment_idle_s * per_step)
+    judge_s = min(idle_s - environment_s, run.agents.judge_idle_s * per_step)
+    return (
+        Part("environment", environment_s, "environment", "assumed"),
+        Part("judge", judge_s, "judge", "assumed"),
+        Part("imbalance", idle_s - environment_s - judge_s, "schedule"),
+    )
+
+
+def _shown(phase: str, parts: Iterable[Part]) -> list[PhasePart]:
+    """Parts of a phase, largest first, the smallest added up."""
+    ordered = sorted((part for part in parts if part.seconds > 0), key=lambda part: -part.seconds)
+    if len(ordered) <= SHOWN_PARTS:
+        return [_phase_part(phase, part) for part in ordered]
+    rest = [replace(part, name="other") for part in ordered[SHOWN_PARTS - 1 :]]
+    sources = {part.source for part in rest if part.measured < 1.0}
+    (other,) = add_up(rest)
+    mixed = replace(_phase_part(phase, other), bound="mixed", source="modelled" if "modelled" in sources else "assumed")
+    return [*(_phase_part(phase, part) for part in ordered[: SHOWN_PARTS - 1]), mixed]
+
+
+def _phase_part(phase: str, part: Part) -> PhasePart:
+    return PhasePart(phase, part.name, part.seconds, part.bound, part.source, part.measured)
+
+
+def provenance_of(parts: Sequence[PhasePart]) -> Provenance:
+    """What the seconds of ``parts`` rest on: measured ones by their share, the rest by its source."""
+    total = sum(part.seconds for part in parts)
+    measured = sum(part.seconds * part.measured for part in parts)
+    assumed = sum(part.seconds * (1.0 - part.measured) for part in parts if part.source == "assumed")
+    return Provenance(measured / total, max(0.0, 1.0 - (measured + assumed) / total), assumed / total)

@@ -1,0 +1,139 @@
+"""Measured times as records with their derivatives, and the file that holds those of the joint fit.
+
+It holds what ``rlsim validate --cross`` leaves out in turn, what a user's own rows are added to, and what an answer
+names as its nearest measurements; no row of it can be traced back to more than its source's id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rlsim.errors import InputError
+from rlsim.files.archives import archive, unarchived
+from rlsim.files.reading import TABLE_BYTES, read_bytes, shown_path
+from rlsim.parameters.posterior import evidence_path
+from rlsim.parameters.terms import Term
+from rlsim.projection.uncertainty.features import HALVES, runs_of
+from rlsim.projection.uncertainty.slopes import Slopes
+
+Kind = Literal["iteration", "training", "transfer", "step", "generation", "logprob", "train", "refit"]
+KINDS: tuple[Kind, ...] = ("iteration", "training", "transfer", "step", "generation", "logprob", "train", "refit")
+SCHEMA = "rlsim.evidence/1"
+MEASURED_S = "measured_s"
+"""Key of ``about`` that holds the measured seconds."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One measured time. surprise: ln(measured / predicted). slopes: derivatives of ln(predicted).
+
+    groups: coefficient of each group's deviation. about: what the row ran, for those who look for the nearest.
+    """
+
+    kind: Kind
+    id: str
+    surprise: float
+    slopes: Slopes
+    groups: Mapping[str, float]
+    about: Mapping[str, str | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceTable:
+    """Measured times and the terms that they are derived by, around the values that ``shifts`` moves the sets to.
+
+    digests: of the sets, by set; shifts: by term. distances: by kind what each difference between two runs adds to the
+    squared distance of their surprises (``variogram``); empty where it was not fitted yet.
+    """
+
+    rows: tuple[Evidence, ...]
+    terms: tuple[Term, ...]
+    shifts: Mapping[str, float]
+    digests: Mapping[str, str]
+    distances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """The file: equal tables give equal bytes."""
+        names = sorted({name for row in self.rows for name in (*row.slopes, *row.groups)})
+        place = {name: number for number, name in enumerate(names)}
+        slopes = [sorted((place[name], value) for name, value in row.slopes.items()) for row in self.rows]
+        groups = [sorted((place[name], value) for name, value in row.groups.items()) for row in self.rows]
+        header: dict[str, Any] = {
+            "schema": SCHEMA,
+            "names": names,
+            "terms": [[term.name, term.spread, term.centre] for term in self.terms],
+            "shifts": dict(self.shifts),
+            "digests": dict(self.digests),
+            "distances": {kind: dict(weights) for kind, weights in self.distances.items()},
+            "vocabulary": {},
+        }
+        runs: dict[str, np.ndarray] = {}
+        for kind in HALVES if self.distances else ():
+            places, coded = runs_of(kind, ((row.kind, row.about) for row in self.rows))
+            runs |= {f"{kind}_places": places.astype("<u2"), f"{kind}_values": coded.values.astype("<f4")}
+            header["vocabulary"][kind] = coded.vocabulary
+        rows = "\n".join(json.dumps([row.kind, row.id, dict(row.about)]) for row in self.rows)
+        return archive(
+            {
+                "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
+                "rows": np.frombuffer(rows.encode(), dtype=np.uint8),
+                **runs,
+                "surprise": np.array([row.surprise for row in self.rows], dtype="<f4"),
+                **_ragged("slopes", slopes),
+                **_ragged("groups", groups),
+            }
+        )
+
+
+def _ragged(name: str, rows: Sequence[Sequence[tuple[int, float]]]) -> dict[str, np.ndarray]:
+    """Rows of (place, value) as flat arrays with the length of each row."""
+    flat = [entry for row in rows for entry in row]
+    return {
+        f"{name}_lengths": np.array([len(row) for row in rows], dtype="<u2"),
+        f"{name}_places": np.array([place for place, _ in flat], dtype="<u2"),
+        f"{name}_values": np.array([value for _, value in flat], dtype="<f4"),
+    }
+
+
+def load_evidence(path: Path | None = None) -> EvidenceTable:
+    """The evidence of ``path``, by default the shipped one. Raises InputError where the file is none."""
+    found = path or evidence_path()
+    return _parsed(read_bytes(found, TABLE_BYTES), shown_path(found))
+
+
+@lru_cache(maxsize=2)
+def _parsed(content: bytes, where: str) -> EvidenceTable:
+    try:
+        arrays = unarchived(content)
+        header = json.loads(arrays["header"].tobytes().decode())
+        if header["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
+        told = map(json.loads, arrays["rows"].tobytes().splitlines())
+        slopes, groups = (_rows(header["names"], arrays, name) for name in ("slopes", "groups"))
+        rows = tuple(
+            Evidence(kind, name, surprise, slope, group, about)
+            for (kind, name, about), surprise, slope, group in zip(
+                told, arrays["surprise"].tolist(), slopes, groups, strict=True
+            )
+        )
+        terms = tuple(Term(*entry) for entry in header["terms"])
+        return EvidenceTable(rows, terms, header["shifts"], header["digests"], header["distances"])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{where}: is no evidence of rlsim ({str(error)[:80]})") from None
+
+
+def _rows(names: Sequence[str], arrays: Mapping[str, np.ndarray], of: str) -> list[dict[str, float]]:
+    places, values = arrays[f"{of}_places"].tolist(), arrays[f"{of}_values"].tolist()
+    out, begin = [], 0
+    for length in arrays[f"{of}_lengths"].tolist():
+        end = begin + length
+        out.append({names[place]: value for place, value in zip(places[begin:end], values[begin:end], strict=True)})
+        begin = end
+    return out

@@ -1,0 +1,220 @@
+"""Predictive draws of a simulated scenario: what else its phases and its step may take.
+
+Every draw moves all fitted terms and group deviations together as their posterior says, draws anew what was never
+measured (a release, a device, a model, what a layout alone misses), and puts the phases together to a step. Draws are
+the same for every scenario and command: what two scenarios share moves them alike, so that speed-ups and rankings stay
+sharp, and one question has one interval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.costs.operators.groups import family_of, phase_groups
+from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
+from rlsim.projection.uncertainty.inputs import OpenInput, open_inputs
+from rlsim.projection.uncertainty.response import Factors, StepResponse, step_response
+from rlsim.projection.uncertainty.slopes import PhaseSlopes, Slopes, phase_slopes
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.results import Interval
+from rlsim.schema.scenario import Scenario
+
+FloatArray = NDArray[np.float64]
+Found = TypeVar("Found")
+
+DRAWS = 2048
+"""Draws behind an interval; a bound of the 90 % interval is then off by some 3 % of its distance from the middle."""
+PARTS_KEPT = 64
+"""Draws of parts kept per process, 16 kB each."""
+LOW, HIGH = 0.05, 0.95
+PHASES = ("generation", "logprob", "train", "transfer")
+PRICED_BY_TABLES = ("generation", "logprob", "train")
+NORMAL = 1e6
+"""Degrees of freedom from which on Student's t is a normal distribution."""
+SEED = 20261122
+UNMEASURED_SPREAD = 0.15
+"""Scale of a family of groups that no measurement holds at all. Assumption."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Draws of one simulated scenario, each of shape (DRAWS,).
+
+    factors: of the phases' times. step_s: seconds of the step; central_s: of the step without deviations. slopes: of
+    the phases by fitted terms.
+    """
+
+    slopes: PhaseSlopes
+    response: StepResponse
+    factors: Factors
+    step_s: FloatArray
+    central_s: float
+
+    @property
+    def step_factor(self) -> FloatArray:
+        """Draws of the step over its simulated time."""
+        return self.step_s / self.central_s
+
+    def phase_factor(self, phase: str) -> FloatArray:
+        """Draws of a phase (a name of the contract) over its simulated time."""
+        by_name = {
+            "generation_s": self.factors.generation,
+            "logprob_s": self.factors.logprob,
+            "train_s": self.factors.train,
+            "prepare_s": self.factors.transfer,
+            "refit_s": self.factors.transfer,
+        }
+        return by_name.get(phase, np.ones(DRAWS))
+
+    def exposed_factor(self, exposed_s: float) -> FloatArray:
+        """Draws of the generation that a step waits for over its simulated time ``exposed_s``."""
+        if self.response.generation_ratio is None:
+            return self.factors.generation
+        waited = self.step_s - self.response.trainer_s(self.factors)
+        centre = self.central_s - float(self.response.trainer_s(unmoved())[0])
+        return np.maximum(0.0, exposed_s + waited - centre) / exposed_s if exposed_s > 0 else np.ones(DRAWS)
+
+
+def unmoved() -> Factors:
+    """Factors of 1."""
+    one = np.ones(1)
+    return Factors(one, one, one, one)
+
+
+def kept_with_run(function: Callable[[SimulatedVariant], Found]) -> Callable[[SimulatedVariant], Found]:
+    """``function``, called once for each run and remembered as long as that lives."""
+    found: WeakKeyDictionary[SimulatedVariant, Found] = WeakKeyDictionary()
+
+    @wraps(function)
+    def of(run: SimulatedVariant) -> Found:
+        if run not in found:
+            found[run] = function(run)
+        return found[run]
+
+    return of
+
+
+@kept_with_run
+def open_draws(run: SimulatedVariant) -> tuple[tuple[OpenInput, dict[str, FloatArray]], ...]:
+    """Inputs that a scenario leaves open, each with what its draws add to the logarithms of the phases' times."""
+    drawn = [(one, _heavy(f"input: {one.key}", NORMAL)) for one in open_inputs(run)]
+    return tuple((one, {phase: one.moves(phase, normals) for phase in PHASES}) for one, normals in drawn)
+
+
+@kept_with_run
+def prediction_of(run: SimulatedVariant) -> Prediction:
+    """Draws of a simulated scenario."""
+    response = step_response(run)
+    posterior = posterior_of(run.scenario)
+    slopes = phase_slopes(run)
+    groups = phase_groups(run.scenario)
+    parts = [(getattr(slopes, phase), dict.fromkeys(groups[phase], 1.0)) for phase in PHASES]
+    logs = dict(zip(PHASES, parted_draws(posterior, parts), strict=True))
+    for _, moves in open_draws(run):
+        logs = {phase: log + moves[phase] for phase, log in logs.items()}
+    tables = tables_draws(run)
+    factors = Factors(
+        **{phase: np.exp(logs[phase] + (tables if phase in PRICED_BY_TABLES else 0.0)) for phase in PHASES}
+    )
+    central_s = float(response.seconds(unmoved())[0])
+    return Prediction(slopes, response, factors, response.seconds(factors), central_s)
+
+
+def posterior_of(scenario: Scenario) -> Posterior:
+    """The posterior whose spreads the scenario's intervals have; the shipped one where it names none."""
+    found = load_posterior(scenario.simulation.posterior or DEFAULT) or load_posterior(DEFAULT)
+    assert found is not None
+    return found
+
+
+def log_draws(posterior: Posterior, slopes: Slopes, groups: Mapping[str, float]) -> FloatArray:
+    """Draws of the logarithm of a time around its prediction, shape (DRAWS,).
+
+    slopes: derivatives of the logarithm by fitted terms. groups: coefficient of each group's deviation.
+    """
+    return np.asarray(parted_draws(posterior, [(slopes, groups)])[0])
+
+
+def parted_draws(posterior: Posterior, parts: Sequence[tuple[Slopes, Mapping[str, float]]]) -> FloatArray:
+    """Draws of each of several parts, given as to :func:`log_draws`; their sum is that of all of them together.
+
+    Shape (parts, DRAWS).
+    """
+    found = [_drawn(posterior, tuple(slopes.items()), tuple(groups.items())) for slopes, groups in parts]
+    return np.array(found, dtype=np.float64).reshape(len(parts), DRAWS)
+
+
+@lru_cache(maxsize=PARTS_KEPT)
+def _drawn(
+    posterior: Posterior, slopes: tuple[tuple[str, float], ...], groups: tuple[tuple[str, float], ...]
+) -> FloatArray:
+    """Draws of one part. The cells of a sweep ask for those of phases that no axis changes again and again."""
+    direction, never_measured = _direction(posterior, dict(slopes), dict(groups))
+    # einsum and not a matrix product: so small a one only wakes the threads of a BLAS up, which then spin.
+    spread = np.einsum("c,ck->k", direction, posterior.factor)
+    return np.asarray(np.einsum("k,dk->d", spread, _normals(len(posterior.columns))) + never_measured)
+
+
+def _direction(posterior: Posterior, slopes: Slopes, groups: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
+    """Coefficients of the posterior's columns, and draws of the sum of what was never measured."""
+    direction = np.zeros(len(posterior.columns))
+    out = np.zeros(DRAWS)
+    for name, value in (*slopes.items(), *groups.items()):
+        place = posterior.place(name)
+        if place is not None:
+            direction[place] += value
+        elif name in groups:
+            spread = posterior.spreads.get(family_of(name), UNMEASURED_SPREAD)
+            out += value * spread * _heavy(name, posterior.group_degrees)
+    return direction, out
+
+
+def tables_draws(run: SimulatedVariant) -> FloatArray:
+    """Draws of what the operator tables in use miss by their own checks, normal, in logarithms.
+
+    (:func:`rlsim.costs.operators.borrowed.tables_error`; 0 for imported tables, which the posterior was fitted with.)
+    """
+    error = run.prices.overheads.tables_error
+    return error * _heavy(f"operator tables: {run.scenario.hardware.name}", NORMAL) if error else np.zeros(DRAWS)
+
+
+def error_draws(posterior: Posterior, kind: str, name: str) -> FloatArray:
+    """Draws of what a measured time of ``kind`` misses by itself, in logarithms."""
+    return posterior.errors[kind] * _heavy(f"error of {kind}: {name}", posterior.degrees)
+
+
+def between(values: FloatArray) -> tuple[float, float]:
+    """Bounds of the 90 % interval of draws."""
+    low, high = np.quantile(values, (LOW, HIGH))
+    return float(low), float(high)
+
+
+def around(mean: float, factors: FloatArray) -> Interval:
+    """A simulated quantity with the 90 % interval of its draws; ``factors`` of it."""
+    low, high = between(factors)
+    return Interval(mean, min(mean, mean * low), max(mean, mean * high))
+
+
+@lru_cache(maxsize=2)
+def _normals(columns: int) -> FloatArray:
+    """Standard normal draws, shape (DRAWS, columns); each draw has its mirror image."""
+    # By column, so that a posterior with further columns has the same draws of the others.
+    half = np.random.default_rng(SEED).standard_normal((columns, DRAWS // 2)).T
+    return np.ascontiguousarray(np.concatenate([half, -half]))
+
+
+@lru_cache(maxsize=4096)
+def _heavy(name: str, degrees: float) -> FloatArray:
+    """Draws of Student's t for what was never measured, the same for equal names; each draw has its mirror image."""
+    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    half = np.random.default_rng(seed).standard_t(degrees, DRAWS // 2)
+    # Shuffled, or two names would have their signs in common.
+    return np.random.default_rng(seed + 1).permutation(np.concatenate([half, -half]))

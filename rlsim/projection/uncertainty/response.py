@@ -1,0 +1,141 @@
+"""How the time of a step follows when its phases take another factor of their time.
+
+Synchronous steps add their phases up. An asynchronous step takes about the longer of what the trainer needs and what
+generation needs, and somewhat more where both are near each other: with T the trainer's chain and G what a step takes
+where generation sets the pace, the p-norm (T^m + G^m)^(1/m). G is linear in the time of the engines' iterations: in
+part it waits for the trainer's publications all the same. T and two steps, as it is and with slower engines, come from
+simulations, and G from these.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlsim.costs.interface import IterationTable
+from rlsim.costs.operators.work import FloatArray
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.simulation.run import simulate
+from rlsim.workload.draw import draw
+
+EXPONENT = 8.0
+"""m of the p-norm. Stragglers make a step wait for generation now and then before it is the longer one; simulated steps
+of the shipped asynchronous scenarios lie within some 10 % of this (tests/uncertainty/test_response.py)."""
+LEAST_WAITING = 1.02
+"""Least step over the trainer's chain that tells of generation; below it stragglers are all that is waited for."""
+SLOWED = 2.0
+"""Factor on generation in the further replication that tells its own time where the trainer hides it."""
+CHAIN = ("data_s", "logprob_s", "train_s", "refit_s")
+"""Phases of an asynchronous trainer, one after the other."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors of the phases' times, arrays of draws or single numbers.
+
+    transfer: of the preparation of a synchronous step, of the refit of an asynchronous one.
+    """
+
+    generation: FloatArray
+    logprob: FloatArray
+    train: FloatArray
+    transfer: FloatArray
+
+
+@dataclass(frozen=True)
+class StepResponse:
+    """Mean seconds of a step's phases and how they make up its time.
+
+    fixed_s: what no factor moves. generation_ratio: of an asynchronous step, the time of its iterations over the
+    trainer's chain; None for a synchronous one. waiting_ratio: what generation waits for besides, over the chain.
+    """
+
+    generation_s: float
+    logprob_s: float
+    train_s: float
+    transfer_s: float
+    fixed_s: float
+    generation_ratio: float | None = None
+    waiting_ratio: float = 0.0
+
+    def trainer_s(self, factors: Factors) -> FloatArray:
+        """The trainer's chain, or the whole of a synchronous step but its generation."""
+        moved = self.logprob_s * factors.logprob + self.train_s * factors.train + self.transfer_s * factors.transfer
+        return np.asarray(self.fixed_s + moved, dtype=np.float64)
+
+    def seconds(self, factors: Factors) -> FloatArray:
+        """Seconds of the step."""
+        chain = self.trainer_s(factors)
+        if self.generation_ratio is None:
+            return np.asarray(chain + self.generation_s * factors.generation, dtype=np.float64)
+        base = self.fixed_s + self.logprob_s + self.train_s + self.transfer_s
+        generation = self.waiting_ratio * chain + self.generation_ratio * base * factors.generation
+        longer, shorter = np.maximum(chain, generation), np.minimum(chain, generation)
+        return np.asarray(longer * (1 + (shorter / longer) ** EXPONENT) ** (1 / EXPONENT), dtype=np.float64)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Derivatives of the step's logarithm by those of generation, log-prob, train and transfer."""
+        whole, out, step = float(self.seconds(_ones())), {}, 1e-3
+        for name in ("generation", "logprob", "train", "transfer"):
+            more = float(self.seconds(replace(_ones(), **{name: np.array(1 + step)})))
+            out[name] = math.log(more / whole) / math.log1p(step)
+        return out
+
+
+def _ones() -> Factors:
+    one = np.array(1.0)
+    return Factors(one, one, one, one)
+
+
+def step_response(run: SimulatedVariant) -> StepResponse:
+    """The response of a simulated scenario."""
+    steps = [step for replication in run.steps for step in replication]
+    mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in steps[0].phases}
+    rewards_s = run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
+    if run.scenario.workload.agent is not None:  # no error of the engine's model moves what an environment takes
+        idle_s = run.agents.environment_idle_s + run.agents.judge_idle_s
+        rewards_s += idle_s / run.prices.replicas / len(steps)
+    if run.scenario.loop.mode == "sync":
+        engine_s = max(0.0, mean["generation_s"] - rewards_s)
+        fixed_s = mean["data_s"] + mean["generation_s"] - engine_s
+        return StepResponse(engine_s, mean["logprob_s"], mean["train_s"], mean["prepare_s"], fixed_s)
+    chain_s = sum(mean[name] for name in CHAIN)
+    iterations, waiting = _generation_ratios(run, float(np.mean([step.seconds for step in steps])) / chain_s)
+    return StepResponse(
+        mean["generation_s"], mean["logprob_s"], mean["train_s"], mean["refit_s"], mean["data_s"], iterations, waiting
+    )
+
+
+def _generation_ratios(run: SimulatedVariant, step_ratio: float) -> tuple[float, float]:
+    """Generation's own time over the trainer's chain, of its iterations and of what it waits for besides.
+
+    step_ratio: simulated step over that chain. Where the trainer sets the pace, the pool is as busy as its lag allows
+    and hides how long generation would take: then the slower one alone tells it, as if nothing were waited for.
+    """
+    slowed = _generation_alone(max(LEAST_WAITING, _step_ratio(run, SLOWED)))
+    now = _generation_alone(step_ratio) if step_ratio >= LEAST_WAITING else 0.0
+    iterations = min((slowed - now) / (SLOWED - 1), slowed / SLOWED)
+    return iterations, slowed - SLOWED * iterations
+
+
+def _generation_alone(step_ratio: float) -> float:
+    """Generation over the trainer's chain from the step over that chain."""
+    return float((step_ratio**EXPONENT - 1) ** (1 / EXPONENT))
+
+
+def _step_ratio(run: SimulatedVariant, factor: float) -> float:
+    """Step over the trainer's chain with generation slowed by ``factor``, on the work of the first replication."""
+    scenario, prices = run.scenario, run.prices
+    slowed = replace(prices, iteration=_scaled(prices.iteration, factor))
+    work = draw(scenario, 0, run.draft_plan, run.stretch)
+    steps = simulate(scenario, work, slowed).steps[scenario.measured_steps.start :]
+    chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
+    return sum(step.seconds for step in steps) / chain_s
+
+
+def _scaled(table: IterationTable, factor: float) -> IterationTable:
+    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+    return replace(table, **{name: getattr(table, name) * factor for name in names})

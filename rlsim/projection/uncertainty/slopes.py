@@ -1,0 +1,245 @@
+"""How a scenario's phases answer to every fitted term: derivatives of their logarithms, without simulating again.
+
+Engine iterations are priced anew at the batches and contexts that the simulation saw; trainer and transfer in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+
+import numpy as np
+
+from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
+from rlsim.costs.interface import EngineCounters
+from rlsim.costs.operators.work import FloatArray
+from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of, rollout_host
+from rlsim.costs.prices import PriceInputs
+from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
+from rlsim.costs.transfer.job import WeightTransfer
+from rlsim.parameters.fitted import fitted_of
+from rlsim.parameters.sets import SETS, Fitted
+from rlsim.parameters.terms import Term, moved, terms_of
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.schema.base import Strict
+from rlsim.schema.scenario import Scenario
+from rlsim.tables.operators import OperatorTables
+
+STEP = 0.05
+"""Deviation of the finite differences."""
+POINTS = 16
+"""Batches at which iterations are priced again: the iterations of a rollout, in so many parts of equal number."""
+LAUNCH_SPREAD = 0.42
+"""Launches beyond the captured graphs: a factor of two at 90 %. Published figures of launched operators lie between 5
+and 14 us on x86 hosts and between 20 and 37 us on Grace."""
+LAUNCH = Term("assumed/eager launches", LAUNCH_SPREAD)
+ASSUMED = (LAUNCH,)
+"""Terms of no fitted set."""
+PHASES = ("generation_s", "logprob_s", "train_s", "transfer_s")
+
+Slopes = Mapping[str, float]
+"""Derivative of a logarithm by the name of the term; terms that change nothing are left out."""
+
+
+@dataclass(frozen=True)
+class PhaseSlopes:
+    """Slopes of each phase. transfer: of the preparation of a synchronous step, or of an asynchronous refit."""
+
+    generation: Slopes
+    logprob: Slopes
+    train: Slopes
+    transfer: Slopes
+
+
+def all_terms(fitted: Fitted) -> tuple[Term, ...]:
+    """Terms of the sets, and those of none."""
+    return (*terms_of(fitted), *ASSUMED)
+
+
+def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
+    """Slopes of the phases of a simulated scenario around the sets that it uses."""
+    inputs = run.inputs
+    kept = _Kept.of(run, _moves(fitted_of(run.scenario)))
+    batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
+    logprob, train = _trainer(inputs.trainer, batch, kept)
+    generation = engine_slopes(inputs.engine, run.counters, _hosts(kept, inputs.overheads.engine.factor))
+    launched = run.prices.engine.launch_share(run.counters)
+    return PhaseSlopes(
+        generation={**generation, **({LAUNCH.name: launched} if launched > 0 else {})},
+        logprob=logprob,
+        train=train,
+        transfer=_transfer(kept),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """Fitted sets, and the same with each of their terms moved by STEP, by its name."""
+
+    fitted: Fitted
+    after: Mapping[str, Fitted]
+
+
+@lru_cache(maxsize=8)
+def _moves(fitted: Fitted) -> _Moves:
+    # The terms that a posterior moves are known by its columns: no need to read where their fits began.
+    posterior = fitted.posterior
+    names = [term.name for term in terms_of(fitted)] if posterior is None else posterior.columns[: posterior.terms]
+    terms = [name for name in names if _set(name) in SETS]
+    return _Moves(fitted, {name: moved(fitted, {name: STEP}) for name in terms})
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What of a scenario the slopes of trainer and transfer depend on: cells of a sweep that differ in work alone, or
+    in what they draft without training it, share them."""
+
+    sections: tuple[Strict | None, ...]
+    moves: _Moves
+    tables: OperatorTables | None
+    scenario: Scenario = field(compare=False)
+
+    @classmethod
+    def of(cls, run: SimulatedVariant, moves: _Moves) -> _Kept:
+        scenario = run.scenario
+        named = scenario.model, scenario.hardware, scenario.cluster, scenario.trainer
+        trained = scenario.speculation if scenario.speculation.trained_online else None
+        return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, run.tables, scenario)
+
+
+def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:
+    """Overheads with each term of some sets moved, of the terms that may matter to the scenario."""
+    scenario = kept.scenario
+    now = overheads_of(scenario, kept.moves.fitted)
+    return {name: overheads_after(now, scenario, after, _set(name)) for name, after in _moved(kept, sets)}
+
+
+def _hosts(kept: _Kept, factor: float) -> dict[str, HostOverheads]:
+    """Host terms of the engine with each term moved that may matter to them; the groups' ``factor`` stays."""
+    moved = _moved(kept, ("engines", "steps"))
+    return {name: rollout_host(kept.scenario, after.steps, after.engines, factor) for name, after in moved}
+
+
+def _moved(kept: _Kept, sets: Sequence[str]) -> Iterator[tuple[str, Fitted]]:
+    """Terms of some sets that may matter to the scenario, and all sets with each of them moved."""
+    for name, after in kept.moves.after.items():
+        if _set(name) in sets and _concerns(name, kept.scenario):
+            yield name, after
+
+
+def _set(term: str) -> str:
+    """Name of the set that a term belongs to."""
+    return term.partition("/")[0]
+
+
+def _concerns(name: str, scenario: Scenario) -> bool:
+    """Whether a term may matter to ``scenario``; most of those of other engines and frameworks are told by name."""
+    head, *rest = name.split("/")
+    if head == "engines" and len(rest) > 1:
+        return rest[0] == scenario.engine.name
+    if head == "training" and len(rest) > 1:
+        return scenario.training_stack is not None and rest[0] == scenario.training_stack.framework
+    if head == "transfers" and len(rest) > 1:
+        return rest[0] == scenario.refit_framework
+    return True
+
+
+def engine_slopes(inputs: EngineInputs, counters: EngineCounters, hosts: Mapping[str, HostOverheads]) -> Slopes:
+    """Slopes of the time of the counted iterations. hosts: host terms of the engine with each term moved by STEP."""
+    sequences, contexts, counts = points_of(counters)
+    if not len(counts):
+        return {}
+    return points_slopes(inputs, sequences, contexts, counts, counters.prefill_s, hosts)
+
+
+def points_slopes(
+    inputs: EngineInputs,
+    sequences: FloatArray,
+    contexts: FloatArray,
+    counts: FloatArray,
+    other_s: float,
+    hosts: Mapping[str, HostOverheads],
+) -> Slopes:
+    """Slopes of the sum of ``counts`` iterations at each point and ``other_s`` seconds that no host term changes."""
+    base_s, changes_s = point_changes_s(inputs, sequences, contexts, hosts)
+    whole_s = float(counts @ base_s) + other_s
+    found = {name: float(counts @ change) / whole_s for name, change in changes_s.items()}
+    return {name: slope for name, slope in found.items() if slope}
+
+
+def point_changes_s(
+    inputs: EngineInputs, sequences: FloatArray, contexts: FloatArray, hosts: Mapping[str, HostOverheads]
+) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """Seconds of an iteration at each point, and by term its derivative there.
+
+    hosts: host terms of the engine with each term moved by STEP. The iteration is linear in few host values, so that it
+    is priced once for each of them and not for each of many terms.
+    """
+    now, moves = inputs.host, dict[str, tuple[HostOverheads, float]]()
+    for name in (one.name for one in fields(HostOverheads)):
+        if any(getattr(host, name) != getattr(now, name) for host in hosts.values()):
+            step = max(0.05 * getattr(now, name), 1e-7)
+            moves[name] = replace(now, **{name: getattr(now, name) + step}), step
+    found_s = decode_points_of_hosts_s(inputs, [now, *(host for host, _ in moves.values())], sequences, contexts)
+    base_s = found_s[0]
+    by_field = {
+        name: (after_s - base_s) / step for (name, (_, step)), after_s in zip(moves.items(), found_s[1:], strict=True)
+    }
+    out = {}
+    for name, host in hosts.items():
+        change = sum(
+            (slope * (getattr(host, field) - getattr(now, field)) for field, slope in by_field.items()),
+            np.zeros(len(base_s)),
+        )
+        if change.any():
+            out[name] = change / STEP
+    return base_s, out
+
+
+def points_of(counters: EngineCounters) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Batches, contexts and numbers of iterations that stand for those that were counted."""
+    counts, contexts = np.asarray(counters.iterations_at), np.asarray(counters.context_at)
+    used = np.flatnonzero(counts[1:] > 0) + 1
+    if not len(used):
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    place = np.minimum((np.cumsum(counts[used]) / counts[used].sum() * POINTS).astype(int), POINTS - 1)
+    weights = np.bincount(place, counts[used], POINTS)
+    kept = weights > 0
+    batches = np.bincount(place, counts[used] * used, POINTS)[kept] / weights[kept]
+    means = np.bincount(place, contexts[used], POINTS)[kept] / weights[kept]
+    return np.round(batches), np.maximum(means, 1.0), np.asarray(weights[kept], dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def _trainer(inputs: TrainerInputs, batch: TrainedBatch, kept: _Kept) -> tuple[Slopes, Slopes]:
+    """Slopes of log-prob passes and of the update."""
+    base = step_cost(inputs, batch)
+    logprob: dict[str, float] = {}
+    train: dict[str, float] = {}
+    for name, changed in _changed(kept, ("training", "steps")).items():
+        if changed.training == inputs.overheads:
+            continue
+        after = step_cost(replace(inputs, overheads=changed.training), batch)
+        for out, before, then in ((logprob, base.logprob, after.logprob), (train, base.train, after.train)):
+            if before.seconds > 0 and then.seconds != before.seconds:
+                out[name] = float(np.log(then.seconds / before.seconds)) / STEP
+    return logprob, train
+
+
+@lru_cache(maxsize=64)
+def _transfer(kept: _Kept) -> Slopes:
+    scenario, now = kept.scenario, PriceInputs(kept.scenario, kept.tables).transfers
+
+    def seconds(transfer: WeightTransfer) -> float:
+        return (transfer.prepare() if scenario.loop.mode == "sync" else transfer.transfer()).seconds
+
+    base, out = seconds(now), dict[str, float]()
+    for name, overheads in _changed(kept, ("transfers", "steps")).items():
+        mine, others = now.overheads, overheads
+        if (mine.refit, mine.handover_tensor_s) == (others.refit, others.handover_tensor_s):
+            continue
+        after = seconds(now.under(overheads))
+        if base > 0 and after != base:
+            out[name] = float(np.log(after / base)) / STEP
+    return out

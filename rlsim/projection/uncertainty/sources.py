@@ -1,0 +1,115 @@
+"""What the interval of a step comes from: its variance by sources that people can act on, and what settles each.
+
+To first order the logarithm of the step is a sum of contributions, one for every source: its fitted terms and group
+deviations times what the step makes of them. A source's share is cov(contribution, sum) / var(sum). Shares add up to 1
+also where sources are correlated; one that the data tie to others with opposite sign can be negative. What the step
+makes of a phase is averaged over its draws: the coefficients of the best linear predictor of a function of normal
+variables are its mean derivatives (Stein 1981, doi:10.1214/aos/1176345632), which holds where an asynchronous step
+changes from one pace to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlsim.costs.operators.groups import phase_groups
+from rlsim.parameters.posterior import Posterior
+from rlsim.projection.uncertainty.predictive import (
+    DRAWS,
+    PHASES,
+    FloatArray,
+    Prediction,
+    open_draws,
+    parted_draws,
+    posterior_of,
+    prediction_of,
+)
+from rlsim.projection.uncertainty.settling import Kind, Origin, origin_of, settle
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.schema.scenario import Scenario
+
+STEP = 1e-3
+"""Relative change of the finite differences."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One source. draws: what it adds to the logarithm of the step, shape (DRAWS,). share: of the variance.
+
+    name, settle, command: what it is, what would settle it, and the command that takes that in. kind: what measures it.
+    assumed: whether no measurement says anything of it.
+    """
+
+    name: str
+    kind: Kind
+    share: float
+    settle: str
+    command: str
+    assumed: bool
+    draws: FloatArray
+
+
+def sources_of(run: SimulatedVariant) -> tuple[Source, ...]:
+    """Sources of the variance of a step, largest share first."""
+    scenario, posterior = run.scenario, posterior_of(run.scenario)
+    prediction = prediction_of(run)
+    parts, weights = step_parts(scenario, posterior, prediction), mean_shares(prediction)
+    opened = {
+        Origin(one.name, "launches" if one.stepped else "inputs", True): sum(
+            weights[phase] * moves[phase] for phase in PHASES
+        )
+        for one, moves in open_draws(run)
+    }
+    draws = np.array([*parted_draws(posterior, list(parts.values())), *opened.values()]).reshape(-1, DRAWS)
+    shares = covariance_shares(draws)
+    found = [
+        Source(origin.text, origin.kind, share, *settle(origin, scenario), origin.assumed, each)
+        for origin, share, each in zip((*parts, *opened), shares.tolist(), draws, strict=True)
+        if each.any()
+    ]
+    return tuple(sorted(found, key=lambda source: -source.share))
+
+
+def covariance_shares(draws: FloatArray) -> FloatArray:
+    """Covariance of each row of ``draws`` with their sum, over the variance of the sum; shares of nothing are 0."""
+    whole = draws.sum(axis=0)
+    variance = float(np.var(whole))
+    covariances = (draws - draws.mean(axis=1, keepdims=True)) @ (whole - whole.mean()) / draws.shape[1]
+    return covariances / variance if variance > 0 else np.zeros(len(draws))
+
+
+def step_parts(
+    scenario: Scenario, posterior: Posterior, prediction: Prediction
+) -> dict[Origin, tuple[dict[str, float], dict[str, float]]]:
+    """What moves the step's logarithm by origin: derivatives by terms, and coefficients of groups."""
+    shares, groups = mean_shares(prediction), phase_groups(scenario)
+    out: dict[Origin, tuple[dict[str, float], dict[str, float]]] = {}
+    for phase in PHASES:
+        for name, slope in getattr(prediction.slopes, phase).items():
+            terms, _ = out.setdefault(origin_of(name, scenario, posterior), ({}, {}))
+            terms[name] = terms.get(name, 0.0) + shares[phase] * slope
+        for name in groups[phase]:
+            _, own = out.setdefault(origin_of(name, scenario, posterior), ({}, {}))
+            own[name] = own.get(name, 0.0) + shares[phase]
+    return out
+
+
+def mean_shares(prediction: Prediction) -> dict[str, float]:
+    """Derivatives of the step's logarithm by those of its phases, mean over the draws."""
+    response, factors, out = prediction.response, prediction.factors, dict[str, float]()
+    for phase in PHASES:
+        more = response.seconds(replace(factors, **{phase: getattr(factors, phase) * (1 + STEP)}))
+        out[phase] = float(np.mean(np.log(more / prediction.step_s))) / float(np.log1p(STEP))
+    return out
+
+
+def half_shares(shares: Mapping[str, float]) -> dict[str, float]:
+    """Shares of a step by the kind of measurement that tells of them."""
+    return {
+        "iteration": shares["generation"],
+        "training": shares["logprob"] + shares["train"],
+        "transfer": shares["transfer"],
+    }

@@ -1,0 +1,98 @@
+"""One side of a comparison, simulated: the line draw -> price -> simulate, once for each replication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from rlsim.costs.interface import EngineCounters
+from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.agent_counters import AgentCounters
+from rlsim.simulation.run import simulate
+from rlsim.simulation.trace import StepRecord, Trace
+from rlsim.tables.operators import OperatorTables
+from rlsim.workload.acceptance import DraftPlan
+from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch, draw
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedVariant:
+    """A scenario with the prices and the trace of each replication; at most the first trace is detailed.
+
+    first_step: drawn work of the first measured step. stretch: the part of a run that was drawn. draft_plan: of draft
+    lengths that follow the live batch. tables: operator tables in place of those that the hardware profile names.
+    """
+
+    scenario: Scenario
+    first_step: DrawnStep
+    by_replication: tuple[ScenarioPrices, ...]
+    traces: tuple[Trace, ...]
+    stretch: Stretch = BEGINNING
+    draft_plan: DraftPlan | None = None
+    tables: OperatorTables | None = None
+
+    @cached_property
+    def inputs(self) -> PriceInputs:
+        """What it was priced from."""
+        return PriceInputs(self.scenario, self.tables)
+
+    @property
+    def prices(self) -> ScenarioPrices:
+        """Those of the first replication; all replications agree but in the trainer's work by step."""
+        return self.by_replication[0]
+
+    @cached_property
+    def steps(self) -> list[list[StepRecord]]:
+        """Measured steps of each replication."""
+        return [trace.steps[self.scenario.measured_steps.start :] for trace in self.traces]
+
+    @cached_property
+    def counters(self) -> EngineCounters:
+        """What the engines did in all measured steps of all replications."""
+        counters = EngineCounters()
+        for trace in self.traces:
+            counters.add(trace.counters)
+        return counters
+
+    @cached_property
+    def agents(self) -> AgentCounters:
+        """What trajectories of several turns did besides generating, in all measured steps of all replications."""
+        counters = AgentCounters()
+        for trace in self.traces:
+            counters.add(trace.agents)
+        return counters
+
+    @property
+    def measured(self) -> range:
+        """Numbers of the measured steps."""
+        measured, first = self.scenario.measured_steps, self.stretch.first
+        return range(first + measured.start, first + measured.stop)
+
+
+def simulate_variant(
+    scenario: Scenario,
+    tables: OperatorTables | None = None,
+    advance: Callable[[int], object] = lambda done: None,
+    detailed: bool = False,
+    stretch: Stretch = BEGINNING,
+    see_work: Callable[[DrawnWorkload], object] = lambda work: None,
+) -> SimulatedVariant:
+    """Draw, price and simulate every replication of ``scenario``.
+
+    tables: in place of those that the hardware profile names. advance: called with the number of replications done.
+    detailed: with spans and curves of the first replication. stretch: the part of a run to draw. see_work: called with
+    the work of each replication, which is not kept. Raises Infeasible where it cannot run and InputError where it makes
+    no sense.
+    """
+    prices, traces, first_steps = [], [], []
+    inputs = PriceInputs(scenario, tables)
+    for replication in range(scenario.simulation.replications):
+        workload = draw(scenario, replication, inputs.draft_plan, stretch)
+        see_work(workload)
+        prices.append(priced(inputs, workload))
+        traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
+        first_steps.append(workload.steps[scenario.measured_steps.start])
+        advance(replication + 1)
+    return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, inputs.draft_plan, tables)

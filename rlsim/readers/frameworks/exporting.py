@@ -1,0 +1,204 @@
+"""A scenario as overrides of a framework's configuration, and as a patched configuration."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.yaml import dump_document
+from rlsim.readers.frameworks.adapters import ADAPTERS
+from rlsim.readers.frameworks.asked import card_of
+from rlsim.readers.frameworks.files import shipped_layer
+from rlsim.readers.frameworks.importing import keys_of
+from rlsim.readers.frameworks.rows import Framework, Reader, Row
+from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, lookup, merged, nested, stacked
+from rlsim.schema.scenario import Scenario
+
+MAX_PASSES = 8
+"""Rounds of writing until every row reads what the scenario says; modes that open further keys take a second one."""
+ASYNCHRONOUS_START = {"verl": ("verl", "verl_fully_async"), "skyrl": ("skyrl", "skyrl_fully_async")}
+"""Shipped trees under an export of an asynchronous scenario, where they are not those of a synchronous one."""
+UNSET = ("cluster.generation_gpus", "trainer.lora_rank")
+"""Scenario keys of which null says something; of others it leaves the configuration as it is."""
+AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
+"""Weight transfers that loop.refit_method auto stands for, on shared GPUs and between pools."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What to set in a framework's configuration.
+
+    overrides: one word each, for the framework's command line. config: the patched configuration as YAML. left: what
+    of the scenario no key says, in sentences.
+    """
+
+    framework: str
+    overrides: tuple[str, ...]
+    config: str
+    left: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None = None) -> Exported:
+    """Overrides that make a configuration say what ``scenario`` does, and the configuration with them.
+
+    base: the user's configuration; only keys whose meaning differs are overridden. Without it every key that rlsim
+    knows is written, over the framework's own base configuration.
+    """
+    known = ADAPTERS[framework].framework
+    tree = base or _start(framework, scenario)
+    wanted = {row.target: _wanted(scenario, row.target) for row in known.rows}
+    stated = {target for target in wanted if _stated(scenario, target) is not None}
+    values, left = _settle(known, tree, wanted, stated)
+    after = ConfigTree(tree.where, values)
+    reader = Reader(after)
+    keys_of(known, reader)
+    changed = _changes(tree.values, values, reader)
+    if base is None:
+        read = {key: reader.value(key) for key, _ in leaves(values) if key in reader.read}
+        changed = {**read, **changed}
+    overrides = tuple(
+        f"{'' if _present(tree.values, key) else '++'}{key}={_word(value)}" for key, value in sorted(changed.items())
+    )
+    left += _model(framework, scenario, base)
+    return Exported(framework, overrides, _patched(framework, tree, base, values, changed), tuple(left))
+
+
+def _start(framework: str, scenario: Scenario) -> ConfigTree:
+    """The shipped trees, with nodes of the scenario's hardware."""
+    names = ADAPTERS[framework].bases.start
+    if scenario.loop.mode == "async":
+        names = ASYNCHRONOUS_START.get(framework, names)
+    per_node = int(scenario.hardware.gpus_per_node)
+    nodes = Layer("", nested(dict.fromkeys(ADAPTERS[framework].node_keys, per_node)), own=True)
+    return stacked([*(shipped_layer(name) for name in names), nodes], f"rlsim's defaults of {framework}")
+
+
+def _settle(
+    framework: Framework, tree: ConfigTree, wanted: dict[str, Any], stated: set[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Values of the tree with every row written, and what could not be.
+
+    stated: keys that the scenario itself holds. What it leaves to its style is not missed where no key says it.
+    """
+    values, reader = tree.values, Reader(tree)
+    for _ in range(MAX_PASSES):
+        left, changed = [], False
+        for row in framework.rows:
+            have, want = _have(row, reader), wanted[row.target]
+            if _alike(row.target, have, want) or (want is None and row.target not in UNSET):
+                continue
+            changes = _written(row, want, reader)
+            written = merged(values, nested(changes)) if changes else values
+            after = Reader(ConfigTree(tree.where, written))
+            if changes and _alike(row.target, _have(row, after), want):
+                values, reader, changed = written, after, True
+            elif row.target in stated or row.read(reader) is not None:
+                left.append(f"{row.target}={_word(want)} has no counterpart; the configuration says {_word(have)}")
+        if not changed:
+            break
+    return values, left
+
+
+def _have(row: Row, reader: Reader) -> Any:
+    found = row.read(reader)
+    return default_of(row.target) if found is None else found
+
+
+def _written(row: Row, want: Any, reader: Reader) -> dict[str, Any]:
+    if row.write is None:
+        return {}
+    try:
+        return row.write(want, reader)
+    except InputError:
+        return {}
+
+
+def default_of(target: str) -> Any:
+    """Default of a scenario key; None where it has none."""
+    section, _, name = target.partition(".")
+    annotation: Any = Scenario.model_fields[section].annotation
+    default = annotation.model_fields[name].default
+    return None if repr(default) == "PydanticUndefined" else default
+
+
+def _wanted(scenario: Scenario, target: str) -> Any:
+    """What a scenario says of one key, where nothing is stated as its defaults mean it."""
+    trainer, loop = scenario.trainer, scenario.loop
+    asynchronous = loop.mode == "async"
+    at_update = loop.asynchrony.at_update if asynchronous else None
+    micro = trainer.micro_batch_tokens or scenario.workload.max_sequence_tokens
+    meant = {
+        "cluster.generation_gpus": None if scenario.cluster.colocated else scenario.cluster.generation,
+        "trainer.policy_logprobs": scenario.policy_logprobs,
+        "trainer.global_batch_samples": trainer.global_batch_samples or scenario.workload.samples_per_step,
+        "trainer.micro_batch_tokens": micro if trainer.sequence_packing else None,
+        "trainer.logprob_micro_batch_tokens": (trainer.logprob_micro_batch_tokens or micro)
+        if trainer.sequence_packing
+        else None,
+        "loop.in_flight_updates": None if at_update is None else at_update != "drain",
+        "loop.recompute_kv": None if at_update is None else at_update == "recompute",
+        "loop.style": (loop.style or "nemo_rl") if asynchronous else None,
+        "speculation.method": scenario.speculation.method if scenario.speculation.active else "none",
+        "speculation.draft_length": scenario.speculation.draft_length if scenario.speculation.active else 0,
+    }
+    return meant[target] if target in meant else _stated(scenario, target)
+
+
+def _stated(scenario: Scenario, target: str) -> Any:
+    section, _, name = target.partition(".")
+    return getattr(getattr(scenario, section), name)
+
+
+def _alike(target: str, have: Any, want: Any) -> bool:
+    """Whether two values mean the same; a transfer that its cluster takes by itself is the automatic one."""
+    if target == "loop.refit_method":
+        have, want = ("auto" if method in AUTOMATIC else method for method in (have, want))
+    return bool(have == want)
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any], reader: Reader) -> dict[str, Any]:
+    """Keys that differ, with their resolved values."""
+    old = dict(leaves(before))
+    return {key: reader.value(key) for key, value in leaves(after) if key not in old or old[key] != value}
+
+
+def _present(values: dict[str, Any], key: str) -> bool:
+    section, _, name = key.rpartition(".")
+    holder = lookup(values, section) if section else values
+    return isinstance(holder, dict) and name in holder
+
+
+def _word(value: Any) -> str:
+    """A value as Hydra's command line takes it."""
+    if value is None or isinstance(value, bool | list | dict):
+        return json.dumps(value)
+    return str(value)
+
+
+def _model(framework: str, scenario: Scenario, base: ConfigTree | None) -> list[str]:
+    """A model or a draft that the base does not name: a card is no checkpoint."""
+    adapter = ADAPTERS[framework]
+    key = adapter.framework.relevant_elsewhere[0]
+    drafts = scenario.speculation.active and scenario.speculation.method in ("eagle3", "draft_model")
+    left = ["speculation.draft: name the checkpoint of your draft"] if drafts and base is None else []
+    if base is not None and (card_of(Reader(base).text(key)) or "").lower() == scenario.model.name.lower():
+        return left
+    return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
+
+
+def _patched(
+    framework: str, tree: ConfigTree, base: ConfigTree | None, values: dict[str, Any], changed: dict[str, Any]
+) -> str:
+    if base is not None:
+        return f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n{dump_document(values)}"
+    bases = ADAPTERS[framework].bases
+    name = next(iter(bases.shipped))
+    inherits: Any = [name, "_self_"] if bases.hydra else name
+    head = f"# Lay it beside {framework}'s own {name.removesuffix('.yaml')}.yaml, which it inherits from.\n"
+    return f"{head}{dump_document({'defaults': inherits, **nested(changed)})}"

@@ -1,0 +1,178 @@
+"""Configuration files with what they inherit: NeMo-RL's ``defaults`` paths, Hydra's ``defaults`` lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.files.yaml import parse_value
+from rlsim.readers.frameworks.trees import ConfigTree, Layer, Mappings, check_bounds, nested, stacked
+
+SHIPPED = Path(__file__).parent / "defaults"
+MAX_FILES = 64
+"""Files that one configuration may consist of."""
+_SUFFIXES = (".yaml", ".yml")
+_ROOT_MARKS = (".git", "pyproject.toml")
+_PACKAGE = re.compile(
+    r"^(?P<words>(?:override\s+|optional\s+)*)(?P<absolute>/?)(?P<group>[\w./-]+?)(?:@(?P<package>[\w.]*))?$"
+)
+
+
+@dataclass(frozen=True)
+class Bases:
+    """How a framework's files inherit.
+
+    shipped: file names of the framework's own base configurations and the shipped trees that stand in for each, one
+    over the other, where the file is not there. start: those under a file that inherits from none of them. hydra:
+    defaults are Hydra's lists.
+    """
+
+    shipped: Mapping[str, tuple[str, ...]]
+    start: tuple[str, ...]
+    hydra: bool = False
+
+
+def read_tree(path: Path, bases: Bases, root: Path | None = None, start: tuple[str, ...] | None = None) -> ConfigTree:
+    """The configuration of ``path`` with everything that it inherits.
+
+    root: folder that inherited files must lie in; default: the nearest folder above with a .git or pyproject.toml,
+    else the file's own. start: shipped trees under a file that names none. A Hydra ``overrides.yaml`` (a list of
+    overrides) gives the shipped trees alone; its words are for :func:`override_list`. Raises InputError naming the
+    file for what cannot be read, for circles, and for inherited files outside ``root``.
+    """
+    reading = _Reading(bases, (root or _root_of(path)).resolve(), path.parent)
+    layers = [] if override_list(path) else reading.layers(path, ())
+    if not any(layer.own for layer in layers):
+        layers = [*map(shipped_layer, start or bases.start), *layers]
+    return stacked(layers, shown_path(path), tuple(dict.fromkeys(reading.notes)))
+
+
+def override_list(path: Path) -> list[str]:
+    """Overrides of a file that is a list of them, as Hydra writes into ``.hydra/overrides.yaml``; else none."""
+    value = _document(path)
+    return [str(item) for item in value] if isinstance(value, list) and all(isinstance(i, str) for i in value) else []
+
+
+def shipped_layer(name: str) -> Layer:
+    """One of rlsim's trees of documented defaults."""
+    path = SHIPPED / f"{name}.yaml"
+    value = parse_value(read_text(path, DOCUMENT_BYTES), path.name, own=True)
+    return Layer(f"rlsim's defaults ({name})", value, own=True)
+
+
+def _document(path: Path) -> Any:
+    if path.suffix.lower() not in _SUFFIXES:
+        raise InputError(f"{shown_path(path)}: is no .yaml file")
+    value = parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path))
+    check_bounds(value, shown_path(path))
+    return value
+
+
+def _root_of(path: Path) -> Path:
+    folder = path.absolute().parent
+    for above in (folder, *folder.parents):
+        if any((above / mark).exists() for mark in _ROOT_MARKS):
+            return above
+    return folder
+
+
+class _Reading:
+    """One reading of a file: what it may read, and what stood in for what."""
+
+    def __init__(self, bases: Bases, root: Path, top: Path) -> None:
+        self._bases, self._root, self._top = bases, root, top
+        self._count = 0
+        self.notes: list[str] = []
+
+    def layers(self, path: Path, above: tuple[Path, ...]) -> list[Layer]:
+        """The file's layers, what it inherits first. above: files that inherit from it."""
+        where, real = shown_path(path), path.resolve()
+        self._count += 1
+        if real in above:
+            raise InputError(f"{where}: inherits from itself (defaults)")
+        if self._count > MAX_FILES:
+            raise InputError(f"{where}: more than {MAX_FILES} files are inherited (defaults)")
+        document = _document(path)
+        if not isinstance(document, dict):
+            raise InputError(f"{where}: expected a mapping of keys to values")
+        parents = document.get("defaults")
+        own = Layer(where, {key: value for key, value in document.items() if key not in ("defaults", "hydra")})
+        entries = parents if isinstance(parents, list) else [] if parents is None else [parents]
+        chain = (*above, real)
+        if not self._bases.hydra:
+            below = [layer for entry in entries for layer in self._path_entry(entry, path, chain)]
+            return [*below, own]
+        chosen: dict[str, str] = {}
+        out: list[Layer] = []
+        for entry in entries:
+            out += [own] if entry == "_self_" else self._group_entry(entry, chosen, path, chain)
+        return out if "_self_" in entries else [*out, own]
+
+    def _path_entry(self, entry: Any, path: Path, chain: tuple[Path, ...]) -> list[Layer]:
+        if not isinstance(entry, str):
+            raise InputError(f"{shown_path(path)}: defaults: {shortened(repr(entry))} is no path")
+        target = self._inside(path.parent / entry, path, entry)
+        if target.name in self._bases.shipped and not target.exists():
+            return self._stand_in(target.name, target.name)
+        return self.layers(target, chain)
+
+    def _group_entry(self, entry: Any, chosen: dict[str, str], path: Path, chain: tuple[Path, ...]) -> list[Layer]:
+        """Layers of one entry of a Hydra list: a file, or a file of a group laid into its package.
+
+        chosen: options of the groups before it, which the names of later ones may refer to.
+        """
+        group, option = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else (entry, None)
+        found = _PACKAGE.match(group) if isinstance(group, str) else None
+        if found is None or not isinstance(option, str | None):
+            raise InputError(f"{shown_path(path)}: defaults: {shortened(repr(entry))} is no entry of a list of Hydra's")
+        if isinstance(entry, dict) and (option is None or found["group"].startswith("hydra/")):
+            return []
+        for name, choice in chosen.items():
+            option = option and option.replace(f"${{{name}}}", choice)
+        chosen[found["group"]] = option or ""
+        name = (found["group"] if option is None else f"{found['group']}/{option}").removesuffix(".yaml")
+        folder = self._top if found["absolute"] else path.parent
+        target = self._inside(folder / f"{name}.yaml", path, name)
+        if not target.exists():
+            return self._absent(name, option, found["words"], path)
+        package = found["package"] if found["package"] is not None else "" if option is None else found["group"]
+        layers = self.layers(target, chain)
+        return [Layer(layer.where, _placed(layer.values, package), layer.own) for layer in layers]
+
+    def _absent(self, name: str, option: str | None, words: str, path: Path) -> list[Layer]:
+        """What stands for a file of Hydra's that is not there: a shipped tree holds the groups of its framework too."""
+        stem = Path(name).name
+        if stem in self._bases.shipped:
+            return self._stand_in(stem, f"{stem}.yaml")
+        if option is None and "optional" not in words:
+            raise InputError(f"{shown_path(path)}: defaults: there is no {shortened(name)}.yaml beside it")
+        self.notes.append(f"{shortened(name)}.yaml is not there: rlsim's own tree of documented defaults stands in")
+        return []
+
+    def _stand_in(self, name: str, shown: str) -> list[Layer]:
+        self.notes.append(f"{shortened(shown)} is not there: rlsim's own tree of documented defaults stands in")
+        return [shipped_layer(tree) for tree in self._bases.shipped[name]]
+
+    def _inside(self, target: Path, path: Path, entry: str) -> Path:
+        try:
+            real = target.resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise InputError(
+                f"{shown_path(path)}: defaults: {shortened(repr(entry))} cannot be a path ({shortened(str(error))})"
+            ) from error
+        stands_in = not real.exists() and (target.name in self._bases.shipped or target.stem in self._bases.shipped)
+        if not real.is_relative_to(self._root) and not stands_in:
+            raise InputError(
+                f"{shown_path(path)}: defaults: '{shortened(entry)}' lies outside {shown_path(self._root)}; "
+                "give --root DIR to read it"
+            )
+        return target
+
+
+def _placed(values: Mappings, package: str) -> Mappings:
+    return nested({package: values}) if package and package != "_global_" else values

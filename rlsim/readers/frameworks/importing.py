@@ -1,0 +1,107 @@
+"""A framework's configuration as a scenario, with an accounting of every key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlsim.errors import InputError, readable, shortened
+from rlsim.files.reading import shown_path
+from rlsim.files.yaml import dump_document
+from rlsim.loading.scenario import scenario_of_text
+from rlsim.readers.frameworks.accounting import Accounting, account_for
+from rlsim.readers.frameworks.adapters import ADAPTERS
+from rlsim.readers.frameworks.asked import Asked, Draft, complete
+from rlsim.readers.frameworks.files import override_list, read_tree
+from rlsim.readers.frameworks.overrides import applied
+from rlsim.readers.frameworks.rows import Framework, Reader
+from rlsim.readers.frameworks.trees import ConfigTree, nested
+from rlsim.schema.scenario import Scenario
+
+ASYNC_REPLICATIONS = 4
+"""Of an asynchronous scenario, which measures several steps in each."""
+COMMENT_KEYS = 20
+"""Keys that the head of a written scenario names."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A scenario, its file, and what became of every key."""
+
+    scenario: Scenario
+    text: str
+    accounting: Accounting
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values: the scenario file's text and the accounting."""
+        return {"scenario": self.text, "accounting": self.accounting.as_dict()}
+
+
+def import_config(
+    framework: str,
+    path: Path,
+    overrides: Sequence[str] = (),
+    asked: Asked | None = None,
+    root: Path | None = None,
+    start: str | None = None,
+    strict: bool = False,
+) -> Imported:
+    """The scenario of a configuration.
+
+    framework: nemo-rl, verl or skyrl. overrides: words of the framework's command line. root: folder that inherited
+    files must lie in. start: name of the base configuration under ``path`` where it names none. strict: a key that is
+    not understood is an error. Raises InputError naming file, key and the nearest known key.
+    """
+    tree = read_config(framework, path, overrides, root, start)
+    document, accounting = document_of(framework, tree, asked or Asked())
+    unknown = accounting.of("not_understood")
+    if strict and unknown:
+        hint = f"; {unknown[0].detail}" if unknown[0].detail else ""
+        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        raise InputError(f"{tree.where}: key '{shortened(unknown[0].key)}' is not understood{hint}{more}")
+    text = f"{_head(path, accounting)}{dump_document(document)}"
+    return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
+
+
+def read_config(
+    framework: str, path: Path, overrides: Sequence[str] = (), root: Path | None = None, start: str | None = None
+) -> ConfigTree:
+    """The whole configuration of a file with its inheritance and overrides."""
+    adapter = ADAPTERS[framework]
+    if start is not None and start not in adapter.bases.shipped:
+        raise InputError(f"--config-name '{shortened(start)}' is none of {', '.join(adapter.bases.shipped)}")
+    shipped = adapter.bases.shipped[start] if start is not None else None
+    tree = read_tree(path, adapter.bases, root, shipped)
+    return applied(tree, [*override_list(path), *overrides], adapter.framework.nearest)
+
+
+def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
+    """The scenario of a configuration as a document, and the accounting of its keys."""
+    adapter, reader = ADAPTERS[framework], Reader(tree)
+    keys = keys_of(adapter.framework, reader)
+    facts = adapter.facts(reader, keys)
+    draft = Draft(keys, [])
+    complete(draft, facts, asked, tree.where)
+    if draft.keys.get("loop.mode") == "async":
+        draft.keys["simulation.replications"] = ASYNC_REPLICATIONS
+    name = shortened(Path(tree.where).stem, 200)
+    sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
+    order = [*Scenario.model_fields]
+    document = {key: sections[key] for key in sorted(sections, key=order.index)}
+    return {**document, "assumptions": draft.assumptions}, account_for(adapter.framework, tree, reader)
+
+
+def keys_of(framework: Framework, reader: Reader) -> dict[str, Any]:
+    """Scenario keys that the rows of a framework give."""
+    found = {row.target: row.read(reader) for row in framework.rows}
+    return {target: value for target, value in found.items() if value is not None}
+
+
+def _head(path: Path, accounting: Accounting) -> str:
+    lines = [f"Imported from {accounting.framework}'s {shown_path(path)}: {accounting.summary().splitlines()[0]}."]
+    for status, title in (("not_simulated", "May matter, not simulated"), ("not_understood", "Not understood")):
+        found = accounting.of(status)
+        lines += [f"{title}: {shortened(account.key, 100)}" for account in found[:COMMENT_KEYS]]
+    return "".join(f"# {readable(line)}\n" for line in lines)

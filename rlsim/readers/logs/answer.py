@@ -1,0 +1,230 @@
+"""A run beside its scenario: measured, predicted before and after it was taken in, and other ways to run it."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlsim.errors import Infeasible, shortened
+from rlsim.loading.scenario import dump_scenario, vary
+from rlsim.parameters.posterior import SUFFIX, Posterior
+from rlsim.projection.summary import speedups, timed
+from rlsim.projection.uncertainty.predictive import around, prediction_of
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.readers.logs.facts import Taken, with_facts
+from rlsim.readers.logs.learned import Explained, learn_run, values_of
+from rlsim.readers.logs.names import PHASES, Quantity
+from rlsim.readers.logs.reading import RunLog
+from rlsim.readers.logs.steady import Measured, Steady, steady_of
+from rlsim.results import Interval
+from rlsim.results.statistics import P90_DEVIATIONS
+from rlsim.schema.scenario import Scenario
+
+POSTERIOR_NAME = f"posterior{SUFFIX}"
+_WORDS = re.compile(r"\s+(?=[a-z_][a-z_0-9.]*=)")
+"""Blanks between the settings of one what-if; those within a value are none of them."""
+Advance = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class PhaseLine:
+    """One phase. before, after: predicted median of a step with its 90 % interval, seconds; None where the scenario
+    has no such phase. error: what so few measured and simulated steps leave open, in logarithms."""
+
+    quantity: Quantity
+    measured: Measured
+    before: Interval | None
+    after: Interval | None
+    error: float = 0.0
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the measured median lies outside the updated interval, widened by its own error."""
+        if self.after is None or self.measured.median <= 0:
+            return False
+        wide = math.exp(P90_DEVIATIONS * self.error)
+        return not self.after.low / wide <= self.measured.median <= self.after.high * wide
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Another way to run it. phases: predicted medians of the steps from the posterior with the run; before: without.
+
+    speedup: end to end over the run as it is; samples: of its step over those of the run's. reason: why it cannot run.
+    """
+
+    settings: str
+    phases: Mapping[str, Interval]
+    before: Mapping[str, Interval]
+    speedup: Interval | None = None
+    samples: float = 1.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class RunAnswer:
+    """All that a log says of a scenario. calibrated: the scenario as the log tells it, without the posterior."""
+
+    log: RunLog
+    steady: Steady
+    calibrated: Scenario
+    taken: tuple[Taken, ...]
+    phases: tuple[PhaseLine, ...]
+    explained: Mapping[str, Explained]
+    posterior: Posterior
+    what_ifs: tuple[WhatIf, ...]
+    remarks: tuple[str, ...]
+
+    def scenario_yaml(self) -> str:
+        """The calibrated scenario, to lie beside the posterior's file."""
+        simulation = self.calibrated.simulation.model_copy(update={"posterior": POSTERIOR_NAME})
+        return dump_scenario(self.calibrated.model_copy(update={"simulation": simulation}))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "schema": "rlsim.runlog/1",
+            "log": self.log.where,
+            "form": self.log.form,
+            "scenario": self.calibrated.name,
+            "steps": {"first": self.steady.first, "last": self.steady.last, "dropped": self.steady.dropped},
+            "taken": [vars(one) for one in self.taken],
+            "phases": [_phase(line, self.log) for line in self.phases],
+            "explained": {
+                kind: {"surprise": one.surprise, "sources": dict(one.by_source), "left": one.left}
+                for kind, one in self.explained.items()
+            },
+            "what_if": [
+                {
+                    "settings": one.settings,
+                    "phases": {name: value.as_dict() for name, value in one.phases.items()},
+                    "before": {name: value.as_dict() for name, value in one.before.items()},
+                    "speedup": None if one.speedup is None else one.speedup.as_dict(),
+                    "samples": one.samples,
+                    "reason": one.reason,
+                }
+                for one in self.what_ifs
+            ],
+            "remarks": list(self.remarks),
+        }
+
+
+def _phase(line: PhaseLine, log: RunLog) -> dict[str, Any]:
+    return {
+        "phase": line.quantity,
+        "metrics": list(log.metrics[line.quantity]),
+        "measured": vars(line.measured),
+        "before": None if line.before is None else line.before.as_dict(),
+        "after": None if line.after is None else line.after.as_dict(),
+    }
+
+
+def answer_run(
+    log: RunLog,
+    scenario: Scenario,
+    chosen: tuple[int, int] | None = None,
+    what_ifs: Sequence[str] = (),
+    as_stated: bool = False,
+    advance: Advance = lambda done, total: None,
+) -> RunAnswer:
+    """Take the steady steps of ``log`` as evidence of ``scenario``, and predict from what is then known.
+
+    chosen: first and last step to take. what_ifs: overrides, several of one joined by blanks. as_stated: keep the
+    scenario's lengths and acceptance whatever the log tells. advance: called with (done, total) simulations.
+    Raises InputError and Infeasible where the log or the scenario cannot be used.
+    """
+    steady = steady_of(log, chosen)
+    given, taken = (scenario, ()) if as_stated else with_facts(scenario, steady)
+    changes = [_WORDS.split(text.strip()) for text in what_ifs]
+    varied = [vary(given, *words) for words in changes]
+    total, done = 3 + 2 * len(varied), 0
+
+    def counted(one: Scenario) -> SimulatedVariant:
+        nonlocal done
+        run = simulate_variant(one)
+        prediction_of(run)
+        done += 1
+        advance(done, total)
+        return run
+
+    before = counted(given)
+    learned = learn_run(given, steady, shortened(Path(log.where).name))
+    advance(done := done + 1, total)
+    with tempfile.TemporaryDirectory(prefix="rlsim-") as folder:
+        path = Path(folder) / POSTERIOR_NAME
+        path.write_bytes(learned.posterior.to_bytes())
+        own = {"simulation.posterior": str(path)}
+        after = counted(vary(given, own))
+        lines = tuple(_line(quantity, steady, before, after) for quantity in PHASES if quantity in steady.found)
+        tried = tuple(
+            _what_if(text, one, vary(one, own), after, counted) for text, one in zip(what_ifs, varied, strict=True)
+        )
+    remarks = (*steady.remarks, *_remarks(log, given, lines))
+    return RunAnswer(log, steady, given, taken, lines, learned.explained, learned.posterior, tried, remarks)
+
+
+def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: SimulatedVariant) -> PhaseLine:
+    found, sides = steady.found[quantity], (median_of(before, quantity), median_of(after, quantity))
+    return PhaseLine(quantity, found, *sides, found.error(values_of(after, quantity)))
+
+
+def median_of(run: SimulatedVariant, quantity: Quantity) -> Interval | None:
+    """Predicted median of a phase over the steps, with its 90 % interval; None where the scenario has none of it."""
+    drawn, mode = prediction_of(run), run.scenario.loop.mode
+    if (quantity == "exposed_generation") != (mode == "async") and quantity.endswith("generation"):
+        return None
+    median = float(np.median(values_of(run, quantity)))
+    if quantity == "step":
+        return around(median, drawn.step_factor)
+    if quantity == "exposed_generation":
+        return around(median, drawn.exposed_factor(median))
+    return around(median, drawn.phase_factor("prepare_s" if quantity == "refit" else f"{quantity}_s"))
+
+
+def _what_if(
+    settings: str,
+    before: Scenario,
+    after: Scenario,
+    now: SimulatedVariant,
+    simulated: Callable[[Scenario], SimulatedVariant],
+) -> WhatIf:
+    try:
+        runs = simulated(before), simulated(after)
+    except Infeasible as error:
+        return WhatIf(settings, {}, {}, reason=str(error))
+    found: list[dict[str, Interval]] = [
+        {name: value for name in PHASES if (value := median_of(run, name)) is not None} for run in runs
+    ]
+    samples = after.workload.samples_per_step / now.scenario.workload.samples_per_step
+    return WhatIf(settings, found[1], found[0], speedups(timed(now), timed(runs[1]))[1], samples)
+
+
+def _remarks(log: RunLog, scenario: Scenario, lines: Sequence[PhaseLine]) -> list[str]:
+    out = []
+    samples = scenario.workload.samples_per_step
+    if log.samples and abs(log.samples / samples - 1) > 1e-6:
+        out.append(
+            f"the log has {log.samples:,.0f} samples in a step, scenario '{scenario.name}' {samples:,}: check both"
+        )
+    for line in lines:
+        phase = line.quantity.replace("_", " ")
+        if line.before is None:
+            out.append(f"{phase}: a scenario with loop.mode {scenario.loop.mode} has no such phase")
+        elif line.contradicts:
+            out.append(
+                f"{phase}: measured outside what even the updated model expects; what the scenario states "
+                "(batch, lengths, layout, environment) is more likely to be wrong than the model"
+            )
+    if scenario.workload.agent is not None:
+        out.append(
+            "exposed generation of agents waits for their environment (workload.agent.environment_s), which no term "
+            "of the model moves"
+        )
+    return out

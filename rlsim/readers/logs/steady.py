@@ -1,0 +1,124 @@
+"""The steady steps of a run: which they are, and what its phases take in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+
+from rlsim.errors import InputError
+from rlsim.readers.logs.names import PHASES
+from rlsim.readers.logs.reading import RunLog
+from rlsim.readers.traces.requests import FloatArray
+
+FEWEST_TO_DROP = 4
+"""Steps of a log from which on the first is dropped: it compiles, captures graphs and fills the buffers."""
+SLOW = 1.5
+"""Further steps at the beginning are dropped while one of WARMING takes so many times its median."""
+WARMING = ("train", "logprob", "refit")
+FEWEST_FOR_SPREAD = 5
+"""Steps from which on the spread between them is taken from the log, below it from the simulated ones."""
+MEDIAN_ERROR = math.sqrt(math.pi / 2)
+"""Standard error of a median over that of a mean, of many normal values (Kendall and Stuart, vol. 1, 10.12)."""
+DRIFT = 0.1
+"""Difference between the medians of both halves of the steps, as a share, from which it is told."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one phase takes over the steady steps, in seconds, or a length in tokens.
+
+    low, high: 10th and 90th percentile of the steps. log_deviation: standard deviation of the steps' logarithms; None
+    of too few. count: steps that tell it.
+    """
+
+    median: float
+    mean: float
+    low: float
+    high: float
+    log_deviation: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Measured:
+        """Of at least one value."""
+        low, high = np.percentile(values, (10, 90))
+        above = values[values > 0]
+        deviation = float(np.log(above).std(ddof=1)) if above.size >= FEWEST_FOR_SPREAD else None
+        return cls(float(np.median(values)), float(values.mean()), float(low), float(high), deviation, values.size)
+
+    def error(self, simulated: FloatArray) -> float:
+        """Standard error of the logarithm of measured over simulated median, as far as their few steps leave it open.
+
+        simulated: seconds of the simulated steps. Steps count as independent.
+        """
+        above = simulated[simulated > 0]
+        drawn = float(np.log(above).std()) if above.size > 1 else 0.0
+        own = drawn if self.log_deviation is None else self.log_deviation
+        return MEDIAN_ERROR * math.sqrt(own**2 / self.count + drawn**2 / max(above.size, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Steady:
+    """The steps of a run that count, and what is known of them. first, last: their numbers; dropped: those before."""
+
+    first: int
+    last: int
+    dropped: int
+    found: Mapping[str, Measured]
+    remarks: tuple[str, ...]
+
+
+def steady_of(log: RunLog, chosen: tuple[int, int] | None = None) -> Steady:
+    """The steady steps of ``log``. chosen: first and last number of the steps to take, default all after the warm-up.
+
+    Raises InputError where no step is left.
+    """
+    steps = np.array(log.steps)
+    kept = np.arange(steps.size) >= _warmup(log) if chosen is None else (steps >= chosen[0]) & (steps <= chosen[1])
+    found: dict[str, Measured] = {}
+    for quantity, values in log.values.items():
+        mine = values[kept & np.isfinite(values)]
+        if mine.size:
+            found[quantity] = Measured.of(mine)
+    if not any(quantity in found for quantity in PHASES):
+        first, last = chosen or (log.steps[0], log.steps[-1])
+        told = f"it has steps {log.steps[0]} to {log.steps[-1]}"
+        raise InputError(f"{log.where}: no step of {first}:{last} tells a time; {told}")
+    numbers = steps[kept]
+    before = int(np.count_nonzero(steps < numbers[0]))
+    return Steady(int(numbers[0]), int(numbers[-1]), before, found, _drifts(log, kept))
+
+
+def _warmup(log: RunLog) -> int:
+    """Steps at the beginning that are no steady ones."""
+    count = len(log.steps)
+    if count < FEWEST_TO_DROP:
+        return 0
+    most = 1
+    for quantity in WARMING:
+        values = log.values.get(quantity)
+        if values is not None and np.isfinite(values).any():
+            limit = SLOW * float(np.nanmedian(values))
+            slow = sum(1 for _ in takewhile(lambda value: value > limit, values.tolist()))  # noqa: B023 - used at once
+            most = max(most, slow)
+    return min(most, count // 2)
+
+
+def _drifts(log: RunLog, kept: np.ndarray) -> tuple[str, ...]:
+    """Quantities that are another in the second half of the steps."""
+    out = []
+    for quantity in ("response_tokens", "train", "acceptance_length"):
+        values = log.values.get(quantity)
+        mine = np.zeros(0) if values is None else values[kept & np.isfinite(values)]
+        if mine.size >= 2 * FEWEST_FOR_SPREAD:
+            first, second = (float(np.median(half)) for half in np.array_split(mine, 2))
+            if first > 0 and abs(second / first - 1) > DRIFT:
+                out.append(
+                    f"{quantity} moved from {first:.4g} to {second:.4g} between both halves of the steps: medians "
+                    "stand for the middle, --steps FIRST:LAST takes a part"
+                )
+    return tuple(out)

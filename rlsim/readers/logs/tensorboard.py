@@ -1,0 +1,180 @@
+"""Scalars of TensorBoard's event files, without TensorBoard: TFRecord frames of Event messages.
+
+A frame is the length of its data (8 bytes), the masked CRC-32C of these, the data, and the masked CRC-32C of the data
+(tensorflow/core/lib/io/record_writer.h). An Event (tensorflow/core/util/event.proto) holds a step and a Summary of
+values, a scalar as ``simple_value`` or as a tensor of one element. Every check sum is tested, nothing else is decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.errors import InputError
+from rlsim.readers.logs.protobuf import (
+    COUNTED,
+    EIGHT,
+    FOUR,
+    VARINT,
+    MalformedError,
+    double_of,
+    fields,
+    float_of,
+    signed,
+)
+from rlsim.readers.logs.scalars import Scalars
+
+SCALAR_BYTES = 2**16
+"""Longest record that can hold scalars; images, audio and graphs have longer ones, which are passed over."""
+ADVANCED = 20_000
+"""Records between two tellings of how far it is."""
+Advance = Callable[[int, int], object]
+HEADER, FOOTER = 12, 4
+POLYNOMIAL = 0x82F63B78
+"""CRC-32C, bits reversed (RFC 3720, appendix B.4)."""
+MASK_DELTA = 0xA282EAD8
+"""tensorflow/core/lib/hash/crc32c.h."""
+VERSION = b"brain.Event:"
+"""Beginning of ``file_version`` in the first record."""
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+
+DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64 = 1, 2, 3, 9
+_CONTENT = {DT_FLOAT: "<f4", DT_DOUBLE: "<f8", DT_INT32: "<i4", DT_INT64: "<i8"}
+
+
+def is_event_file(content: bytes) -> bool:
+    """Whether a file begins with the record that TensorBoard's writers begin with."""
+    return VERSION in content[: HEADER + 64] and len(content) >= HEADER + FOOTER
+
+
+def add_events(scalars: Scalars, content: bytes, where: str, advance: Advance) -> None:
+    """Scalars of an event file. advance: called with (done, total) records now and then.
+
+    Raises InputError where it is cut short, a check sum is wrong or a record is none.
+    """
+    starts, sizes = _frames(content, where)
+    _check_sums(np.frombuffer(content, dtype=np.uint8), starts, sizes, where)
+    for number, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True), start=1):
+        if number % ADVANCED == 0:
+            advance(number, starts.size)
+        if size <= SCALAR_BYTES:
+            try:
+                _add_event(scalars, content[start : start + size])
+            except (MalformedError, struct.error, UnicodeDecodeError) as error:
+                raise InputError(f"{where}, record {number}: is no event of TensorBoard ({error})") from error
+
+
+def _frames(content: bytes, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Begin and size of the data of each record."""
+    starts, sizes, at = list[int](), list[int](), 0
+    while at < len(content):
+        left = len(content) - at
+        size = int.from_bytes(content[at : at + 8], "little") if left >= HEADER else 0
+        if left < HEADER + size + FOOTER:
+            raise InputError(
+                f"{where}, record {len(starts) + 1}: the file is cut short, or damaged here (at byte {at:,} of "
+                f"{len(content):,})"
+            )
+        starts.append(at + HEADER)
+        sizes.append(size)
+        at += HEADER + size + FOOTER
+    return np.array(starts, dtype=np.int64), np.array(sizes, dtype=np.int64)
+
+
+def _check_sums(content: U8, starts: NDArray[np.int64], sizes: NDArray[np.int64], where: str) -> None:
+    """Raise InputError for the first record whose length or data has another check sum than it says."""
+    eight = np.full(starts.size, 8, dtype=np.int64)
+    bad = _masked(_crc(content, starts - HEADER, eight)) != _stored(content, starts - 4)
+    short = np.flatnonzero(sizes <= SCALAR_BYTES)
+    sums = _masked(_crc(content, starts[short], sizes[short]))
+    bad[short] |= sums != _stored(content, (starts + sizes)[short])
+    if bad.any():
+        raise InputError(f"{where}, record {int(bad.argmax()) + 1}: its check sum (CRC) is wrong; the file is damaged")
+
+
+def _stored(content: U8, at: NDArray[np.int64]) -> U32:
+    """Four bytes, little endian, at each place."""
+    out = np.zeros(at.size, dtype=np.uint32)
+    for place in range(4):
+        out |= content[at + place].astype(np.uint32) << np.uint32(8 * place)
+    return out
+
+
+def _masked(crc: U32) -> U32:
+    return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(MASK_DELTA)
+
+
+def _crc(content: U8, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> U32:
+    """CRC-32C of the bytes at each place, byte by byte of all records at once: a million records take a second."""
+    order = np.argsort(-sizes, kind="stable")
+    begin, size = starts[order], sizes[order]
+    crc, table = np.full(begin.size, 0xFFFFFFFF, dtype=np.uint32), _table()
+    active = begin.size
+    for place in range(int(size[0]) if size.size else 0):
+        while size[active - 1] <= place:
+            active -= 1
+        now = crc[:active]
+        crc[:active] = table[(now ^ content[begin[:active] + place]) & np.uint32(0xFF)] ^ (now >> np.uint32(8))
+    out = np.empty_like(crc)
+    out[order] = crc ^ np.uint32(0xFFFFFFFF)
+    return out
+
+
+@cache
+def _table() -> U32:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(POLYNOMIAL), table >> np.uint32(1))
+    return table
+
+
+def _add_event(scalars: Scalars, data: bytes) -> None:
+    step, summaries = 0, list[bytes]()
+    for number, wire, value in fields(data):
+        if number == 2 and wire == VARINT and isinstance(value, int):
+            step = signed(value)
+        elif number == 5 and wire == COUNTED and isinstance(value, bytes):
+            summaries.append(value)
+    for summary in summaries:
+        for number, wire, value in fields(summary):
+            if number == 1 and wire == COUNTED and isinstance(value, bytes):
+                _add_value(scalars, step, value)
+
+
+def _add_value(scalars: Scalars, step: int, data: bytes) -> None:
+    tag, scalar = "", None
+    for number, wire, value in fields(data):
+        if not isinstance(value, bytes):
+            continue
+        if number == 1 and wire == COUNTED:
+            tag = value.decode("utf-8")
+        elif number == 2 and wire == FOUR:
+            scalar = float_of(value)
+        elif number == 8 and wire == COUNTED:
+            scalar = _tensor_scalar(value)
+    if tag and scalar is not None:
+        scalars.add(tag, step, scalar)
+
+
+def _tensor_scalar(data: bytes) -> float | None:
+    """The element of a TensorProto that has one; None of any other."""
+    kind, content, found = 0, b"", list[float]()
+    for number, wire, value in fields(data):
+        if number == 1 and isinstance(value, int):
+            kind = value
+        elif number == 4 and isinstance(value, bytes):
+            content = value
+        elif number == 5 and isinstance(value, bytes) and len(value) == 4 and wire in (FOUR, COUNTED):
+            found.append(float_of(value))
+        elif number == 6 and isinstance(value, bytes) and len(value) == 8 and wire in (EIGHT, COUNTED):
+            found.append(double_of(value))
+        elif number in (7, 10) and isinstance(value, int):
+            found.append(float(signed(value)))
+    if content and kind in _CONTENT and len(content) == np.dtype(_CONTENT[kind]).itemsize:
+        found.append(float(np.frombuffer(content, dtype=_CONTENT[kind])[0]))
+    return found[0] if len(found) == 1 else None

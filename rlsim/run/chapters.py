@@ -1,0 +1,189 @@
+"""Chapters of a run: consecutive steps that are simulated together, so that memory stays bounded and what is finished
+can be kept.
+
+What a step meets depends on seed, replication and step alone. A chapter of an asynchronous run that does not begin it
+begins some steps earlier, with an empty pool on the same work, and forgets them. The pool is full again after two or
+three steps, but how far apart the batches in flight are settles over hundreds: single steps are in another order than
+without a seam, their sum is the same within 0.2 % (docs/runs.md). Chapters are therefore as long as memory allows.
+
+How a step answers to the model's error, and what engines do, comes from blocks within chapters.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from rlsim.costs.engine.draft_policy import tokens_factor
+from rlsim.projection.assumptions import assumptions_of, warnings_of
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.results.run import STATES
+from rlsim.results.trace import PHASES
+from rlsim.run.blocks import BlockRecord, block_of
+from rlsim.run.validations import validation_seconds
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.trace import StepRecord
+from rlsim.workload.draw import DrawnStep, DrawnWorkload, Stretch, steps_per_lag_cycle
+
+CHAPTER_SAMPLES = 2**22
+"""Samples of an asynchronous chapter and replication: some 1.5 GB."""
+CHAPTER_STEPS = 1024
+"""Most steps of an asynchronous chapter."""
+BLOCK_STEPS = 128
+"""Steps for which one block stands; a synchronous chapter is one block."""
+FORGOTTEN_STEPS = 64
+"""Steps that an asynchronous chapter forgets at its beginning."""
+PROBE_STEPS, PROBE_CYCLES = 24, 3
+"""Steps simulated apart in the middle of an asynchronous block, after so many cycles."""
+SIMULATED = tuple(name for name in STATES if name not in ("mean_batch", "mean_context_tokens"))
+"""What a step was like, as far as it is simulated step by step."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Steps first to stop - 1 of a run, from 0; forgotten: steps simulated before them for their state alone."""
+
+    first: int
+    stop: int
+    forgotten: int
+
+    @property
+    def steps(self) -> int:
+        """Steps that count."""
+        return self.stop - self.first
+
+
+@dataclass(frozen=True)
+class ChapterRecord:
+    """What a chapter says. values: step_s, phases, SIMULATED and validation_s of each replication and step.
+
+    tokens: entries of the ledger of its steps, whole cycles, mean over replications; None for agents. ages: samples
+    trained on by age, all replications.
+    """
+
+    values: Mapping[str, Sequence[Sequence[float]]]
+    tokens: Sequence[float] | None
+    ages: Mapping[str, int]
+    blocks: Sequence[BlockRecord]
+    assumptions: Sequence[str]
+    warnings: Sequence[str]
+
+    def as_row(self) -> dict[str, Any]:
+        """For the journal; floats survive JSON to the last bit."""
+        return asdict(self)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> ChapterRecord:
+        """The record of a journal's entry."""
+        return cls(**{**row, "blocks": [BlockRecord(**block) for block in row["blocks"]]})
+
+
+def chapters_of(scenario: Scenario, steps: int, chapter_steps: int | None = None) -> tuple[Chapter, ...]:
+    """The chapters of a run. chapter_steps: their size, in place of the one that memory allows."""
+    cycle, forgotten = steps_per_lag_cycle(scenario), 0
+    fitting, most = CHAPTER_SAMPLES // scenario.workload.samples_per_step, BLOCK_STEPS
+    if scenario.loop.mode == "async":
+        # Whole cycles, so that a chapter's batches start in the rhythm of the run's.
+        forgotten, most = _whole(FORGOTTEN_STEPS, cycle), CHAPTER_STEPS
+    size = _whole(chapter_steps or max(1, min(most, fitting)), cycle)
+    return tuple(Chapter(first, min(first + size, steps), min(first, forgotten)) for first in range(0, steps, size))
+
+
+def _whole(steps: int, cycle: int) -> int:
+    """``steps`` rounded up to whole cycles."""
+    return -(-steps // cycle) * cycle
+
+
+def simulate_chapter(scenario: Scenario, chapter: Chapter) -> ChapterRecord:
+    """Draw, price and simulate the steps of a chapter, every replication.
+
+    Raises Infeasible where the scenario cannot run and InputError where it makes no sense.
+    """
+    growth = scenario.run.response_growth if scenario.run is not None else ()
+    stretch = Stretch(chapter.first - chapter.forgotten, growth)
+    kept = slice(chapter.forgotten, chapter.forgotten + chapter.steps)
+    lengths: list[list[tuple[float, float]]] = []
+
+    def see(work: DrawnWorkload) -> None:
+        lengths.append([_lengths(scenario, step) for step in work.steps[kept]])
+
+    part = _counting(scenario, chapter.steps, chapter.forgotten)
+    variant = simulate_variant(part, stretch=stretch, see_work=see)
+    factor = tokens_factor(variant.prices.engine, variant.counters)
+    rows = [
+        [_values(step, length, factor) for step, length in zip(trace.steps[kept], lengths[number], strict=True)]
+        for number, trace in enumerate(variant.traces)
+    ]
+    values = {name: [[row[name] for row in each] for each in rows] for name in ("step_s", *PHASES, *SIMULATED)}
+    values["validation_s"] = validation_seconds(scenario, range(chapter.first, chapter.stop), stretch)
+    blocks, probe = _blocks(scenario, chapter, variant)
+    ages: Counter[str] = Counter()
+    for trace in variant.traces:
+        for step in trace.steps[kept]:
+            ages.update({str(age): count for age, count in step.staleness.items()})
+    return ChapterRecord(values, _tokens(variant), dict(ages), blocks, assumptions_of(probe), warnings_of(probe))
+
+
+def _tokens(variant: SimulatedVariant) -> list[float] | None:
+    ledgers = [trace.ledger for trace in variant.traces if trace.ledger is not None]
+    if not ledgers:
+        return None
+    return list(astuple(functools.reduce(operator.add, ledgers).scaled(1.0 / len(ledgers))))
+
+
+def _counting(scenario: Scenario, steps: int, forgotten: int) -> Scenario:
+    amounts = {"steps": steps, "warmup_steps": forgotten}
+    return scenario.model_copy(update={"simulation": scenario.simulation.model_copy(update=amounts)})
+
+
+def _blocks(
+    scenario: Scenario, chapter: Chapter, variant: SimulatedVariant
+) -> tuple[list[BlockRecord], SimulatedVariant]:
+    """The blocks of a chapter, and the simulation behind the last one.
+
+    A synchronous chapter is its own. Of an asynchronous one a few steps in the middle of each block are simulated
+    apart, as a projection would: the draws of its error cost a second, slower simulation of the same steps.
+    """
+    if scenario.loop.mode == "sync":
+        return [block_of(variant, chapter.first, chapter.stop)], variant
+    cycle = steps_per_lag_cycle(scenario)
+    blocks, probe = [], variant
+    forgotten = max(_whole(math.ceil(scenario.loop.asynchrony.pace), cycle), PROBE_CYCLES * cycle)
+    part = _counting(scenario, PROBE_STEPS, forgotten)
+    for first in range(chapter.first, chapter.stop, BLOCK_STEPS):
+        stop = min(first + BLOCK_STEPS, chapter.stop)
+        begin = max(0, (first + stop - PROBE_STEPS) // 2 - forgotten)
+        probe = simulate_variant(part, stretch=Stretch(begin, variant.stretch.growth))
+        blocks.append(block_of(probe, first, stop))
+    return blocks, probe
+
+
+def _lengths(scenario: Scenario, step: DrawnStep) -> tuple[float, float]:
+    """Mean response and share of sequences at the cap of the generated samples."""
+    totals = np.concatenate([one.batch.total_tokens for one in step.rollouts])
+    responses = np.concatenate([one.batch.response_tokens for one in step.rollouts])
+    return float(responses.mean()), float(np.mean(totals >= scenario.workload.max_sequence_tokens))
+
+
+def _values(step: StepRecord, lengths: tuple[float, float], factor: float) -> dict[str, float]:
+    """factor: tokens of an iteration of the engine over those of a reference iteration."""
+    ages = step.staleness
+    return {
+        "step_s": step.seconds,
+        **dict(step.phases.items()),
+        "acceptance_length": factor * step.tokens_per_verification,
+        "response_tokens": lengths[0],
+        "truncated_share": lengths[1],
+        "staleness": sum(age * count for age, count in ages.items()) / max(1, sum(ages.values())),
+        "oldest": float(max(ages, default=0)),
+        "samples": float(step.samples),
+        "generated_tokens": step.generated_tokens,
+        "trained_tokens": step.total_tokens,
+    }

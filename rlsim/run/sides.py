@@ -1,0 +1,189 @@
+"""From the chapters of a run and what it loses to one side of the answer."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.projection.expenses import cost_usd, energy_j
+from rlsim.projection.summary import sampling_error
+from rlsim.projection.uncertainty.predictive import DRAWS, around, between
+from rlsim.results import PHASES, Interval, TokenLedger
+from rlsim.results.run import CAUSES, STATES, Loss, Part, RunSide
+from rlsim.run.chapters import ChapterRecord
+from rlsim.run.losses import LOST, Course, Losses, losses_of
+from rlsim.schema.scenario import Scenario
+
+FloatArray = NDArray[np.float64]
+
+ROUNDING = 1e-9
+"""Relative spread of sums of equal numbers."""
+PARTS = 4
+"""Parts of a run that its table shows."""
+ENGINES = ("mean_batch", "mean_context_tokens")
+"""Columns that blocks tell."""
+SCALING = ("slow_nodes", "replica_faults", "steps_again")
+"""Losses that are steps, or parts of them: the model's error moves them as it moves the steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """One side with draws of its seconds, shape (DRAWS,)."""
+
+    side: RunSide
+    draws: FloatArray
+
+
+def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
+    """Add a run up. Raises Infeasible where failures leave it hardly any progress."""
+    course = Course.of(chapters)
+    losses = losses_of(scenario, course)
+    columns = _columns(chapters, course, losses)
+    ledger = _ledger(scenario, course, losses)
+    seconds = math.fsum(loss.seconds.mean for loss in ledger)
+    draws = _draws(scenario, course, losses)
+    whole = around(seconds, draws / seconds)
+    own = range(course.replications)
+    totals = [float(course.plain_s[r].sum() + sum(found[r] for found in losses.totals.values())) for r in own]
+    speculation = scenario.speculation
+    side = RunSide(
+        method=speculation.method if speculation.active else "none",
+        draft_length=speculation.draft_length if speculation.active else 0,
+        seconds=whole,
+        cost_usd=_times(whole, cost_usd(scenario, 1.0)),
+        energy_at_most_j=_times(whole, energy_j(scenario, 1.0)),
+        busy_share=_busy_share(course, seconds),
+        samples=round(float(columns["samples"].sum())),
+        generated_tokens=float(columns["generated_tokens"].sum()),
+        trained_tokens=float(columns["trained_tokens"].sum()),
+        tokens=_tokens(chapters),
+        ages=_ages(chapters),
+        run_error_s=sampling_error(totals),
+        step_deviation_s=float(np.std(course.plain_s)),
+        ledger=ledger,
+        parts=_parts(scenario, course, columns),
+        steps={name: tuple(values.tolist()) for name, values in columns.items()},
+    )
+    return Summed(side, draws)
+
+
+def _tokens(chapters: Sequence[ChapterRecord]) -> TokenLedger | None:
+    """Where the response tokens of the run went."""
+    ledgers = [TokenLedger(*one.tokens) for one in chapters if one.tokens is not None]
+    return functools.reduce(operator.add, ledgers) if ledgers else None
+
+
+def _ages(chapters: Sequence[ChapterRecord]) -> dict[int, float]:
+    """Share of the trained samples by age in versions."""
+    counted: Counter[int] = Counter()
+    for one in chapters:
+        counted.update({int(age): count for age, count in one.ages.items()})
+    total = max(1, counted.total())
+    return {age: counted[age] / total for age in sorted(counted)}
+
+
+def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) -> dict[str, FloatArray]:
+    """Values of every step, mean over replications, shape (steps,) each."""
+
+    def mean(name: str) -> FloatArray:
+        if name in ENGINES:
+            return np.array([float(getattr(block, name)) for block in course.by_step()])
+        parts = [np.asarray(one.values[name], dtype=np.float64).mean(axis=0) for one in chapters]
+        return np.concatenate(parts)
+
+    causes = {"steps": course.plain_s.mean(axis=0), **losses.by_step}
+    step_s = np.asarray(sum(causes[cause] for cause in CAUSES), dtype=np.float64)
+    return {
+        "step": np.arange(1.0, course.steps + 1),
+        "end_s": np.cumsum(step_s),
+        "step_s": step_s,
+        **{f"{cause}_s": causes[cause] for cause in CAUSES},
+        **{name: mean(name) for name in (*PHASES, *STATES)},
+    }
+
+
+def _draws(scenario: Scenario, course: Course, losses: Losses) -> FloatArray:
+    """Draws of the run's seconds: the model's error, common to all chapters, and one history of what it loses."""
+    steps = _modelled(course, course.plain_s.mean(axis=0), "step_factors")
+    number = np.arange(DRAWS) % losses.histories
+    scale = steps / float(course.plain_s.mean(axis=0).sum())
+    out = steps + _validation(scenario, course)
+    for cause in LOST:
+        if cause != "validation":
+            out = out + losses.totals[cause][number] * (scale if cause in SCALING else 1.0)
+    return np.asarray(out, dtype=np.float64)
+
+
+def _validation(scenario: Scenario, course: Course) -> FloatArray:
+    """Draws of the seconds of all validations: generated ones have the error of generation, stated ones none."""
+    seconds = course.validation_s.mean(axis=0)
+    generated = scenario.run and scenario.run.validation and scenario.run.validation.samples
+    return _modelled(course, seconds, "generation_factors") if generated else np.full(DRAWS, float(seconds.sum()))
+
+
+def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
+    """Draws of the sum of ``seconds`` of every step under the factors of its block."""
+    out = np.zeros(DRAWS)
+    for block in course.blocks:
+        out += float(seconds[block.first : block.stop].sum()) * np.asarray(getattr(block, factors))
+    return out
+
+
+def _ledger(scenario: Scenario, course: Course, losses: Losses) -> tuple[Loss, ...]:
+    """What the seconds go to; causes that took none are left out but for the steps."""
+    plain_s = course.plain_s.mean(axis=0)
+    steps = around(float(plain_s.sum()), _modelled(course, plain_s, "step_factors") / float(plain_s.sum()))
+    out = [Loss("steps", steps, float(course.steps))]
+    for cause in LOST:
+        seconds, found = float(losses.by_step[cause].sum()), losses.totals[cause]
+        if cause == "validation":
+            found = _validation(scenario, course)
+        low, high = between(found)
+        if np.ptp(found) <= ROUNDING * seconds:
+            low = high = seconds
+        if found.max() > 0:
+            out.append(Loss(cause, Interval(seconds, min(low, seconds), max(high, seconds)), losses.events[cause]))
+    return tuple(out)
+
+
+def _parts(scenario: Scenario, course: Course, columns: dict[str, FloatArray]) -> tuple[Part, ...]:
+    """Quarters of the run, or single steps of a very short one."""
+    edges = np.unique(np.linspace(0, course.steps, PARTS + 1).round().astype(int)).tolist()
+    return tuple(_part(scenario, course, columns, first, stop) for first, stop in itertools.pairwise(edges))
+
+
+def _part(scenario: Scenario, course: Course, columns: dict[str, FloatArray], first: int, stop: int) -> Part:
+    kept = np.zeros(course.steps)
+    kept[first:stop] = course.plain_s.mean(axis=0)[first:stop]
+    factors = _modelled(course, kept, "step_factors") / float(kept.sum())
+    mean = {name: float(values[first:stop].mean()) for name, values in columns.items()}
+    tokens, seconds = mean["trained_tokens"], mean["step_s"]
+    return Part(
+        first=first + 1,
+        last=stop,
+        step_s=around(seconds, factors),
+        tokens_per_s_per_gpu=tokens / seconds / scenario.cluster.num_gpus,
+        **{name: mean[name] for name in _SHOWN},
+    )
+
+
+_SHOWN = ("exposed_generation_s", "acceptance_length", "response_tokens", "truncated_share", "mean_batch", "staleness")
+
+
+def _busy_share(course: Course, seconds: float) -> float:
+    """GPU seconds of undisturbed steps in which no GPU waits over those of the whole run."""
+    plain_s = course.plain_s.mean(axis=0)
+    worked_s = sum(float(step_s) * block.work_share for step_s, block in zip(plain_s, course.by_step(), strict=True))
+    return worked_s / seconds
+
+
+def _times(quantity: Interval, factor: float) -> Interval:
+    return Interval(quantity.mean * factor, quantity.low * factor, quantity.high * factor)

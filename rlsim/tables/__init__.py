@@ -1,0 +1,1 @@
+"""What was measured of devices: profiles, operator tables by family, their digests."""

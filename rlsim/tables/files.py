@@ -1,0 +1,253 @@
+"""Measured-table files: one archive of columns per operation, one ``metadata.yaml`` per folder.
+
+A row is key columns (what is discrete: precision, heads, parallel sizes), size columns (what is interpolated),
+``latency_s`` and the measured kernel. Rows are sorted by key, so that the rows of one key are contiguous: the file
+(.npz, an array for each column) holds a key once, with the number of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from rlsim.errors import InputError
+from rlsim.files.archives import archive, unarchived
+from rlsim.files.reading import DOCUMENT_BYTES, TABLE_BYTES, delivered, read_bytes, read_text
+from rlsim.tables.interpolation import Grid, build_grid
+
+LATENCY = "latency_s"
+KERNEL = "kernel"
+METADATA = "metadata.yaml"
+SUFFIX = ".npz"
+ROWS = "rows_of_key"
+"""Array of a file with the number of rows of each key."""
+WORDS = ".words"
+"""A column of text is stored as numbers of words; this array holds the words."""
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """Columns of one operation's file.
+
+    growth: exponent beyond the largest size, per size column (see Grid). Holes of the grid are filled along the last
+    size first, that in which the latency is best known.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    sizes: tuple[str, ...]
+    growth: tuple[float, ...]
+
+
+GEMM = TableLayout("gemm", ("precision",), ("n", "k", "m"), (1.0, 1.0, 1.0))
+DECODE_ATTENTION = TableLayout(
+    "decode_attention", ("head_dim", "kv_precision", "heads", "kv_heads"), ("context_tokens", "batch"), (1.0, 1.0)
+)
+PREFILL_ATTENTION = TableLayout(
+    "prefill_attention", ("head_dim", "kv_precision", "heads", "kv_heads"), ("prompt_tokens", "batch"), (2.0, 1.0)
+)
+MLA_DECODE = TableLayout(
+    "mla_decode", ("gemm_precision", "kv_precision"), ("heads", "context_tokens", "batch"), (1.0, 1.0, 1.0)
+)
+MLA_PREFILL = TableLayout(
+    "mla_prefill", ("gemm_precision", "kv_precision"), ("heads", "prompt_tokens", "batch"), (1.0, 2.0, 1.0)
+)
+MLA_DECODE_KERNEL = TableLayout(
+    "mla_decode_kernel", ("kv_precision",), ("heads", "context_tokens", "batch"), (1.0, 1.0, 1.0)
+)
+MLA_PREFILL_KERNEL = TableLayout(
+    "mla_prefill_kernel", ("kv_precision",), ("heads", "prompt_tokens", "batch"), (1.0, 2.0, 1.0)
+)
+MOE = TableLayout(
+    "moe",
+    ("precision", "hidden", "width", "top_k", "experts", "tensor_parallel", "expert_parallel", "distribution"),
+    ("tokens",),
+    (1.0,),
+)
+QUANTIZE = TableLayout("quantize", ("op",), ("k", "m"), (1.0, 1.0))
+"""FP8 scaling of activations: dynamic_scale is what a scale of each token adds to one that is known beforehand."""
+EXPERT_EXCHANGE = TableLayout(
+    "expert_exchange",
+    ("transport", "phase", "precision", "hidden", "top_k", "experts", "num_gpus"),
+    ("tokens",),
+    (1.0,),
+)
+"""Tokens to the GPUs of their experts and back; phases prepare (two-sided transport), dispatch and combine; tokens per
+GPU."""
+ALL_REDUCE = TableLayout("all_reduce", ("mode", "num_gpus"), ("message_bytes",), (1.0,))
+COLLECTIVES = TableLayout("collectives", ("op", "num_gpus"), ("message_bytes",), (1.0,))
+VERIFY_ATTENTION = TableLayout(
+    "verify_attention",
+    ("head_dim", "kv_precision", "heads", "kv_heads"),
+    ("queries", "batch", "context_tokens"),
+    (1.0, 1.0, 1.0),
+)
+"""Attention of k+1 queries per sequence; context_tokens counts the cached ones and the first query."""
+SAMPLING = TableLayout("sampling", ("op", "vocabulary"), ("rows",), (1.0,))
+ELEMENTWISE = TableLayout("elementwise", ("op", "width"), ("rows",), (1.0,))
+"""Norm, residual addition, activation, rotation (with or without a norm per head), cache write; width in values."""
+REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
+"""Acceptance test and residual draw; queries is k+1."""
+DELTA_RULE = ("key_head_dim", "value_head_dim", "key_heads", "value_heads")
+DELTA_RULE_DECODE = TableLayout("delta_rule_decode", DELTA_RULE, ("batch",), (1.0,))
+"""Recurrent step of the gated delta rule, one token of each sequence; heads per rank, FP32 state."""
+DELTA_RULE_PREFILL = TableLayout("delta_rule_prefill", DELTA_RULE, ("prompt_tokens", "batch"), (1.0, 1.0))
+"""The same rule chunk by chunk over whole prompts."""
+CONVOLUTION_DECODE = TableLayout("convolution_decode", ("conv_kernel",), ("channels", "batch"), (1.0, 1.0))
+"""Short causal convolution before a recurrence, one token of each sequence; channels per rank."""
+CONVOLUTION_PREFILL = TableLayout(
+    "convolution_prefill", ("conv_kernel",), ("channels", "prompt_tokens", "batch"), (1.0, 1.0, 1.0)
+)
+SPARSE = ("hidden", "indexer", "gemm_precision", "kv_precision")
+SPARSE_DECODE = TableLayout("sparse_decode", SPARSE, ("heads", "batch", "context_tokens"), (1.0, 1.0, 1.0))
+"""Whole block of sparse latent attention at decode: projections, indexer (1; 0: another layer's ranking is reused) and
+attention to the tokens that rank highest."""
+SPARSE_PREFILL = TableLayout("sparse_prefill", SPARSE, ("heads", "batch", "prompt_tokens"), (1.0, 1.0, 2.0))
+LAYOUTS = (
+    GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
+    QUANTIZE, EXPERT_EXCHANGE, ALL_REDUCE, COLLECTIVES, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
+    DELTA_RULE_DECODE, DELTA_RULE_PREFILL, CONVOLUTION_DECODE, CONVOLUTION_PREFILL, SPARSE_DECODE, SPARSE_PREFILL,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """One operation's rows, grouped by key. rows: key -> slice into the columns."""
+
+    layout: TableLayout
+    rows: dict[Key, slice]
+    sizes: tuple[NDArray[np.int64], ...]
+    latency_s: NDArray[np.float32]
+    _grids: dict[Key, Grid] = field(default_factory=dict)
+
+    def grid(self, key: Key, substitute: Grid | None = None) -> Grid | None:
+        """Grid of ``key`` (built once), or None where the table has no row of it."""
+        if key not in self._grids:
+            if key not in self.rows:
+                return None
+            here = self.rows[key]
+            columns = [size[here] for size in self.sizes]
+            self._grids[key] = build_grid(columns, self.latency_s[here], self.layout.growth, substitute)
+        return self._grids[key]
+
+
+def table_path(folder: Path, layout: TableLayout) -> Path:
+    """File of one operation's rows; absent where none was measured."""
+    return folder / f"{layout.name}{SUFFIX}"
+
+
+def read_table(folder: Path, layout: TableLayout) -> Table:
+    """The table of one operation; empty where the folder has no file of it.
+
+    Raises InputError where the file is no archive, lacks a column or holds a latency that is not positive.
+    """
+    if not table_path(folder, layout).is_file():
+        return Table(layout, {}, (), np.empty(0, np.float32))
+    keys, counts, columns = _read(folder, layout, (*layout.sizes, LATENCY))
+    ends = np.cumsum(counts).tolist()
+    names = zip(*(keys[name] for name in layout.keys), strict=True)
+    rows = {key: slice(start, end) for key, start, end in zip(names, [0, *ends[:-1]], ends, strict=True)}
+    return Table(layout, rows, tuple(columns[name].astype(np.int64) for name in layout.sizes), columns[LATENCY])
+
+
+def read_columns(folder: Path, layout: TableLayout) -> dict[str, NDArray[Any]]:
+    """All columns of one operation's rows in long form, the kernel's name among them; empty where there is no file.
+
+    Raises InputError as :func:`read_table` does.
+    """
+    if not table_path(folder, layout).is_file():
+        return {}
+    keys, counts, columns = _read(folder, layout, (*layout.sizes, KERNEL, LATENCY))
+    return {name: np.repeat(np.array(values), counts) for name, values in keys.items()} | columns
+
+
+def write_columns(folder: Path, layout: TableLayout, columns: Mapping[str, NDArray[Any]]) -> Path:
+    """Write one operation's rows, in long form and sorted by key. Returns the file; equal rows give equal bytes."""
+    count = len(columns[LATENCY])
+    starts = np.zeros(count, dtype=bool)
+    starts[:1] = True
+    for name in layout.keys:
+        starts[1:] |= columns[name][1:] != columns[name][:-1]
+    first = np.flatnonzero(starts)
+    arrays = {ROWS: _narrow(np.diff([*first, count]))}
+    for name in (*layout.keys, *layout.sizes, KERNEL):
+        column = columns[name][first] if name in layout.keys else columns[name]
+        if column.dtype.kind in "iu":
+            arrays[name] = _narrow(column)
+        else:
+            words, codes = np.unique(column.astype(str), return_inverse=True)
+            arrays[name], arrays[f"{name}{WORDS}"] = _narrow(codes), words
+    arrays[LATENCY] = columns[LATENCY].astype("<f4")
+    path = table_path(folder, layout)
+    path.write_bytes(archive(arrays))
+    return path
+
+
+def _narrow(values: NDArray[Any]) -> NDArray[Any]:
+    """The same whole numbers in the smallest type that holds them all."""
+    return np.asarray(values).astype(np.min_scalar_type(int(np.max(values, initial=0))).newbyteorder("<"))
+
+
+def _read(
+    folder: Path, layout: TableLayout, names: tuple[str, ...]
+) -> tuple[dict[str, list[str | int]], NDArray[np.int64], dict[str, NDArray[Any]]]:
+    """Key columns by key, rows of each key, and the wanted columns by row."""
+    path = table_path(folder, layout)
+    wanted = {ROWS, *layout.keys, *names}
+    wanted |= {f"{name}{WORDS}" for name in wanted}
+    try:
+        arrays = unarchived(read_bytes(path, TABLE_BYTES), lambda name: name in wanted)
+        found = _spelled(arrays)
+        counts = found[ROWS].astype(np.int64)
+        keys: dict[str, list[str | int]] = {name: found[name].tolist() for name in layout.keys}
+        columns = {name: found[name] for name in names}
+        _check(counts, keys, columns)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        listed = ", ".join([*layout.keys, *names])
+        raise InputError(f"{path.name} of {folder.name}: not a table with columns {listed} ({error})") from error
+    latency = columns[LATENCY]
+    if not (np.isfinite(latency) & (latency > 0)).all():
+        raise InputError(f"{path.name} of {folder.name}: {LATENCY} must be positive and finite in every row")
+    return keys, counts, columns
+
+
+def _spelled(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Columns with words instead of their numbers."""
+    columns = {name: values for name, values in arrays.items() if not name.endswith(WORDS)}
+    spelled = ((name, arrays.get(f"{name}{WORDS}")) for name in columns)
+    return columns | {name: words[columns[name]] for name, words in spelled if words is not None}
+
+
+def _check(counts: NDArray[np.int64], keys: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) -> None:
+    """Raises ValueError where the lengths of columns do not fit each other."""
+    if counts.ndim != 1 or (counts < 0).any() or any(len(values) != len(counts) for values in keys.values()):
+        raise ValueError("its keys differ in number")
+    total = int(counts.sum())
+    if any(values.shape != (total,) for values in columns.values()):
+        raise ValueError(f"its columns do not have {total} rows each")
+
+
+def _loader(path: Path) -> Callable[[str], Any]:
+    """libyaml, ten times as fast, for files that come with rlsim: it has no guard against depth."""
+    swift = getattr(yaml, "CSafeLoader", None) if delivered(path) else None
+    return lambda text: yaml.load(text, Loader=swift or yaml.SafeLoader)
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """What the folder says of its own origin. Raises InputError where the file is no YAML mapping."""
+    path = folder / METADATA
+    try:
+        content = _loader(path)(read_text(path, DOCUMENT_BYTES))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path.name} of {folder.name}: cannot be read ({error})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path.name} of {folder.name}: must be a mapping")
+    return content

@@ -1,0 +1,90 @@
+"""Digests of files that an answer depends on, by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from rlsim.files.lookup import catalogue
+from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.tables.files import EXPERT_EXCHANGE, table_path
+from rlsim.tables.operators import MEASURED, available, tables_folder
+from rlsim.tables.reference import table_device
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    state = path.stat()
+    return _digest(str(path), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=512)
+def _digest(path: str, modified_ns: int, size: int) -> str:
+    """A file is read again whenever its time of change or its size is another."""
+    return hashlib.sha256(read_bytes(Path(path), max(TABLE_BYTES, TRACE_BYTES))).hexdigest()
+
+
+def exchange_entry() -> tuple[str, str] | None:
+    """(system, engine) of the first tables that hold the all-to-all around experts; None without."""
+    root = tables_folder()
+    return next((one for one in available() if table_path(root.joinpath(*one), EXPERT_EXCHANGE).is_file()), None)
+
+
+def tables_digest(profile: HardwareProfile) -> str:
+    """SHA-256 over all operator tables that a projection on ``profile`` can open.
+
+    These are the profile's own of every engine (quantised products take the fastest of them), those of every system
+    that ``rlsim calibrate`` measured here, from which a device without its own verification kernels borrows, and the
+    measured exchange of experts; and the profiles of the devices that they were measured on.
+    """
+    folders, whole = _folders(profile), hashlib.sha256()
+    devices = {table_device(profile).name, *(part for folder in folders for part in folder.parts[-2:])}
+    for name, path in catalogue("hardware_profiles").items():
+        if name in devices:
+            whole.update(f"{name} {file_digest(path)}\n".encode())
+    for folder in folders:
+        # Entries and not paths: every cell of a sweep asks for the digest, and paths are slow to make and to sort.
+        for entry in sorted((one for one in os.scandir(folder) if one.is_file()), key=lambda one: one.name):
+            state = entry.stat()
+            digest = _digest(entry.path, state.st_mtime_ns, state.st_size)
+            whole.update(f"{folder.name}/{entry.name} {digest}\n".encode())
+    return whole.hexdigest()
+
+
+def tables_state(profile: HardwareProfile) -> int:
+    """A number that is another when one of these tables was written since; what is kept of tables is kept under it."""
+    root = tables_folder()
+    own = [str(root / profile.operator_tables)] if profile.operator_tables is not None else []
+    measured = [f"{root}/{system}/{MEASURED}" for system in os.listdir(root)]  # noqa: PTH208
+    return hash(frozenset(one for folder in (*own, *measured, _exchange_folder()) for one in _written(folder)))
+
+
+def _written(folder: str) -> Iterator[tuple[str, int, int]]:
+    # Plain names: asked for each cell of a sweep, where paths would take most of the time.
+    if os.path.isdir(folder):  # noqa: PTH112
+        for entry in os.scandir(folder):
+            if entry.is_dir():
+                yield from _written(entry.path)
+            else:
+                state = entry.stat()
+                yield entry.path, state.st_mtime_ns, state.st_size
+
+
+@lru_cache(maxsize=1)
+def _exchange_folder() -> str:
+    return "/".join((str(tables_folder()), *(exchange_entry() or ("none",))))
+
+
+def _folders(profile: HardwareProfile) -> tuple[Path, ...]:
+    """Folders of the tables that a projection on ``profile`` can open."""
+    root, exchange = tables_folder(), exchange_entry()
+    folders = sorted(path for path in root.glob(f"*/{MEASURED}") if path.is_dir())
+    if profile.operator_tables is not None:
+        own = root / profile.operator_tables
+        folders += sorted(path for path in own.glob("*") if path.is_dir())
+        folders += [own] if own.is_dir() else []
+    return tuple(dict.fromkeys((*folders, *([] if exchange is None else [root.joinpath(*exchange)]))))

@@ -1,0 +1,44 @@
+"""Hardware profiles by name or path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
+from rlsim.files.reading import shown_path
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.messages import read_record
+
+
+def list_profiles() -> list[str]:
+    """Names of the profiles that come with rlsim, sorted."""
+    return list(catalogue("hardware_profiles"))
+
+
+def load_profile(name_or_path: str | Path, base: Path | None = None) -> HardwareProfile:
+    """Profile by name (``gb200_nvl72``, case-insensitive) or from a YAML file.
+
+    base: folder from which a relative path counts. Raises InputError for an unknown name or an invalid file.
+    """
+    name = str(name_or_path)
+    path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, catalogue("hardware_profiles"), "hardware profile")
+    profile = read_record(path, HardwareProfile)
+    own = anchored_tables(profile.operator_tables, path.parent)
+    return profile if own == profile.operator_tables else profile.model_copy(update={"operator_tables": own})
+
+
+def anchored_tables(operator_tables: str | None, folder: Path) -> str | None:
+    """The whole path of a folder of tables that is written as a path, relative to ``folder``; names stay as they are.
+
+    Raises InputError where it is a path and no such folder is there.
+    """
+    if operator_tables is None or (not operator_tables.startswith((".", "/", "~")) and "/" not in operator_tables):
+        return operator_tables
+    path = as_path(operator_tables, (), folder)
+    if path is None or not path.is_dir():
+        raise InputError(
+            f"operator_tables: no folder {shortened(repr(operator_tables))} of measured tables, counted from "
+            f"{shown_path(folder.resolve())} or from here; rlsim calibrate makes one"
+        )
+    return str(path.resolve())

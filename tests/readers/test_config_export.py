@@ -1,0 +1,177 @@
+"""Scenarios as overrides: export after import is the identity, and what is written reads as it was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpus_files import CORPUS, FOLDER, IDS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlsim.errors import InputError
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.readers.frameworks.adapters import ADAPTERS
+from rlsim.readers.frameworks.asked import Asked
+from rlsim.readers.frameworks.exporting import default_of, export_scenario
+from rlsim.readers.frameworks.importing import import_config, keys_of, read_config
+from rlsim.readers.frameworks.rows import Reader
+from rlsim.schema.scenario import Scenario
+
+ASKED = Asked(
+    hardware="gb200_nvl72", mean_prompt_tokens=20, mean_response_tokens=100.0, response_log_sigma=0.5,
+    acceptance_length=1.5, mean_turns=1.5, observation_tokens=5, environment_s=1.0, usable_group_share=0.9,
+)  # fmt: skip
+CHANGES: dict[str, st.SearchStrategy[Any]] = {
+    "workload.prompts_per_step": st.sampled_from([8, 16, 24, 64]),
+    "workload.generations_per_prompt": st.sampled_from([4, 8, 16]),
+    "workload.max_sequence_tokens": st.sampled_from([2048, 4096]),
+    "engine.tensor_parallel": st.sampled_from([1, 2, 4, 8]),
+    "engine.max_running_sequences": st.integers(1, 4096),
+    "engine.max_batched_tokens": st.integers(512, 65536),
+    "engine.gpu_memory_utilization": st.sampled_from([0.5, 0.75, 0.9]),
+    "engine.cuda_graphs": st.booleans(),
+    "engine.prefix_caching": st.booleans(),
+    "trainer.tensor_parallel": st.sampled_from([1, 2, 4]),
+    "trainer.pipeline_parallel": st.sampled_from([1, 2]),
+    "trainer.context_parallel": st.sampled_from([1, 2]),
+    "trainer.reference_logprobs": st.booleans(),
+    "trainer.recompute": st.sampled_from(["none", "full"]),
+    "trainer.lora_rank": st.sampled_from([8, 64]),
+    "loop.policy_lag": st.integers(1, 4),
+    "loop.staleness_fraction": st.sampled_from([0.0, 0.25, 1.0]),
+    "loop.update_every": st.integers(1, 4),
+    "loop.max_age": st.integers(1, 9),
+    "loop.in_flight_updates": st.booleans(),
+    "speculation.draft_length": st.integers(1, 5),
+}
+LEFT_TO_STACK = ("loop.refit_method",)
+"""A transfer that the cluster takes by itself is not written."""
+
+
+def reimported(framework: str, text: str, folder: Path) -> Scenario:
+    (folder / "patched.yaml").write_text(text)
+    return import_config(framework, folder / "patched.yaml", asked=ASKED).scenario
+
+
+def comparable(scenario: Scenario) -> dict[str, Any]:
+    return scenario.model_dump(exclude={"name", "question"})
+
+
+@pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
+def test_export_after_import_changes_no_key(framework: str, path: Path, tmp_path: Path) -> None:
+    scenario = import_config(framework, path, asked=ASKED).scenario
+    answer = export_scenario(scenario, framework, read_config(framework, path))
+    assert (answer.overrides, answer.left) == ((), ())
+    assert comparable(reimported(framework, answer.config, tmp_path)) == comparable(scenario)
+
+
+@pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
+def test_every_key_written_without_a_base_has_the_value_it_was_imported_with(
+    framework: str, path: Path, tmp_path: Path
+) -> None:
+    adapter = ADAPTERS[framework].framework
+    tree = read_config(framework, path)
+    scenario = import_config(framework, path, asked=ASKED).scenario
+    answer = export_scenario(scenario, framework)
+    assert answer.left[-1].startswith(adapter.relevant_elsewhere[0])
+    (tmp_path / "patched.yaml").write_text(answer.config)
+    read = keys_of(adapter, Reader(read_config(framework, tmp_path / "patched.yaml")))
+    told = {sentence.split("=")[0] for sentence in answer.left}
+    for key, value in keys_of(adapter, Reader(tree)).items():
+        assert key in told or key in LEFT_TO_STACK or read.get(key, default_of(key)) == value, key
+    assert told <= {"loop.mode", "loop.style", "loop.membership", "loop.policy_lag", "loop.max_in_flight_groups",
+                    "loop.max_age", "loop.stale", "loop.update_every", "loop.overlap", "cluster.generation_gpus",
+                    "cluster.num_gpus", "engine.attention_data_parallel", "engine.tensor_parallel",
+                    "cluster.placement", "speculation.draft: name the checkpoint of your draft",
+                    f"{adapter.relevant_elsewhere[0]}: name your checkpoint of "
+                    f"{scenario.model.name}"}  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
+@given(data=st.data())
+def test_a_changed_scenario_reads_back_changed_or_is_told_as_not_expressible(
+    framework: str, path: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    scenario = import_config(framework, path, asked=ASKED).scenario
+    unused = () if scenario.speculation.active else ("speculation.",)
+    unused += () if scenario.loop.mode == "async" else ("loop.",)
+    usable = [key for key in sorted(CHANGES) if not key.startswith(unused)]
+    keys = data.draw(st.lists(st.sampled_from(usable), min_size=1, max_size=4, unique=True))
+    changes = {key: data.draw(CHANGES[key], label=key) for key in keys}
+    try:
+        wanted = vary(scenario, changes)
+    except InputError:
+        return
+    answer = export_scenario(wanted, framework, read_config(framework, path))
+    told = " ".join(answer.left)
+    (tmp_path / "patched.yaml").write_text(answer.config)
+    read = keys_of(ADAPTERS[framework].framework, Reader(read_config(framework, tmp_path / "patched.yaml")))
+    rows = {row.target for row in ADAPTERS[framework].framework.rows}
+    for key, value in changes.items():
+        if (
+            key in rows
+            and f"{key}=" not in told
+            and value != getattr(getattr(scenario, key.split(".")[0]), key.split(".")[1])
+        ):
+            assert read[key] == value
+    again = export_scenario(wanted, framework, read_config(framework, tmp_path / "patched.yaml"))
+    assert again.overrides == ()
+
+
+def test_only_what_differs_is_overridden_and_dependents_of_an_interpolation_keep_their_meaning() -> None:
+    path = FOLDER / "nemo-rl" / "base.yaml"
+    scenario = vary(
+        import_config("nemo-rl", path, asked=ASKED).scenario,
+        {"engine.tensor_parallel": 4, "workload.max_sequence_tokens": 2048},
+    )
+    answer = export_scenario(scenario, "nemo-rl", read_config("nemo-rl", path))
+    assert answer.overrides == (
+        "policy.generation.vllm_cfg.tensor_parallel_size=4",
+        "policy.max_total_sequence_length=2048",
+        "policy.sequence_packing.logprob_mb_tokens=2048",
+        "policy.sequence_packing.train_mb_tokens=1024",
+    )
+    assert answer.left == ()
+    applied = read_config("nemo-rl", path, list(answer.overrides))
+    assert keys_of(ADAPTERS["nemo-rl"].framework, Reader(applied))["trainer.micro_batch_tokens"] == 1024
+
+
+def test_switching_a_recipe_to_asynchronous_opens_its_further_keys() -> None:
+    path = FOLDER / "nemo-rl" / "base.yaml"
+    imported = import_config("nemo-rl", path, asked=ASKED).scenario
+    scenario = vary(
+        imported,
+        {"loop.mode": "async", "loop.policy_lag": 3, "cluster.generation_gpus": 8, "engine.dispatch": "round_robin"},
+    )
+    answer = export_scenario(scenario, "nemo-rl", read_config("nemo-rl", path))
+    assert answer.left == ()
+    words = set(answer.overrides)
+    assert {"grpo.async_grpo.enabled=true", "grpo.async_grpo.max_trajectory_age_steps=3"} < words
+    assert "policy.generation.colocated.enabled=false" in words
+    assert "policy.generation.vllm_cfg.async_engine=true" in words
+    assert "++policy.generation.vllm_kwargs.max_num_seqs=1024" in words  # the asynchronous engine's own is 128
+
+
+def test_a_scenario_that_comes_with_rlsim_becomes_a_recipe_and_comes_back(tmp_path: Path) -> None:
+    scenario = load_scenario("qwen235b_512")
+    answer = export_scenario(scenario, "nemo-rl")
+    assert answer.left == (
+        "speculation.draft: name the checkpoint of your draft",
+        "policy.model_name: name your checkpoint of Qwen3-235B-A22B",
+    )
+    (tmp_path / "recipe.yaml").write_text(answer.config)
+    back = import_config("nemo-rl", tmp_path / "recipe.yaml", asked=Asked(model="qwen3-235b-a22b")).scenario
+    same = ("engine.tensor_parallel", "engine.expert_parallel", "engine.weight_precision", "trainer.pipeline_parallel",
+            "trainer.expert_parallel", "trainer.recompute", "cluster.num_gpus", "workload.prompts_per_step",
+            "speculation.draft_length")  # fmt: skip
+    for key in same:
+        section, name = key.split(".")
+        assert getattr(getattr(back, section), name) == getattr(getattr(scenario, section), name), key
+
+
+def test_what_no_key_says_is_told() -> None:
+    answer = export_scenario(vary(load_scenario("quickstart"), {"engine.dispatch": "shared_queue"}), "nemo-rl")
+    assert any(sentence.startswith("engine.dispatch=shared_queue has no counterpart") for sentence in answer.left)

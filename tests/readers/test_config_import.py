@@ -1,0 +1,223 @@
+"""Configurations as scenarios: the corpus, what each key became, inheritance, overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpus_files import CORPUS, FOLDER, IDS, documented
+
+from rlsim.errors import InputError
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.project import project
+from rlsim.readers.frameworks.adapters import ADAPTERS
+from rlsim.readers.frameworks.asked import Asked
+from rlsim.readers.frameworks.importing import import_config, read_config
+from rlsim.readers.frameworks.trees import leaves
+
+NEMO = FOLDER / "nemo-rl"
+VERL = FOLDER / "verl"
+
+
+def written(folder: Path, text: str, name: str = "config.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(("framework", "path"), CORPUS, ids=IDS)
+def test_every_configuration_imports_with_every_key_understood_and_its_scenario_projects(
+    framework: str, path: Path, tmp_path: Path
+) -> None:
+    got = import_config(framework, path, asked=Asked(hardware="gb200_nvl72"), strict=True)
+    assert got.accounting.of("used") and not got.accounting.of("not_understood")
+    assert {account.key for account in got.accounting.keys} == set(read_config(framework, path).given)
+    again = load_scenario(written(tmp_path, got.text))
+    assert again == got.scenario
+    small = vary(again, "simulation.replications=1", "simulation.steps=1", "simulation.warmup_steps=0")
+    assert project(small).candidate.step_s.mean > 0
+
+
+@pytest.mark.parametrize("framework", ["nemo-rl", "verl"])
+def test_the_corpus_covers_every_documented_key_and_the_tables_know_it(framework: str) -> None:
+    known = ADAPTERS[framework].framework
+    held = set()
+    for name, path in CORPUS:
+        if name == framework:
+            held |= {key for key, _ in leaves(read_config(framework, path).values)}
+    keys = documented(framework)
+    assert len(keys) > 60
+    assert [key for key in keys if known.nearest(key) != key] == []
+    assert [key for key in keys if key not in held] == []
+
+
+def test_a_synchronous_recipe_means_what_its_keys_say() -> None:
+    s = import_config("nemo-rl", NEMO / "base.yaml").scenario
+    assert (s.cluster.num_gpus, s.cluster.colocated, s.loop.mode) == (16, True, "sync")
+    assert (s.workload.prompts_per_step, s.workload.generations_per_prompt) == (8, 4)
+    assert (s.trainer.global_batch_samples, s.trainer.micro_batch_tokens) == (32, 1024)
+    assert s.trainer.logprob_micro_batch_tokens == 2048
+    assert (s.trainer.tensor_parallel, s.trainer.expert_parallel, s.trainer.recompute) == (2, 8, "full")
+    assert s.trainer.optimizer_bytes_per_parameter == 8
+    assert (s.trainer.policy_logprobs, s.trainer.reference_logprobs) == (False, True)
+    assert (s.engine.dispatch, s.engine.max_running_sequences, s.engine.max_batched_tokens) == ("static", 1024, 8192)
+
+
+def test_an_asynchronous_recipe_means_what_its_keys_say() -> None:
+    s = import_config("nemo-rl", NEMO / "async.yaml").scenario
+    assert (s.cluster.generation, s.cluster.training, s.loop.mode, s.loop.policy_lag) == (8, 8, "async", 2)
+    assert (s.loop.style, s.loop.in_flight_updates, s.loop.recompute_kv) == ("nemo_rl", True, True)
+    assert (s.loop.refit_method, s.engine.dispatch, s.engine.max_running_sequences) == (
+        "nccl_reshard",
+        "round_robin",
+        64,
+    )
+    assert (s.engine.max_batched_tokens, s.engine.weight_precision, s.engine.kv_precision) == (2048, "fp8", "fp8")
+    assert (s.speculation.method, s.speculation.draft_length, s.trainer.recompute) == ("eagle3", 3, "selective")
+    assert s.trainer.policy_logprobs and s.trainer.moe_dispatcher == "deepep"
+
+
+def test_an_override_mapping_replaces_its_parent() -> None:
+    values = read_config("nemo-rl", NEMO / "async.yaml").values
+    assert "moe_backend" not in values["policy"]["generation"]["vllm_kwargs"]
+    assert "_override_" not in values["policy"]["generation"]["vllm_kwargs"]
+
+
+def test_the_single_controller_takes_what_is_done_first_within_its_window() -> None:
+    s = import_config("nemo-rl", NEMO / "controller.yaml").scenario
+    assert (s.loop.membership, s.loop.policy_lag, s.loop.max_age) == ("first_done", 2, 3)
+    assert s.loop.max_in_flight_groups == 12
+    assert (s.engine.tensor_parallel, s.engine.attention_data_parallel, s.engine.expert_parallel) == (16, 2, 16)
+
+
+def test_fully_asynchronous_verl_steps_on_its_mini_batches_and_syncs_every_few() -> None:
+    s = import_config("verl", VERL / "fully_async.yaml").scenario
+    assert (s.cluster.generation, s.cluster.training) == (16, 8)
+    assert (s.workload.prompts_per_step, s.trainer.global_batch_samples) == (16, 32)
+    rules = s.loop.asynchrony
+    assert (s.loop.style, rules.batches_ahead, rules.update_every, rules.at_update) == ("verl", 0.5, 2, "recompute")
+    assert s.loop.max_in_flight_groups == 4 * 8 and not s.policy_logprobs
+    waits = import_config("verl", VERL / "fully_async.yaml", ["async_training.partial_rollout=false"]).scenario
+    assert waits.loop.asynchrony.at_update == "drain"
+
+
+def test_the_v1_trainers_drop_old_samples_and_take_turns() -> None:
+    separate = import_config("verl", VERL / "separate.yaml").scenario.loop
+    assert (separate.update_every, separate.max_age, separate.stale) == (2, 4, "drop")
+    colocate = import_config("verl", VERL / "colocate.yaml").scenario
+    assert colocate.cluster.colocated and not colocate.loop.overlap
+    assert not colocate.trainer.sequence_packing
+
+
+def test_skyrl_bounds_its_staleness_in_steps() -> None:
+    s = import_config("skyrl", FOLDER / "skyrl" / "fully_async.yaml").scenario
+    assert (s.loop.style, s.loop.policy_lag, s.loop.max_in_flight_groups) == ("skyrl", 2, 16)
+    assert (s.cluster.generation, s.cluster.training, s.trainer.lora_rank) == (8, 8, 32)
+    assert s.workload.agent is not None and s.workload.agent.max_turns == 2
+
+
+def test_a_ppo_critic_and_interleaved_stages_come_with_verls_keys() -> None:
+    s = import_config("verl", VERL / "megatron.yaml").scenario
+    assert s.trainer.critic and (s.trainer.pipeline_parallel, s.trainer.virtual_stages) == (2, 2)
+    assert (s.engine.tensor_parallel, s.engine.attention_data_parallel, s.engine.name) == (16, 2, "sglang")
+    assert (s.speculation.method, s.speculation.draft_length, s.trainer.mtp_layers) == ("mtp", 2, 1)
+
+
+def test_overrides_set_add_and_delete_as_the_command_line_does() -> None:
+    words = [
+        "grpo.num_prompts_per_step=16",
+        "+policy.nothing_known=3",
+        "++policy.generation.vllm_kwargs.max_num_seqs=32",
+        "~logger.wandb",
+    ]
+    got = import_config("nemo-rl", NEMO / "base.yaml", words)
+    assert got.scenario.workload.prompts_per_step == 16
+    assert got.scenario.engine.max_running_sequences == 32
+    assert got.scenario.trainer.global_batch_samples == 64  # it interpolates the number of prompts
+    assert [account.key for account in got.accounting.of("not_understood")] == ["policy.nothing_known"]
+    assert "NOT UNDERSTOOD: policy.nothing_known=3" in got.accounting.summary()
+    assert not any(account.key.startswith("logger.wandb.") for account in got.accounting.keys)
+    assert {account.origin for account in got.accounting.keys if account.key == "grpo.num_prompts_per_step"} == {
+        "command line"
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["grpo.num_prompt_per_step=3"], "did you mean 'grpo.num_prompts_per_step'?"),
+        (["~grpo.num_prompt_per_step"], "unknown key"),
+        (["grpo.num_prompts_per_step"], "is not KEY=VALUE"),
+        (["grpo.num_prompts_per_step=many"], "grpo.num_prompts_per_step: must be a whole number, got 'many'"),
+        (["policy.generation.vllm_cfg.enforce_eager=perhaps"], "must be true or false"),
+        (["policy.model_name=org/unheard-of"], "policy.model_name: 'org/unheard-of' has no model card; give --model"),
+        (["policy.generation.backend=hf"], "policy.generation.backend: 'hf' is not simulated"),
+        (["policy.max_total_sequence_length=${policy.train_micro_batch_size.x}"], "cannot be resolved"),
+        (["policy.max_total_sequence_length=${eval:1}"], "needs the resolver 'eval'"),
+    ],
+)
+def test_a_wrong_override_is_told_by_key(words: list[str], named: str) -> None:
+    with pytest.raises(InputError) as error:
+        import_config("nemo-rl", NEMO / "base.yaml", words)
+    assert named in str(error.value) and str(error.value).count("\n") == 0
+
+
+def test_a_misspelt_key_never_hides_in_a_section_without_effect(tmp_path: Path) -> None:
+    text = "loss_fn: {force_on_policy_ratios: true, ratio_clip_max: 0.3}\npolicy: {model_name: Qwen/Qwen3-8B}\n"
+    got = import_config("nemo-rl", written(tmp_path, text))
+    (wrong,) = got.accounting.of("not_understood")
+    assert (wrong.key, wrong.detail) == (
+        "loss_fn.force_on_policy_ratios",
+        "did you mean loss_fn.force_on_policy_ratio?",
+    )
+    with pytest.raises(InputError, match="force_on_policy_ratios"):
+        import_config("nemo-rl", tmp_path / "config.yaml", strict=True)
+
+
+def test_what_is_not_said_is_assumed_by_name_and_falls_when_it_is_stated() -> None:
+    path = NEMO / "async.yaml"
+    assumed = {key for one in import_config("nemo-rl", path).scenario.assumptions for key in one.keys}
+    assert {"hardware", "workload.response_tokens", "workload.prompt_tokens"} < assumed
+    assert "speculation.first_acceptance" in assumed
+    asked = Asked(
+        hardware="h200_sxm", mean_prompt_tokens=50, mean_response_tokens=300.0, response_log_sigma=0.5,
+        acceptance_length=2.5, model="qwen3-14b",
+    )  # fmt: skip
+    told = import_config("nemo-rl", path, asked=asked).scenario
+    assert told.assumptions == () and told.hardware.name == "h200_sxm" and told.model.name == "Qwen3-14B"
+    assert told.speculation.acceptance_length == 2.5
+
+
+def test_a_real_parent_beside_the_recipe_takes_the_place_of_the_shipped_tree(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "recipes").mkdir()
+    written(tmp_path, "grpo: {num_prompts_per_step: 4}\npolicy: {model_name: Qwen/Qwen3-8B}\n", "grpo_math_1B.yaml")
+    recipe = written(tmp_path / "recipes", "defaults: ../grpo_math_1B.yaml\ngrpo: {num_generations_per_prompt: 128}\n")
+    got = import_config("nemo-rl", recipe)
+    assert got.scenario.workload.prompts_per_step == 4 and not got.accounting.notes
+    assert {account.origin for account in got.accounting.keys} == {
+        str(recipe),
+        str(recipe.parent / "../grpo_math_1B.yaml"),
+    }
+
+
+def test_hydra_groups_beside_the_file_are_laid_into_their_packages(tmp_path: Path) -> None:
+    (tmp_path / "actor").mkdir()
+    written(tmp_path / "actor", "defaults: [common, _self_]\nppo_mini_batch_size: 16\n", "dp_actor.yaml")
+    written(tmp_path / "actor", "ppo_mini_batch_size: 32\nuse_dynamic_bsz: true\n", "common.yaml")
+    text = (
+        "defaults:\n  - ppo_trainer\n  - model_engine: dp\n  - actor@actor_rollout_ref.actor: ${model_engine}_actor\n"
+        "  - optional nothing: here\n  - _self_\n"
+        "data: {train_batch_size: 64}\nactor_rollout_ref: {model: {path: Qwen/Qwen3-8B}}\n"
+    )
+    got = import_config("verl", written(tmp_path, text))
+    values = read_config("verl", tmp_path / "config.yaml").values
+    assert values["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"] == 16
+    assert got.scenario.trainer.micro_batch_tokens == 16384
+    assert any("model_engine/dp.yaml is not there" in note for note in got.accounting.notes)
+
+
+def test_the_shipped_trees_alone_are_configurations(tmp_path: Path) -> None:
+    for framework in ADAPTERS:
+        got = import_config(framework, written(tmp_path, "{}\n"), asked=Asked(model="qwen2.5-1.5b"))
+        assert got.accounting.keys == () and len(got.accounting.defaults) > 25

@@ -1,0 +1,104 @@
+"""Configurations that mean harm: nothing is executed, nothing hangs, one message tells."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.readers.frameworks.importing import import_config
+
+MODEL = "policy: {model_name: Qwen/Qwen3-8B}\n"
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+DOUBLING = "".join(f"a{n}: ${{a{n + 1}}}${{a{n + 1}}}\n" for n in range(40)) + "a40: x\npolicy: {model_name: '${a0}'}\n"
+LISTS = "".join(f"a{n}: ['${{a{n + 1}[0]}}${{a{n + 1}[0]}}']\n" for n in range(40))
+CHAIN = "".join(f"a{n}: ${{a{n + 1}}}\n" for n in range(5000)) + "a5000: x\npolicy: {model_name: '${a0}'}\n"
+HOSTILE = {
+    "bomb": (BOMB, "more than"),
+    "doubling": (DOUBLING, "references"),
+    "doubling in lists": (LISTS + "a40: [x]\npolicy: {model_name: '${a0[0]}'}\n", "references"),
+    "chain": (CHAIN, "references"),
+    "circle": ("a: ${b}\nb: ${a}\npolicy: {model_name: '${a}'}\n", "refers to itself"),
+    "own section": ("policy: {model_name: '${policy}'}\n", "refers to itself"),
+    "nested name": ("b: x\npolicy: {model_name: '${${b}}'}\n", "does not resolve"),
+    "tag": ("policy: !!python/object/apply:os.system ['touch harm']\n", "could not determine a constructor"),
+    "deep": ("policy: " + "{a: " * 60 + "1" + "}" * 60 + "\n", "sections within each other"),
+    "very deep": ("policy: " + "[" * 5000 + "]" * 5000 + "\n", "not valid YAML"),
+    "list": ("- 1\n- 2\n", "expected a mapping"),
+    "scalar": ("text\n", "expected a mapping"),
+    "unfinished": ("policy: {model_name: '${a'}\n", "cannot be resolved"),
+    "missing": ("policy:\n  model_name: ???\n", "must be given"),
+    "section as value": ("policy: 3\ngrpo: [1]\n", "cannot be resolved"),
+    "value as section": ("grpo: {num_prompts_per_step: {a: 1}}\n" + MODEL, "must be a whole number"),
+    "power": ("a: ${mul:${b}, ${b}}\nb: 1.0e+300\npolicy: {model_name: m, train_global_batch_size: '${a}'}\n", "whole"),
+    "huge": (MODEL + "cluster: {num_nodes: 99999999999999999999}\n", "num_gpus"),
+    "negative": (MODEL + "grpo: {num_prompts_per_step: -4}\n", "prompts_per_step"),
+    "defaults mapping": ("defaults: {a: b}\n", "is no path"),
+    "itself": ("defaults: config.yaml\n", "inherits from itself"),
+    "parent": ("defaults: ../other.yaml\n", "lies outside"),
+    "absolute": ("defaults: /etc/passwd.yaml\n", "lies outside"),
+    "absolute with a known name": ("defaults: /dev/grpo_math_1B.yaml\n" + MODEL, None),
+    "device": ("defaults: /dev/zero\n", "lies outside"),
+    "NUL": ('defaults: "a\\0.yaml"\n', "cannot be a path"),
+    "no suffix": ("defaults: ./harm.pkl\n", "is no .yaml file"),
+    "missing parent": ("defaults: ./nothing.yaml\n", "no such file"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_configuration_ends_in_one_short_message(name: str, tmp_path: Path) -> None:
+    text, told = HOSTILE[name]
+    (tmp_path / "config.yaml").write_text(text)
+    (tmp_path / "harm.pkl").write_bytes(pickle.dumps({"policy": 1}))
+    began = time.perf_counter()
+    if told is None:
+        assert import_config("nemo-rl", tmp_path / "config.yaml").accounting.notes
+    else:
+        with pytest.raises(InputError) as error:
+            import_config("nemo-rl", tmp_path / "config.yaml")
+        assert told in str(error.value) and len(str(error.value)) < 600
+    assert time.perf_counter() - began < 20
+    assert not (tmp_path / "harm").exists() and not Path("harm").exists()
+
+
+def test_a_line_of_100_mb_is_refused_by_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    with path.open("w") as file:
+        file.write("policy: ")
+        for _ in range(100):
+            file.write("x" * 2**20)
+    with pytest.raises(InputError, match="larger than 1 MiB"):
+        import_config("verl", path)
+
+
+def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "outside.yaml").write_text("grpo: {num_prompts_per_step: 3}\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link.yaml").symlink_to(tmp_path / "outside.yaml")
+    (tmp_path / "in" / "config.yaml").write_text("defaults: link.yaml\n" + MODEL)
+    with pytest.raises(InputError, match="lies outside"):
+        import_config("nemo-rl", tmp_path / "in" / "config.yaml")
+    got = import_config(
+        "nemo-rl", tmp_path / "in" / "config.yaml", root=tmp_path, overrides=["policy.train_global_batch_size=48"]
+    )
+    assert got.scenario.workload.prompts_per_step == 3
+
+
+def test_many_files_that_inherit_from_two_each_are_not_all_read(tmp_path: Path) -> None:
+    for n in range(30):
+        (tmp_path / f"f{n}.yaml").write_text(f"defaults: [f{n + 1}.yaml, f{n + 1}.yaml]\n")
+    (tmp_path / "f30.yaml").write_text(MODEL)
+    with pytest.raises(InputError, match="files are inherited"):
+        import_config("nemo-rl", tmp_path / "f0.yaml")
+
+
+def test_control_characters_of_a_key_reach_neither_terminal_nor_file(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(MODEL + '"gr\\e[31mpo": {"a\\nb: 1": 2}\n')
+    got = import_config("nemo-rl", tmp_path / "config.yaml")
+    assert "\x1b" not in got.text and "a\nb" not in got.accounting.summary()
+    assert len(got.accounting.of("not_understood")) == 1

@@ -1,0 +1,233 @@
+"""Engine families and their releases: which one stands for which, files, and what a scenario says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from engine_set import ENGINES, RELEASES, content, family
+
+from rlsim.costs.overheads import engine_host, rollout_host
+from rlsim.errors import InputError
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import load_scenario, scenario_digest
+from rlsim.parameters.sets import (
+    DEFAULT_ENGINES,
+    load_engine_parameters,
+    load_parameters,
+    own_sets,
+)
+from rlsim.projection.project import project
+from rlsim.schema.engine import Engine
+from rlsim.schema.engine_parameters import EngineParameters, version_order
+
+SETS = sorted(path.stem for path in (data_folder("calibration") / "engines").glob("*.yaml"))
+SMALL = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(content(**changes)))
+    return path
+
+
+def quickstart_with(folder: Path, reference: dict[str, Any] | str) -> Path:
+    """The quickstart in ``folder``, with ``reference`` as its engine parameters; a relative path counts from there."""
+    document = yaml.safe_load((data_folder("scenarios") / "quickstart.yaml").read_text())
+    document["simulation"] = {**document.get("simulation", {}), "engine_parameters": reference}
+    own = folder / "scenario.yaml"
+    own.write_text(yaml.safe_dump(document))
+    return own
+
+
+# --- releases ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "nearest"),
+    [
+        ("0.9.2", "0.9.2"),
+        ("0.10.1", "0.9.2"),
+        ("0.11.0", "0.11.0"),
+        ("0.23.9", "0.11.0"),
+        ("0.24.0", "0.11.0"),
+        ("0.24.0.post1", "0.24.0.post1"),
+        ("1.0", "0.24.0.post1"),
+        ("0.5", "0.9.2"),
+    ],
+)
+def test_the_newest_release_not_newer_stands_for_one_without_measurements(version: str, nearest: str) -> None:
+    found = ENGINES.family("vllm").measured_release(version)
+    assert found is not None and found.version == nearest
+    assert ENGINES.family("vllm").host_s(version) == found.iteration_s
+
+
+@pytest.mark.parametrize(("engine", "version"), [("vllm", None), ("trtllm", "1.0"), ("trtllm", None)])
+def test_without_a_version_or_a_measured_release_the_family_stands(engine: str, version: str | None) -> None:
+    assert ENGINES.family(engine).measured_release(version) is None
+    assert ENGINES.family(engine).host_s(version) == 0.003
+
+
+def test_the_order_of_releases_in_a_file_does_not_matter() -> None:
+    backwards = EngineParameters.model_validate(content(families=[family("vllm", releases=RELEASES[::-1])]))
+    for version in ("0.5", "0.10.0", "0.12", "2"):
+        assert backwards.family("vllm").host_s(version) == ENGINES.family("vllm").host_s(version)
+
+
+def test_releases_are_compared_by_their_numbers() -> None:
+    assert version_order("0.10.0") > version_order("0.9.2")
+    assert version_order("v0.5.10.post1") > version_order("0.5.9")
+    assert version_order("1.3.0rc2") > version_order("1.2")
+
+
+def test_a_set_without_the_family_says_so() -> None:
+    assert ENGINES.names == ("vllm", "sglang", "trtllm")
+    with pytest.raises(KeyError, match="other"):
+        ENGINES.family("other")
+
+
+def test_equal_sets_are_one_key_of_a_cache() -> None:
+    again = EngineParameters.model_validate(content())
+    assert again == ENGINES and hash(again) == hash(ENGINES)
+    assert hash(EngineParameters.model_validate(content(network_hop_s=0.0))) != hash(ENGINES)
+
+
+# --- who wins over whom -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ({}, (0.003, 3e-5)),
+        ({"version": "0.11.0"}, (0.004, 3e-5)),
+        ({"name": "sglang"}, (0.002, 3e-5)),
+        ({"host_iteration_s": 0.0}, (0.0, 3e-5)),
+        ({"host_sequence_s": 0.0, "version": "0.11.0"}, (0.004, 0.0)),
+    ],
+)
+def test_a_serving_engine_takes_its_release_and_stated_keys_win(
+    engine: dict[str, Any], expected: tuple[float, float]
+) -> None:
+    found = engine_host(Engine(**engine), ENGINES)
+    assert (found.iteration_s, found.sequence_s) == expected
+    assert (found.overlap_s, found.network_hop_s) == (1e-6, 2e-5)
+    assert (found.drafting_iteration_s, found.drafting_sequence_s) == (5e-4, 4e-6)
+
+
+def test_speculation_adds_its_own_host_time() -> None:
+    host = engine_host(Engine(), ENGINES)
+    assert host.seconds(np.array([0.0, 10.0]), False) == pytest.approx([0.003, 0.0033])
+    assert host.seconds(np.array([0.0, 10.0]), True) == pytest.approx([0.0035, 0.00384])
+
+
+def test_a_rollout_engine_adds_the_frameworks_iteration_and_takes_its_time_per_sequence() -> None:
+    fitted = load_parameters()
+    for version, served_s in ((None, 0.004), ("0.11.0", 0.004)):
+        given = load_scenario("quickstart", [] if version is None else [f"engine.version={version}"])
+        added = fitted.host("vllm", given.engine_version, 1, 1, True, given.hardware.host_cpu)
+        found = rollout_host(given, fitted, ENGINES)
+        assert (found.iteration_s, found.sequence_s) == pytest.approx((served_s + added[0], added[1]))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_committed_sets_hold_every_engine(name: str) -> None:
+    found = load_engine_parameters(name)
+    assert {"vllm", "sglang", "trtllm"} == set(found.names)
+    for one in found.families:
+        versions = [version_order(release.version) for release in one.releases]
+        assert versions == sorted(versions)
+
+
+def test_the_default_is_the_fit_to_measured_iterations() -> None:
+    assert load_engine_parameters() == load_engine_parameters(DEFAULT_ENGINES)
+    assert own_sets(load_scenario("quickstart")).engines == load_engine_parameters()
+
+
+def test_a_scenario_names_its_set_by_name_by_path_or_inline(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    named = load_scenario("quickstart", ["simulation.engine_parameters=start"])
+    assert own_sets(named).engines == load_engine_parameters("start")
+    assert own_sets(load_scenario("quickstart", [f"simulation.engine_parameters={path}"])).engines == ENGINES
+    for reference in (content(), str(path), "own.yaml"):
+        assert own_sets(load_scenario(str(quickstart_with(tmp_path, reference)))).engines == ENGINES
+
+
+def test_the_digest_of_a_scenario_holds_its_set(tmp_path: Path) -> None:
+    plain, same = load_scenario("quickstart"), load_scenario("quickstart", ["simulation.engine_parameters=serving"])
+    own = load_scenario("quickstart", [f"simulation.engine_parameters={write(tmp_path)}"])
+    assert scenario_digest(plain) == scenario_digest(same) != scenario_digest(own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"network_hop_s": -1}, "network_hop_s"),
+        ({"network_hops_s": 1}, "did you mean 'network_hop_s'"),
+        ({"families": []}, "families"),
+        ({"families": [family("vlm")]}, "families[0].engine"),
+        ({"families": [family("vllm", overlap_s="1us")]}, "families[0].overlap_s"),
+        ({"families": [family("vllm", releases=[{"version": "1", "iteration_s": 0.1}])]}, "rows"),
+        ({"families": [family("vllm", error=1.5)]}, "families[0].error"),
+    ],
+)
+def test_a_wrong_set_is_refused_by_file_and_key(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as told:
+        load_scenario("quickstart", [f"simulation.engine_parameters={write(tmp_path, **changes)}"])
+    message = str(told.value)
+    assert "own.yaml" in message and said in message
+    assert len(message) <= 600 and message.count("\n") < 3
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(InputError, match="servings") as told:
+        load_engine_parameters("servings")
+    assert "nearest: serving;" in str(told.value)
+    with pytest.raises(InputError, match=", ".join(SETS)):
+        load_engine_parameters("zzz")
+
+
+def test_a_set_that_lacks_the_engine_of_the_scenario_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, families=[family("vllm")])
+    assert load_scenario("quickstart", [f"simulation.engine_parameters={path}"]).engine.name == "vllm"
+    with pytest.raises(InputError, match=r"simulation\.engine_parameters round .* engine\.name sglang, only vllm"):
+        load_scenario("quickstart", [f"simulation.engine_parameters={path}", "engine.name=sglang"])
+
+
+@pytest.mark.parametrize("key", ["simulation.seed", "simulation.replications"])
+def test_an_empty_key_beside_the_sets_is_told(key: str) -> None:
+    with pytest.raises(InputError, match=key):
+        load_scenario("quickstart", [f"{key}=null"])
+
+
+@pytest.mark.parametrize("key", ["parameters", "engine_parameters"])
+def test_an_empty_set_is_the_default(key: str) -> None:
+    given = load_scenario("quickstart", [f"simulation.{key}=null"])
+    assert getattr(given.simulation, key) == getattr(load_scenario("quickstart").simulation, key) is not None
+
+
+# --- what an answer says ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["engine.version=0.11.0"], "fitted: round, of vllm 0.11.0; what the RL framework adds is nemo_rl's of vllm"),
+        (["engine.version=0.20.0"], "fitted: round, of vllm 0.11.0 for 0.20.0, the nearest one measured; what"),
+        ([], "fitted: round, of vllm 0.11.0 for 0.20.0, the nearest one measured; what"),
+        (["engine.name=trtllm", "engine.version=1.0.0"], "fitted: round, of trtllm over its releases; what"),
+        (["engine.host_iteration_s=0.002"], "iteration: 2 ms + "),
+        (["engine.host_iteration_s=0.002"], "engine.host_sequence_s; stated)"),
+    ],
+)
+def test_assumptions_name_the_measured_release_that_stands_for_the_engine(
+    tmp_path: Path, settings: list[str], said: str
+) -> None:
+    given = load_scenario("quickstart", [*SMALL, f"simulation.engine_parameters={write(tmp_path)}", *settings])
+    told = " ".join(project(given).assumptions)
+    assert said in told

@@ -1,0 +1,272 @@
+"""Fitted parameters: files, look-up of host times, and who wins over whom."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from engine_set import ENGINES
+
+from rlsim.costs.overheads import Overheads, overheads_of
+from rlsim.errors import InputError
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import load_scenario
+from rlsim.parameters.sets import (
+    DEFAULT,
+    Fitted,
+    load_parameters,
+    load_training_parameters,
+    load_transfer_parameters,
+)
+from rlsim.projection.project import project
+from rlsim.schema.parameters import GlobalParameters
+from rlsim.validation.fit import PARAMETERS
+
+SETS = sorted(path.stem for path in (data_folder("calibration") / "parameters").glob("*.yaml"))
+HOSTS = [
+    {"engine": "vllm", "version": "1.0", "iteration_s": 0.004},
+    {"engine": "vllm", "version": "2.0", "iteration_s": 0.002},
+    {"engine": "sglang", "version": "0.5", "iteration_s": 0.001},
+]
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """A whole set of round values."""
+    fit = {"command": "c", "rows": 1, "data_digest": "d", "median_error": 0.1, "p90_error": 0.2}
+    return {
+        "name": "round",
+        "description": "round values",
+        "fit": {**fit, "held_out_median_error": {"model": 0.1}},
+        "engine_hosts": HOSTS,
+        "sequence_s": 1e-5,
+        "in_process_iteration_s": 1e-3,
+        "in_process_sequence_s": 2e-5,
+        "executor_s": 2e-3,
+        "node_executor_s": 3e-3,
+        "host_cpu_factors": {"x86": 1.0, "Grace": 1.5},
+        "dense_efficiency": 0.5,
+        "moe_efficiency": 0.4,
+        "fsdp_efficiency": 0.8,
+        "moe_host_layer_s": 5e-3,
+        "colocated_tensor_s": 1e-4,
+        "step_error": 0.1,
+        "speedup_error": 0.05,
+        **changes,
+    }
+
+
+def made(**changes: Any) -> GlobalParameters:
+    return GlobalParameters.model_validate(content(**changes))
+
+
+def write(folder: Path, **changes: Any) -> str:
+    path = folder / "own.yaml"
+    path.write_text(yaml.safe_dump(content(**changes)))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_committed_sets_load_under_their_own_name(name):
+    assert load_parameters(name).name == name
+
+
+def test_the_default_is_the_fit_to_published_steps():
+    assert DEFAULT in SETS
+    assert load_parameters() == load_parameters(DEFAULT)
+
+
+def test_a_path_loads_a_file(tmp_path):
+    assert load_parameters(write(tmp_path)) == made()
+
+
+def test_an_unknown_name_lists_what_there_is():
+    with pytest.raises(InputError, match=f"'nothing'.*{DEFAULT}"):
+        load_parameters("nothing")
+
+
+def test_a_missing_path_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match=r"missing\.yaml"):
+        load_parameters(str(tmp_path / "missing.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"dense_efficiency": 1.2}, "dense_efficiency"),
+        ({"dense_efficiency": 0.0}, "dense_efficiency"),
+        ({"sequence_s": -1e-6}, "sequence_s"),
+        ({"host_cpu_factors": {"x86": 0.0}}, "host_cpu_factors"),
+        ({"engine_hosts": []}, "engine_hosts"),
+        ({"engine_hosts": [{"engine": "vllm", "version": "1", "iteration_s": "fast"}]}, "iteration_s"),
+        ({"step_error": 1.5}, "step_error"),
+        ({"executor": 1.0}, "executor"),
+    ],
+)
+def test_wrong_values_name_file_and_key(changes, named, tmp_path):
+    path = write(tmp_path, **changes)
+    with pytest.raises(InputError) as caught:
+        load_parameters(path)
+    assert named in str(caught.value)
+    assert "own.yaml" in str(caught.value)
+
+
+def test_a_missing_key_is_named(tmp_path):
+    values = content()
+    del values["fsdp_efficiency"]
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(InputError, match="fsdp_efficiency"):
+        load_parameters(str(path))
+
+
+def test_a_file_that_is_no_mapping_is_an_input_error(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text("- 1\n- 2\n")
+    with pytest.raises(InputError, match=r"own\.yaml"):
+        load_parameters(str(path))
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "iteration_s"),
+    [
+        ("vllm", "1.0", 0.004),
+        ("vllm", "2.0", 0.002),
+        ("vllm", None, 0.002),
+        ("vllm", "9.9", 0.002),
+        ("vllm", "1.5", 0.004),
+        ("vllm", "0.1", 0.004),
+        ("sglang", None, 0.001),
+        ("trtllm", None, 0.001),
+    ],
+)
+def test_host_time_by_release_with_the_newest_as_default(engine, version, iteration_s):
+    assert made().host(engine, version, 1, 1, False, "Intel Xeon (x86)") == (iteration_s, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "in_process", "iteration_s", "sequence_s"),
+    [
+        (1, 1, False, 2e-3, 1e-5),
+        (8, 1, False, 4e-3, 1e-5),
+        (16, 2, False, 7e-3, 1e-5),
+        (1, 1, True, 3e-3, 3e-5),
+        (8, 1, True, 5e-3, 3e-5),
+    ],
+)
+def test_host_time_grows_with_what_the_engine_spreads_over(gpus, nodes, in_process, iteration_s, sequence_s):
+    assert made().host("vllm", "2.0", gpus, nodes, in_process, "x86") == pytest.approx((iteration_s, sequence_s))
+
+
+@pytest.mark.parametrize(("cpu", "factor"), [("NVIDIA Grace", 1.5), ("grace", 1.5), ("x86_64", 1.0), ("POWER", 1.0)])
+def test_host_time_scales_with_the_processor(cpu, factor):
+    found = made().host("vllm", "2.0", 1, 1, False, cpu)
+    assert found == pytest.approx((2e-3 * factor, 1e-5 * factor))
+
+
+def sets(steps: GlobalParameters) -> Fitted:
+    """Round values for RL steps and engines; training terms where every fit starts."""
+    return Fitted(steps, ENGINES, load_training_parameters("start"), load_transfer_parameters())
+
+
+def efficiencies(found: Overheads) -> tuple[float, float]:
+    """Speed of dense and of expert layers over that of the operator tables."""
+    own = found.training
+    return own.dense_speed * own.dense_efficiency, own.moe_speed * own.dense_efficiency
+
+
+def test_overheads_come_from_the_fit_where_nothing_is_stated():
+    fitted = made()
+    quickstart = load_scenario("quickstart")
+    found = overheads_of(quickstart, sets(fitted))
+    version = quickstart.engine_version
+    added_s, framework_sequence_s = fitted.host("vllm", version, 1, 1, True, quickstart.hardware.host_cpu)
+    served_s = ENGINES.family("vllm").host_s(quickstart.engine_version)
+    assert found.engine.iteration_s == pytest.approx(served_s + added_s)
+    assert found.engine.sequence_s == pytest.approx(framework_sequence_s)
+    assert (found.engine.overlap_s, found.engine.network_hop_s) == (1e-6, 2e-5)
+    assert (found.training.dense_speed, found.training.moe_speed) == (0.5, 0.4)
+    assert found.source == "round"
+    fsdp = overheads_of(
+        load_scenario("quickstart", ["trainer.backend=fsdp", "trainer.pipeline_parallel=1"]), sets(fitted)
+    )
+    assert (fsdp.training.dense_speed, fsdp.training.moe_speed) == (0.5, 0.4)
+    update = fsdp.training.of_update
+    assert (update.dense_speed, update.moe_speed) == pytest.approx((0.4, 0.32))
+    assert found.training.of_update == found.training
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("engine.host_iteration_s", "engine.iteration_s"),
+        ("engine.host_sequence_s", "engine.sequence_s"),
+        ("trainer.moe_host_layer_s", "training.moe_host_layer_s"),
+        ("loop.refit_tensor_s", "refit.tensor_s"),
+        ("loop.refit_fixed_s", "refit.fixed_s"),
+    ],
+)
+@pytest.mark.parametrize("value", [0.0, 0.321])
+def test_a_stated_key_wins_over_the_fit(key, name, value):
+    found = overheads_of(load_scenario("quickstart", [f"{key}={value}"]), sets(made()))
+    assert attrgetter(name)(found) == value
+
+
+@pytest.mark.parametrize("value", [0.321, 1.0, 1.2])
+def test_a_stated_efficiency_is_that_of_all_layers_and_one_of_experts_theirs(value):
+    given = load_scenario("quickstart", [f"trainer.device_efficiency={value}"])
+    assert efficiencies(overheads_of(given, sets(made()))) == pytest.approx((value, value))
+    apart = load_scenario("quickstart", [f"trainer.device_efficiency={value}", "trainer.moe_device_efficiency=0.25"])
+    assert efficiencies(overheads_of(apart, sets(made()))) == pytest.approx((value, 0.25))
+
+
+def test_dispatch_says_whether_the_engine_shares_the_process():
+    fitted = sets(made())
+    apart = overheads_of(load_scenario("quickstart", ["engine.dispatch=round_robin"]), fitted)
+    stated = overheads_of(load_scenario("quickstart", ["engine.in_process=false"]), fitted)
+    shared = overheads_of(load_scenario("quickstart"), fitted)
+    assert apart == stated
+    assert shared.engine.iteration_s == pytest.approx(apart.engine.iteration_s + 1e-3)
+
+
+def test_a_scenario_names_its_set(tmp_path):
+    keys = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
+    own, default = (
+        project(load_scenario("quickstart", [*keys, *extra]))
+        for extra in ([f"simulation.parameters={write(tmp_path, dense_efficiency=0.1)}"], [])
+    )
+    assert own.baseline.phases["train_s"].mean > 2 * default.baseline.phases["train_s"].mean
+    assert any("round" in text for text in own.assumptions)
+
+
+def test_the_stack_says_whose_transfers_count():
+    for settings, framework in (
+        ([], "nemo_rl"), (["stack=verl"], "verl"), (["stack=verl", "loop.refit_framework=other"], "other"),
+    ):  # fmt: skip
+        given = load_scenario("quickstart", settings)
+        assert overheads_of(given, sets(made())).refit.family.framework == framework
+
+
+def test_every_value_is_fitted_or_assumed():
+    fitted = load_parameters()
+    assert set(fitted.fit.fitted) == {parameter.path for parameter in PARAMETERS}
+    assert (fitted.origin("dense_efficiency"), fitted.origin("step_error")) == ("fitted", "assumed")
+    assert load_parameters("start").origin("dense_efficiency") == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("engine.version=0.20.0", "what the RL framework adds is nemo_rl's of vllm 0.17.1"),
+        ("engine.host_iteration_s=0.002", "engine.host_sequence_s; stated)"),
+        ("simulation.seed=0", "of the operator tables' speed (fitted: nemo_rl; trainer.device_efficiency)"),
+        ("trainer.device_efficiency=0.5", "Training products reach 50 % of the operator tables' speed (stated;"),
+        ("trainer.stack=megatron_bridge-26.06", "nemo_rl-0.7, trainer megatron_bridge-26.06 (stack), vllm 0.20.0"),
+    ],
+)
+def test_assumptions_say_what_was_fitted(override, said):
+    small = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
+    answer = project(load_scenario("quickstart", [*small, override]))
+    assert said in " ".join(answer.assumptions)

@@ -1,0 +1,131 @@
+"""Stacks of software: files, what they set, what a stated key wins over, and how the trainer's terms follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlsim.costs.overheads import training_overheads
+from rlsim.errors import InputError
+from rlsim.files.reading import data_folder
+from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, vary
+from rlsim.parameters.fitted import fitted_of
+from rlsim.parameters.sets import DEFAULT_STACK, load_stack, load_training_parameters
+from rlsim.schema.stack import StackFeatures
+from rlsim.schema.training_parameters import TrainingFramework, TrainingRelease
+
+STACKS = sorted(path.stem for path in (data_folder("calibration") / "stacks").glob("*.yaml"))
+TERMS = sorted(path.stem for path in (data_folder("calibration") / "training").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_committed_stacks_load_under_their_own_name_and_say_where_they_are_from(name: str) -> None:
+    found = load_stack(name)
+    assert found.name == name
+    assert found.sources
+    if found.release is not None:
+        assert found.name.startswith(f"{found.framework}-{found.release}")
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_committed_terms_load_under_their_own_name(name: str) -> None:
+    assert load_training_parameters(name).name == name
+
+
+def test_a_scenario_without_a_stack_takes_the_newest_one_with_measured_steps() -> None:
+    given = load_scenario("quickstart")
+    assert given.stack == load_stack(DEFAULT_STACK)
+    assert given.engine_version == "0.20.0"
+    assert load_scenario("quickstart", ["stack=null"]).stack == given.stack
+
+
+def test_a_stack_sets_engine_placement_and_log_probs_and_stated_keys_win() -> None:
+    old, new = (load_scenario("qwen235b_512", [f"stack=nemo_rl-{v}", "cluster.placement=null"]) for v in ("0.5", "0.7"))
+    assert (old.engine_version, old.rack_aligned, old.policy_logprobs) == ("0.11.2", False, True)
+    assert (new.engine_version, new.rack_aligned, new.policy_logprobs) == ("0.20.0", True, False)
+    stated = ["engine.version=0.17.1", "cluster.placement=aligned", "trainer.policy_logprobs=false"]
+    own = vary(old, *stated)
+    assert (own.engine_version, own.rack_aligned, own.policy_logprobs) == ("0.17.1", True, False)
+    assert vary(old, "engine.name=sglang").engine_version is None
+    assert vary(old, "cluster.num_gpus=64").rack_aligned
+
+
+def test_log_probs_are_recomputed_where_several_updates_use_one_rollout() -> None:
+    given = load_scenario("quickstart", ["trainer.global_batch_samples=null"])
+    assert not given.policy_logprobs
+    for key in ("trainer.global_batch_samples=512", "trainer.epochs=2"):
+        assert vary(given, key).policy_logprobs
+    split = {"cluster.generation_gpus": 4, "cluster.training_gpus": 4, "loop.mode": "async", "loop.policy_lag": 1}
+    assert vary(given, split).policy_logprobs
+
+
+def test_features_depend_on_the_rack_and_a_stated_one_wins() -> None:
+    rack, node = load_scenario("qwen235b_512", ["stack=nemo_rl-0.7"]), load_scenario("quickstart")
+    assert (rack.training_features.moe_dispatcher, node.training_features.moe_dispatcher) == ("hybridep", "alltoall")
+    own = vary(rack, "trainer.moe_dispatcher=deepep", "trainer.cuda_graphs=true")
+    assert own.training_features == StackFeatures(moe_dispatcher="deepep", cuda_graphs=True)
+    assert vary(rack, "trainer.stack=megatron_bridge-26.06").training_features.fused_grouped_mlp
+    assert vary(rack, "trainer.stack=megatron_bridge-26.06").engine_version == rack.engine_version
+
+
+def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_steps() -> None:
+    given = load_scenario("qwen235b_512")
+    fitted = fitted_of(given)
+    own = training_overheads(given, fitted)
+    assert (own.dense_speed, own.moe_speed) == (fitted.steps.dense_efficiency, fitted.steps.moe_efficiency)
+    assert own.moe_host_layer_s == fitted.steps.moe_host_layer_s
+    bridge = vary(given, "trainer.stack=megatron_bridge-25.09", "trainer.precision=fp8")
+    found, terms = training_overheads(bridge, fitted), fitted.training
+    framework = terms.framework("megatron_bridge")
+    assert framework is not None
+    release = framework.release("25.09")
+    assert release is not None
+    assert (found.dense_speed, found.moe_speed) == (framework.speed, framework.speed)
+    host = terms.moe_host_layer_s * framework.host_factor * release.host_factor * terms.host_cpu_factors["Grace"]
+    assert found.moe_host_layer_s == pytest.approx(host * terms.graph_host_share)
+    assert found.grouped_efficiency == pytest.approx(terms.grouped_efficiency * release.grouped_speed)
+    fused = training_overheads(vary(bridge, "trainer.fused_grouped_mlp=true"), fitted)
+    assert fused.grouped_efficiency == pytest.approx(found.grouped_efficiency * terms.fused_grouped_gain)
+    assert fused.permute_passes == pytest.approx(found.permute_passes / terms.fused_grouped_gain)
+    in_bf16 = training_overheads(vary(bridge, "trainer.fused_grouped_mlp=true", "trainer.precision=bf16"), fitted)
+    assert in_bf16.grouped_efficiency == found.grouped_efficiency
+
+
+def test_the_newest_release_that_is_not_newer_stands_for_another() -> None:
+    releases = tuple(
+        TrainingRelease(version=version, grouped_speed=1.0, host_factor=1.0, rows=1) for version in ("25.09", "26.02")
+    )
+    framework = TrainingFramework(framework="x", rows=2, speed=1.0, host_factor=1.0, releases=releases)
+    wanted = {
+        "25.01": "25.09",
+        "25.09": "25.09",
+        "25.11": "25.09",
+        "26.02.01": "26.02",
+        "27.01": "26.02",
+        None: "26.02",
+    }
+    for version, version_found in wanted.items():
+        found = framework.release(version)
+        assert found is not None and found.version == version_found
+
+
+def test_a_resolved_scenario_holds_its_stack_and_its_digest_too(tmp_path: Path) -> None:
+    given = load_scenario("quickstart", ["stack=nemo_rl-0.5"])
+    path = tmp_path / "again.yaml"
+    path.write_text(dump_scenario(given))
+    assert load_scenario(path) == given
+    assert scenario_digest(given) != scenario_digest(load_scenario("quickstart"))
+
+
+def test_a_stack_of_ones_own_by_path_and_wrong_ones_by_name_and_key(tmp_path: Path) -> None:
+    own = {"name": "ours", "description": "d", "framework": "nemo_rl", "release": "0.7"}
+    path = tmp_path / "ours.yaml"
+    path.write_text(yaml.safe_dump(own))
+    assert load_scenario("quickstart", [f"stack={path}"]).training_features == StackFeatures()
+    with pytest.raises(InputError, match="nearest: nemo_rl-0"):
+        load_scenario("quickstart", ["stack=nemo_rl-0.66"])
+    path.write_text(yaml.safe_dump({**own, "placment": "aligned"}))
+    with pytest.raises(InputError, match=r"ours\.yaml.*did you mean 'placement'"):
+        load_scenario("quickstart", [f"stack={path}"])
