@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlsim.blame.analysis import blame
+    from rlsim.attribution.blame import blame
     from rlsim.errors import Infeasible, InputError, RlsimError
     from rlsim.loading.scenario import load_scenario, vary
     from rlsim.planning.compare import compare
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlsim.planning.space import SearchLimits
     from rlsim.planning.sweep import sweep
     from rlsim.projection.project import project
-    from rlsim.run.run import run
+    from rlsim.runs.run import run
     from rlsim.schema.scenario import Scenario
 
 __all__ = [
@@ -47,12 +47,12 @@ _HOMES = {
     "RlsimError": "rlsim.errors",
     "Scenario": "rlsim.schema.scenario",
     "SearchLimits": "rlsim.planning.space",
-    "blame": "rlsim.blame.analysis",
+    "blame": "rlsim.attribution.blame",
     "compare": "rlsim.planning.compare",
     "load_scenario": "rlsim.loading.scenario",
     "plan": "rlsim.planning.plan",
     "project": "rlsim.projection.project",
-    "run": "rlsim.run.run",
+    "run": "rlsim.runs.run",
     "sensitivity": "rlsim.planning.sensitivity",
     "sweep": "rlsim.planning.sweep",
     "vary": "rlsim.loading.scenario",

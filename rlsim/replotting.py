@@ -46,8 +46,8 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 
 def _blame(folder: Path, out: Path) -> None:
-    from rlsim.blame.picture import draw_waterfall
-    from rlsim.blame.results import Blame
+    from rlsim.attribution.picture import draw_waterfall
+    from rlsim.attribution.results import Blame
 
     draw_waterfall(Blame.from_dict(_content(folder / "blame.json")), out / "waterfall.png")
 

@@ -23,15 +23,15 @@ def blame(
     on the same drawn work, alone and after those before it; policies against the tail are tried as what-ifs. --out DIR
     writes blame.json and waterfall.png.
     """
-    from rlsim.blame.analysis import blame as run
-    from rlsim.blame.text import render_blame
+    from rlsim.attribution.blame import blame as run
+    from rlsim.attribution.text import render_blame
     from rlsim.loading.scenario import load_scenario
 
     given = load_scenario(scenario, given_overrides(words, overrides))
     with ProgressLine("simulations") as progress:
         answer = run(given, progress.reach)
     if out is not None:
-        from rlsim.blame.picture import draw_waterfall
+        from rlsim.attribution.picture import draw_waterfall
 
         with staged_folder(out) as folder:
             (folder / "blame.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")

@@ -28,7 +28,7 @@ def run(
     """
     from rlsim.loading.scenario import load_scenario
     from rlsim.report.run import render
-    from rlsim.run.run import run as simulate
+    from rlsim.runs.run import run as simulate
 
     seeds = [] if seed is None else [f"simulation.seed={seed}"]
     given = load_scenario(scenario, [*given_overrides(words, overrides), *seeds])

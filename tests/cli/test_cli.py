@@ -197,7 +197,7 @@ def test_what_is_no_regular_file_or_too_large_is_refused(
         path.mkdir()
     elif kind == "large":
         path.write_text("x" * 2000)
-        for module in ("loading", "schema.messages", "validation.table", "workload.length_files", "loading_yaml"):
+        for module in ("loading.scenario", "schema.messages", "validation.table", "workload.length_files", "files.yaml"):
             for name in ("DOCUMENT_BYTES", "TABLE_BYTES", "TRACE_BYTES"):
                 monkeypatch.setattr(f"rlsim.{module}.{name}", 1000, raising=False)
     given = "/dev/zero" if kind == "device" else str(path)
@@ -264,7 +264,7 @@ def test_infeasible_is_an_answer_with_exit_code_2(run: Run, small: str, monkeypa
     def infeasible(_: object, progress: object) -> None:
         raise Infeasible("weights do not fit", 2.0**34, 2.0**33, "bytes")
 
-    monkeypatch.setattr("rlsim.projection.project", infeasible)
+    monkeypatch.setattr("rlsim.projection.project.project", infeasible)
     complains(run("project", small), "infeasible: weights do not fit (needed 16.0 GiB, available 8.0 GiB)")
 
 
@@ -272,7 +272,7 @@ def test_a_bug_is_not_dressed_up_as_bad_input(small: str, monkeypatch: pytest.Mo
     def bug(_: object, progress: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("rlsim.projection.project", bug)
+    monkeypatch.setattr("rlsim.projection.project.project", bug)
     with pytest.raises(ZeroDivisionError):
         main(["project", small])
 
@@ -281,7 +281,7 @@ def test_interruption_ends_with_130(run: Run, small: str, monkeypatch: pytest.Mo
     def interrupted(_: object, progress: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlsim.projection.project", interrupted)
+    monkeypatch.setattr("rlsim.projection.project.project", interrupted)
     assert run("project", small) == (130, "", "")
 
 

@@ -58,7 +58,7 @@ def test_every_part_of_an_answer_is_on_the_page_with_what_it_rests_on(name: str,
 
 def test_every_part_on_the_page_is_named_in_the_code() -> None:
     folder = Path(__file__).parents[2] / "rlsim"
-    code = "".join(path.read_text() for path in [*folder.glob("costs/*.py"), folder / "summary.py"])
+    code = "".join(path.read_text() for path in [*folder.glob("costs/**/*.py"), folder / "projection/summary.py"])
     assert not [name for _, name, _ in parts() if f'"{name}"' not in code]
 
 

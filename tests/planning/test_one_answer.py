@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rlsim.blame.analysis import blame
+from rlsim.attribution.blame import blame
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare

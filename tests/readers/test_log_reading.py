@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runlogs.event_files import counted, event, event_file, frame, simple, tensor, tensor_listed
 
 from rlsim.errors import InputError
 from rlsim.files.reading import LINE_CHARACTERS
 from rlsim.readers.logs.reading import RunLog, read_log
 from rlsim.readers.logs.tensorboard import SCALAR_BYTES
+from tests.readers.event_files import counted, event, event_file, frame, simple, tensor, tensor_listed
 
 Command = Callable[..., tuple[int, str, str]]
 STEP, TRAIN = "timing/train/total_step_time", "timing/train/policy_training"

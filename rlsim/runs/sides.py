@@ -18,8 +18,8 @@ from rlsim.projection.summary import sampling_error
 from rlsim.projection.uncertainty.predictive import DRAWS, around, between
 from rlsim.results import PHASES, Interval, TokenLedger
 from rlsim.results.run import CAUSES, STATES, Loss, Part, RunSide
-from rlsim.run.chapters import ChapterRecord
-from rlsim.run.losses import LOST, Course, Losses, losses_of
+from rlsim.runs.chapters import ChapterRecord
+from rlsim.runs.losses import LOST, Course, Losses, losses_of
 from rlsim.schema.scenario import Scenario
 
 FloatArray = NDArray[np.float64]

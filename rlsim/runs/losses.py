@@ -18,9 +18,9 @@ from rlsim.projection.expenses import SECONDS_PER_HOUR
 from rlsim.projection.uncertainty.predictive import unmoved
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.results.run import CAUSES
-from rlsim.run.blocks import BlockRecord
-from rlsim.run.chapters import ChapterRecord
-from rlsim.run.validations import checkpoint_seconds, due
+from rlsim.runs.blocks import BlockRecord
+from rlsim.runs.chapters import ChapterRecord
+from rlsim.runs.validations import checkpoint_seconds, due
 from rlsim.schema.run import Checkpoint, Faults, RunConditions
 from rlsim.schema.scenario import Scenario
 

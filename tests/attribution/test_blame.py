@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import rlsim
-from rlsim.blame.picture import draw_waterfall
-from rlsim.blame.results import Blame
-from rlsim.blame.text import render_blame
+from rlsim.attribution.picture import draw_waterfall
+from rlsim.attribution.results import Blame
+from rlsim.attribution.text import render_blame
 from rlsim.cli.main import main
 
 FEW = ["simulation.replications=1", "simulation.steps=4", "workload.prompts_per_step=16"]

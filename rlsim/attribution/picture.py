@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlsim.blame.results import Blame
+from rlsim.attribution.results import Blame
 from rlsim.report.style import DPI, GREY, INK, LINE_COLORS, picture_style, save_picture
 
 LEAST_S = 0.005

@@ -26,8 +26,8 @@ from rlsim.projection.assumptions import assumptions_of, warnings_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results.run import STATES
 from rlsim.results.trace import PHASES
-from rlsim.run.blocks import BlockRecord, block_of
-from rlsim.run.validations import validation_seconds
+from rlsim.runs.blocks import BlockRecord, block_of
+from rlsim.runs.validations import validation_seconds
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
 from rlsim.workload.draw import DrawnStep, DrawnWorkload, Stretch, steps_per_lag_cycle

@@ -13,9 +13,9 @@ from small_runs import CONSTANT, SPLIT, small
 
 import rlsim
 from rlsim.projection.uncertainty.response import StepResponse
-from rlsim.run.blocks import BlockRecord
-from rlsim.run.losses import Course, Losses, losses_of
-from rlsim.run.validations import state_bytes
+from rlsim.runs.blocks import BlockRecord
+from rlsim.runs.losses import Course, Losses, losses_of
+from rlsim.runs.validations import state_bytes
 from rlsim.schema.scenario import Scenario
 
 STEP_S, GENERATION_S = 10.0, 6.0
@@ -62,7 +62,7 @@ def test_a_lost_replica_costs_its_absence_over_all_replicas() -> None:
 
 def test_what_a_lost_replica_does_again_is_less_where_tokens_are_kept() -> None:
     def redo_s(keep: bool) -> float:
-        from rlsim.run.chapters import chapters_of, simulate_chapter
+        from rlsim.runs.chapters import chapters_of, simulate_chapter
 
         scenario = faulty(5.0, 4, SPLIT, keep_tokens=keep)
         alone = scenario.model_copy(update={"simulation": scenario.simulation.model_copy(update={"replications": 1})})

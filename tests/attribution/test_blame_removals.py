@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from rlsim.blame.analysis import blame
-from rlsim.blame.text import render_blame
+from rlsim.attribution.blame import blame
+from rlsim.attribution.text import render_blame
 from rlsim.loading.scenario import load_scenario
 from rlsim.report.style import Style
-from rlsim.run.run import run
+from rlsim.runs.run import run
 
 CLIFF = (
     "simulation.replications=1", "simulation.steps=4", "engine.max_captured_tokens=256", "workload.prompts_per_step=32",

@@ -16,9 +16,9 @@ from rlsim.projection.project import baseline_of
 from rlsim.projection.uncertainty.predictive import around
 from rlsim.report.run_files import write
 from rlsim.results.run import Run
-from rlsim.run.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
-from rlsim.run.sides import Summed, summed
-from rlsim.run.told import told
+from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
+from rlsim.runs.sides import Summed, summed
+from rlsim.runs.told import told
 from rlsim.schema.scenario import Scenario
 
 COMMAND = "run"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsim.blame.results import Blame
+from rlsim.attribution.results import Blame
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import RULE, Cell, Row, table

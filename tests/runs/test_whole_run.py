@@ -146,7 +146,7 @@ def test_an_interrupted_run_ends_with_the_bytes_of_an_undisturbed_one(
     assert set(files(tmp_path / "torn")) == {JOURNAL}
     with (tmp_path / "torn" / JOURNAL).open("ab") as journal:
         journal.write(b'{"cell": 7, "row": {"torn')
-    module = sys.modules["rlsim.run.run"]
+    module = sys.modules["rlsim.runs.run"]
     simulated: list[object] = []
     original = module.simulate_chapter
     monkeypatch.setattr(module, "simulate_chapter", lambda *of: simulated.append(of) or original(*of))  # type: ignore[func-returns-value]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from rlsim.blame.causes import Cause, causes_of
-from rlsim.blame.idle import idle_of
-from rlsim.blame.policies import tail_policies
-from rlsim.blame.results import Blame, Removal, WhatIf
+from rlsim.attribution.causes import Cause, causes_of
+from rlsim.attribution.idle import idle_of
+from rlsim.attribution.policies import tail_policies
+from rlsim.attribution.results import Blame, Removal, WhatIf
 from rlsim.costs.interface import Prices
 from rlsim.costs.prices import PriceInputs, priced
 from rlsim.errors import Infeasible, InputError

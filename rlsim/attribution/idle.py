@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsim.blame.causes import WAITS
-from rlsim.blame.results import Idle
+from rlsim.attribution.causes import WAITS
+from rlsim.attribution.results import Idle
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.simulation.trace import StepRecord
 
