@@ -10,7 +10,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class AssumptionAxes:
-    """Axes of the cases that stand beside assumptions of the cost model (:mod:`rlsim.calibration.assumption_cases`).
+    """Axes of the cases that stand beside assumptions of the cost model (:mod:`rlsim.calibration.chain_cases`).
 
     depths: layers of the decode iterations that tell the time of a kernel; compiled_depths: of those by torch.compile.
     chain_elements: FP32 values of a kernel, by which it lasts longer. drafts: draft lengths; draft_batches: sequences.

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bench.cases import COLLECTIVES, Case, CaseList, ModelDims
-from rlsim.calibration.assumption_cases import assumption_cases, trained_layer
 from rlsim.calibration.case_axes import CaseAxes, axes_for
+from rlsim.calibration.chain_cases import assumption_cases, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
 from rlsim.loading.models import load_card

@@ -14,7 +14,6 @@ import yaml
 
 from bench.cases import Case, Value
 from bench.measurements import Measurement, Measurements
-from rlsim.calibration.assumption_check import AssumptionCheck, check_assumptions
 from rlsim.calibration.columns import Columns, efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates, profile_of, rates_of
 from rlsim.calibration.selfcheck import SelfCheck, check_text, self_check
@@ -43,9 +42,7 @@ Adapt = Callable[[Case], Row]
 
 @dataclass(frozen=True)
 class MeasuredTables:
-    """What was written: profile file, folder of the tables, rows by table, the self-check, the device in numbers, and
-    the cost model's assumptions beside them.
-    """
+    """What was written: profile file, folder of the tables, rows by table, the self-check, the device in numbers."""
 
     name: str
     profile: Path
@@ -53,14 +50,12 @@ class MeasuredTables:
     rows: dict[str, int]
     check: SelfCheck
     rates: DeviceRates
-    assumed: AssumptionCheck
 
     def text(self, style: Style = DEFAULT_STYLE) -> str:
         """Summary for a terminal."""
         counts = ", ".join(f"{name} {count}" for name, count in self.rows.items())
         written = [f"profile {self.profile}", f"tables {self.tables}: {counts}"]
-        told = "\n".join([*written, self.rates.text(), check_text(self.check, style)])
-        return "\n\n".join(part for part in (told, self.assumed.text(style)) if part)
+        return "\n".join([*written, self.rates.text(), check_text(self.check, style)])
 
 
 def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool = False) -> MeasuredTables:
@@ -82,15 +77,12 @@ def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool =
         _write_cells(folder / CELLS, measured.of())
         check = self_check(measured, folder, profile, rates)
         (folder / "selfcheck.txt").write_text(check_text(check) + "\n", encoding="utf-8")
-        assumed = check_assumptions(measured, folder, name, profile, rates)
-        if assumed.text():
-            (folder / "assumptions.txt").write_text(assumed.text() + "\n", encoding="utf-8")
         if check.points:
             draw_check(check, folder / "selfcheck.png")
-        _write_circumstances(folder / METADATA, system, measured, rates, (check, assumed), tables)
+        _write_circumstances(folder / METADATA, system, measured, rates, check, tables)
         _write_yaml(stage / f"{name}.yaml", profile.model_dump(mode="json"))
     rows = {layout.name: len(table[LATENCY]) for layout, table in tables.items()}
-    return MeasuredTables(name, out / f"{name}.yaml", out / system / ENGINE, rows, check, rates, assumed)
+    return MeasuredTables(name, out / f"{name}.yaml", out / system / ENGINE, rows, check, rates)
 
 
 def system_of(name: str) -> str:
@@ -214,10 +206,10 @@ def _write_circumstances(
     system: str,
     measured: Measurements,
     rates: DeviceRates,
-    checks: tuple[SelfCheck, AssumptionCheck],
+    check: SelfCheck,
     tables: Mapping[TableLayout, Columns],
 ) -> None:
-    metadata, (check, assumed) = measured.metadata, checks
+    metadata = measured.metadata
     content = {
         "schema": SCHEMA,
         "system": system,
@@ -233,7 +225,6 @@ def _write_circumstances(
         "self_check": check.summary(),
         "efficiency": efficiencies_as_yaml(rates.efficiency),
         "training": dict(rates.training),
-        "assumptions": assumed.summary(),
     }
     _write_yaml(path, content)
 

@@ -21,12 +21,15 @@ from bench.operators import OPERATORS, prepare
 from bench.timing import StopRule, Watch
 from bench.training import NEEDS_GRADIENTS
 from bench.workbench import Workbench
+from research.assumptions.check import check_assumptions
 from rlsim.calibration.case_axes import GPU_FULL, GPU_QUICK, AssumptionAxes
 from rlsim.calibration.cases import cases_of
+from rlsim.calibration.device_profile import rates_of
 from rlsim.calibration.measured_tables import make_tables
 from rlsim.calibration.selfcheck import SelfCheck
 from rlsim.cli import app
 from rlsim.costs.engine import draft, layers
+from rlsim.tables.profile import load_profile
 
 GPU = torch.device("cuda", 0)
 AXES = replace(
@@ -128,7 +131,8 @@ def test_the_documented_commands_make_a_calibration_of_it(measured: Path, tmp_pa
 
 def test_assumptions_stand_beside_the_constants_of_this_gpu(records: Measurements, tmp_path: Path) -> None:
     """What the clock charges comes out of the measurements again, and the cost model agrees where it counts kernels."""
-    groups = make_tables(records, tmp_path, "h200_sxm").assumed.groups
+    made, rates = make_tables(records, tmp_path, "h200_sxm"), rates_of(records)
+    groups = check_assumptions(records, made.tables, "h200_sxm", load_profile("h200_sxm"), rates).groups
     rows = {one.name: one for group in groups.values() for one in group}
     assert rows["eager_launch_s"].measured == pytest.approx(DISPATCH_S)
     assert rows["KERNEL_FLOOR_S"].measured == pytest.approx(KERNEL_S, rel=1e-3)

@@ -4,9 +4,9 @@ import pytest
 
 from bench.cases import COLLECTIVES, COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, is_isolated, read_cases, write_cases
 from bench.operators import OPERATORS
-from rlsim.calibration.assumption_cases import depth_iteration, draft_passes, trained_layer
 from rlsim.calibration.case_axes import CPU_FULL, CPU_QUICK, GPU_FULL, GPU_QUICK, CaseAxes
 from rlsim.calibration.cases import DISTRIBUTIONS, case_list, cases_of, dims_of, gemm, moe, prefill_attention
+from rlsim.calibration.chain_cases import depth_iteration, draft_passes, trained_layer
 from rlsim.calibration.selfcheck import card_of
 from rlsim.loading.models import load_card
 from rlsim.schema.drafter import default_eagle3_draft

@@ -197,7 +197,13 @@ def test_what_is_no_regular_file_or_too_large_is_refused(
         path.mkdir()
     elif kind == "large":
         path.write_text("x" * 2000)
-        for module in ("loading.scenario", "schema.messages", "validation.table", "workload.length_files", "files.yaml"):
+        for module in (
+            "loading.scenario",
+            "schema.messages",
+            "validation.table",
+            "workload.length_files",
+            "files.yaml",
+        ):
             for name in ("DOCUMENT_BYTES", "TABLE_BYTES", "TRACE_BYTES"):
                 monkeypatch.setattr(f"rlsim.{module}.{name}", 1000, raising=False)
     given = "/dev/zero" if kind == "device" else str(path)

@@ -7,20 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
-from test_measured_tables import SOME_GPU, measurements
 
 from bench.cases import COMPILED, HANDED_OVER, Case, ModelDims
-from bench.measurements import Facts, Measurement, Measurements, Metadata, Sample, read_measurements
-from rlsim.calibration import assumption_check
-from rlsim.calibration.assumed_launches import draft_assumptions, launch_assumptions
-from rlsim.calibration.assumed_training import training_assumptions
-from rlsim.calibration.assumed_transfers import transfer_assumptions
-from rlsim.calibration.assumption_cases import chained, depth_iteration, draft_passes, trained_layer
-from rlsim.calibration.assumption_check import AssumptionCheck
-from rlsim.calibration.assumption_rows import Assumption, Basis, slope
+from bench.measurements import Facts, Measurement, Measurements, Metadata, Sample
+from research.assumptions import __main__ as program
+from research.assumptions import check
+from research.assumptions.launches import draft_assumptions, launch_assumptions
+from research.assumptions.rows import Assumption, Basis
+from research.assumptions.training import training_assumptions
+from research.assumptions.transfers import transfer_assumptions
 from rlsim.calibration.calibrate import calibrate_measurements
 from rlsim.calibration.cases import case_list, dims_of
+from rlsim.calibration.chain_cases import chained, depth_iteration, draft_passes, trained_layer
 from rlsim.costs.engine.draft import PROPOSER_LAUNCHES
 from rlsim.costs.engine.iteration import COMPILED_LAUNCH
 from rlsim.costs.engine.layers import ATTENTION_LAUNCHES, DENSE_LAUNCHES, UNCOMPILED_LAUNCHES
@@ -28,6 +26,7 @@ from rlsim.loading.models import load_card
 from rlsim.parameters.sets import shipped
 from rlsim.tables.operators import OperatorTables
 from rlsim.tables.profile import load_profile
+from tests.calibration.test_measured_tables import SOME_GPU, measurements
 
 US = 1e-6
 DENSE, MIXTURE = dims_of(load_card("qwen3-8b")), dims_of(load_card("qwen3-30b-a3b"))
@@ -75,17 +74,6 @@ def test_kernels_cost_the_slope_of_the_host_over_their_number() -> None:
     layer = row(rows, "UNCOMPILED_LAUNCHES x eager_launch_s")
     assert (layer.used, layer.measured) == (pytest.approx(UNCOMPILED_LAUNCHES * launch_s), pytest.approx(120 * US))
     assert row(rows, "GRAPH_NODE_S").measured == pytest.approx(4 * US)
-
-
-def test_overlap_is_what_a_replayed_layer_takes_less_than_its_operators() -> None:
-    """Four products and four elementwise kernels are shortened in the cost model's dense layer."""
-    alone_s = row(launch_assumptions(measured(iterations()), BASIS), "captured layer").used
-    assert alone_s is not None
-    shorter = [depth(n, "graph", 40 * US + n * (alone_s - 8 * 0.5 * US), 9 + 30 * n) for n in DEPTHS]
-    rows = launch_assumptions(measured(shorter), BASIS)
-    for family in BASIS.fitted.engines.families:
-        found = row(rows, f"overlap_s ({family.engine})")
-        assert (found.used, found.measured) == (family.overlap_s, pytest.approx(0.5 * US, rel=1e-3))
 
 
 @pytest.mark.parametrize("lost_s", [0.0, 6 * US])
@@ -202,43 +190,15 @@ def test_used_values_are_those_of_the_loaded_objects() -> None:
     assert row(launch_assumptions(measured(records), changed), "eager_launch_s").used == 2.0
 
 
-def test_slopes_need_two_different_points_and_skip_missing_ones() -> None:
-    assert slope([(1.0, 2.0), (1.0, 3.0)]) is None
-    assert slope([(1.0, 2.0), (2.0, None), (None, 1.0)]) is None
-    assert slope([(1.0, 2.0), (3.0, 8.0), (2.0, None)]) == pytest.approx(3.0)
-
-
-def test_what_shrinks_with_its_number_gives_no_row() -> None:
-    records = copies("weight_copy", {1: 1.0, 64: 0.9}, path="foreach")
-    assert [one.name for one in transfer_assumptions(measured(records), BASIS)] == ["none (device copies)"]
-
-
-def test_the_table_is_printed_and_written_beside_the_self_check(tmp_path: Path) -> None:
+def test_the_program_prints_a_table_for_each_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     wanted = case_list("cuda", True)
     path = measurements(tmp_path, wanted, wanted.cases, GPU)
-    told = calibrate_measurements(path, tmp_path).text
-    folder = tmp_path / "h100_sxm" / "measured"
-    written = (folder / "assumptions.txt").read_text()
-    assert written.strip() in told
-    assert written.startswith("assumptions of the cost model beside measurements on NVIDIA H100 80GB HBM3")
-    stated = yaml.safe_load((folder / "metadata.yaml").read_text())["assumptions"]
-    assert list(stated) == [group for group, _ in assumption_check.GROUPS]
-    (link, *_) = [one for one in stated["weights"] if one["assumption"] == "host_link_share x host link"]
-    shipped_link = load_profile("h100_sxm").host_link_bandwidth_bytes_per_s.value
-    assert link["used"] == pytest.approx(shipped_link * BASIS.fitted.transfers.values.host_link_share, rel=1e-3)
-    assert link["ratio"] == pytest.approx(link["measured"] / link["used"], rel=1e-3)
-
-
-def test_measurements_of_before_these_cases_make_no_table(tmp_path: Path) -> None:
-    wanted = case_list("cpu", True)
-    new = ("launch_chain", "depth_iteration", "draft_passes", "weight_copy", "layer_forward_backward")
-    path = measurements(tmp_path, wanted, [case for case in wanted.cases if case.op not in new])
-    assert "assumptions of the cost model" not in calibrate_measurements(path, tmp_path).text
-    folder = tmp_path / "cpu_local" / "measured"
-    assert not (folder / "assumptions.txt").exists()
-    assert yaml.safe_load((folder / "metadata.yaml").read_text())["assumptions"] == {}
-    assert read_measurements(path).of("depth_iteration") == []
-
-
-def test_an_empty_check_says_nothing() -> None:
-    assert AssumptionCheck("d", {"launches": ()}).text() == ""
+    calibrate_measurements(path, tmp_path)
+    monkeypatch.setattr("sys.argv", ["assumptions", str(path), str(tmp_path)])
+    program.main()
+    told = capsys.readouterr().out
+    assert told.startswith("assumptions of the cost model beside measurements on NVIDIA H100 80GB HBM3")
+    heads = [line.strip() for line in told.splitlines()]
+    assert all(any(head.startswith(group) for head in heads) for group, _ in check.GROUPS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.cases import ModelDims
 from bench.measurements import Measurement, Measurements
-from rlsim.calibration.assumption_rows import Assumption, Basis, assumed, divided, launched, of_mode
+from research.assumptions.rows import Assumption, Basis, assumed, divided, launched, of_mode
 from rlsim.calibration.selfcheck import card_of
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.costs.operators.device import device_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.cases import HANDED_OVER
 from bench.measurements import Measurement, Measurements
-from rlsim.calibration.assumption_rows import Assumption, Basis, assumed, by, of_mode, slope_of, taken
+from research.assumptions.rows import Assumption, Basis, assumed, by, of_mode, slope_of, taken
 from rlsim.costs.transfer.job import links_of
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.costs.transfer.offload import HostCopies

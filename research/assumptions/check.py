@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measurements import Measurements
-from rlsim.calibration.assumed_launches import draft_assumptions, launch_assumptions
-from rlsim.calibration.assumed_training import training_assumptions
-from rlsim.calibration.assumed_transfers import transfer_assumptions
-from rlsim.calibration.assumption_rows import Assumption, Basis
+from research.assumptions.launches import draft_assumptions, launch_assumptions
+from research.assumptions.rows import Assumption, Basis
+from research.assumptions.training import training_assumptions
+from research.assumptions.transfers import transfer_assumptions
 from rlsim.calibration.columns import efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates
 from rlsim.files.lookup import catalogue
@@ -26,7 +26,6 @@ GROUPS = (
     ("weights", transfer_assumptions),
     ("training", training_assumptions),
 )
-_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,6 @@ class AssumptionCheck:
             heads = (name, "measured as", "used", "measured", "ratio", "used value from")
             lines += ["", *table(heads, [_cells(one) for one in rows], style, "<<>>><")] if rows else []
         return "\n".join(lines)
-
-    def summary(self) -> dict[str, list[dict[str, str | float | None]]]:
-        """The rows as metadata.yaml states them."""
-        return {name: [_record(one) for one in rows] for name, rows in self.groups.items() if rows}
 
 
 def check_assumptions(
@@ -70,18 +65,3 @@ def check_assumptions(
 def _cells(row: Assumption) -> tuple[str, ...]:
     ratio = "-" if row.ratio is None else f"{row.ratio:.2f}" if row.ratio >= 0.1 else f"{row.ratio:.1g}"
     return row.name, row.what, row.shown(row.used), row.shown(row.measured), ratio, row.origin or "-"
-
-
-def _record(row: Assumption) -> dict[str, str | float | None]:
-    def rounded(value: float | None) -> float | None:
-        return None if value is None else float(f"{value:.{_DIGITS}g}")
-
-    return {
-        "assumption": row.name,
-        "measured_as": row.what,
-        "unit": row.unit,
-        "used": rounded(row.used),
-        "used_from": row.origin or None,
-        "measured": rounded(row.measured),
-        "ratio": rounded(row.ratio),
-    }

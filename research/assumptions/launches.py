@@ -8,8 +8,7 @@ import numpy as np
 
 from bench.cases import COMPILED, ModelDims
 from bench.measurements import Measurement, Measurements
-from rlsim.calibration.assumption_cases import DEPTH_BATCH, DEPTH_CONTEXT
-from rlsim.calibration.assumption_rows import (
+from research.assumptions.rows import (
     Assumption,
     Basis,
     assumed,
@@ -22,6 +21,7 @@ from rlsim.calibration.assumption_rows import (
     slope_of,
     taken,
 )
+from rlsim.calibration.chain_cases import DEPTH_BATCH, DEPTH_CONTEXT
 from rlsim.calibration.selfcheck import card_of, speculation_of
 from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting
 from rlsim.costs.engine.iteration import COMPILED_LAUNCH, device_points

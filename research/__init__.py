@@ -1,0 +1,1 @@
+"""Studies that import rlsim and are run by hand; no part of the wheel."""

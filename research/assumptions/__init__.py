@@ -1,0 +1,1 @@
+"""The cost model's assumptions beside measurements of a device."""
