@@ -9,14 +9,12 @@ from typing import Any
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.files import Bases
 from rlsim.readers.frameworks.nemo_rl import BASES as NEMO_RL_BASES
-from rlsim.readers.frameworks.nemo_rl import NEMO_RL
-from rlsim.readers.frameworks.nemo_rl_facts import nemo_rl_facts
+from rlsim.readers.frameworks.nemo_rl import NEMO_RL, nemo_rl_facts
 from rlsim.readers.frameworks.rows import Framework, Reader
 from rlsim.readers.frameworks.skyrl import BASES as SKYRL_BASES
 from rlsim.readers.frameworks.skyrl import SKYRL, skyrl_facts
 from rlsim.readers.frameworks.verl import BASES as VERL_BASES
-from rlsim.readers.frameworks.verl import VERL
-from rlsim.readers.frameworks.verl_facts import verl_facts
+from rlsim.readers.frameworks.verl import VERL, verl_facts
 
 
 @dataclass(frozen=True)

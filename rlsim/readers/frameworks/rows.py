@@ -5,7 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rlsim.errors import InputError, shortened
 from rlsim.readers.frameworks.interpolation import Interpolation
@@ -192,9 +195,14 @@ def layout(target: str, key: str, strategy_key: str, megatron: Callable[[Reader]
     )
 
 
-def listed(table: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Dotted keys by reason, from a table of reasons, sections and the names in each (words of one text)."""
-    return {
-        reason: tuple(f"{section}.{name}".lstrip(".") for section, names in group.items() for name in names.split())
-        for reason, group in table.items()
-    }
+def unused_keys(framework: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Dotted keys by reason that do not change the time of a step, and those that may and that no scenario key says."""
+    tables = yaml.safe_load((Path(__file__).parent / "keys" / f"{framework}.yaml").read_text(encoding="utf-8"))
+
+    def dotted(table: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+        return {
+            reason: tuple(f"{section}.{name}".lstrip(".") for section, names in group.items() for name in names.split())
+            for reason, group in table.items()
+        }
+
+    return dotted(tables["irrelevant"]), dotted(tables["not_simulated"])

@@ -7,8 +7,18 @@ from typing import Any
 
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.files import Bases
-from rlsim.readers.frameworks.rows import Changes, Framework, Reader, Row, choice, flag, integer, layout, number
-from rlsim.readers.frameworks.skyrl_keys import IRRELEVANT, NOT_SIMULATED
+from rlsim.readers.frameworks.rows import (
+    Changes,
+    Framework,
+    Reader,
+    Row,
+    choice,
+    flag,
+    integer,
+    layout,
+    number,
+    unused_keys,
+)
 
 TRAINER, GENERATOR, PLACEMENT = "trainer.", "generator.", "trainer.placement."
 MEGATRON = "trainer.policy.megatron_config."
@@ -185,8 +195,7 @@ ROWS = (
 SKYRL = Framework(
     "skyrl",
     ROWS,
-    IRRELEVANT,
-    NOT_SIMULATED,
+    *unused_keys("skyrl"),
     relevant_elsewhere=(
         f"{TRAINER}policy.model.path", f"{GENERATOR}max_turns", f"{GENERATOR}max_input_length",
         f"{TRAINER}algorithm.dynamic_sampling.type",
