@@ -9,7 +9,7 @@ from functools import cached_property
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.agent_counters import AgentCounters
+from rlsim.simulation.agent_records import AgentCounters
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.tables.operators import OperatorTables

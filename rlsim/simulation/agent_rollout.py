@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.schema.agent import Agent
-from rlsim.simulation.agent_counters import AgentCounters
-from rlsim.simulation.agent_timeline import AgentTimeline
+from rlsim.simulation.agent_records import AgentCounters, AgentTimeline
 from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.dispatch import Dispatch
 from rlsim.simulation.iteration_times import prepare

@@ -22,8 +22,7 @@ from heapq import heappop, heappush
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.schema.agent import Agent
-from rlsim.simulation.agent_counters import AgentCounters
-from rlsim.simulation.agent_timeline import AgentTimeline
+from rlsim.simulation.agent_records import AgentCounters, AgentTimeline
 from rlsim.simulation.pool import Finished, GenerationPool
 from rlsim.simulation.requests import Request
 from rlsim.simulation.trajectories import Trajectories

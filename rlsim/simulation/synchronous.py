@@ -10,7 +10,6 @@ from rlsim.costs.interface import Prices
 from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.agent_rollout import AgentRollout, agent_rollout
-from rlsim.simulation.agent_timeline import show_agents
 from rlsim.simulation.rollout import RolloutResult, rollout
 from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
@@ -57,7 +56,7 @@ def _generate(
             _show_rollout(trace, results, begin_s, step)
             for number, one in enumerate(agents):
                 before_s = sum(result.seconds + scenario.workload.environment_s for result in results[:number])
-                show_agents(trace, one.timeline, begin_s + before_s, step)
+                one.timeline.show(trace, begin_s + before_s, step)
         batch_ready[step].succeed(generation_s)
 
 

@@ -11,7 +11,7 @@ import simpy
 
 from rlsim.costs.interface import EngineCounters, FloatArray, StepCost
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
-from rlsim.simulation.agent_counters import AgentCounters
+from rlsim.simulation.agent_records import AgentCounters
 from rlsim.workload.draw import DrawnStep
 
 Process = Generator[simpy.Event, Any, None]

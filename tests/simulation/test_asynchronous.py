@@ -6,26 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixed_costs import FixedCosts, World, run, steps, world_of
+from fixed_costs import Driven, FixedCosts, run, steps, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlsim.simulation.generator import PythonGenerator
 from rlsim.simulation.kernel.library import VARIABLE
 from rlsim.simulation.pool import GenerationPool
-from rlsim.simulation.trace import StepRecord, Trace
+from rlsim.simulation.trace import StepRecord
 
 TRAINER = ("data_s", "logprob_s", "train_s")
 SLOW = FixedCosts(train_s=196.0)
 """200 s of training beside 100 s of generation."""
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
-
-
-def generator_of(world: World, advance_s: float = 0.0) -> PythonGenerator:
-    """A generator without a trainer, after ``advance_s`` seconds."""
-    generator = PythonGenerator(world.scenario, world.workload, world.prices, Trace())
-    generator.advance_to(advance_s)
-    return generator
 
 
 def total_s(found: list[StepRecord]) -> float:
@@ -109,9 +101,7 @@ def test_at_most_lag_batches_of_groups_are_in_flight(lag):
     trace = run(world_of(FixedCosts(), LOGNORMAL, lag=lag, prompts=16, size=4))
     (curve,) = trace.curves
     assert max(curve.values) == 16 * 4 * lag
-    generator = generator_of(world_of(FixedCosts(), lag=lag, prompts=16, size=4))
-    assert generator.in_flight == 16 * lag
-    assert generator.pool.outstanding == 16 * 4 * lag
+    assert Driven(world_of(FixedCosts(), lag=lag, prompts=16, size=4)).generation.in_flight == 16 * lag
 
 
 def test_a_straggling_group_stalls_its_own_step_only():
@@ -128,33 +118,35 @@ def test_a_straggling_group_stalls_its_own_step_only():
 def test_a_group_is_done_with_its_slowest_sample():
     lengths = {0: [401, 5, 5, 5, 5, 5, 5, 5]}
     world = world_of(FixedCosts(), "simulation.steps=1", lag=1, lengths=lengths)
-    generator = generator_of(world, 50.0)
-    assert generator.batch_ready(0, 50.0) == 100.0
-    assert generator.batch_ready(0, 130.0) == 130.0
-    assert generator.intake.ages(generator.take(0, 130.0)) == {0: 8}
+    driven = Driven(world)
+    driven.at(50.0)
+    assert driven.waited(driven.generation.batch(0)) == 100.0
+    generation = driven.at(130.0)
+    assert driven.waited(generation.batch(0)) == 130.0
+    assert generation.intake.ages(generation.take(0)) == {0: 8}
 
 
 def test_a_blocked_generator_starts_nothing_until_new_weights_are_published():
     """Four groups may be in flight; one of target 0 is done first and leaves its place to target 1."""
     lengths = {0: [5, 5, 401, 401, 401, 401, 401, 401]}
     world = world_of(FixedCosts(), lag=1, lengths=lengths)
-    free, blocked = generator_of(world), generator_of(world)
-    blocked.pause(0.0, 0.0)
-    for generator in (free, blocked):
-        generator.advance_to(50.0)
+    free, driven = Driven(world).at(50.0), Driven(world)
+    driven.at(0.0).pause(0.0)
+    blocked = driven.at(50.0)
     assert (free.in_flight, blocked.in_flight) == (4, 3)
-    blocked.publish_weights(50.0)
+    blocked.publish_weights()
     assert blocked.in_flight == 4
 
 
 def test_a_pause_counts_neither_as_busy_nor_as_time_to_generate():
-    generator = generator_of(world_of(FixedCosts(), lag=1, tokens=401), 10.0)
-    assert generator.busy_s(10.0) == 10.0
-    generator.pause(10.0, 30.0)
-    assert generator.busy_s(40.0) == 10.0
-    generator.publish_weights(40.0)
-    assert generator.busy_s(130.0) == 100.0
-    assert generator.batch_ready(0, 40.0) == 130.0
+    driven = Driven(world_of(FixedCosts(), lag=1, tokens=401))
+    generation = driven.at(10.0)
+    assert generation.busy_s == 10.0
+    generation.pause(30.0)
+    assert driven.at(40.0).busy_s == 10.0
+    generation.publish_weights()
+    assert driven.waited(generation.batch(0)) == 130.0
+    assert generation.busy_s == 100.0
 
 
 def test_rewards_keep_a_group_in_flight_without_keeping_the_engine_busy():
@@ -294,8 +286,8 @@ def test_the_counters_leave_the_warm_up_out():
 
 
 def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
-    generator = generator_of(world_of(FixedCosts(), lag=1, tokens=5))
-    generator.drain(0.0)
+    driven = Driven(world_of(FixedCosts(), lag=1, tokens=5))
+    driven.waited(driven.generation.drain())
     with pytest.raises(RuntimeError, match="nobody generates"):
-        generator.batch_ready(1, 1.0)
-    assert not generator.in_flight
+        driven.waited(driven.generation.batch(1))
+    assert not driven.generation.in_flight

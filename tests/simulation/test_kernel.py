@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixed_costs import PROMPT, FixedCosts, World, rules, run, world_of
+from fixed_costs import PROMPT, Driven, FixedCosts, World, rules, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table, counted, make_batch, sample_lists, tables
 
 from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible, InputError
-from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.kernel import build
+from rlsim.simulation.kernel.engines import PAUSES_PER_STEP
 from rlsim.simulation.kernel.library import VARIABLE, implementation
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import RolloutResult, rollout
-from rlsim.simulation.trace import Trace
 from rlsim.workload.batches import Batch
 
 DISPATCH = st.sampled_from(["static", "round_robin", "least_loaded", "shared_queue"])
@@ -139,11 +138,11 @@ def test_waiting_in_vain_is_an_error_in_both(both):
     world = world_of(FixedCosts(), lag=1, tokens=5)
 
     def waited() -> str:
-        generator = generator_of(world.scenario, world.workload, world.prices, Trace())
-        assert generator.drain(0.0) == 1.0
-        assert generator.in_flight == 0
+        driven = Driven(world)
+        assert driven.waited(driven.generation.drain()) == 1.0
+        assert driven.generation.in_flight == 0
         with pytest.raises(RuntimeError) as error:
-            generator.batch_ready(1, 1.0)
+            driven.waited(driven.generation.batch(1))
         return str(error.value)
 
     fast, slow = both(waited)
@@ -177,17 +176,13 @@ def test_a_sample_that_cannot_fit_is_infeasible_in_both(both):
     assert fast == slow
 
 
-def test_the_kernel_refuses_more_publications_than_it_has_places_for(kernel):
+def test_the_kernel_refuses_more_pauses_than_it_has_places_for(kernel):
     world = world_of(FixedCosts(), "simulation.steps=2", lag=1)
-    generator = generator_of(world.scenario, world.workload, world.prices, Trace())
-    steps = len(world.workload.steps)
-    for now_s in range(steps):
-        generator.pause(float(now_s), 0.5)
-        generator.publish_weights(now_s + 0.5)
+    engines = Driven(world).generation.engines
+    for now_s in range(PAUSES_PER_STEP * len(world.workload.steps)):
+        engines.pause(float(now_s), 0.5)
     with pytest.raises(ValueError, match="more pauses"):
-        generator.pause(float(steps), 0.5)
-    with pytest.raises(ValueError, match="more publications"):
-        generator.publish_weights(float(steps))
+        engines.pause(100.0, 0.5)
 
 
 def test_an_unknown_kernel_is_an_input_error(monkeypatch):

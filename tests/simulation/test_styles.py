@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 
 import pytest
-from fixed_costs import FixedCosts, World, rules, run, steps, world_of
+from fixed_costs import Driven, FixedCosts, World, rules, run, steps, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table
@@ -14,9 +14,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.results import TokenLedger
 from rlsim.schema.asynchrony import STYLES
-from rlsim.simulation.asynchronous import generator_of
 from rlsim.simulation.ledger import TokenAccount
-from rlsim.simulation.trace import Trace
 
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 200, log_sigma: 0.8}"
 ALONE = {"prompts": 4, "size": 2, "replicas": 1, "tokens": 401}
@@ -136,16 +134,16 @@ def test_every_token_is_somewhere(one, lag, seed, factor, slots, train_s):
 )  # fmt: skip
 def test_every_token_is_somewhere_at_any_time(one, seed, slots, times_s):
     world = world_with(one, 2, seed, 1.0, slots, 1.0)
-    generator = generator_of(world.scenario, world.workload, world.prices, Trace())
-    account, now_s = TokenAccount(world.workload, generator), 0.0
+    driven = Driven(world)
+    account, now_s = TokenAccount(world.workload, driven.generation), 0.0
     for number, later_s in enumerate(times_s):
         now_s += later_s
-        generator.advance_to(now_s)
+        generation = driven.at(now_s)
         balanced(account.balance())
         if number % 2:
-            generator.pause(now_s, 0.1)
+            generation.pause(0.1)
             now_s += 0.1
-            generator.publish_weights(now_s)
+            driven.at(now_s).publish_weights()
             balanced(account.balance())
 
 

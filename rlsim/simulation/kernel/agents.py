@@ -9,8 +9,7 @@ from dataclasses import fields
 import numpy as np
 
 from rlsim.schema.agent import Agent
-from rlsim.simulation.agent_counters import AgentCounters
-from rlsim.simulation.agent_timeline import AgentTimeline, Presence
+from rlsim.simulation.agent_records import AgentCounters, AgentTimeline, Presence
 from rlsim.simulation.kernel.library import RulesStruct, address
 from rlsim.simulation.kernel.pool import IntArray, KernelPool
 from rlsim.simulation.trajectories import Trajectories

@@ -72,14 +72,15 @@ class SamplesStruct(Structure):
     )
 
 
-class LoopStruct(Structure):
-    """``Loop`` of generator.c."""
+class GroupsStruct(Structure):
+    """``Groups`` of groups.c."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("steps", "batch", "usable", "group_size", "max_in_flight", "whole_batches")),
-        ("environment_s", c_double),
-        *((name, c_void_p) for name in ("started_s", "ready_s", "started_version", "done_groups", "cancelled_groups")),
-        *((name, c_void_p) for name in ("times_s", "running_at")),
+        ("pool", c_void_p),
+        ("agents", c_void_p),
+        ("group_size", c_int64),
+        ("num_ended", c_int64),
+        *((name, c_void_p) for name in ("unfinished", "ended", "ended_s", "finish_s")),
     )
 
 
@@ -118,23 +119,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "agents_free": (None, (c_void_p,)),
     "agents_run_all": (None, (c_void_p,)),
     "agents_told": (None, (c_void_p, c_void_p, c_void_p)),
-    "generator_new": (c_void_p, (c_void_p, c_void_p, POINTER(LoopStruct))),
-    "generator_free": (None, (c_void_p,)),
-    "generator_advance": (None, (c_void_p, c_double)),
-    "generator_batch_ready": (c_double, (c_void_p, c_double, c_int64)),
-    "generator_first_done": (c_double, (c_void_p, c_double, c_int64)),
-    "generator_looked_at": (c_int64, (c_void_p,)),
-    "generator_released": (c_int64, (c_void_p,)),
-    "generator_is_exhausted": (c_int64, (c_void_p,)),
-    "generator_drain": (c_double, (c_void_p, c_double)),
-    "generator_busy_s": (c_double, (c_void_p, c_double)),
-    "generator_pause": (None, (c_void_p, c_double, c_double)),
-    "generator_resume": (None, (c_void_p, c_double, c_int64)),
-    "generator_cancel": (c_int64, (c_void_p, c_double, c_int64)),
-    "generator_interrupt": (None, (c_void_p, c_double, c_double, c_int64)),
-    "generator_release": (None, (c_void_p, c_double, c_int64)),
-    "generator_in_flight": (c_int64, (c_void_p,)),
-    "generator_changes": (c_int64, (c_void_p,)),
+    "groups_start": (None, (POINTER(GroupsStruct), c_double, c_int64, c_int64)),
+    "groups_run": (c_int64, (POINTER(GroupsStruct), c_double, c_double)),
+    "groups_cancel": (c_int64, (POINTER(GroupsStruct), c_int64)),
+    "groups_pause": (None, (POINTER(GroupsStruct), c_double, c_double, c_int64)),
 }
 
 

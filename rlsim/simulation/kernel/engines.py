@@ -1,0 +1,140 @@
+"""The engines of an asynchronous loop in the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlsim.costs.interface import EngineCounters, Prices
+from rlsim.schema.scenario import Scenario
+from rlsim.simulation.agent_records import AgentCounters
+from rlsim.simulation.engines import Ended, trajectories_of
+from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.kernel.agents import KernelAgents, first_turns
+from rlsim.simulation.kernel.library import GroupsStruct, address
+from rlsim.simulation.kernel.pool import IntArray, KernelPool
+from rlsim.simulation.replica import Action
+from rlsim.simulation.running_batch import EmittedTokens
+from rlsim.simulation.trace import Trace
+from rlsim.workload.draw import DrawnWorkload
+
+_ACTIONS: tuple[Action, ...] = ("keep", "recompute", "restart", "cancel")
+"""In the order of ``Action`` in pool.h."""
+PAUSES_PER_STEP = 3
+"""A trainer pauses the engines at most for its transfer, its cancellations and what it recomputes."""
+
+
+class KernelEngines:
+    """:class:`~rlsim.simulation.engines.Engines` in C. size: samples of a group. prompts: of a step."""
+
+    def __init__(
+        self,
+        kernel: ctypes.CDLL,
+        scenario: Scenario,
+        workload: DrawnWorkload,
+        prices: Prices,
+        size: int,
+        prompts: int,
+        detailed: bool,
+    ) -> None:
+        engine, agent, timing = scenario.engine, scenario.workload.agent, prepare(prices.iteration)
+        trajectories = trajectories_of(scenario, workload, prompts)
+        columns = _columns(workload, prompts) if trajectories is None else first_turns(trajectories)
+        every, self._pauses_left = columns[0].size // size, PAUSES_PER_STEP * len(workload.steps)
+        self._kernel, self._counters = kernel, EngineCounters(timing.max_sequences)
+        self._pool = KernelPool(
+            kernel,
+            timing,
+            columns,
+            prices.replicas,
+            engine.dispatch,
+            engine.prefix_caching,
+            self._counters,
+            max_pauses=self._pauses_left,
+            completions=None if trajectories is None else trajectories.response_tokens.size,
+        )
+        self._agents: KernelAgents | None = None
+        if trajectories is not None and agent is not None:
+            trajectories.check_fit(timing)
+            self._agents = KernelAgents(kernel, self._pool, agent, trajectories, engine.prefix_caching, detailed)
+        self.finish_s = np.zeros(columns[0].size)
+        self._unfinished, self._ended, self._ended_s = (
+            np.zeros(every, dtype=np.int64), np.zeros(every, dtype=np.int64), np.zeros(every),
+        )  # fmt: skip
+        self._told = 0
+        self._groups = GroupsStruct(
+            self._pool.handle,
+            None if self._agents is None else self._agents.handle,
+            size,
+            0,
+            *map(address, (self._unfinished, self._ended, self._ended_s, self.finish_s)),
+        )
+
+    def start(self, time_s: float, first: int, count: int) -> None:
+        """Submit the samples of the groups ``first`` to ``first`` + ``count``."""
+        self._kernel.groups_start(self._groups, time_s, first, count)
+        self._pool.check()
+
+    def run(self, until_s: float, delay_s: float) -> Ended:
+        """Run until a time, or until ``delay_s`` after the first of the groups that end; these."""
+        before, self._told = self._told, self._kernel.groups_run(self._groups, until_s, delay_s)
+        if self._told == before:
+            self._pool.check()
+            return []
+        ended = slice(before, self._told)
+        return list(zip(self._ended_s[ended].tolist(), self._ended[ended].tolist(), strict=True))
+
+    def pause(self, time_s: float, duration_s: float, action: Action = "keep") -> None:
+        """Stop every replica after its iteration in progress for ``duration_s``, and do to its requests as said.
+
+        Raises ValueError for more pauses than the kernel has room for.
+        """
+        if not self._pauses_left:
+            raise ValueError("more pauses than steps")
+        self._pauses_left -= 1
+        self._kernel.groups_pause(self._groups, time_s, duration_s, _ACTIONS.index(action))
+
+    def cancel(self, time_s: float, groups: Sequence[int]) -> list[int]:
+        """Abort groups; the samples that each had left."""
+        left = [int(self._kernel.groups_cancel(self._groups, group)) for group in groups]
+        self.pause(time_s, 0.0, "cancel")
+        return left
+
+    @property
+    def counters(self) -> EngineCounters:
+        """What the engines did so far."""
+        self._pool.book()
+        return self._counters
+
+    @property
+    def agent_counters(self) -> AgentCounters | None:
+        """What trajectories did so far besides generating, where there are any."""
+        return None if self._agents is None else self._agents.counters
+
+    @property
+    def peak_kv_tokens(self) -> float:
+        """Most KV cache that any replica had in use, in tokens."""
+        self._pool.book()
+        return float(self._pool.peak_kv_tokens.max())
+
+    def emitted(self) -> tuple[EmittedTokens, float]:
+        """Response tokens that the engines emitted so far, and those that unfinished samples have."""
+        return self._pool.emitted()
+
+    def show(self, trace: Trace) -> None:
+        """Record what only engines know of the timeline."""
+        if self._agents is not None:
+            self._agents.timeline.show(trace)
+
+
+def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """The samples of all steps one after the other, their prompts numbered through."""
+    batches = [step.rollouts[0].batch for step in workload.steps]
+    return (
+        np.concatenate([batch.prompt_tokens for batch in batches]),
+        np.concatenate([batch.response_tokens for batch in batches]),
+        np.concatenate([step.iterations[0] for step in workload.steps]),
+        np.concatenate([batch.group + target * prompts for target, batch in enumerate(batches)]),
+    )
