@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 GIGA = 1e9
 TERA = 1e12
 GIB = float(2**30)
@@ -11,3 +14,7 @@ MILLISECOND = 1e-3
 BYTES_PER_ELEMENT = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "fp32": 4.0}
 """Bytes of one stored value by precision; NVFP4 is 4 bits plus one FP8 scale for 16 values; the scales of
 FP8 blocks (128 x 128) are not counted."""
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]

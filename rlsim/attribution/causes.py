@@ -11,7 +11,8 @@ from rlsim.costs.interface import PhaseCost, Prices, StepCost
 from rlsim.costs.trainer.training import IMBALANCE
 from rlsim.loading.scenario import vary
 from rlsim.schema.scenario import Scenario
-from rlsim.workload.batches import Batch, FloatArray, Generated, IntArray
+from rlsim.units import FloatArray, IntArray
+from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 BUBBLE = "pipeline bubble"

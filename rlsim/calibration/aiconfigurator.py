@@ -16,20 +16,13 @@ import yaml
 
 from rlsim.calibration import package_tables as package_files
 from rlsim.calibration import table_checks as checks
-from rlsim.calibration.columns import (
-    BoolArray,
-    Columns,
-    Efficiencies,
-    Lines,
-    efficiencies_as_yaml,
-    lines_along,
-    row_count,
-)
+from rlsim.calibration.columns import Columns, Efficiencies, Lines, efficiencies_as_yaml, lines_along, row_count
 from rlsim.calibration.package_tables import DISTRIBUTION, Package, RawTable, Sheet
 from rlsim.calibration.table_writing import efficiencies, write_table
 from rlsim.errors import InputError
 from rlsim.tables import files
 from rlsim.tables.files import METADATA, TableLayout
+from rlsim.units import BoolArray
 
 SCHEMA = "rlsim.tables/1"
 LICENSE = "Apache-2.0"

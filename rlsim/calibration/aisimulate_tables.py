@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsim.calibration.columns import BoolArray, Columns
+from rlsim.calibration.columns import Columns
 from rlsim.calibration.package_tables import PRECISIONS, Package, kept_rows
 from rlsim.errors import InputError
 from rlsim.files.reading import shown_path
+from rlsim.units import BoolArray
 
 DISTRIBUTION = "aisimulate"
 CORE = "aisimulate_core"

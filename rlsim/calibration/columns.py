@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.tables.operators import Efficiency
+from rlsim.units import FloatArray
 
 Columns = dict[str, NDArray[Any]]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.intp]
 Efficiencies = Mapping[str, Mapping[str, Efficiency]]
 """Achieved share of a device's rates by operation and precision."""

@@ -9,14 +9,14 @@ import numpy as np
 
 from bench.cases import CPU_CACHE_BYTES
 from bench.measurements import Measurement, Measurements, Metadata
-from rlsim.calibration.columns import Efficiencies, FloatArray
+from rlsim.calibration.columns import Efficiencies
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
 from rlsim.tables.operators import Efficiency
 from rlsim.tables.profile import load_profile
-from rlsim.units import GIGA, MICROSECOND, TERA
+from rlsim.units import GIGA, MICROSECOND, TERA, FloatArray
 
 _BOUND_RATIO = 2.0
 """How far compute and memory time must be apart for a case to count as bound by the larger."""

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.calibration.columns import Columns, FloatArray, row_count
+from rlsim.calibration.columns import Columns, row_count
 from rlsim.calibration.package_tables import Sheet
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 L2_BYTES = {80: 40 * 2**20, 90: 50 * 2**20, 100: 126 * 2**20}
 """L2 cache by compute capability (A100 and H100 whitepapers: 40 and 50 MB; B200 as its driver reports: 126 MiB).

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from rlsim.calibration.columns import BoolArray, Columns, row_count, take
+from rlsim.calibration.columns import Columns, row_count, take
 from rlsim.calibration.table_writing import write_table
 from rlsim.files.writing import staged_folder
 from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
+from rlsim.units import BoolArray
 
 OWN = "rlsim: "
 """Prefix of the kernel column of a row that the user measured."""

@@ -11,19 +11,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from rlsim.calibration.columns import (
-    BoolArray,
-    Columns,
-    FloatArray,
-    IntArray,
-    Lines,
-    group_ids,
-    lines_along,
-    row_count,
-    take,
-)
+from rlsim.calibration.columns import Columns, Lines, group_ids, lines_along, row_count, take
 from rlsim.calibration.lower_bounds import least_time
 from rlsim.calibration.package_tables import Sheet
+from rlsim.units import BoolArray, FloatArray, IntArray
 
 DATASHEET_MARGIN = 1.05
 """A row may beat the datasheet by so much (clock above the rated one, rounding of the rates)."""

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.calibration.columns import BoolArray, Columns, Efficiencies, FloatArray, take
+from rlsim.calibration.columns import Columns, Efficiencies, take
 from rlsim.calibration.lower_bounds import element_bytes, least_time, least_work
 from rlsim.calibration.package_tables import Sheet
 from rlsim.calibration.table_checks import BULK_S, GRAPH_LAUNCH_S, LAUNCH_BOUND_S
 from rlsim.tables.files import LATENCY, TableLayout, write_columns
 from rlsim.tables.operators import Efficiency
+from rlsim.units import BoolArray, FloatArray
 
 MANTISSA_BITS = 11
 """Bits kept of a latency: a relative error below 2**-12, far below the noise of any measurement, at half the size."""

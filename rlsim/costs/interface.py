@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from rlsim.units import FloatArray, IntArray
+
 Bound = Literal[
     "compute", "memory", "network", "host", "host link", "launch", "schedule", "environment", "judge", "none"
 ]

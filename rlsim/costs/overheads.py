@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rlsim.costs.operators.groups import phase_groups
-from rlsim.costs.operators.work import FloatArray
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.engine import Engine
@@ -14,6 +13,7 @@ from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import StackFeatures
 from rlsim.schema.training_parameters import TrainingFramework, TrainingParameters
+from rlsim.units import FloatArray
 
 
 @dataclass(frozen=True)

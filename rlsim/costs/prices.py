@@ -10,7 +10,7 @@ import numpy as np
 from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices
-from rlsim.costs.interface import FloatArray, Prices, StepCost
+from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.operators.borrowed import tables_error
 from rlsim.costs.operators.device import Device, device_of
@@ -22,6 +22,7 @@ from rlsim.parameters.fitted import fitted_of
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.operators import OperatorTables
+from rlsim.units import FloatArray
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
 from rlsim.workload.draft_outlook import draft_outlook, draft_plan

@@ -13,7 +13,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.errors import InputError
 from rlsim.files.archives import archive, unarchived
@@ -21,8 +20,7 @@ from rlsim.files.lookup import as_path, find_entry
 from rlsim.files.reading import TABLE_BYTES, data_folder, read_bytes, shown_path
 from rlsim.parameters.device_order import DeviceOrder, ordered_mean
 from rlsim.tables.fingerprint import file_digest
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 DEFAULT = "joint"
 """The posterior that comes with rlsim."""

@@ -6,9 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
 from rlsim.planning.evaluate import TimedCell, evaluate_means, evaluate_timed
@@ -29,8 +26,7 @@ from rlsim.planning.search import WIDE
 from rlsim.planning.space import InfeasiblePart, SearchLimits
 from rlsim.projection.summary import Timed
 from rlsim.schema.scenario import Scenario
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 NEAR = 0.03
 """Plans within this share of the best count as equally good."""

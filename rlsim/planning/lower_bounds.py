@@ -16,17 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs
 from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch
 from rlsim.workload.draw import draw_step
 
-FloatArray = NDArray[np.float64]
 FIRST_DONE_MARGIN = 0.95
 """Share of the bound that steps need which train on what is done first: those of a few steps are not the samples drawn
 for them, and shorter ones come first (seen: 2.3 % below the bound over twelve steps)."""

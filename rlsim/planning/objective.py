@@ -7,14 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlsim.errors import InputError, shortened
 from rlsim.projection.expenses import SECONDS_PER_HOUR, price_usd
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
-FloatArray = NDArray[np.float64]
 Seconds = TypeVar("Seconds", float, FloatArray)
 
 SECONDS_PER_DAY = 86400.0

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.planning.objective import P90
 from rlsim.projection.uncertainty.predictive import around
 from rlsim.results import Interval
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from rlsim.planning.breakeven import ACCEPTANCE_KEY, DRAFT_KEYS, break_even_lengths
 from rlsim.planning.results import Row, SweepResult, interval_columns
 from rlsim.report.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, save_picture
+from rlsim.units import FloatArray
 
 SIZE_KEY = "cluster.num_gpus"
 LAG_KEYS = ("lag", "loop.policy_lag")
@@ -27,7 +27,6 @@ STEP = ("step_s", "Step time (s)")
 MOST_TICKS = 12
 
 Rows = Sequence[Row]
-FloatArray = NDArray[np.float64]
 
 
 @picture_style()

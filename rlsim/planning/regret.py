@@ -13,11 +13,9 @@ its expected value of partial perfect information, where E[t_a | x] is a regress
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.projection.uncertainty.predictive import HIGH, LOW
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 DEGREE = 3
 """Of the polynomial; steps are close to exponential in normal variables of some 10 %."""

@@ -22,7 +22,7 @@ from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.alternatives import Alternative, alternatives
 from rlsim.planning.execution import Runner, executor
-from rlsim.planning.regret import GRID, FloatArray, narrowed, regret, regrets, saved, saved_by_input, through
+from rlsim.planning.regret import GRID, narrowed, regret, regrets, saved, saved_by_input, through
 from rlsim.planning.sensitivity_results import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.planning.uncertainty import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection.summary import Timed, timed
@@ -31,6 +31,7 @@ from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,14 +13,12 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.errors import InputError
 from rlsim.loading.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 from rlsim.workload.acceptance import acceptance_of
-
-FloatArray = NDArray[np.float64]
 
 ACCEPTED = "accepted_tokens_factor"
 """Not a scenario key: scales all position acceptances, and with them acceptance length - 1."""

@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from rlsim.report import findings
 from rlsim.report import format as fmt
@@ -30,8 +29,8 @@ from rlsim.report.style import (
     text_color,
 )
 from rlsim.results import Curve, Interval, Projection, Variant
+from rlsim.units import FloatArray
 
-FloatArray = NDArray[np.float64]
 Arms = Sequence[tuple[str, Variant]]
 WIDTH_IN = 11.0
 BAR_HEIGHT = 0.56

@@ -10,13 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from rlsim.report.run import headline
 from rlsim.report.style import BACKGROUND, GREY, VARIANT_COLORS, Style, picture_style, save_picture
 from rlsim.results.run import Run
+from rlsim.units import FloatArray
 
-FloatArray = NDArray[np.float64]
 WIDTH_IN, PANEL_IN, TITLE_IN = 10.0, 1.55, 0.75
 SMOOTHED_SHARE = 0.02
 """Share of the run over which the lines are averaged, twice; single steps stand behind them as dots. The line of the

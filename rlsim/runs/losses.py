@@ -23,8 +23,7 @@ from rlsim.runs.chapters import ChapterRecord
 from rlsim.runs.validations import checkpoint_seconds, due
 from rlsim.schema.run import Checkpoint, Faults, RunConditions
 from rlsim.schema.scenario import Scenario
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 HISTORIES = 256
 """Histories behind the interval of what chance brings, where anything is left to chance."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.projection.expenses import cost_usd, energy_j
 from rlsim.projection.summary import sampling_error
@@ -21,8 +20,7 @@ from rlsim.results.run import CAUSES, STATES, Loss, Part, RunSide
 from rlsim.runs.chapters import ChapterRecord
 from rlsim.runs.losses import LOST, Course, Losses, losses_of
 from rlsim.schema.scenario import Scenario
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 ROUNDING = 1e-9
 """Relative spread of sums of equal numbers."""

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.schema.agent import Agent
@@ -21,10 +20,8 @@ from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.rollout import RolloutResult, rollout
 from rlsim.simulation.trajectories import Trajectories
+from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Generated
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

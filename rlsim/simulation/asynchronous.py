@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.costs.interface import FloatArray, Prices, StepCost
+from rlsim.costs.interface import Prices, StepCost
 from rlsim.results import StepPhases
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.generation import Clock, Generation
-from rlsim.simulation.intake import IntArray
 from rlsim.simulation.ledger import TokenAccount
 from rlsim.simulation.trace import Process, StepRecord, Trace
+from rlsim.units import FloatArray, IntArray
 from rlsim.workload.draw import DrawnWorkload
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlsim.costs.interface import EngineCounters, FloatArray, Prices
+from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.agent_records import AgentCounters
 from rlsim.simulation.agents import AgentPool
@@ -22,6 +22,7 @@ from rlsim.simulation.rollout import samples_of
 from rlsim.simulation.running_batch import EmittedTokens
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.trajectories import Trajectories
+from rlsim.units import FloatArray
 from rlsim.workload.draw import DrawnWorkload
 
 Ended = list[tuple[float, int]]

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import simpy
 
-from rlsim.costs.interface import FloatArray, Prices
+from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.engines import Engines, PythonEngines
-from rlsim.simulation.intake import Intake, IntArray, groups_per_step
+from rlsim.simulation.intake import Intake, groups_per_step
 from rlsim.simulation.kernel.engines import KernelEngines
 from rlsim.simulation.kernel.library import library
 from rlsim.simulation.trace import Process, Trace
+from rlsim.units import FloatArray, IntArray
 from rlsim.workload.draw import DrawnWorkload
 
 FIRST, USUAL, LAST = range(3)

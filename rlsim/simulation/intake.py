@@ -16,15 +16,12 @@ from collections import Counter
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
 from rlsim.schema.scenario import Scenario
+from rlsim.units import IntArray
 from rlsim.workload.draw import DrawnWorkload
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Removed = Literal["consumed", "stale", "discarded", "cancelled"]
 REMOVED: tuple[Removed, ...] = ("consumed", "stale", "discarded", "cancelled")
 """What became of groups: trained on; dropped for their age; dropped as unusable; aborted in flight for their age."""

@@ -16,12 +16,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.costs.interface import IterationTable
+from rlsim.units import FloatArray, IntArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Row = tuple[list[float], list[float]]
 
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from rlsim.results import TokenLedger
 from rlsim.simulation.generation import Generation
-from rlsim.simulation.intake import IntArray, Removed
+from rlsim.simulation.intake import Removed
+from rlsim.units import IntArray
 from rlsim.workload.draw import DrawnWorkload
 
 

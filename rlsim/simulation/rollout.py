@@ -19,10 +19,8 @@ from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
+from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Batch
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

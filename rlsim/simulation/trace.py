@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import simpy
 
-from rlsim.costs.interface import EngineCounters, FloatArray, StepCost
+from rlsim.costs.interface import EngineCounters, StepCost
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
 from rlsim.simulation.agent_records import AgentCounters
+from rlsim.units import FloatArray
 from rlsim.workload.draw import DrawnStep
 
 Process = Generator[simpy.Event, Any, None]

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.requests import TOO_LONG, Request
+from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Generated
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

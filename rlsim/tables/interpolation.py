@@ -17,8 +17,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from rlsim.units import BoolArray, FloatArray
 
 NODE_TOLERANCE = 1e-9
 """Distance in log size below which a point counts as on a node (floating-point noise of the logarithm)."""

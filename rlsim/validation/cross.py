@@ -21,12 +21,10 @@ from rlsim.parameters.sets import Fitted, shipped
 from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
 from rlsim.results.statistics import P90_DEVIATIONS
 from rlsim.schema.engine_parameters import version_order
+from rlsim.units import BoolArray, FloatArray
 from rlsim.validation.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.validation.own_rows_score import OwnRowsScore, own_rows_score
 from rlsim.validation.scores import short
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 DRAWS = 2000
 LEVELS = (0.5, 0.8, 0.9)

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from rlsim.schema.acceptance import MAX_LOGIT, Drift
 from rlsim.schema.speculation import Speculation
+from rlsim.units import FloatArray
 from rlsim.workload.acceptance import Acceptance, acceptance_of, moved_rates
 from rlsim.workload.acceptance_steps import acceptance_at
 
-FloatArray = NDArray[np.float64]
 Points = Sequence[tuple[float, float]]
 
 MOST_TREND_KNOTS = 12

@@ -21,8 +21,7 @@ from rlsim.projection.variant import simulate_variant
 from rlsim.results import PHASES, StepPhases
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 PHASE_WEIGHT = 0.5
 """Weight of a published phase against a step time."""

@@ -18,12 +18,12 @@ import yaml
 from scipy.optimize import least_squares
 
 from rlsim.costs.engine.prices import EngineInputs, decode_points_s
-from rlsim.costs.operators.work import FloatArray
 from rlsim.costs.overheads import HostOverheads
 from rlsim.errors import InputError
 from rlsim.parameters.sets import load_engine_parameters, shipped
 from rlsim.parameters.terms import ENGINE_RELEASE_SPREAD, ENGINE_VALUE_SPREAD, ENGINE_VALUES, START
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, IterationFit, ReleaseHost, version_order
+from rlsim.units import FloatArray
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.iteration_points import EngineSetup, Load, engine_setup, inputs_of, load_of
 from rlsim.validation.iterations import validate_iterations

@@ -20,9 +20,9 @@ from rlsim.report.table import table
 from rlsim.schema.parameters import GlobalParameters
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.fingerprint import file_digest
+from rlsim.units import FloatArray
 from rlsim.validation.fit import (
     PHASE_WEIGHT,
-    FloatArray,
     Mapper,
     MeanTimes,
     Observation,

@@ -15,7 +15,6 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
-from rlsim.costs.operators.work import FloatArray
 from rlsim.errors import InputError, RlsimError
 from rlsim.parameters.sets import Fitted, load_training_parameters, shipped
 from rlsim.parameters.terms import (
@@ -29,6 +28,7 @@ from rlsim.parameters.terms import (
 from rlsim.report.format import percent
 from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.training_parameters import TrainingFit, TrainingFramework, TrainingParameters, TrainingRelease
+from rlsim.units import FloatArray
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.measured import MeasuredTable, measured_value
 from rlsim.validation.rows import SkippedRow

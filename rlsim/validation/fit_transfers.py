@@ -17,12 +17,12 @@ import yaml
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from rlsim.costs.operators.work import FloatArray
 from rlsim.costs.transfer.methods import TransferJob, TransferTerms
 from rlsim.errors import InputError
 from rlsim.parameters.sets import load_transfer_parameters
 from rlsim.parameters.terms import SHARES, START, TRANSFER_FAMILY_SPREAD, TRANSFER_SPREAD
 from rlsim.schema.transfer_parameters import TransferFamily, TransferFit, TransferParameters, TransferValues
+from rlsim.units import FloatArray
 from rlsim.validation.halves import TableRecords
 from rlsim.validation.measured import MeasuredTable
 from rlsim.validation.scores import robust_deviation

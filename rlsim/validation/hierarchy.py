@@ -24,9 +24,7 @@ from scipy.linalg import cho_factor, cho_solve
 from rlsim.costs.operators.groups import family_of
 from rlsim.parameters.terms import Term, term_family
 from rlsim.projection.uncertainty.evidence import Evidence
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from rlsim.units import BoolArray, FloatArray
 
 DEGREES = 3.0
 """Degrees of freedom of the errors: published tables hold runs with mistakes of a factor of two."""

@@ -20,12 +20,13 @@ from rlsim.parameters.sets import Fitted, shipped
 from rlsim.parameters.terms import moved
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence
 from rlsim.projection.uncertainty.evidence import Kind as TimeKind
-from rlsim.projection.uncertainty.predictive import FloatArray, around, error_draws, log_draws
+from rlsim.projection.uncertainty.predictive import around, error_draws, log_draws
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.results import Interval
+from rlsim.units import FloatArray
 from rlsim.validation.evidence import (
     REPLICATIONS,
     in_order,

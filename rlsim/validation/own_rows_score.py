@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.projection.uncertainty.evidence import Evidence
+from rlsim.units import FloatArray
 from rlsim.validation.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, solve
 from rlsim.validation.scores import short
 from rlsim.validation.update import conditioned
-
-FloatArray = NDArray[np.float64]
 
 OWN = 2
 """Rows that are given back."""

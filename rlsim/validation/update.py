@@ -16,15 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, cholesky
 
 from rlsim.costs.operators.groups import family_of
 from rlsim.parameters.posterior import Posterior
 from rlsim.projection.uncertainty.evidence import Evidence
 from rlsim.projection.uncertainty.predictive import UNMEASURED_SPREAD
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 ROUNDS = 12
 JITTER = 1e-10

@@ -12,13 +12,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.errors import InputError
 from rlsim.schema.speculation import LOOKUP_METHODS, Speculation
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from rlsim.units import FloatArray, IntArray
 
 EXACT_BELOW_ITERATIONS = 128
 """Expected verifications up to which :func:`iterations_needed` samples each one; above, the renewal limit is used."""

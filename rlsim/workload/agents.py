@@ -12,16 +12,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.schema.agent import Agent
 from rlsim.schema.workload import Workload
+from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.fresh import cached_with_files
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, solve_time, solve_turns, whole_tokens
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _FIRST_PURPOSE = 16
 _COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES, _FAILURES, _JUDGE = range(

@@ -10,20 +10,16 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
 from rlsim.schema.acceptance import Variation
 from rlsim.schema.workload import ConstantLength, Workload
+from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.acceptance import Acceptance, DraftPlan, SampleMoves, iterations_needed
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.fresh import cached_with_files
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
 from rlsim.workload.variation import moves_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY = range(7)
 _CAP_POINTS = 32

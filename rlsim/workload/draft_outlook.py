@@ -6,7 +6,8 @@ import numpy as np
 
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import Workload
-from rlsim.workload.acceptance import DraftPlan, FloatArray, IntArray, moved_rates
+from rlsim.units import FloatArray, IntArray
+from rlsim.workload.acceptance import DraftPlan, moved_rates
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import expected_response_tokens, likely_lengths, likely_moves
 from rlsim.workload.variation import SCORE_WEIGHTS, SCORES, spread_of

@@ -16,9 +16,10 @@ from rlsim.schema.run import Points
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.schema.workload import Workload
+from rlsim.units import FloatArray, IntArray
 from rlsim.workload.acceptance import Acceptance, DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
-from rlsim.workload.batches import FloatArray, Generated, IntArray, draw_iterations, draw_moves, draw_rollouts
+from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_rollouts
 from rlsim.workload.fresh import cached_with_files
 
 STEPS_KEPT = 64

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
 from rlsim.files.lookup import delivered_lengths, length_file
 from rlsim.files.reading import TRACE_BYTES, read_text, shown_path, text_lines
+from rlsim.units import FloatArray
 
-FloatArray = NDArray[np.float64]
 Subject = Literal["prompt", "response", "observation", "time"]
 
 _COLUMNS: dict[Subject, tuple[str, ...]] = {

@@ -8,15 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.errors import InputError
 from rlsim.schema.agent import ConstantTime, ConstantTurns, LognormalTime, LognormalTurns, QuantileTime, Time, Turns
 from rlsim.schema.lengths import ConstantLength, Length, LognormalLength, QuantileLength
+from rlsim.units import FloatArray, IntArray
 from rlsim.workload.length_files import Subject, key_of, read_lengths
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _POINTS = 4096
 

@@ -18,15 +18,8 @@ import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.schema.acceptance import Variation
-from rlsim.workload.acceptance import (
-    LOGIT_GRID,
-    PLACE_WEIGHTS,
-    PLACES,
-    Acceptance,
-    FloatArray,
-    SampleMoves,
-    moments_by_logit,
-)
+from rlsim.units import FloatArray
+from rlsim.workload.acceptance import LOGIT_GRID, PLACE_WEIGHTS, PLACES, Acceptance, SampleMoves, moments_by_logit
 
 SCORES, SCORE_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 """Normal scores at which samples stand for all, and their weights (Gauss and Hermite)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsim.costs.operators.work import FloatArray
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.hardware import HardwareProfile
+from rlsim.units import FloatArray
 
 VLLM_TOKENS, VLLM_BLACKWELL_TOKENS = 512, 1024
 """Largest sizes of vLLM in tokens (config/vllm.py); on Blackwell since PR 49390 of July 2026, release 0.26."""

@@ -10,13 +10,12 @@ from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES, Components, EngineLay
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
 from rlsim.costs.operators.time import OperatorTime, modelled
-from rlsim.costs.operators.work import FloatArray, Matrix
+from rlsim.costs.operators.work import Matrix
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.drafter import DraftCard, default_eagle3_draft, mtp_draft
 from rlsim.schema.model import ModelCard
 from rlsim.schema.speculation import Speculation
-from rlsim.tables.interpolation import BoolArray
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, BoolArray, FloatArray
 
 PROPOSER_LAUNCHES = 32
 """Host work around a draft pass outside graphs, in launches: positions, slots, attention metadata, forward context,

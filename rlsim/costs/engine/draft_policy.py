@@ -20,10 +20,10 @@ import numpy as np
 
 from rlsim.costs.engine.iteration import DRAFT_PARTS, IterationCosts, PolicyChoice
 from rlsim.costs.engine.layers import Components
-from rlsim.costs.interface import EngineCounters, IntArray
+from rlsim.costs.interface import EngineCounters
 from rlsim.costs.operators.time import OperatorTime, zero
-from rlsim.costs.operators.work import FloatArray
 from rlsim.schema.speculation import Policy
+from rlsim.units import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from rlsim.costs.engine.capture import captured_sizes
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.layers import Components, EngineLayers, pipeline_hops, total
 from rlsim.costs.engine.prompt_context import context_s
-from rlsim.costs.interface import Bound, EngineCounters, IntArray, IterationTable, Part
+from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.operators.time import OperatorTime, modelled
-from rlsim.costs.operators.work import FloatArray
 from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
-from rlsim.tables.interpolation import BoolArray
+from rlsim.units import BoolArray, FloatArray, IntArray
 
 COMPILED_LAUNCH = 0.7
 """Launch of a kernel from compiled code, over that of an uncompiled operator (``eager_launch_s``): 10 us on x86 hosts,

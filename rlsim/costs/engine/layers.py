@@ -16,12 +16,12 @@ from rlsim.costs.operators.recurrent import RecurrentBlock
 from rlsim.costs.operators.recurrent_work import gate_bytes, recurrent_matrices, split_bytes
 from rlsim.costs.operators.sparse import SparseBlock, prompt_scores
 from rlsim.costs.operators.time import OperatorTime, beside, mean_layer, modelled, zero
-from rlsim.costs.operators.work import FloatArray, Matrix, Number
+from rlsim.costs.operators.work import Matrix, Number
 from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
-from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND
+from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
 SAMPLER_PASSES = 4.0
 """Passes over FP32 logits when sampling: temperature, softmax (two), draw. Counted from the published samplers."""

@@ -22,12 +22,12 @@ from rlsim.costs.engine.iteration import (
 )
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.operators.device import Device
-from rlsim.costs.operators.work import FloatArray
 from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
+from rlsim.units import FloatArray
 
 ENGINES_KEPT = 48
 """Iteration tables kept per process; one of 8,192 sequences takes some 50 MB with its parts."""

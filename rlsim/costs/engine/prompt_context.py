@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlsim.costs.engine.layers import EngineLayers
-from rlsim.costs.operators.work import FloatArray
+from rlsim.units import FloatArray
 
 SHORTEST_TOKENS = 128.0
 """Shortest prompts whose attention counts; tokens before their middle take what those take in the mean. Of shorter ones

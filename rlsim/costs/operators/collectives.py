@@ -16,11 +16,10 @@ from numpy.typing import ArrayLike
 from rlsim.costs.operators.borrowed import TableSource
 from rlsim.costs.operators.operators import KERNEL_FLOOR_S
 from rlsim.costs.operators.time import OperatorTime, modelled, ratio_or_one
-from rlsim.costs.operators.work import FloatArray
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import OperatorTables
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 LINK_EFFICIENCY = 0.75
 """Share of link bandwidth that large collectives reach where no table says so (NCCL tables: 0.7-0.85). Assumption."""

@@ -14,11 +14,11 @@ import numpy as np
 from rlsim.costs.operators import work
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
-from rlsim.costs.operators.work import FloatArray, Matrix, Number, Work
+from rlsim.costs.operators.work import Matrix, Number, Work
 from rlsim.schema.model import ModelCard
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import OperatorTables
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 BASE_CONTEXT = 2.0
 """Smallest context of the measured module: what it takes there counts as its projections."""

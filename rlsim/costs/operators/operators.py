@@ -18,13 +18,13 @@ from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
 from rlsim.costs.operators.borrowed import TableSource, nearest_layouts
 from rlsim.costs.operators.time import OperatorTime, mean_layer, modelled, ratio_or_one, zero
-from rlsim.costs.operators.work import FloatArray, Matrix, Work
+from rlsim.costs.operators.work import Matrix, Work
 from rlsim.schema.architecture import MoECard
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import OperatorTables
-from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND
+from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
 KERNEL_FLOOR_S = 2.5 * MICROSECOND
 """Least device time of a kernel inside a replayed graph. Assumption; the smallest table entries are 4 to 10 us."""

@@ -16,11 +16,12 @@ import numpy as np
 from rlsim.costs.operators import recurrent_work
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
-from rlsim.costs.operators.work import FloatArray, Work
+from rlsim.costs.operators.work import Work
 from rlsim.schema.architecture import LinearAttentionCard, MambaCard
 from rlsim.tables import recurrent as look
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import OperatorTables
+from rlsim.units import FloatArray
 
 MEASURED_HEAD = 128
 """Key and value width of the heads that were measured."""

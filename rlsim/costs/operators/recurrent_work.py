@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.costs.operators.work import FloatArray, Matrix, Work
+from rlsim.costs.operators.work import Matrix, Work
 from rlsim.schema.architecture import LinearAttentionCard, MambaCard
 from rlsim.schema.model import ModelCard
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 STATE = BYTES_PER_ELEMENT["fp32"]
 VALUE = BYTES_PER_ELEMENT["bf16"]

@@ -14,11 +14,12 @@ from rlsim.costs.operators import recurrent_work, work
 from rlsim.costs.operators.latent import BASE_CONTEXT, LatentBlock, Variant
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
-from rlsim.costs.operators.work import FloatArray, Matrix, Number, Work
+from rlsim.costs.operators.work import Matrix, Number, Work
 from rlsim.schema.model import ModelCard
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import OperatorTables
 from rlsim.tables.recurrent import SparseShape, sparse_decode_s, sparse_prefill_s, sparse_reach_tokens
+from rlsim.units import FloatArray
 
 MEASURED_BLOCKS = ((7168, 1536, 512, 64, 128, 128, 64, 128, 2048), (6144, 2048, 512, 64, 192, 256, 32, 128, 2048))
 """DeepSeek-V3.2 and GLM-5, whose blocks were measured: hidden size, query rank, KV rank, rotary, other and value width

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
-from rlsim.costs.operators.work import FloatArray
+from rlsim.units import FloatArray
 
 
 @dataclass(frozen=True)

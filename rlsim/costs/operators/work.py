@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rlsim.schema.architecture import MoECard
 from rlsim.schema.model import ModelCard
-from rlsim.units import BYTES_PER_ELEMENT
+from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
-FloatArray = NDArray[np.float64]
 Number = float | FloatArray
 
 

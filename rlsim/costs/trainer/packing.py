@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlsim.costs.operators.work import FloatArray
+from rlsim.units import FloatArray
 
 EVEN_LENGTH_TOKENS = 24576.0
 """Length at which a sample's attention counts as much as the rest of its work where ranks are balanced: verl's weight

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from rlsim.costs.engine.draft import draft_card
-from rlsim.costs.interface import FloatArray, Part, PhaseCost, StepCost
+from rlsim.costs.interface import Part, PhaseCost, StepCost
 from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.trainer.packing import (
@@ -29,6 +29,7 @@ from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.stack import RankBalance
 from rlsim.schema.trainer import Trainer
+from rlsim.units import FloatArray
 
 STEPS_KEPT = 1024
 """Prices of steps kept per process, each with the lengths of its batch."""

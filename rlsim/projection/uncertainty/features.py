@@ -13,9 +13,9 @@ from rlsim.costs.operators.groups import refit_method, series
 from rlsim.schema.agent import ConstantTurns, LognormalTurns
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, Length, Workload
+from rlsim.units import IntArray
 
 FloatArray = NDArray[np.float32]
-IntArray = NDArray[np.int64]
 About = Mapping[str, str | float]
 """What a run ran: names as text, sizes as numbers (``Evidence.about``)."""
 Half = Literal["iteration", "training", "transfer", "step"]

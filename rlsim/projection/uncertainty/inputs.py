@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlsim.costs.engine.prices import EngineInputs, decode_points_s
-from rlsim.costs.operators.work import FloatArray
 from rlsim.costs.prices import PriceInputs
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.scenario import ACCEPTANCE, PROMPT, RESPONSE, Assumption, Scenario
+from rlsim.units import FloatArray
 
 OTHER_LIMIT = 2.0
 """Factor by which what an engine captures may be larger or smaller than its default: one standard deviation either way.

@@ -32,9 +32,10 @@ from rlsim.projection.uncertainty.features import (
     run_of,
 )
 from rlsim.projection.uncertainty.features import FloatArray as Coordinates
-from rlsim.projection.uncertainty.variogram import FloatArray, squared
+from rlsim.projection.uncertainty.variogram import squared
 from rlsim.results import Difference, Neighbour
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
 NEAR = 0.20
 """Distance below which a run is near: one that differs so much misses its neighbour by up to 22 % two times in three.

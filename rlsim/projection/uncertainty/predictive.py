@@ -16,7 +16,6 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.costs.operators.groups import family_of, phase_groups
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
@@ -26,8 +25,8 @@ from rlsim.projection.uncertainty.slopes import PhaseSlopes, Slopes, phase_slope
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
-FloatArray = NDArray[np.float64]
 Found = TypeVar("Found")
 
 DRAWS = 2048

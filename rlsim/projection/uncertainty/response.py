@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlsim.costs.interface import IterationTable
-from rlsim.costs.operators.work import FloatArray
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.simulation.run import simulate
+from rlsim.units import FloatArray
 from rlsim.workload.draw import draw
 
 EXPONENT = 8.0

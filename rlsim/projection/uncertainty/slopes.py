@@ -13,7 +13,6 @@ import numpy as np
 
 from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
-from rlsim.costs.operators.work import FloatArray
 from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of, rollout_host
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
@@ -25,6 +24,7 @@ from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.base import Strict
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.operators import OperatorTables
+from rlsim.units import FloatArray
 
 STEP = 0.05
 """Deviation of the finite differences."""

@@ -20,7 +20,6 @@ from rlsim.parameters.posterior import Posterior
 from rlsim.projection.uncertainty.predictive import (
     DRAWS,
     PHASES,
-    FloatArray,
     Prediction,
     open_draws,
     parted_draws,
@@ -30,6 +29,7 @@ from rlsim.projection.uncertainty.predictive import (
 from rlsim.projection.uncertainty.settling import Kind, Origin, origin_of, settle
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
 STEP = 1e-3
 """Relative change of the finite differences."""

@@ -16,13 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable
 from rlsim.projection.uncertainty.features import FEATURES, HALVES, Half, differences, runs_of
 from rlsim.projection.uncertainty.features import FloatArray as Coordinates
-
-FloatArray = NDArray[np.float64]
+from rlsim.units import FloatArray
 
 CLIPPED = 4.0
 """Most that a square counts, over what is expected of it (Huber 1964, doi:10.1214/aoms/1177703732)."""

@@ -21,9 +21,9 @@ from rlsim.projection.uncertainty.predictive import posterior_of
 from rlsim.projection.uncertainty.settling import origin_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.readers.logs.steady import Steady
-from rlsim.readers.traces.requests import FloatArray
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
+from rlsim.units import FloatArray
 from rlsim.validation.evidence import simulated_evidence, with_sets
 from rlsim.validation.update import updated
 

@@ -15,7 +15,7 @@ from rlsim.readers.logs.names import FACTS, PHASES, found_namings
 from rlsim.readers.logs.records import add_text
 from rlsim.readers.logs.scalars import Scalars
 from rlsim.readers.logs.tensorboard import Advance, add_events, is_event_file
-from rlsim.readers.traces.requests import FloatArray
+from rlsim.units import FloatArray
 
 EVENT_FILES = "*tfevents*"
 MOST_FILES = 64

@@ -12,7 +12,7 @@ import numpy as np
 from rlsim.errors import InputError
 from rlsim.readers.logs.names import PHASES
 from rlsim.readers.logs.reading import RunLog
-from rlsim.readers.traces.requests import FloatArray
+from rlsim.units import FloatArray
 
 FEWEST_TO_DROP = 4
 """Steps of a log from which on the first is dropped: it compiles, captures graphs and fills the buffers."""

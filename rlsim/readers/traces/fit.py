@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from rlsim.readers.traces.requests import BoolArray, FloatArray, IntArray
+from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.lengths import limited_lognormal_mean
 
 TOLD = (0.5, 0.9, 0.99)

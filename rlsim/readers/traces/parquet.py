@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.readers.traces.requests import FloatArray, Requests, group_numbers
+from rlsim.readers.traces.requests import Requests, group_numbers
+from rlsim.units import FloatArray
 from rlsim.workload.length_files import PROMPT_IDS, guessed_column, known_column
 
 MAGIC = b"PAR1"

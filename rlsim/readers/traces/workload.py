@@ -19,10 +19,11 @@ from rlsim.readers.traces.fit import (
     lognormal_misses,
     quantile_table,
 )
-from rlsim.readers.traces.requests import BoolArray, FloatArray, Requests
+from rlsim.readers.traces.requests import Requests
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.results.projection import rounded
+from rlsim.units import BoolArray, FloatArray
 
 SHORT = 120
 """Characters of a --set that are worth typing."""

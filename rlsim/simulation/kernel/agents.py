@@ -11,8 +11,9 @@ import numpy as np
 from rlsim.schema.agent import Agent
 from rlsim.simulation.agent_records import AgentCounters, AgentTimeline, Presence
 from rlsim.simulation.kernel.library import RulesStruct, address
-from rlsim.simulation.kernel.pool import IntArray, KernelPool
+from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.trajectories import Trajectories
+from rlsim.units import IntArray
 
 
 def first_turns(trajectories: Trajectories) -> tuple[IntArray, IntArray, IntArray, IntArray]:

@@ -14,10 +14,11 @@ from rlsim.simulation.engines import Ended, trajectories_of
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.kernel.agents import KernelAgents, first_turns
 from rlsim.simulation.kernel.library import GroupsStruct, address
-from rlsim.simulation.kernel.pool import IntArray, KernelPool
+from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.replica import Action
 from rlsim.simulation.running_batch import EmittedTokens
 from rlsim.simulation.trace import Trace
+from rlsim.units import IntArray
 from rlsim.workload.draw import DrawnWorkload
 
 _ACTIONS: tuple[Action, ...] = ("keep", "recompute", "restart", "cancel")

@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
@@ -16,9 +15,7 @@ from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, address, engine_struct
 from rlsim.simulation.requests import TOO_LONG
 from rlsim.simulation.running_batch import EmittedTokens
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from rlsim.units import IntArray
 
 _DISPATCH: tuple[Dispatch, ...] = ("static", "round_robin", "least_loaded", "shared_queue")
 """In the order of ``Dispatch`` in pool.h."""
