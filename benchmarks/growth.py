@@ -20,6 +20,7 @@ from rlsim.loading.scenario import load_scenario
 from rlsim.planning import sweep
 from rlsim.projection.project import project
 from rlsim.simulation.asynchronous import generator_of
+from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import rollout
 from rlsim.simulation.trace import Trace
 from rlsim.workload.batches import Batch, Generated
@@ -46,7 +47,7 @@ def drawn(samples: int) -> tuple[Batch, np.ndarray]:
 def rollout_of(samples: int, dispatch: str) -> Callable[[], object]:
     """One rollout with queues."""
     batch, iterations = drawn(samples)
-    return lambda: rollout(batch, iterations, samples // SAMPLES_PER_REPLICA, dispatch, costs(SLOTS))
+    return lambda: rollout(batch, iterations, Fleet(samples // SAMPLES_PER_REPLICA, dispatch, costs(SLOTS)))
 
 
 def pool_of(samples: int) -> Callable[[], object]:

@@ -22,6 +22,8 @@ from pathlib import Path
 import numpy as np
 import simpy
 
+from rlsim.simulation.pool import Fleet
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "simulation"))
 
 from reference_rollout import ReferenceReplica
@@ -157,13 +159,13 @@ def main() -> None:
     table, queued = costs(1024), costs(32)
     samples = samples_of(batch, iterations, np.arange(batch.samples))
     batches = [[samples[i] for i in part] for part in np.array_split(np.arange(batch.samples), REPLICAS)]
-    result = rollout(batch, iterations, REPLICAS, "static", table)
+    result = rollout(batch, iterations, Fleet(REPLICAS, "static", table))
     count, cpu_s = batch.samples, time.process_time
 
-    closed = best_of(20, lambda: rollout(batch, iterations, REPLICAS, "static", table), cpu_s)
+    closed = best_of(20, lambda: rollout(batch, iterations, Fleet(REPLICAS, "static", table)), cpu_s)
     fastest = report("closed form, static split, no queue", count, closed)
-    compare("static split, 32 slots", count, lambda: rollout(batch, iterations, REPLICAS, "static", queued))
-    compare("one queue, 32 slots", count, lambda: rollout(batch, iterations, REPLICAS, "shared_queue", queued))
+    compare("static split, 32 slots", count, lambda: rollout(batch, iterations, Fleet(REPLICAS, "static", queued)))
+    compare("one queue, 32 slots", count, lambda: rollout(batch, iterations, Fleet(REPLICAS, "shared_queue", queued)))
     compare("asynchronous pool", count, pool_of(batch, iterations, table))
     ends: list[float] = []
     seconds = best_of(1, lambda: ends.append(run_simpy(table, batches[:SIMPY_REPLICAS])), cpu_s)
@@ -173,7 +175,7 @@ def main() -> None:
     reference.submit(0.0, batches[0])
     seconds = best_of(1, reference.run, cpu_s)
     report("token-by-token reference", len(batches[0]), seconds, fastest, "the closed form")
-    plain = rollout(batch, iterations, REPLICAS, "static", table, prefix_caching=False)
+    plain = rollout(batch, iterations, Fleet(REPLICAS, "static", table, False))
     print(
         f"agreement: reference {reference.now / plain.replica_end_s[0] - 1:+.1e}, "
         f"SimPy {ends[0] / plain.replica_end_s[:SIMPY_REPLICAS].max() - 1:+.1e}; simulated {result.seconds:.1f} s"

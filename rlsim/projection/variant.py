@@ -9,9 +9,9 @@ from functools import cached_property
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.agent_records import AgentCounters
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
+from rlsim.simulation.trajectories import AgentCounters
 from rlsim.tables.operators import OperatorTables
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch, draw

@@ -12,6 +12,7 @@ from rlsim.schema.loop import Loop
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.run import Checkpoint, Validation
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import rollout
 from rlsim.units import BYTES_PER_ELEMENT
 from rlsim.workload.acceptance_steps import acceptance_at
@@ -58,7 +59,7 @@ def _generated(
         batch = draw_batch(workload, seed, step, replication, VALIDATION_NUMBER, scale)
         acceptance = acceptance_at(scenario.speculation, step)
         iterations = draw_iterations(batch, acceptance, seed, step, replication, VALIDATION_NUMBER)
-        found = rollout(batch, iterations, replicas, engine.dispatch, table, engine.prefix_caching)
+        found = rollout(batch, iterations, Fleet(replicas, engine.dispatch, table, engine.prefix_caching))
         return float(found.seconds + workload.environment_s)
 
     return [[seconds(step, number) for step in steps] for number in range(scenario.simulation.replications)]

@@ -22,10 +22,9 @@ from heapq import heappop, heappush
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.schema.agent import Agent
-from rlsim.simulation.agent_records import AgentCounters, AgentTimeline
 from rlsim.simulation.pool import Finished, GenerationPool
 from rlsim.simulation.requests import Request
-from rlsim.simulation.trajectories import Trajectories
+from rlsim.simulation.trajectories import AgentCounters, AgentTimeline, Trajectories
 
 
 class _Places:

@@ -12,16 +12,14 @@ import numpy as np
 
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.agent_records import AgentCounters
 from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.iteration_times import prepare
-from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.pool import GenerationPool, fleet_of
 from rlsim.simulation.replica import Action
-from rlsim.simulation.requests import Request
+from rlsim.simulation.requests import EmittedTokens, Request
 from rlsim.simulation.rollout import samples_of
-from rlsim.simulation.running_batch import EmittedTokens
 from rlsim.simulation.trace import Trace
-from rlsim.simulation.trajectories import Trajectories
+from rlsim.simulation.trajectories import AgentCounters, Trajectories
 from rlsim.units import FloatArray
 from rlsim.workload.draw import DrawnWorkload
 
@@ -83,7 +81,7 @@ class PythonEngines:
 
     def __init__(self, scenario: Scenario, workload: DrawnWorkload, prices: Prices, size: int, prompts: int) -> None:
         engine, agent = scenario.engine, scenario.workload.agent
-        self._engines = GenerationPool(prices.iteration, prices.replicas, engine.dispatch, engine.prefix_caching)
+        self._engines = GenerationPool(fleet_of(scenario, prices))
         self._pool: GenerationPool | AgentPool = self._engines
         self._trajectories = trajectories_of(scenario, workload, prompts)
         if agent is not None and self._trajectories is not None:

@@ -5,19 +5,96 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import partial
 from heapq import heappop, heappush
+from typing import Literal
 
-from rlsim.costs.interface import EngineCounters, IterationTable
-from rlsim.simulation.dispatch import Dispatch, Dispatcher
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsim.costs.interface import EngineCounters, IterationTable, Prices
+from rlsim.schema.scenario import Scenario
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.replica import Action, Replica
-from rlsim.simulation.requests import Request
-from rlsim.simulation.running_batch import EmittedTokens
+from rlsim.simulation.requests import EmittedTokens, Request
+from rlsim.units import FloatArray
+
+Dispatch = Literal["static", "round_robin", "least_loaded", "shared_queue"]
+
+
+def assigned_at_once(samples: int, num_replicas: int, dispatch: Dispatch) -> NDArray[np.int64]:
+    """Replica of each of ``samples`` that are submitted together to idle replicas.
+
+    All policies but ``static`` deal them in turn; a shared queue does so only while everything has room.
+    """
+    if dispatch != "static":
+        return np.arange(samples) % num_replicas
+    size, larger = divmod(samples, num_replicas)
+    return np.repeat(np.arange(num_replicas), [size + (number < larger) for number in range(num_replicas)])
+
+
+class Dispatcher:
+    """Assigns samples to replicas on submission; one for each policy but ``shared_queue``."""
+
+    def __init__(self, num_replicas: int, dispatch: Dispatch) -> None:
+        self._replicas, self._dispatch = num_replicas, dispatch
+        self._submitted = 0
+        self._load = [0] * num_replicas
+        # Entries whose load is no longer the replica's are stale and skipped: cheaper than finding them in the heap.
+        self._heap: list[tuple[int, int]] = [(0, number) for number in range(num_replicas)]
+
+    def assign(self, count: int) -> list[int]:
+        """Replicas of the next ``count`` samples."""
+        if self._dispatch == "static":
+            return list(map(int, assigned_at_once(count, self._replicas, "static")))
+        if self._dispatch == "round_robin":
+            first = self._submitted
+            self._submitted += count
+            return [(first + i) % self._replicas for i in range(count)]
+        return [self._least_loaded() for _ in range(count)]
+
+    def completed(self, number: int, count: int) -> None:
+        """Replica ``number`` finished ``count`` samples."""
+        if self._dispatch == "least_loaded":
+            self._change_load(number, -count)
+
+    def returned(self, number: int) -> None:
+        """A sample came back to replica ``number``, past the policy."""
+        if self._dispatch == "least_loaded":
+            self._change_load(number, 1)
+
+    def _least_loaded(self) -> int:
+        load, heap = self._load, self._heap
+        while heap[0][0] != load[heap[0][1]]:
+            heappop(heap)
+        number = heappop(heap)[1]
+        self._change_load(number, 1)
+        return number
+
+    def _change_load(self, number: int, change: int) -> None:
+        self._load[number] += change
+        heappush(self._heap, (self._load[number], number))
+
 
 Finished = Callable[[float, int, int], bool]
 """(finish time, sample, replica) of a sample with its last token; whether the run stops there."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """``count`` replicas of one iteration table behind a dispatcher."""
+
+    count: int
+    dispatch: Dispatch
+    table: IterationTable
+    prefix_caching: bool = True
+
+
+def fleet_of(scenario: Scenario, prices: Prices) -> Fleet:
+    """The replicas of a scenario."""
+    engine = scenario.engine
+    return Fleet(prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching)
 
 
 class GenerationPool:
@@ -26,11 +103,10 @@ class GenerationPool:
     counters: what the engines did so far, all replicas together.
     """
 
-    def __init__(
-        self, table: IterationTable, num_replicas: int, dispatch: Dispatch, prefix_caching: bool = True
-    ) -> None:
+    def __init__(self, fleet: Fleet) -> None:
+        num_replicas, dispatch, table = fleet.count, fleet.dispatch, fleet.table
         self.counters = EngineCounters(prepare(table).max_sequences)
-        self.replicas = [Replica(table, prefix_caching, self.counters) for _ in range(num_replicas)]
+        self.replicas = [Replica(table, fleet.prefix_caching, self.counters) for _ in range(num_replicas)]
         self._dispatcher = Dispatcher(num_replicas, dispatch)
         self._turn = 0
         self._cancelled: set[int] = set()
@@ -186,6 +262,11 @@ class GenerationPool:
     def peak_kv_tokens(self) -> float:
         """Most KV cache that any replica had in use, in tokens."""
         return max(replica.peak_kv_tokens for replica in self.replicas)
+
+    @property
+    def peaks_kv_tokens(self) -> FloatArray:
+        """Most KV cache that each replica had in use, in tokens."""
+        return np.array([replica.peak_kv_tokens for replica in self.replicas])
 
     def _refresh(self) -> None:
         for number in self._stale:

@@ -31,10 +31,8 @@ from typing import Literal
 
 from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
-from rlsim.simulation.absence import Absence
 from rlsim.simulation.iteration_times import prepare
-from rlsim.simulation.requests import TOO_LONG, Request, RunningRequest
-from rlsim.simulation.running_batch import RunningBatch
+from rlsim.simulation.requests import TOO_LONG, Absence, Request, RunningBatch, RunningRequest
 
 _INFINITY = math.inf
 Action = Literal["keep", "recompute", "restart", "cancel"]

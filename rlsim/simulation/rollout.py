@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from dataclasses import dataclass
 from itertools import starmap
@@ -9,18 +10,21 @@ from itertools import starmap
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.costs.interface import EngineCounters, IterationTable
+from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
+from rlsim.schema.agent import Agent
+from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.closed_form import ReplicaBatches, closed_form
-from rlsim.simulation.dispatch import Dispatch, assigned_at_once
 from rlsim.simulation.iteration_times import IterationTimes, prepare
+from rlsim.simulation.kernel.agents import KernelAgents, first_turns
 from rlsim.simulation.kernel.library import library
 from rlsim.simulation.kernel.pool import KernelPool
-from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.pool import Fleet, GenerationPool, assigned_at_once
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
+from rlsim.simulation.trajectories import AgentCounters, AgentTimeline, Trajectories
 from rlsim.units import FloatArray, IntArray
-from rlsim.workload.batches import Batch
+from rlsim.workload.batches import Batch, Generated
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +41,17 @@ class RolloutResult:
     peak_kv_tokens: FloatArray
     counters: EngineCounters
     generated_tokens: int
+
+    @classmethod
+    def of(
+        cls, finish_s: FloatArray, replica: IntArray, peak_kv_tokens: FloatArray, counters: EngineCounters,
+        response_tokens: IntArray, skipped_tokens: float = 0.0,
+    ) -> RolloutResult:  # fmt: skip
+        """The result of samples that finish at ``finish_s``; skipped_tokens: of ``response_tokens`` never generated."""
+        end_s = np.zeros(peak_kv_tokens.size)
+        np.maximum.at(end_s, replica, finish_s)
+        generated = int(response_tokens.sum()) - int(skipped_tokens)
+        return cls(finish_s, replica, end_s, peak_kv_tokens, counters, generated)
 
     @property
     def seconds(self) -> float:
@@ -56,51 +71,41 @@ class RolloutResult:
         return float(busy.max() / busy.mean()) if busy.size else 1.0
 
 
-def rollout(
-    batch: Batch,
-    iterations: IntArray,
-    num_replicas: int,
-    dispatch: Dispatch,
-    table: IterationTable,
-    prefix_caching: bool = True,
-) -> RolloutResult:
-    """Generate ``batch`` on ``num_replicas`` replicas.
+def rollout(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
+    """What happens when ``fleet`` generates ``batch``, whose samples are all submitted at time 0.
 
-    iterations: decode iterations of each sample, as ``draw_iterations`` gives them. dispatch: policy of
-    :mod:`rlsim.simulation.dispatch`; all samples are submitted at time 0. Raises Infeasible where a sample exceeds a
-    replica's KV cache.
+    iterations: decode iterations of each sample, as ``draw_iterations`` gives them. Raises Infeasible where a sample
+    exceeds a replica's KV cache.
     """
-    timing = prepare(table)
+    timing = prepare(fleet.table)
     _check_fit(batch, timing)
-    assigned = assigned_at_once(batch.samples, num_replicas, dispatch)
-    batches = replica_batches(batch, iterations, assigned, num_replicas)
+    assigned = assigned_at_once(batch.samples, fleet.count, fleet.dispatch)
+    batches = replica_batches(batch, iterations, assigned, fleet.count)
     counters = EngineCounters(timing.max_sequences)
-    solved = closed_form(timing, batches, prefix_caching, counters)
+    solved = closed_form(timing, batches, fleet.prefix_caching, counters)
     occupied = batches.real[:, 0]
     finish_s = np.zeros(batch.samples)
     peak = solved.peak_kv_tokens.copy()
     queueing = np.flatnonzero(occupied & ~solved.valid)
-    if dispatch == "shared_queue" and queueing.size:
-        return _share_queue(batch, iterations, num_replicas, table, prefix_caching)
+    if fleet.dispatch == "shared_queue" and queueing.size:
+        return _share_queue(batch, iterations, fleet)
     done = batches.real & solved.valid[:, None]
     finish_s[batches.index[done]] = solved.finish_s[done]
     kernel = library() if queueing.size else None
     if kernel is not None:
-        with KernelPool(
-            kernel, timing, _columns(batch, iterations), num_replicas, dispatch, prefix_caching, counters
-        ) as pool:
+        with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as pool:
             pool.run_rows(queueing, batches.index)
         finish_s += pool.finish_s
         peak += pool.peak_kv_tokens
-        return _result(batch, finish_s, assigned, peak, counters)
+        return RolloutResult.of(finish_s, assigned, peak, counters, batch.response_tokens)
     for number in queueing.tolist():
-        replica = Replica(table, prefix_caching, counters)
+        replica = Replica(fleet.table, fleet.prefix_caching, counters)
         mine = batches.index[number]
         replica.submit(0.0, samples_of(batch, iterations, mine[mine >= 0]))
         for time_s, sample in replica.advance_to(math.inf):
             finish_s[sample] = time_s
         peak[number] = replica.peak_kv_tokens
-    return _result(batch, finish_s, assigned, peak, counters)
+    return RolloutResult.of(finish_s, assigned, peak, counters, batch.response_tokens)
 
 
 def _columns(batch: Batch, iterations: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
@@ -152,19 +157,15 @@ def _check_fit(batch: Batch, timing: IterationTimes) -> None:
         )
 
 
-def _share_queue(
-    batch: Batch, iterations: IntArray, num_replicas: int, table: IterationTable, prefix_caching: bool
-) -> RolloutResult:
+def _share_queue(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
     """One queue with more samples than fit: whoever has room next takes the next sample."""
     kernel = library()
     if kernel is not None:
-        timing = prepare(table)
-        counters = EngineCounters(timing.max_sequences)
-        columns = _columns(batch, iterations)
-        with KernelPool(kernel, timing, columns, num_replicas, "shared_queue", prefix_caching, counters) as run:
+        counters = EngineCounters(prepare(fleet.table).max_sequences)
+        with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as run:
             run.run_queue()
-        return _result(batch, run.finish_s, run.replica, run.peak_kv_tokens, counters)
-    pool = GenerationPool(table, num_replicas, "shared_queue", prefix_caching)
+        return RolloutResult.of(run.finish_s, run.replica, run.peak_kv_tokens, counters, batch.response_tokens)
+    pool = GenerationPool(fleet)
     finish_s, assigned = np.zeros(batch.samples), np.zeros(batch.samples, dtype=np.int64)
 
     def finished(time_s: float, sample: int, number: int) -> bool:
@@ -174,13 +175,60 @@ def _share_queue(
     pool.submit(0.0, samples_of(batch, iterations, np.arange(batch.samples)))
     pool.run(math.inf, finished)
     pool.drain(finished)  # nobody waits any more: every replica runs on by itself, without the common order of events
-    peak = np.array([replica.peak_kv_tokens for replica in pool.replicas])
-    return _result(batch, finish_s, assigned, peak, pool.counters)
+    return RolloutResult.of(finish_s, assigned, pool.peaks_kv_tokens, pool.counters, batch.response_tokens)
 
 
-def _result(
-    batch: Batch, finish_s: FloatArray, assigned: IntArray, peak: FloatArray, counters: EngineCounters
-) -> RolloutResult:
-    end_s = np.zeros(peak.size)
-    np.maximum.at(end_s, assigned, finish_s)
-    return RolloutResult(finish_s, assigned, end_s, peak, counters, int(batch.response_tokens.sum()))
+@dataclass(frozen=True, eq=False)
+class AgentRollout:
+    """A rollout, what its trajectories did besides generating, and when."""
+
+    result: RolloutResult
+    counters: AgentCounters
+    timeline: AgentTimeline
+
+
+def agent_rollout(one: Generated, iterations: IntArray, fleet: Fleet, agent: Agent) -> AgentRollout:
+    """What happens when ``fleet`` generates the trajectories of ``one``, all submitted at time 0.
+
+    iterations: decode iterations of each turn. A sample finishes with its last turn, or when it has been judged.
+    Raises Infeasible where a turn exceeds a replica's KV cache.
+    """
+    if one.turns is None:
+        raise ValueError("a rollout without turns is no rollout of agents")
+    unlimited = agent.max_trajectories is None or agent.max_trajectories >= one.batch.samples
+    if one.turns.single and agent.judge is None and unlimited:
+        result = rollout(one.batch, iterations, fleet)
+        return AgentRollout(result, AgentCounters(turns=float(one.turns.count)), AgentTimeline())
+    trajectories = Trajectories.of([(one, iterations)], int(one.batch.group[-1]) + 1)
+    trajectories.check_fit(prepare(fleet.table))
+    kernel = library()
+    if kernel is not None:
+        return _in_kernel(kernel, trajectories, fleet, agent)
+    pool = GenerationPool(fleet)
+    agents = AgentPool(pool, agent, trajectories, fleet.prefix_caching)
+    samples = one.batch.samples
+    finish_s, replica = np.zeros(samples), np.zeros(samples, dtype=np.int64)
+
+    def finished(time_s: float, sample: int, number: int) -> bool:
+        finish_s[sample], replica[sample] = time_s, number
+        return False
+
+    agents.submit(0.0, [trajectories.first_request(number) for number in range(samples)])
+    agents.run(math.inf, finished)
+    told = agents.agent_counters
+    result = RolloutResult.of(
+        finish_s, replica, pool.peaks_kv_tokens, pool.counters, trajectories.response_tokens, told.skipped_tokens
+    )
+    return AgentRollout(result, told, agents.timeline)
+
+
+def _in_kernel(kernel: ctypes.CDLL, trajectories: Trajectories, fleet: Fleet, agent: Agent) -> AgentRollout:
+    responses, counters = trajectories.response_tokens, EngineCounters(prepare(fleet.table).max_sequences)
+    with KernelPool(kernel, first_turns(trajectories), fleet, counters, completions=responses.size) as pool:
+        agents = KernelAgents(kernel, pool, agent, trajectories, fleet.prefix_caching, detailed=True)
+        agents.run_all()
+        told, timeline = agents.counters, agents.timeline
+    result = RolloutResult.of(
+        pool.finish_s, pool.replica, pool.peak_kv_tokens, counters, responses, told.skipped_tokens
+    )
+    return AgentRollout(result, told, timeline)

@@ -9,8 +9,8 @@ import simpy
 from rlsim.costs.interface import Prices
 from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.agent_rollout import AgentRollout, agent_rollout
-from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.pool import fleet_of
+from rlsim.simulation.rollout import AgentRollout, RolloutResult, agent_rollout, rollout
 from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
@@ -92,20 +92,19 @@ def _train(
 
 def _rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[RolloutResult]:
     """The rollouts of a step, one after the other with the same weights."""
-    engine = scenario.engine
+    fleet = fleet_of(scenario, prices)
     return [
-        rollout(one.batch, iterations, prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching)
-        for one, iterations in zip(drawn.rollouts, drawn.iterations, strict=True)
+        rollout(one.batch, iterations, fleet) for one, iterations in zip(drawn.rollouts, drawn.iterations, strict=True)
     ]
 
 
 def _agent_rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[AgentRollout]:
     """The same for trajectories of several turns; empty where there are no agents."""
-    engine, agent = scenario.engine, scenario.workload.agent
+    agent, fleet = scenario.workload.agent, fleet_of(scenario, prices)
     if agent is None:
         return []
     return [
-        agent_rollout(one, iterations, prices.replicas, engine.dispatch, prices.iteration, agent, engine.prefix_caching)
+        agent_rollout(one, iterations, fleet, agent)
         for one, iterations in zip(drawn.rollouts, drawn.iterations, strict=True)
     ]
 

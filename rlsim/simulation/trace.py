@@ -11,7 +11,7 @@ import simpy
 
 from rlsim.costs.interface import EngineCounters, StepCost
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
-from rlsim.simulation.agent_records import AgentCounters
+from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import FloatArray
 from rlsim.workload.draw import DrawnStep
 

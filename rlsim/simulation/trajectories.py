@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.requests import TOO_LONG, Request
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Generated
+
+if TYPE_CHECKING:
+    from rlsim.simulation.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,3 +77,85 @@ class Trajectories:
         longest = float(own.max(initial=0)) + timing.tokens_per_sequence - 1
         if longest > timing.kv_capacity_tokens:
             raise Infeasible(TOO_LONG, longest, timing.kv_capacity_tokens, "tokens")
+
+
+SHOWN_SPANS = 500
+"""Spans of a lane; more of them are joined over the shortest gaps."""
+
+
+@dataclass
+class AgentCounters:
+    """What trajectories did besides generating, sums over all of them.
+
+    turns: ended ones. environment_s, judge_s: worked. queued_s, judge_queued_s: waited for a place there.
+    environment_idle_s, judge_idle_s: replicas had nothing to do while trajectories of theirs were with their
+    environments, or with the judge alone. reused_tokens: of contexts found in the prefix cache. timed_out: trajectories
+    out of time, skipped_tokens: what they would have generated still.
+    """
+
+    turns: float = 0.0
+    environment_s: float = 0.0
+    queued_s: float = 0.0
+    judge_s: float = 0.0
+    judge_queued_s: float = 0.0
+    environment_idle_s: float = 0.0
+    judge_idle_s: float = 0.0
+    reused_tokens: float = 0.0
+    timed_out: float = 0.0
+    skipped_tokens: float = 0.0
+
+    def add(self, other: AgentCounters, sign: int = 1) -> None:
+        """Add what others did."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + sign * getattr(other, item.name))
+
+
+@dataclass
+class Presence:
+    """How many trajectories are somewhere: counts[i] from times_s[i] on."""
+
+    times_s: list[float] = field(default_factory=list)
+    counts: list[float] = field(default_factory=list)
+
+    def change(self, time_s: float, change: int) -> None:
+        """So many more from now on."""
+        self.times_s.append(time_s)
+        self.counts.append((self.counts[-1] if self.counts else 0.0) + change)
+
+    def spans(self) -> list[tuple[float, float]]:
+        """When anybody was there."""
+        out: list[tuple[float, float]] = []
+        for (begin_s, count), (end_s, _) in pairwise(zip(self.times_s, self.counts, strict=True)):
+            if count > 0 and out and out[-1][1] == begin_s:
+                out[-1] = (out[-1][0], end_s)
+            elif count > 0:
+                out.append((begin_s, end_s))
+        if len(out) <= SHOWN_SPANS:
+            return out
+        gaps = sorted(after[0] - before[1] for before, after in pairwise(out))
+        least_s = gaps[-SHOWN_SPANS]
+        joined = [out[0]]
+        for span in out[1:]:
+            if span[0] - joined[-1][1] > least_s:
+                joined.append(span)
+            else:
+                joined[-1] = (joined[-1][0], span[1])
+        return joined
+
+
+@dataclass
+class AgentTimeline:
+    """Trajectories with their environments, at work or queueing, and with the judge."""
+
+    environment: Presence = field(default_factory=Presence)
+    judge: Presence = field(default_factory=Presence)
+
+    def show(self, trace: Trace, offset_s: float = 0.0, step: int = 0) -> None:
+        """Draw a lane and a curve for the environments and for the judge, where anybody was there."""
+        if not trace.detailed:
+            return
+        for lane, presence in (("environment", self.environment), ("judge", self.judge)):
+            for begin_s, end_s in presence.spans():
+                trace.span(lane, f"{lane}_s", step, offset_s + begin_s, offset_s + end_s)
+            times_s = [offset_s + time_s for time_s in presence.times_s]
+            trace.curve(f"trajectories with the {lane}", times_s, presence.counts)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rollout_cases import cost_table, counted
 
 from rlsim.schema.agent import Agent
-from rlsim.simulation.agent_rollout import AgentRollout, agent_rollout
+from rlsim.simulation.pool import Fleet
+from rlsim.simulation.rollout import AgentRollout, agent_rollout
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, Generated
 
@@ -98,7 +99,9 @@ def test_rollouts_are_those_of_the_reference(
         chunked_prefill=chunked,
         tokens_per_sequence=2,
     )
-    fast, slow = both(lambda: told(agent_rollout(one, iterations, replicas, dispatch, table, agent, prefix_caching)))
+    fast, slow = both(
+        lambda: told(agent_rollout(one, iterations, Fleet(replicas, dispatch, table, prefix_caching), agent))
+    )
     assert fast == slow
     assert min(slow["finish_s"]) > 0
     assert max(slow["peak_kv_tokens"]) <= LONG + room + 0.371717

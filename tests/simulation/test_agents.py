@@ -12,8 +12,8 @@ from rollout_cases import cost_table, counted
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.schema.agent import Agent
-from rlsim.simulation.agent_rollout import AgentRollout, agent_rollout
-from rlsim.simulation.rollout import rollout
+from rlsim.simulation.pool import Fleet
+from rlsim.simulation.rollout import AgentRollout, agent_rollout, rollout
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import draw
@@ -44,7 +44,7 @@ def ran(one: Generated, agent: Agent, costs: FixedCosts | None = None, replicas:
     assert one.turns is not None
     table = (costs or FixedCosts()).iteration
     iterations = one.turns.response_tokens - 1
-    return agent_rollout(one, iterations, replicas, keys.pop("dispatch", "round_robin"), table, agent, **keys)
+    return agent_rollout(one, iterations, Fleet(replicas, keys.pop("dispatch", "round_robin"), table, **keys), agent)
 
 
 def some(**keys: Any) -> Agent:
@@ -115,7 +115,7 @@ def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away():
     tokens = {}
     for capacity in (1e6, 260.37):
         table = cost_table(max_running_sequences=4, kv_capacity_tokens=capacity)
-        found = agent_rollout(one, one.turns.response_tokens - 1, 1, "round_robin", table, some())
+        found = agent_rollout(one, one.turns.response_tokens - 1, Fleet(1, "round_robin", table), some())
         tokens[capacity] = found.result.counters.prefill_tokens
         assert found.counters.turns == 36
         assert found.result.generated_tokens == 36 * TURN
@@ -128,7 +128,7 @@ def test_a_turn_that_cannot_fit_is_infeasible():
     assert one.turns is not None
     with pytest.raises(Infeasible, match="exceeds the KV cache"):
         agent_rollout(
-            one, one.turns.response_tokens - 1, 1, "round_robin", cost_table(kv_capacity_tokens=100.0), some()
+            one, one.turns.response_tokens - 1, Fleet(1, "round_robin", cost_table(kv_capacity_tokens=100.0)), some()
         )
 
 
@@ -248,6 +248,6 @@ def test_a_rollout_of_single_turns_is_a_plain_rollout():
     one = trajectories(9, 1, 0.0, size=3)
     assert one.turns is not None
     iterations = one.turns.response_tokens - 1
-    plain = rollout(one.batch, iterations, 2, "round_robin", FixedCosts().iteration)
-    found = agent_rollout(one, iterations, 2, "round_robin", FixedCosts().iteration, some()).result
+    plain = rollout(one.batch, iterations, Fleet(2, "round_robin", FixedCosts().iteration))
+    found = agent_rollout(one, iterations, Fleet(2, "round_robin", FixedCosts().iteration), some()).result
     assert plain.finish_s.tolist() == found.finish_s.tolist()

@@ -19,6 +19,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.simulation.kernel import build
 from rlsim.simulation.kernel.engines import PAUSES_PER_STEP
 from rlsim.simulation.kernel.library import VARIABLE, implementation
+from rlsim.simulation.pool import Fleet
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import RolloutResult, rollout
 from rlsim.workload.batches import Batch
@@ -45,7 +46,7 @@ def test_rollouts_are_those_of_the_reference(both, data, dispatch, replicas, pre
     """Slots, tight KV cache, eviction, chunked and unmixed prefill, shared prompts, speculation."""
     table = data.draw(tables())
     batch, iterations = batch_of(data.draw(sample_lists(table.tokens_per_sequence, most=60)))
-    fast, slow = both(lambda: told(rollout(batch, iterations, replicas, dispatch, table, prefix_caching)))
+    fast, slow = both(lambda: told(rollout(batch, iterations, Fleet(replicas, dispatch, table, prefix_caching))))
     assert fast == slow
 
 
@@ -60,7 +61,7 @@ def test_many_evictions_are_those_of_the_reference(both, dispatch, chunked):
     responses = rng.integers(1, 400, 300).tolist()
     batch = make_batch(rng.integers(1, 60, 300).tolist(), responses, group_size=5)
     iterations = np.maximum((batch.response_tokens - 1) // 2, 0)
-    fast, slow = both(lambda: told(rollout(batch, iterations, 3, dispatch, table)))
+    fast, slow = both(lambda: told(rollout(batch, iterations, Fleet(3, dispatch, table))))
     assert fast == slow
     assert slow["preemptions"] > 500
 
@@ -169,7 +170,7 @@ def test_a_sample_that_cannot_fit_is_infeasible_in_both(both):
 
     def refused() -> str:
         with pytest.raises(Infeasible) as error:
-            rollout(batch, batch.response_tokens - 1, 1, "shared_queue", table)
+            rollout(batch, batch.response_tokens - 1, Fleet(1, "shared_queue", table))
         return str(error.value)
 
     fast, slow = both(refused)

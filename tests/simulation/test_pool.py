@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica
 from rollout_cases import cost_table, make_batch, sample_lists, tables
 
-from rlsim.simulation.pool import GenerationPool
+from rlsim.simulation.pool import Fleet, GenerationPool
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import rollout, samples_of
 
@@ -43,8 +43,8 @@ def test_everything_at_once_is_the_rollout() -> None:
     batch = make_batch([30 + i for i in range(60)], responses, group_size=4)
     iterations = batch.response_tokens - 1
     table = cost_table(max_running_sequences=6, kv_capacity_tokens=900.0)
-    expected = rollout(batch, iterations, 5, "round_robin", table)
-    pool = GenerationPool(table, 5, "round_robin")
+    expected = rollout(batch, iterations, Fleet(5, "round_robin", table))
+    pool = GenerationPool(Fleet(5, "round_robin", table))
     pool.submit(0.0, samples_of(batch, iterations, np.arange(60)))
     done = drive(pool)
     assert {number: time for time, number in done} == pytest.approx(dict(enumerate(expected.finish_s)), rel=1e-12)
@@ -62,7 +62,7 @@ def test_agrees_with_the_reference_over_time(data: st.DataObject) -> None:
     gaps = st.sampled_from([0.0, 0.0, 0.02, 0.2])
     arrivals = np.cumsum(data.draw(st.lists(gaps, min_size=len(samples), max_size=len(samples)))).tolist()
     pause = (data.draw(st.floats(0.001, 0.7)), data.draw(st.floats(0, 0.1)))
-    pool = GenerationPool(table, 3, "round_robin")
+    pool = GenerationPool(Fleet(3, "round_robin", table))
     references = [ReferenceReplica(table) for _ in range(3)]
     done: list[tuple[float, int]] = []
     for time in sorted({*arrivals, pause[0]}):
@@ -83,7 +83,7 @@ def test_agrees_with_the_reference_over_time(data: st.DataObject) -> None:
 
 
 def test_least_loaded_takes_the_replica_with_the_fewest_unfinished() -> None:
-    pool = GenerationPool(cost_table(), 3, "least_loaded")
+    pool = GenerationPool(Fleet(3, "least_loaded", cost_table()))
     lengths = [500, 5, 500, 500, 5, 500]
     pool.submit(0.0, [Request(i, i, 10, n, n - 1) for i, n in enumerate(lengths)])
     assert [replica.outstanding for replica in pool.replicas] == [2, 2, 2]
@@ -97,13 +97,13 @@ def test_least_loaded_takes_the_replica_with_the_fewest_unfinished() -> None:
 
 
 def test_static_splits_each_submission_contiguously() -> None:
-    pool = GenerationPool(cost_table(), 3, "static")
+    pool = GenerationPool(Fleet(3, "static", cost_table()))
     pool.submit(0.0, [Request(i, i, 10, 20, 19) for i in range(8)])
     assert [replica.outstanding for replica in pool.replicas] == [3, 3, 2]
 
 
 def test_idle_pool_has_no_event_and_a_pause_delays_all() -> None:
-    pool, paused = (GenerationPool(cost_table(), 2, "round_robin") for _ in range(2))
+    pool, paused = (GenerationPool(Fleet(2, "round_robin", cost_table())) for _ in range(2))
     assert pool.next_event_time() == math.inf
     assert advance(pool, 100.0) == []
     samples = [Request(i, i, 10, 300, 299) for i in range(4)]
@@ -119,7 +119,7 @@ def test_stopping_at_every_completion_is_the_same_as_running_on() -> None:
     samples = [Request(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(60)]
     outcomes = []
     for stop in (False, True):
-        pool, waiting, done = GenerationPool(table, 3, "round_robin"), samples[20:], []
+        pool, waiting, done = GenerationPool(Fleet(3, "round_robin", table)), samples[20:], []
 
         def finished(
             time: float,
@@ -150,7 +150,7 @@ def test_a_shared_queue_hands_the_next_sample_to_whoever_has_room(later: int) ->
     """Two slots on each of two replicas; the long sample keeps one slot while the other three serve the rest."""
     table = cost_table(max_running_sequences=2, attention_s=0.0, sequence_s=0.0, prefill_s=0.0)
     samples = [Request(i, i, 2, 1001 if i == 0 else 11, 1000 if i == 0 else 10) for i in range(24)]
-    pool = GenerationPool(table, 2, "shared_queue")
+    pool = GenerationPool(Fleet(2, "shared_queue", table))
     pool.submit(0.0, samples[: 24 - later])
     assert pool.waits_for_room
     assert [replica.outstanding for replica in pool.replicas] == [2, 2]
@@ -169,17 +169,17 @@ def test_least_loaded_deals_in_turn_in_a_rollout_and_in_a_pool() -> None:
     table = cost_table(max_running_sequences=3)
     batch = make_batch([10] * 30, (np.arange(30) * 37 % 90 + 2).tolist())
     iterations = batch.response_tokens - 1
-    pool = GenerationPool(table, 4, "least_loaded")
+    pool = GenerationPool(Fleet(4, "least_loaded", table))
     pool.submit(0.0, samples_of(batch, iterations, np.arange(30)))
     finish = {number: time for time, number in drive(pool)}
-    whole = rollout(batch, iterations, 4, "least_loaded", table)
+    whole = rollout(batch, iterations, Fleet(4, "least_loaded", table))
     assert finish == pytest.approx(dict(enumerate(whole.finish_s)), rel=1e-12)
 
 
 def test_equal_submissions_give_equal_bits() -> None:
     runs = []
     for _ in range(2):
-        pool = GenerationPool(cost_table(max_running_sequences=4), 3, "least_loaded")
+        pool = GenerationPool(Fleet(3, "least_loaded", cost_table(max_running_sequences=4)))
         pool.submit(0.0, [Request(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(40)])
         pool.recompute_kv(0.11)
         runs.append(drive(pool))

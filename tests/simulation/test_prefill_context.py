@@ -11,6 +11,7 @@ from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.simulation.kernel.library import library as kernel_library
 from rlsim.simulation.kernel.pool import KernelPool
+from rlsim.simulation.pool import Fleet
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import rollout
@@ -36,7 +37,7 @@ def test_chunks_of_a_prompt_add_up_to_the_whole(both, budget):
     prompts = [1000, 30, 517]
     batch = make_batch(prompts, [200] * 3)
     table = table_of(max_batched_tokens=budget)
-    found = both(lambda: rollout(batch, batch.response_tokens - 1, 1, "static", table).counters)
+    found = both(lambda: rollout(batch, batch.response_tokens - 1, Fleet(1, "static", table)).counters)
     whole_s = PAIR_S * sum(pairs(0, prompt) for prompt in prompts)
     for counters in found:
         assert counters.prefill_tokens == sum(prompts)
@@ -69,7 +70,7 @@ def test_what_was_preempted_is_priced_at_its_own_length(both):
     """Two sequences outgrow the cache: the newer one leaves and prefills what it had once the older one is done."""
     batch = make_batch([50, 50], [200, 200])
     table = table_of(kv_capacity_tokens=301.5)
-    found = both(lambda: rollout(batch, batch.response_tokens - 1, 1, "static", table, prefix_caching=False).counters)
+    found = both(lambda: rollout(batch, batch.response_tokens - 1, Fleet(1, "static", table, False)).counters)
     for counters in found:
         assert counters.preemptions == 1
         again = counters.prefill_tokens - 100
@@ -93,5 +94,5 @@ def test_rows_of_replicas_that_are_not_there_are_refused(kernel):
     assert library is not None
     timing, columns = IterationTimes(COSTS.iteration), tuple(np.ones(2, dtype=np.int64) for _ in range(4))
     counters, refused = EngineCounters(timing.max_sequences), pytest.raises(IndexError, match="numbered from 0 to 0")
-    with KernelPool(library, timing, columns, 1, "static", True, counters) as pool, refused:
+    with KernelPool(library, columns, Fleet(1, "static", COSTS.iteration), counters) as pool, refused:
         pool.run_rows(np.array([1]), np.array([[0, 1]]))

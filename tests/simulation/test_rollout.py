@@ -15,8 +15,8 @@ from rlsim.costs.interface import EngineCounters, IterationTable
 from rlsim.errors import Infeasible
 from rlsim.schema.workload import Workload
 from rlsim.simulation.closed_form import closed_form
-from rlsim.simulation.dispatch import Dispatch
 from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.simulation.pool import Dispatch, Fleet
 from rlsim.simulation.replica import Replica
 from rlsim.simulation.rollout import replica_batches, rollout, samples_of
 from rlsim.workload.acceptance import Acceptance, two_parameter_rates
@@ -81,7 +81,7 @@ def test_closed_form_agrees_with_the_event_driven_path(
         chunked_prefill=chunked,
     )
     iterations = draw_iterations(batch, DRAFTED if drafted else NONE, seed, 0, 0)
-    result = rollout(batch, iterations, replicas, dispatch, table, sharing)
+    result = rollout(batch, iterations, Fleet(replicas, dispatch, table, sharing))
     finish, counters, peaks = scalar(batch, iterations, result.replica, table, sharing)
     assert result.finish_s == pytest.approx(finish, rel=1e-9)
     assert result.peak_kv_tokens == pytest.approx(peaks)
@@ -109,14 +109,14 @@ def test_closed_form_is_used_where_everything_fits_and_only_there() -> None:
 def test_dispatch_of_static_and_round_robin() -> None:
     batch = make_batch([10] * 7, [5] * 7)
     iterations = batch.response_tokens - 1
-    static = rollout(batch, iterations, 3, "static", cost_table()).replica
+    static = rollout(batch, iterations, Fleet(3, "static", cost_table())).replica
     assert static.tolist() == [i for i, part in enumerate(np.array_split(np.arange(7), 3)) for _ in part]
-    assert rollout(batch, iterations, 3, "round_robin", cost_table()).replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert rollout(batch, iterations, Fleet(3, "round_robin", cost_table())).replica.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_more_replicas_than_samples() -> None:
     batch = make_batch([10] * 3, [5, 6, 7])
-    result = rollout(batch, batch.response_tokens - 1, 8, "static", cost_table())
+    result = rollout(batch, batch.response_tokens - 1, Fleet(8, "static", cost_table()))
     assert (result.replica_end_s > 0).sum() == 3
     assert result.seconds == result.finish_s[2]
 
@@ -124,7 +124,7 @@ def test_more_replicas_than_samples() -> None:
 def test_identical_sequences_by_hand() -> None:
     table = cost_table(prefill_context_s=np.zeros(2))
     batch = make_batch([100] * 12, [11] * 12)
-    result = rollout(batch, batch.response_tokens - 1, 3, "static", table, prefix_caching=False)
+    result = rollout(batch, batch.response_tokens - 1, Fleet(3, "static", table, False))
     expected = iteration_seconds(table, 0, 0, 400) + sum(iteration_seconds(table, 4, 100 + i, 0) for i in range(10))
     assert result.finish_s == pytest.approx(np.full(12, expected), rel=1e-12)
     assert result.imbalance == 1.0
@@ -133,8 +133,10 @@ def test_identical_sequences_by_hand() -> None:
 
 def test_no_drafting_is_the_baseline() -> None:
     batch = drawn()
-    plain = rollout(batch, draw_iterations(batch, NONE, 0, 0, 0), 4, "static", cost_table())
-    rejected = rollout(batch, draw_iterations(batch, Acceptance(np.zeros(3)), 0, 0, 0), 4, "static", cost_table())
+    plain = rollout(batch, draw_iterations(batch, NONE, 0, 0, 0), Fleet(4, "static", cost_table()))
+    rejected = rollout(
+        batch, draw_iterations(batch, Acceptance(np.zeros(3)), 0, 0, 0), Fleet(4, "static", cost_table())
+    )
     assert np.array_equal(plain.finish_s, rejected.finish_s)
 
 
@@ -142,14 +144,16 @@ def test_full_acceptance_divides_the_decode_iterations() -> None:
     batch = make_batch([50] * 8, [401] * 8)
     iterations = draw_iterations(batch, Acceptance(np.ones(3)), 0, 0, 0)
     free = {"attention_s": 0.0, "prefill_s": 0.0, "sequence_s": 0.0}
-    plain = rollout(batch, batch.response_tokens - 1, 2, "static", cost_table(**free))
-    drafted = rollout(batch, iterations, 2, "static", cost_table(**free, tokens_per_sequence=4))
+    plain = rollout(batch, batch.response_tokens - 1, Fleet(2, "static", cost_table(**free)))
+    drafted = rollout(batch, iterations, Fleet(2, "static", cost_table(**free, tokens_per_sequence=4)))
     assert plain.seconds / drafted.seconds == pytest.approx(4.0)
 
 
 def test_running_curve_starts_full_and_ends_empty() -> None:
     batch = drawn()
-    times, running = rollout(batch, draw_iterations(batch, NONE, 0, 0, 0), 4, "static", cost_table()).running_curve()
+    times, running = rollout(
+        batch, draw_iterations(batch, NONE, 0, 0, 0), Fleet(4, "static", cost_table())
+    ).running_curve()
     assert (running[0], running[-1]) == (batch.samples, 0)
     assert np.all(np.diff(running) <= 0) and np.all(np.diff(times) > 0)
 
@@ -157,7 +161,7 @@ def test_running_curve_starts_full_and_ends_empty() -> None:
 def test_too_long_for_the_cache_is_infeasible() -> None:
     batch = make_batch([60], [40])
     with pytest.raises(Infeasible, match="longest sequence"):
-        rollout(batch, batch.response_tokens - 1, 1, "static", cost_table(kv_capacity_tokens=99.0))
+        rollout(batch, batch.response_tokens - 1, Fleet(1, "static", cost_table(kv_capacity_tokens=99.0)))
 
 
 # --- more replicas ----------------------------------------------------------------------------------------------------
@@ -171,7 +175,7 @@ def test_multiples_of_replicas_never_slow_a_rollout(responses: list[int], fewer:
     """Least-loaded with room for all deals in turn, so each of m R replicas serves a subset of what one of R served."""
     batch = make_batch([20] * len(responses), responses)
     few, many = (
-        rollout(batch, batch.response_tokens - 1, r, "least_loaded", cost_table(), prefix_caching=False).seconds
+        rollout(batch, batch.response_tokens - 1, Fleet(r, "least_loaded", cost_table(), False)).seconds
         for r in (fewer, fewer * times)
     )
     assert many <= few * (1 + 1e-12)
@@ -188,7 +192,9 @@ def test_one_queue_never_slows_with_more_replicas(responses: list[int], fewer: i
     """Where an iteration takes the same whatever it decodes, one queue is list scheduling: more slots never hurt."""
     table = cost_table(max_running_sequences=slots, attention_s=0.0, sequence_s=0.0, prefill_s=0.0)
     batch = make_batch([2] * len(responses), [r + 1 for r in responses])
-    few, many = (rollout(batch, np.asarray(responses), r, "shared_queue", table).seconds for r in (fewer, fewer + more))
+    few, many = (
+        rollout(batch, np.asarray(responses), Fleet(r, "shared_queue", table)).seconds for r in (fewer, fewer + more)
+    )
     assert many <= few + 1e-9
 
 
@@ -203,7 +209,7 @@ def test_more_replicas_shorten_drawn_rollouts() -> None:
             for seed in range(12):
                 batch = drawn(seed=seed)
                 iterations = draw_iterations(batch, NONE, seed, 0, 0)
-                runs.append(rollout(batch, iterations, replicas, "shared_queue", table).seconds)
+                runs.append(rollout(batch, iterations, Fleet(replicas, "shared_queue", table)).seconds)
             means.append(np.mean(runs))
         assert np.all(np.diff(means) < 0)
 
@@ -212,8 +218,8 @@ def test_one_queue_beats_a_static_split_when_samples_wait() -> None:
     batch = drawn(prompts=32)
     iterations = draw_iterations(batch, NONE, 0, 0, 0)
     table = cost_table(max_running_sequences=8)
-    shared = rollout(batch, iterations, 4, "shared_queue", table)
-    static = rollout(batch, iterations, 4, "static", table)
+    shared = rollout(batch, iterations, Fleet(4, "shared_queue", table))
+    static = rollout(batch, iterations, Fleet(4, "static", table))
     assert shared.seconds < static.seconds
     assert shared.imbalance < static.imbalance
     assert np.bincount(shared.replica).sum() == batch.samples
@@ -227,7 +233,7 @@ def test_rollout_agrees_with_the_token_by_token_reference(capacity: float) -> No
     batch = drawn(prompts=10, mean=150.0)
     table = cost_table(tokens_per_sequence=4, kv_capacity_tokens=capacity, max_running_sequences=32)
     iterations = draw_iterations(batch, DRAFTED, 0, 0, 0)
-    result = rollout(batch, iterations, 2, "static", table)
+    result = rollout(batch, iterations, Fleet(2, "static", table))
     for number in range(2):
         mine = np.flatnonzero(result.replica == number)
         reference = ReferenceReplica(table)
@@ -262,7 +268,7 @@ def test_drawing_iterations_up_front_is_the_same_process() -> None:
     truth = np.array([accept_per_iteration(batch, table, DRAFTED.position_rates, r) for r in range(count)])
     fast = np.array(
         [
-            rollout(batch, draw_iterations(batch, DRAFTED, 1, 0, r), 1, "static", table, prefix_caching=False).finish_s
+            rollout(batch, draw_iterations(batch, DRAFTED, 1, 0, r), Fleet(1, "static", table, False)).finish_s
             for r in range(count)
         ]
     )

@@ -14,7 +14,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.results import TokenLedger
 from rlsim.schema.asynchrony import STYLES
-from rlsim.simulation.ledger import TokenAccount
+from rlsim.simulation.asynchronous import TokenAccount
 
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 200, log_sigma: 0.8}"
 ALONE = {"prompts": 4, "size": 2, "replicas": 1, "tokens": 401}

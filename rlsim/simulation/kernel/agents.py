@@ -9,10 +9,9 @@ from dataclasses import fields
 import numpy as np
 
 from rlsim.schema.agent import Agent
-from rlsim.simulation.agent_records import AgentCounters, AgentTimeline, Presence
 from rlsim.simulation.kernel.library import RulesStruct, address
 from rlsim.simulation.kernel.pool import KernelPool
-from rlsim.simulation.trajectories import Trajectories
+from rlsim.simulation.trajectories import AgentCounters, AgentTimeline, Presence, Trajectories
 from rlsim.units import IntArray
 
 

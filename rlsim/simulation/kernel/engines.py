@@ -9,15 +9,16 @@ import numpy as np
 
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.agent_records import AgentCounters
 from rlsim.simulation.engines import Ended, trajectories_of
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.kernel.agents import KernelAgents, first_turns
 from rlsim.simulation.kernel.library import GroupsStruct, address
 from rlsim.simulation.kernel.pool import KernelPool
+from rlsim.simulation.pool import fleet_of
 from rlsim.simulation.replica import Action
-from rlsim.simulation.running_batch import EmittedTokens
+from rlsim.simulation.requests import EmittedTokens
 from rlsim.simulation.trace import Trace
+from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import IntArray
 from rlsim.workload.draw import DrawnWorkload
 
@@ -47,11 +48,8 @@ class KernelEngines:
         self._kernel, self._counters = kernel, EngineCounters(timing.max_sequences)
         self._pool = KernelPool(
             kernel,
-            timing,
             columns,
-            prices.replicas,
-            engine.dispatch,
-            engine.prefix_caching,
+            fleet_of(scenario, prices),
             self._counters,
             max_pauses=self._pauses_left,
             completions=None if trajectories is None else trajectories.response_tokens.size,

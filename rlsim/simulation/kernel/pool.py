@@ -10,11 +10,10 @@ import numpy as np
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
-from rlsim.simulation.dispatch import Dispatch
-from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, address, engine_struct
-from rlsim.simulation.requests import TOO_LONG
-from rlsim.simulation.running_batch import EmittedTokens
+from rlsim.simulation.pool import Dispatch, Fleet
+from rlsim.simulation.requests import TOO_LONG, EmittedTokens
 from rlsim.units import IntArray
 
 _DISPATCH: tuple[Dispatch, ...] = ("static", "round_robin", "least_loaded", "shared_queue")
@@ -32,19 +31,17 @@ class KernelPool:
     def __init__(
         self,
         kernel: ctypes.CDLL,
-        timing: IterationTimes,
         columns: tuple[IntArray, IntArray, IntArray, IntArray],
-        num_replicas: int,
-        dispatch: Dispatch,
-        prefix_caching: bool,
+        fleet: Fleet,
         counters: EngineCounters,
         max_pauses: int = 0,
         completions: int | None = None,
     ) -> None:
+        timing = prepare(fleet.table)
         samples = columns[0].size
         self.kernel, self.counters = kernel, counters
         self.finish_s, self.replica = np.zeros(samples), np.zeros(samples, dtype=np.int64)
-        self.peak_kv_tokens = np.zeros(num_replicas)
+        self.peak_kv_tokens = np.zeros(fleet.count)
         self._timing, self._arrays = timing, CountersArrays(counters)
         self._columns = tuple(np.ascontiguousarray(column, dtype=np.int64) for column in columns)
         self._samples = SamplesStruct(
@@ -59,9 +56,9 @@ class KernelPool:
             engine_struct(timing),
             self._arrays.struct,
             self._samples,
-            num_replicas,
-            _DISPATCH.index(dispatch),
-            prefix_caching,
+            fleet.count,
+            _DISPATCH.index(fleet.dispatch),
+            fleet.prefix_caching,
             max_pauses,
         )
         if self.handle is None:
