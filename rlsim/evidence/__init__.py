@@ -1,0 +1,1 @@
+"""Predicted beside measured: published and own runs, built into scenarios and simulated."""
