@@ -1,6 +1,6 @@
 """What the phases of a run say of the model: evidence on top of a posterior, and which sources take the difference up.
 
-The evidence is that of :mod:`rlsim.validation.own_rows` with one row for each phase: its median over the steady steps
+The evidence is that of :mod:`rlsim.evidence.own_rows` with one row for each phase: its median over the steady steps
 against the median of the simulated ones, with the error that so few steps leave.
 """
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from rlsim.costs.groups import phase_groups
 from rlsim.errors import InputError
+from rlsim.evidence.own_rows import updated
+from rlsim.evidence.times import simulated_evidence, with_sets
 from rlsim.hardware.fitted import fitted_of
 from rlsim.hardware.posterior import Posterior
 from rlsim.runlogs.steady import Steady
@@ -24,8 +26,6 @@ from rlsim.traces.requests import FloatArray
 from rlsim.uncertainty.evidence import Evidence, Kind
 from rlsim.uncertainty.predictive import posterior_of
 from rlsim.uncertainty.settling import origin_of
-from rlsim.validation.evidence import simulated_evidence, with_sets
-from rlsim.validation.update import updated
 
 TOLD = 0.005
 """Least share of a time that a source is named for."""

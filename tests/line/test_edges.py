@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
+from rlsim.evidence.tables import SkippedRow, length_tokens, number
 from rlsim.guidance.new import Answers, with_layout
 from rlsim.hardware import archives
 from rlsim.interop.exporting import export_scenario
@@ -22,7 +23,6 @@ from rlsim.report.projection import render_brief
 from rlsim.simulated import simulate_variant
 from rlsim.simulation.kernel import build
 from rlsim.summary import iteration_tokens
-from rlsim.validation.rows import SkippedRow, length_tokens, number
 
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")
 

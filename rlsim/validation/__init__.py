@@ -1,1 +1,0 @@
-"""Predicted beside measured: published and own runs, built into scenarios and simulated."""
