@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from measured_tables import row
 
-from rlsim.validation.rows import PROMPT_TOKENS, SkippedRow, scenario_of
+from rlsim.evidence.steps import PROMPT_TOKENS, scenario_of
+from rlsim.evidence.tables import SkippedRow
 
 
 def test_the_needed_columns_make_a_scenario() -> None:

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
+from rlsim.evidence.own_rows import learn
+from rlsim.evidence.steps import scenario_of
 from rlsim.hardware.posterior import DEFAULT, load_posterior
 from rlsim.loading import load_scenario, vary
 from rlsim.projection import project
+from rlsim.report.validation_text import learned_text
 from rlsim.schema.scenario import Scenario
-from rlsim.validation.own_rows import learn
-from rlsim.validation.rows import scenario_of
-from tests.validation.measured_tables import ROW, row, write
-from tests.validation.test_structure import ITERATION, TRAINING
+from tests.evidence.measured_tables import ROW, row, write
+from tests.evidence.test_structure import ITERATION, TRAINING
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -82,7 +83,7 @@ def test_a_large_table_and_rows_that_say_nothing(tmp_path: Path) -> None:
     found = learn(write(tmp_path / "own.csv", rows))
     assert len(found.times) == 500 and len(found.skipped) >= 3
     assert np.isfinite(found.posterior.factor).all()
-    assert "3 rows not used" in found.text() or "4 rows not used" in found.text()
+    assert "3 rows not used" in learned_text(found) or "4 rows not used" in learned_text(found)
 
 
 @pytest.mark.parametrize("changes", [{"total_step_time_s": "0"}, {"total_step_time_s": "nan"}, {"gpu": "abacus"}])
@@ -93,12 +94,11 @@ def test_nothing_to_learn_from_is_said(changes: dict[str, str], tmp_path: Path) 
 
 def test_the_command_writes_what_a_scenario_can_name(run: Command, tmp_path: Path) -> None:
     table, out = write(tmp_path / "own.csv", [ROW]), tmp_path / "own.npz"
-    code, told, _ = run("calibrate", "--from-steps", table, "--out", out)
+    code, told, _ = run("calibrate", "own", table, "--out", out)
     assert code == 0 and "own-run" in told and str(out) in told
     first = out.read_bytes()
-    assert run("calibrate", "--from-steps", table, "--out", out)[0] == 0 and out.read_bytes() == first
+    assert run("calibrate", "own", table, "--out", out)[0] == 0 and out.read_bytes() == first
     assert load_scenario("quickstart", [f"simulation.posterior={out}"]).simulation.posterior == str(out.resolve())
-    code, _, err = run("calibrate", "--from-steps", table, "--out", tmp_path / "own.yaml")
+    code, _, err = run("calibrate", "own", table, "--out", tmp_path / "own.yaml")
     assert (code, len(err.strip().splitlines())) == (2, 1) and ".npz" in err
     assert not (tmp_path / "own.yaml").exists()
-    assert run("calibrate", "--refit", "--from-training", table)[0] == 2

@@ -9,8 +9,8 @@ from typing import Any
 import matplotlib
 import pytest
 
-from rlsim.validation import validate as module
-from rlsim.validation.table import read_table
+from rlsim.evidence import tables as module
+from rlsim.evidence.tables import read_table
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_accuracy.ipynb"
 
@@ -30,7 +30,7 @@ def test_every_cell_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     for cell in code_cells():
         exec(cell, namespace)
     out = capsys.readouterr().out
-    assert "5 rows, 5 simulated" in out
+    assert "5 rows of kind steps, 5 simulated" in out
     assert "worst: nemorl-v0.5.0-h100-dsv3-dapo-sync-512g" in out
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from measured_tables import write
 
-from rlsim.validation.curve_rows import fitted_process
-from rlsim.validation.kinds import validate_table
-from rlsim.validation.measured import MeasuredTable
-from rlsim.validation.phase_rows import step_cells
-from rlsim.validation.rows import SkippedRow, scenario_of
-from rlsim.validation.training_rows import trainer_setup, training_precision
+from rlsim.evidence.compare import validate_table
+from rlsim.evidence.curves import fitted_process
+from rlsim.evidence.phases import step_cells
+from rlsim.evidence.steps import scenario_of
+from rlsim.evidence.tables import SkippedRow
+from rlsim.evidence.training import trainer_row, training_precision
+from rlsim.results.validation import Validation
 from rlsim.workload.acceptance import two_parameter_rates
 
 TRAINING = {
@@ -30,9 +31,8 @@ PHASES = {
 }  # fmt: skip
 
 
-def validated(tmp_path: Path, *rows: dict[str, str]) -> MeasuredTable:
+def validated(tmp_path: Path, *rows: dict[str, str]) -> Validation:
     found = validate_table(write(tmp_path / "t.csv", list(rows)))
-    assert isinstance(found, MeasuredTable)
     return found
 
 
@@ -92,9 +92,9 @@ def test_training_that_is_not_simulated(changes: dict[str, str], reason: str, tm
 
 
 def test_trainers_by_framework_and_precision() -> None:
-    assert trainer_setup(TRAINING).backend == "megatron"
-    assert trainer_setup({**TRAINING, "fsdp": "8"}).backend == "fsdp"
-    assert trainer_setup({**TRAINING, "framework": "torchtitan", "fsdp": ""}).backend == "fsdp"
+    assert trainer_row(TRAINING).scenario.trainer.backend == "megatron"
+    assert trainer_row({**TRAINING, "fsdp": "8"}).scenario.trainer.backend == "fsdp"
+    assert trainer_row({**TRAINING, "framework": "torchtitan", "fsdp": ""}).scenario.trainer.backend == "fsdp"
     assert [training_precision(t) for t in ("BF16", "FP8-CS", "fp8_mx", "MXFP8", "FP8 block")] == ["bf16", *["fp8"] * 4]
 
 
@@ -136,12 +136,6 @@ def test_phases_that_cannot_be_simulated_keep_their_records(tmp_path: Path) -> N
     assert (found.rows[-1].id, found.rows[-1].skipped) == ("none", "no phase is given")
 
 
-def test_agents_wait_for_environments_that_nobody_described(tmp_path: Path) -> None:
-    found = validated(tmp_path, {**PHASES, "max_agent_turns": "30"})
-    waiting = {row.group for row in found.rows if row.skipped}
-    assert waiting == {"step", "exposed_generation"}
-
-
 STEP = {
     "id": "s", "framework_version": "NeMo-RL v0.6.0", "model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "h100",
     "num_gpus": "8", "on_off_policy": "sync", "prompts_per_step": "8", "generations_per_prompt": "8",
@@ -153,7 +147,6 @@ STEP = {
 def test_phases_of_a_table_of_steps(tmp_path: Path) -> None:
     table = write(tmp_path / "s.csv", [STEP, {**STEP, "id": "t", **dict.fromkeys(list(STEP)[-4:], "")}])
     found = validate_table(table, "phases")
-    assert isinstance(found, MeasuredTable)
     measured = {row.id: row.measured for row in found.scored}
     assert measured == {"s:step": 20.0, "s:generation": 8.0, "s:logprob": 3.0, "s:train": 6.0, "s:refit": 4.0}
     assert [(row.id, row.skipped) for row in found.rows if row.skipped] == [

@@ -8,22 +8,20 @@ import numpy as np
 import pytest
 
 from rlsim.datafiles import data_folder
+from rlsim.evidence.compare import with_posterior_intervals
+from rlsim.evidence.engines import engine_setup, load_of, prepared_engine
+from rlsim.evidence.iterations import decode_step_s, validate_iterations
+from rlsim.evidence.structure import structures
+from rlsim.evidence.tables import Kind, Table, read_table
+from rlsim.evidence.training import validate_training
+from rlsim.evidence.transfers import validate_transfers
 from rlsim.hardware.fitted import current
 from rlsim.hardware.parameters import Fitted, shipped
 from rlsim.hardware.terms import moved, terms_of
 from rlsim.loading import load_scenario
 from rlsim.simulated import simulate_variant
 from rlsim.uncertainty.slopes import phase_slopes
-from rlsim.validation.drawn_bounds import with_drawn_bounds
-from rlsim.validation.halves import TableRecords
-from rlsim.validation.iteration_points import engine_setup, load_of, prepared_engine
-from rlsim.validation.iterations import decode_step_s, validate_iterations
-from rlsim.validation.kind import Kind
-from rlsim.validation.structure import iteration_structures, training_structures, transfer_structures
-from rlsim.validation.table import read_table
-from rlsim.validation.training_rows import validate_training
-from rlsim.validation.transfer_rows import validate_transfers
-from tests.validation.measured_tables import write
+from tests.evidence.measured_tables import write
 
 MOVE = 0.01
 ITERATION = {
@@ -38,22 +36,22 @@ TRAINING = {
 }  # fmt: skip
 
 
-def records(tmp_path: Path, *cells: dict[str, str]) -> TableRecords:
+def records(tmp_path: Path, *cells: dict[str, str]) -> Table:
     rows = read_table(write(tmp_path / "table.csv", list(cells)), ())
-    return TableRecords("table.csv", "", rows)
+    return Table("table.csv", rows)
 
 
 @pytest.mark.parametrize("name", ["engines/vllm/iteration_s", "engines/vllm/sequence_s", "engines/vllm/0.19.0"])
 def test_slopes_of_an_iteration(name: str, tmp_path: Path) -> None:
     sets, table = shipped(), records(tmp_path, ITERATION, {**ITERATION, "id": "large", "concurrency": "200"})
-    found = validate_iterations(table, sets.engines).rows
-    after = validate_iterations(table, moved(sets, {name: MOVE}).engines).rows
-    structures = list(iteration_structures(found, table.rows, sets))
-    assert [one.place for one in structures] == [0, 1]
-    for one, before, then in zip(structures, found, after, strict=True):
+    found = validate_iterations(table, sets).rows
+    after = validate_iterations(table, moved(sets, {name: MOVE})).rows
+    found_structures = list(structures(Kind.ITERATIONS, found, table.rows, sets))
+    assert [one.place for one in found_structures] == [0, 1]
+    for one, before, then in zip(found_structures, found, after, strict=True):
         expected = np.log((then.predicted or 0) / (before.predicted or 1)) / MOVE
         assert one.slopes.get(name, 0.0) == pytest.approx(expected, rel=0.05, abs=2e-3)
-    assert "engine with model: llama-3.1-8b" in {group.lower() for group in structures[0].groups}
+    assert "engine with model: llama-3.1-8b" in {group.lower() for group in found_structures[0].groups}
 
 
 @pytest.mark.parametrize("drafts", [{}, {"spec_method": "eagle3", "spec_k": "3", "acceptance_length": "2.5"}])
@@ -69,7 +67,7 @@ def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
     def step_s(fitted: Fitted) -> float:
         return decode_step_s(prepared_engine(setup, fitted).costs.table, load.batch, load.context_tokens)
 
-    (one,) = iteration_structures(validate_iterations(table).rows, table.rows, sets)
+    (one,) = structures(Kind.ITERATIONS, validate_iterations(table).rows, table.rows, sets)
     assert sets.posterior is not None
     for name in (term.name for term in terms_of(sets) if term.name.startswith("engines/")):
         expected = np.log(step_s(moved(sets, {name: MOVE})) / step_s(sets)) / MOVE
@@ -81,7 +79,7 @@ def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
 
 def test_a_measured_iteration_has_an_interval_that_says_something(tmp_path: Path) -> None:
     table = records(tmp_path, ITERATION, {**ITERATION, "id": "large", "concurrency": "200"})
-    found = with_drawn_bounds(validate_iterations(table), Kind.ITERATIONS, table.rows)
+    found = with_posterior_intervals(validate_iterations(table), Kind.ITERATIONS, table)
     for row in found.rows:
         assert 1.1 < ((row.high or 0) / (row.low or 1)) ** 0.5 < 1.5
 
@@ -101,7 +99,7 @@ def test_terms_of_what_a_step_does_not_do_have_no_slope(method: str) -> None:
 def test_slopes_of_a_training_step(sets: Fitted, tmp_path: Path) -> None:
     table = records(tmp_path, TRAINING)
     found = validate_training(table, sets).rows
-    (one,) = training_structures(found, table.rows, sets)
+    (one,) = structures(Kind.TRAINING, found, table.rows, sets)
     assert not any(other in name for name in one.slopes for other in ("torchtitan", "prime_rl", "fsdp", "nvfp4"))
     told = {name: value for name, value in one.slopes.items() if abs(value) > 0.01}
     assert told["training/moe_host_layer_s"] > 0.5
@@ -114,11 +112,11 @@ def test_slopes_of_a_training_step(sets: Fitted, tmp_path: Path) -> None:
 def test_slopes_of_a_transfer() -> None:
     path = data_folder("calibration") / "published" / "refit_colocated.csv"
     sets, rows = shipped(), read_table(path, ())
-    table = TableRecords(path.name, "", rows)
-    found = validate_transfers(table, sets.transfers).rows
-    one = next(iter(transfer_structures(found, rows, sets)))
+    table = Table(path.name, rows)
+    found = validate_transfers(table, sets).rows
+    one = next(iter(structures(Kind.TRANSFERS, found, rows, sets)))
     name = max(one.slopes, key=lambda key: abs(one.slopes[key]))
-    after = validate_transfers(table, moved(sets, {name: MOVE}).transfers).rows[one.place]
+    after = validate_transfers(table, moved(sets, {name: MOVE})).rows[one.place]
     expected = np.log((after.predicted or 0) / (found[one.place].predicted or 1)) / MOVE
     assert one.slopes[name] == pytest.approx(expected, rel=0.1)
     own = f"transfers/{one.about['framework']}/"
@@ -128,7 +126,7 @@ def test_slopes_of_a_transfer() -> None:
 def test_rows_have_the_intervals_of_what_was_measured_of_them(tmp_path: Path) -> None:
     strange = {**TRAINING, "id": "new", "gpu": "b300", "framework": "torchtitan", "release": "", "fsdp": "16"}
     table = records(tmp_path, TRAINING, strange)
-    found = with_drawn_bounds(validate_training(table), Kind.TRAINING, table.rows)
+    found = with_posterior_intervals(validate_training(table), Kind.TRAINING, table)
     known, unknown = ((row.high or 0) / (row.low or 1) for row in found.rows)
     assert 1.1 < known < unknown
     for row in found.rows:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from measured_tables import write
-from test_validation_halves import TRAINING
+from test_training_and_phases import TRAINING
 
-from rlsim.validation.kinds import validate_table
-from rlsim.validation.measured import MeasuredTable
-from rlsim.validation.measured_text import render_measured
-from rlsim.validation.training_groups import training_cuts, training_details, training_group
+from rlsim.evidence.compare import validate_table
+from rlsim.evidence.training import _cuts, _described
+from rlsim.report.validation_text import validation_text
 
 
 def cells(**changes: str) -> dict[str, str]:
@@ -34,30 +33,29 @@ def cells(**changes: str) -> dict[str, str]:
     ],
 )
 def test_a_group_tells_release_family_device_and_precision(changes: dict[str, str], group: str) -> None:
-    assert training_group(cells(**changes)) == group
+    assert _described("a", cells(**changes))[0].group == group
 
 
 def test_cuts_are_the_parts_of_the_group_and_release_by_family_and_rack() -> None:
-    assert training_cuts(cells(gpu="GB200", model="Qwen3_30B_a3B")) == (
+    assert _cuts(cells(gpu="GB200", model="Qwen3_30B_a3B")) == (
         "release: Megatron-Bridge 26.02",
         "family: MoE",
         "device: GB200",
         "precision: BF16",
         "MoE on NVL72 racks, Megatron-Bridge 26.02",
     )
-    assert training_cuts(cells())[-1] == "dense on 8-GPU nodes, Megatron-Bridge 26.02"
-    assert training_cuts({"model": "none", "gpu": "", "precision": ""}) == ()
-    details = training_details(cells())
+    assert _cuts(cells())[-1] == "dense on 8-GPU nodes, Megatron-Bridge 26.02"
+    assert _cuts({"model": "none", "gpu": "", "precision": ""}) == ()
+    details = _described("a", cells())[0].details
     assert (details["framework"], details["series"], details["family"]) == ("Megatron-Bridge", "26.02", "dense")
 
 
 def test_flagged_rows_are_told_apart_and_never_scored(tmp_path: Path) -> None:
     rows = [cells(), cells(id="b", flag="superseded"), cells(id="c", precision="")]
     found = validate_table(write(tmp_path / "t.csv", rows))
-    assert isinstance(found, MeasuredTable)
     assert found.score.n == 1
     assert {score.n for score in (*found.groups.values(), *found.cuts.values())} == {1}
-    text = render_measured(found)
+    text = validation_text(found)
     skipped, flagged = text.split("Objected to by their flag, not scored")
     assert "precision is not given" in skipped.split("Skipped")[1]
     assert "flag superseded" in flagged

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from research.lengths import MEAN_KEY, SCENARIO, MeasuredRun, compared, fitted_mean, measured_runs
 from rlsim.errors import InputError
 from rlsim.loading import load_scenario, vary
 from rlsim.projection import project
-from rlsim.validation.fit_lengths import MEAN_KEY, SCENARIO, MeasuredRun, compared, fitted_mean, measured_runs
 
 HEADER = "id,framework,model,placement,num_gpus,prompts_per_step,old_logprob_s,train_s,total_step_s\n"
 ROW = "verl_7b_colocate_32,verl,Qwen2.5-Math-7B,colocated sync,32,512,107.71,269.8,790.1\n"

@@ -11,16 +11,16 @@ from rlsim.costs.groups import transfer_groups
 from rlsim.costs.memory import weight_bytes
 from rlsim.costs.refit_methods import TransferTerms, transfer_parts
 from rlsim.costs.weight_transfer import job_of
+from rlsim.evidence.compare import validate_table
+from rlsim.evidence.published import published_table
+from rlsim.evidence.tables import SkippedRow
+from rlsim.evidence.transfers import framework_of, method_of, parallel_sizes, transfer_job
+from rlsim.evidence.weights import links_of_row, weights_of
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.fitted import current
 from rlsim.hardware.parameters import load_transfer_parameters
 from rlsim.loading import load_scenario
-from rlsim.validation.kinds import validate_table
-from rlsim.validation.measured import MeasuredTable
-from rlsim.validation.rows import SkippedRow
-from rlsim.validation.study import published_table
-from rlsim.validation.transfer_models import links_of_row, weights_of
-from rlsim.validation.transfer_rows import framework_of, method_of, parallel_sizes, transfer_job
+from rlsim.results.validation import Validation
 
 ROW = {
     "id": "a", "framework": "NeMo-RL", "model": "Qwen3-30B-A3B", "gpu": "H100", "method": "NCCL-Reshard",
@@ -29,9 +29,8 @@ ROW = {
 }  # fmt: skip
 
 
-def validated(tmp_path: Path, *rows: dict[str, str]) -> MeasuredTable:
+def validated(tmp_path: Path, *rows: dict[str, str]) -> Validation:
     found = validate_table(write(tmp_path / "t.csv", [{**ROW, **row} for row in rows]))
-    assert isinstance(found, MeasuredTable)
     return found
 
 
@@ -198,7 +197,6 @@ def test_weights_that_the_trainer_quantised_are_fewer_bytes_and_no_work_for_the_
 def test_published_transfers_are_met(table: str, rows: int) -> None:
     """Every published row without an objection is priced; median within 25 % and none off by more than 2.5 times."""
     found = validate_table(published_table(table))
-    assert isinstance(found, MeasuredTable)
     assert len(found.scored) == rows
     assert found.score.median_abs_error is not None
     assert found.score.median_abs_error < 0.25

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlsim.evidence.names import model_card_name
+from rlsim.evidence.tables import SkippedRow
 from rlsim.hardware.cards import SAME_LAYERS, list_cards
-from rlsim.validation.names import model_card_name
-from rlsim.validation.rows import SkippedRow
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,12 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from rlsim.evidence import agents as agent_rows
+from rlsim.evidence.agents import SUMMARISED, agent_scenario, spread
+from rlsim.evidence.compare import validate_table
 from rlsim.loading import load_scenario, vary
-from rlsim.validation import agent_rows, fit_agents
-from rlsim.validation.agent_rows import SUMMARISED, agent_scenario, spread
-from rlsim.validation.kinds import validate_table
-from rlsim.validation.measured import MeasuredTable
 
 CELLS = {
     "model": "Qwen/Qwen3-8B", "gpu": "GB200 NVL72", "num_gpus": "64", "generation_gpus": "48", "max_agent_turns": "4",
@@ -74,7 +72,6 @@ def test_a_run_is_compared_by_the_medians_and_the_spread_of_its_steps(small, tmp
     """A run that is the simulated one is met exactly; slower steps are seen in the medians alone."""
     steps = simulated_steps(small)
     found = validate_table(table_of(tmp_path / "t.csv", steps), "phases")
-    assert isinstance(found, MeasuredTable)
     summaries = {row.id.partition(": ")[2]: row for row in found.rows if row.id.startswith("small_agents, batch 16")}
     assert summaries.keys() == {
         "exposed_generation, median of steps",
@@ -87,7 +84,6 @@ def test_a_run_is_compared_by_the_medians_and_the_spread_of_its_steps(small, tmp
     assert all(row.error == pytest.approx(0.0, abs=1e-9) for row in summaries.values())
     slower = [{name: value + 10.0 for name, value in step.items()} for step in steps]
     moved = validate_table(table_of(tmp_path / "slow.csv", slower), "phases")
-    assert isinstance(moved, MeasuredTable)
     errors = {row.id.partition(": ")[2]: row.error for row in moved.rows if row.id.startswith("small_agents, batch 16")}
     assert errors["step, p10 to p90 of steps"] == pytest.approx(0.0, abs=1e-9)
     assert errors["step, median of steps"] < 0
@@ -95,7 +91,6 @@ def test_a_run_is_compared_by_the_medians_and_the_spread_of_its_steps(small, tmp
 
 def test_steps_of_agents_are_no_rows_of_their_own(small, tmp_path):
     found = validate_table(table_of(tmp_path / "t.csv", simulated_steps(small)), "phases")
-    assert isinstance(found, MeasuredTable)
     reasons = {row.group: row.skipped for row in found.rows if row.id.startswith("s1:")}
     assert "one draw" in str(reasons["exposed_generation"]) and "one draw" in str(reasons["step"])
     assert reasons["train"] is None and reasons["refit"] is None
@@ -106,29 +101,6 @@ def test_rows_of_other_agents_have_no_scenario(small, change):
     assert agent_scenario(CELLS, 0) is not None
     assert agent_scenario({**CELLS, **change}, 0) is None
     assert agent_scenario({**CELLS, "max_agent_turns": ""}, 0) is None
-
-
-def test_the_fit_finds_the_environment_that_steps_were_simulated_with(small, tmp_path, monkeypatch, capsys):
-    """From half of its time: the median comes back within a tenth, training's host time exactly."""
-    monkeypatch.setattr(fit_agents, "STEPS", 12)
-    truth = vary(small, "trainer.moe_host_layer_s=0.025")
-    steps = simulated_steps(truth)
-    path = table_of(tmp_path / "t.csv", steps)
-    monkeypatch.setattr(fit_agents, "fit_host_s", lambda scenario, runs: 0.025)  # a dense model has no such layer
-    half = "workload.agent.environment_s={kind: quantiles, quantiles: [0, 0.8, 0.9, 1], seconds: [5, 10, 20, 30]}"
-    monkeypatch.setattr(fit_agents, "load_scenario", lambda name: vary(small, half))
-    assert fit_agents.main([str(path), "--batches", "16", "--seeds", "1", "--trials", "60"]) == 0
-    out = capsys.readouterr().out
-    median = float(out.split("median ")[1].split(" s")[0])
-    measured = np.median([step["exposed_generation_time_s"] for step in steps])
-    assert median == pytest.approx(measured, rel=0.1)
-    assert "--set 'workload.agent.environment_s={kind: quantiles" in out
-
-
-def test_a_batch_without_steps_is_told_in_one_line(small, tmp_path, capsys):
-    path = table_of(tmp_path / "t.csv", simulated_steps(small))
-    assert fit_agents.main([str(path), "--batches", "99"]) == 2
-    assert "no steps of batch 99" in capsys.readouterr().err
 
 
 def test_a_spread_is_that_between_percentiles():

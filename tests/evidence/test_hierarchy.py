@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlsim.evidence import cross
+from rlsim.evidence.cross import Fit, left_out_draws, validate_cross
+from rlsim.evidence.hierarchy import Design, Spreads, Weights, fit_spreads, solve
+from rlsim.evidence.joint import counted_once
+from rlsim.evidence.own_rows import Prior, conditioned
 from rlsim.hardware.terms import Term
 from rlsim.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
-from rlsim.validation import cross
-from rlsim.validation.cross import left_out_draws, validate_cross
-from rlsim.validation.fit_jointly import counted_once
-from rlsim.validation.hierarchy import Design, Spreads, Weights, fit_spreads, solve
-from rlsim.validation.update import conditioned
 
 TERMS = (Term("x", 0.5), Term("y", 0.5, 0.2))
 TRUTH = {"x": 0.3, "y": -0.4}
@@ -78,11 +78,11 @@ def test_left_out_groups_lie_in_their_intervals_as_often_as_these_say() -> None:
     design = Design.of(rows, TERMS)
     spreads, weights = fit_spreads(design)
     names = np.array([row.about["model"] for row in rows])
-    draws = left_out_draws(design, spreads, weights, names)
+    draws = left_out_draws(Fit(rows, design, spreads, weights), names)
     shares = []
     for level in (0.5, 0.9):
         low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2), axis=1)
-        shares.append(float(np.mean((design.surprise >= low) & (design.surprise <= high))))
+        shares.append(float(np.mean((design.log_error >= low) & (design.log_error <= high))))
     assert 0.4 < shares[0] < 0.68 and 0.84 < shares[1] <= 0.99
 
 
@@ -94,7 +94,7 @@ def test_a_group_that_is_left_out_does_not_tell_of_itself() -> None:
     for one in (rows, far):
         design = Design.of(one, TERMS)
         spreads = Spreads({"trainer with model": SPREAD}, {"training": ERROR})
-        found.append(left_out_draws(design, spreads, Weights.even(design), names)[names == "m3"])
+        found.append(left_out_draws(Fit(one, design, spreads, Weights.even(design)), names)[names == "m3"])
     assert np.array_equal(*found)
 
 
@@ -107,15 +107,9 @@ def test_rows_on_top_of_a_posterior_give_that_of_all_rows() -> None:
     fresh = design.columns.index("trainer with model: m0")
     order = [*(place for place in range(len(design.columns)) if place != fresh), fresh]
     known = np.array(order[:-1])
-    found = conditioned(
-        before.mean[known],
-        before.covariance()[np.ix_(known, known)],
-        design.matrix[own][:, order],
-        design.surprise[own],
-        np.full(own.sum(), ERROR),
-        np.array([SPREAD]),
-        degrees,
-    )
+    covariance = before.covariance()[np.ix_(known, known)]
+    prior = Prior(before.mean[known], covariance, np.zeros(1), np.array([SPREAD]), degrees)
+    found = conditioned(prior, design.matrix[own][:, order], design.log_error[own], np.full(own.sum(), ERROR))
     whole = solve(design, spreads, Weights.even(design))
     assert found.mean == pytest.approx(whole.mean[order], abs=1e-6)
     assert found.covariance == pytest.approx(whole.covariance()[np.ix_(order, order)], abs=1e-8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from pathlib import Path
 
@@ -11,9 +10,11 @@ import pytest
 from measured_tables import ROW, row, write
 
 from rlsim.errors import InputError
+from rlsim.evidence.compare import validate_table as validate
+from rlsim.report.validation_text import rows_csv
+from rlsim.report.validation_text import validation_text as render
 from rlsim.results import PHASES
-from rlsim.validation.text import render
-from rlsim.validation.validate import PhaseError, RowResult, Validation, quantile_abs, validate
+from rlsim.results.validation import ComparedRow, PhaseError, Validation
 
 STEP_KEYS = {"id", "measured_s", "predicted_s", "error_pct", "low_s", "high_s", "covered", "skipped", "phases"}
 KEYS = STEP_KEYS | {"group", "measured", "predicted", "unit", "low", "high", "reason"}
@@ -86,50 +87,25 @@ def test_contract_form(mixed: Validation) -> None:
             assert set(entry["phases"]) == set(PHASES)
 
 
-def test_the_score_holds_shares_of_the_same_errors(mixed: Validation) -> None:
-    document = json.loads(mixed.to_json())
-    score = document["score"]
-    assert score["n"] == len(mixed.scored)
-    assert 100 * score["median_abs_error"] == pytest.approx(document["median_abs_error_pct"], rel=1e-8)
-    assert 100 * score["p90_abs_error"] == pytest.approx(document["p90_abs_error_pct"], rel=1e-8)
-    assert score["coverage"] == document["interval_coverage"]
-    assert sum(group["n"] for group in document["groups"].values()) == score["n"]
-
-
-def test_a_table_has_every_row(mixed: Validation) -> None:
-    frame = mixed.to_frame()
-    assert list(frame["id"]) == [row.id for row in mixed.rows]
-    assert frame["predicted_s"].isna().sum() == mixed.skipped
-    assert frame["error_pct"].abs().median() == pytest.approx(mixed.median_abs_error_pct)
-
-
 def test_rows_that_ask_the_same_get_the_same_answer(mixed: Validation) -> None:
-    assert mixed.rows[0].predicted_s == mixed.rows[1].predicted_s == mixed.rows[7].predicted_s
+    assert mixed.rows[0].predicted == mixed.rows[1].predicted == mixed.rows[7].predicted
 
 
 def test_published_phases_stand_beside_ours(mixed: Validation) -> None:
     phases, asynchronous = mixed.rows[0].phases, mixed.rows[10].phases
     assert phases is not None
     assert asynchronous is not None
-    assert {name: p.measured_s for name, p in phases.items() if p.measured_s is not None} == {
+    assert {name: p.measured for name, p in phases.items() if p.measured is not None} == {
         "generation_s": 10.0,
         "logprob_s": 2.0,
         "train_s": 4.0,
         "prepare_s": 3.0,
         "exposed_generation_s": 10.0,
     }
-    assert (asynchronous["refit_s"].measured_s, asynchronous["prepare_s"].measured_s) == (1.0, None)
-    assert asynchronous["exposed_generation_s"].measured_s == 2.0
-    synchronous = sum(phases[n].predicted_s for n in ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s"))
-    assert synchronous == pytest.approx(mixed.rows[0].predicted_s, rel=1e-6)
-
-
-def test_the_csv_runs_in_no_spreadsheet(mixed: Validation) -> None:
-    lines = list(csv.DictReader(io.StringIO(mixed.to_csv())))
-    assert len(lines) == len(mixed.rows)
-    assert lines[7]["id"] == "'=HYPERLINK(1)"
-    assert float(lines[0]["predicted_s"]) == pytest.approx(mixed.rows[0].predicted_s, rel=1e-6)
-    assert lines[0]["measured_prepare_s"] == "3"
+    assert (asynchronous["refit_s"].measured, asynchronous["prepare_s"].measured) == (1.0, None)
+    assert asynchronous["exposed_generation_s"].measured == 2.0
+    synchronous = sum(phases[n].predicted for n in ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s"))
+    assert synchronous == pytest.approx(mixed.rows[0].predicted, rel=1e-6)
 
 
 def test_text_lists_rows_phases_reasons_and_summary(mixed: Validation) -> None:
@@ -139,33 +115,28 @@ def test_text_lists_rows_phases_reasons_and_summary(mixed: Validation) -> None:
         "90 % interval",
         "Phases with a published time",
         "Skipped",
-        "11 rows, 4 simulated, 7 skipped",
+        "11 rows of kind steps, 4 simulated, 7 skipped",
     ):
         assert wanted in text
     assert max(map(len, text.splitlines())) < 260
 
 
+def test_cells_run_in_no_spreadsheet(mixed: Validation) -> None:
+    lines = list(csv.DictReader(rows_csv(mixed).splitlines()))
+    assert [line["id"] for line in lines][7] == "'=HYPERLINK(1)"
+    assert lines[0]["measured_generation_s"] == "10" and lines[2]["predicted_s"] == ""
+    odd = ComparedRow(id="-2+3", group="\t=1", measured=-1.5)
+    assert "'-2+3,'\t=1,-1.5" in rows_csv(Validation.of("training", (odd,)))
+
+
 def test_escape_sequences_in_names_never_reach_the_terminal() -> None:
-    evil = RowResult(
-        "\x1b[31mred\nline", "m", "d", "r", "sync", 10.0, 11.0, 9.0, 12.0, None, {"train_s": PhaseError(1.0, 2.0)}
-    )
-    skipped = RowResult("\x1b]0;title\x07", skipped="because \x1b[2J")
-    text = render(Validation("t.csv", "0", (evil, skipped)))
+    phases = {"train_s": PhaseError(predicted=1.0, measured=2.0)}
+    values = {"measured": 10.0, "predicted": 11.0, "low": 9.0, "high": 12.0}
+    evil = ComparedRow(id="\x1b[31mred\nline", group="m\x1b[1m", **values, phases=phases)
+    skipped = ComparedRow(id="\x1b]0;title\x07", skipped="because \x1b[2J")
+    text = render(Validation.of("steps", (evil, skipped)))
     assert "\x1b" not in text
     assert "\x07" not in text
-
-
-def test_statistics_of_known_errors() -> None:
-    """Errors -10, 0 and +30 %: median 10, p90 linear between 10 and 30, two of three covered."""
-    rows = [
-        RowResult(str(i), measured_s=100.0, predicted_s=p, low_s=p - 15, high_s=p + 15)
-        for i, p in enumerate((90.0, 100.0, 130.0))
-    ]
-    validation = Validation("t", "0", (*rows, RowResult("left out", skipped="why")))
-    assert validation.median_abs_error_pct == pytest.approx(10.0)
-    assert validation.p90_abs_error_pct == pytest.approx(26.0)
-    assert validation.interval_coverage == pytest.approx(2 / 3)
-    assert validation.skipped == 1
 
 
 def test_a_table_without_any_simulable_row_is_answered(tmp_path: Path) -> None:
@@ -174,7 +145,6 @@ def test_a_table_without_any_simulable_row_is_answered(tmp_path: Path) -> None:
     assert document["median_abs_error_pct"] is None
     assert document["skipped"] == 1
     assert "none of which can be simulated" in render(validation)
-    assert quantile_abs([], 0.5) is None
 
 
 def test_a_table_without_needed_columns_or_rows_is_refused(tmp_path: Path) -> None:
@@ -200,7 +170,7 @@ def test_absent_parallel_sizes_are_told(tmp_path: Path) -> None:
 
 def test_same_table_same_answer_and_progress_counts_rows(tmp_path: Path) -> None:
     path, seen = write(tmp_path / "t.csv", [row(), row(id="b", avg_seq_len="500")]), list[tuple[int, int]]()
-    once = validate(path, lambda done, total: seen.append((done, total)))
+    once = validate(path, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
     assert once == validate(path)
     assert once.digest != validate(write(tmp_path / "u.csv", [row(avg_seq_len="401")])).digest

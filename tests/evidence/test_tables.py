@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsim.errors import InputError, shortened
-from rlsim.validation.table import MAX_LINE_CHARACTERS, MAX_ROWS, read_table, safe_cell, write_table
+from rlsim.evidence.tables import MAX_LINE_CHARACTERS, MAX_ROWS, read_table
 
 
 def table(tmp_path: Path, content: bytes | str) -> Path:
@@ -65,16 +63,6 @@ def test_records_of_another_width_keep_their_place_and_carry_the_problem(tmp_pat
     assert [bool(r.problem) for r in records] == [True, True, False, True]
     assert "line 2 has 1 cells, the header 2" in records[0].problem
     assert len(records[3].cells["id"]) <= 200
-
-
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-cmd", "@SUM(A1)", "\t=1", " =HYPERLINK(1)", "\r=1"])
-def test_formulas_in_names_are_defused(text: str) -> None:
-    assert safe_cell(text) == "'" + text
-
-
-def test_plain_names_and_negative_numbers_are_left_alone() -> None:
-    written = write_table(["id", "error"], [["a-b", -12.5], ["=x", None], ["c,d", True]])
-    assert list(csv.reader(io.StringIO(written))) == [["id", "error"], ["a-b", "-12.5"], ["'=x", ""], ["c,d", "true"]]
 
 
 @given(st.text(max_size=80))
