@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 
 from rlsim.costs.prices import ScenarioPrices, price
 from rlsim.errors import InputError, RlsimError
-from rlsim.evidence.agents import SUMMARISED, seconds_of, spread
+from rlsim.evidence.phases import SUMMARISED, seconds_of, spread
 from rlsim.evidence.tables import Row, read_table
 from rlsim.loading import load_scenario, vary
 from rlsim.schema.agent import QuantileTime

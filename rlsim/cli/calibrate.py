@@ -157,15 +157,14 @@ def own(
 
 @app.command("curves")
 def curves(
-    path: Annotated[Path, typer.Argument(metavar="CURVES.csv", help="Acceptance over drafts, positions, steps.")],
-    draft_length: Annotated[int, typer.Option(metavar="K", min=1, max=32, help="Of runs over training steps.")] = 3,
+    path: Annotated[Path, typer.Argument(metavar="CURVES.csv", help="Acceptance over draft length or position.")],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.yaml", help="File to write.")] = None,
 ) -> None:
-    """Fit acceptance over draft length, position and training step to curves of your draft model (speculation)."""
+    """Fit acceptance over draft length and position to curves of your draft model (speculation)."""
     from rlsim.evidence.acceptance import fit_curves
     from rlsim.report.validation_text import curves_text
 
-    found = fit_curves(path, draft_length)
+    found = fit_curves(path)
     text, fitted = curves_text(found, terminal_style()), found.to_yaml()
     if out is None:
         print_answer(f"{text}\n\n{fitted}")

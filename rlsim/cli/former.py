@@ -31,7 +31,8 @@ GONE = {
     "--write-accuracy": "docs/ACCURACY.md is written by `python -m research.accuracy` in a checkout",
     "--date": "docs/ACCURACY.md is written by `python -m research.accuracy` in a checkout",
     "--sweep": "sweeps of engine iterations are compared by `python -m research.sweeps FILE` in a checkout",
-    "--within": "the line within a tolerance is fitted by `python -m research.acceptance` in a checkout",
+    "--within": "courses over training steps are fitted by `python -m research.acceptance` in a checkout",
+    "--draft-length": "courses over training steps are fitted by `python -m research.acceptance` in a checkout",
 }
 
 

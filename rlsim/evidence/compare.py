@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.evidence.curves import validate_curves
+from rlsim.evidence.acceptance import validate_curves
 from rlsim.evidence.iterations import validate_iterations
 from rlsim.evidence.phases import validate_phases
 from rlsim.evidence.steps import validate_steps

@@ -99,20 +99,31 @@ def validate_training(table: Table, fitted: Fitted | None = None) -> Validation:
 
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
     """Scored by framework and release, family of the model, device and precision, as far as a row gives them."""
-    parts = (_run(cells), _family(cells), _device(cells), _precision(cells))
-    group = ", ".join(part for part in parts if part)
+    parts = _parts(cells)
     about: dict[str, Detail] = {column: cells.get(column, "") for column in ("model", "gpu", "precision", "release")}
-    about |= {"framework": _framework(cells), "series": _series(cells), "family": _family(cells)}
+    about |= {"framework": _framework(cells), "series": _series(cells), "family": parts["family"]}
+    group = ", ".join(part for part in parts.values() if part)
     return [MeasuredRow(name, group, "s", measured_value(cells, *MEASURED), cells, about)]
+
+
+def _parts(cells: Row) -> dict[str, str]:
+    """Framework with release, family, device and precision of a row by name; empty where it does not say."""
+    return {
+        "release": " ".join(part for part in (_framework(cells), _series(cells)) if part),
+        "family": _card_family(cells.get("model", "")),
+        "device": cells.get("gpu", "").replace(" NVL72", "").strip(),
+        "precision": _precision(cells),
+    }
 
 
 def _cuts(cells: Row) -> tuple[str, ...]:
     """Further sets that a row is scored in: each part of its group alone, and release with family and interconnect."""
-    family, device, precision = _family(cells), _device(cells), _precision(cells)
-    alone = {"release": _run(cells), "family": family, "device": device, "precision": precision}
-    cuts = [f"{name}: {value}" for name, value in alone.items() if value]
-    place = "NVL72 racks" if device.startswith("GB") else "8-GPU nodes"
-    return (*cuts, f"{family} on {place}, {_run(cells)}") if family and device and _run(cells) else tuple(cuts)
+    parts = _parts(cells)
+    cuts = [f"{name}: {value}" for name, value in parts.items() if value]
+    place = "NVL72 racks" if parts["device"].startswith("GB") else "8-GPU nodes"
+    if parts["family"] and parts["device"] and parts["release"]:
+        cuts.append(f"{parts['family']} on {place}, {parts['release']}")
+    return tuple(cuts)
 
 
 def _framework(cells: Row) -> str:
@@ -126,25 +137,12 @@ def _series(cells: Row) -> str:
     return found.group(1) if found else "" if given.lower() in _UNKNOWN else given[:20]
 
 
-def _run(cells: Row) -> str:
-    return " ".join(part for part in (_framework(cells), _series(cells)) if part)
-
-
-def _family(cells: Row) -> str:
-    """Dense or MoE, by the model's card; empty where there is none."""
-    return _card_family(cells.get("model", ""))
-
-
 @lru_cache(maxsize=256)
 def _card_family(model: str) -> str:
     try:
         return "dense" if load_card(model_card_name(model)).moe is None else "MoE"
     except (SkippedRow, RlsimError):
         return ""
-
-
-def _device(cells: Row) -> str:
-    return cells.get("gpu", "").replace(" NVL72", "").strip()
 
 
 def _precision(cells: Row) -> str:

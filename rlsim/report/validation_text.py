@@ -26,7 +26,7 @@ from rlsim.results.validation import (
 )
 
 if TYPE_CHECKING:
-    from rlsim.evidence.acceptance import DriftFit, FittedCurves, ProcessFit
+    from rlsim.evidence.acceptance import FittedCurves
     from rlsim.evidence.joint import JointFit
     from rlsim.evidence.own_rows import Learned
 
@@ -315,16 +315,17 @@ def joint_text(found: JointFit, style: Style = DEFAULT_STYLE) -> str:
 
 
 def curves_text(found: FittedCurves, style: Style = DEFAULT_STYLE) -> str:
-    """Fitted acceptance by series: over draft length, and over training steps."""
-
-    def cells(fit: ProcessFit | DriftFit) -> tuple[str, str, str]:
-        return str(fit.points), f"{fit.rms_tokens:.3f}", f"{fit.worst_tokens:.3f}"
-
+    """Fitted acceptance over draft length by series."""
     heads = ("acceptance over draft length", "a_1", "decay", "points", "rms tokens", "worst")
-    rows = [(name, f"{fit.first:.3f}", f"{fit.decay:.3f}", *cells(fit)) for name, fit in found.processes.items()]
-    blocks = ["\n".join(table(heads, rows, style))] if rows else []
-    heads = ("acceptance over training steps", "at first", "knots", "points", "rms tokens", "worst")
     rows = [
-        (name, f"{fit.acceptance_length:.3g}", str(len(fit.steps)), *cells(fit)) for name, fit in found.drift.items()
+        (
+            name,
+            f"{fit.first:.3f}",
+            f"{fit.decay:.3f}",
+            str(fit.points),
+            f"{fit.rms_tokens:.3f}",
+            f"{fit.worst_tokens:.3f}",
+        )
+        for name, fit in found.processes.items()
     ]
-    return "\n\n".join([*blocks, *(["\n".join(table(heads, rows, style))] if rows else [])])
+    return "\n".join(table(heads, rows, style))

@@ -13,7 +13,6 @@ from rlsim.errors import InputError
 from rlsim.evidence.acceptance import fit_curves
 from rlsim.loading import load_scenario
 from rlsim.workload.acceptance import two_parameter_rates
-from rlsim.workload.acceptance_steps import acceptance_at
 
 HEAD = "curve_kind,series,setting,x_name,x,y_name,y,unit\n"
 
@@ -37,10 +36,6 @@ def by_k(name: str, first: float, decay: float) -> list[str]:
     ]
 
 
-def course(name: str, points: list[tuple[float, float]]) -> list[str]:
-    return [f"draft_drift,{name},,training_step,{x:g},mean_acceptance_length,{y:.4f},tokens" for x, y in points]
-
-
 def test_processes_come_back(tmp_path: Path) -> None:
     positions = [
         f"acceptance_by_position,own_mtp,,position,{i},rate,{p:.6f},1"
@@ -54,16 +49,12 @@ def test_processes_come_back(tmp_path: Path) -> None:
 
 
 def test_what_is_written_stands_as_in_a_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    points = [(float(x), 2.1 + 0.005 * x) for x in range(40)]
-    path = table(tmp_path / "c.csv", *by_k("some_eagle3", 0.8, 0.97), *course("run", points))
-    out = tmp_path / "fit.yaml"
-    assert run("--from-curves", str(path), "--out", str(out)) == 0
-    assert "acceptance over training steps" in capsys.readouterr().out
-    found = yaml.safe_load(out.read_text())
-    section = found["drift"]["run"]["trend"]["speculation"]
-    overrides = {f"speculation.{key}": value for key, value in section.items()}
-    scenario = load_scenario("quickstart", [f"{key}={value}" for key, value in overrides.items()])
-    assert acceptance_at(scenario.speculation, 39).mean == pytest.approx(2.1 + 0.005 * 39, abs=0.01)
+    path, out = table(tmp_path / "c.csv", *by_k("some_eagle3", 0.8, 0.97)), tmp_path / "fit.yaml"
+    assert run("curves", str(path), "--out", str(out)) == 0
+    assert "acceptance over draft length" in capsys.readouterr().out
+    section = yaml.safe_load(out.read_text())["acceptance"]["some_eagle3"]["speculation"]
+    words = [f"speculation.{key}={value}" for key, value in section.items()]
+    assert load_scenario("quickstart", ["speculation.acceptance_length=null", *words]).speculation.first_acceptance
     first = out.read_bytes()
     assert run("--from-curves", str(path), "--out", str(out)) == 0
     assert out.read_bytes() == first
@@ -80,8 +71,6 @@ def test_what_is_written_stands_as_in_a_scenario(tmp_path: Path, capsys: pytest.
         (["acceptance_by_k,a,,k"], "line 2: .*has 4 cells"),
         (["acceptance_by_position,a,,i,1,rate,1.5,1"], "rate from 0 to 1"),
         (["acceptance_by_position,a,,i,2,rate,0.5,1"], "every position from 1"),
-        (course("a", [(0, 0.5)]), "at least 1"),
-        (course("a", [(0, 4.5)]), "--draft-length 3"),
     ],
 )
 def test_tables_that_cannot_be_are_named_with_file_and_line(tmp_path: Path, rows: list[str], named: str) -> None:
@@ -102,6 +91,6 @@ def test_a_column_that_is_missing_is_named(tmp_path: Path, capsys: pytest.Captur
 def test_rows_of_other_kinds_are_left_alone(tmp_path: Path) -> None:
     other = "draft_drift,run,,training_step,0,generation_time,220,s"
     found = fit_curves(table(tmp_path / "c.csv", other, *by_k("a", 0.8, 0.9)))
-    assert list(found.processes) == ["a"] and not found.drift
+    assert list(found.processes) == ["a"]
     with (tmp_path / "c.csv").open() as file:
         assert len(list(csv.reader(file))) == 8

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rlsim.evidence import agents as agent_rows
-from rlsim.evidence.agents import SUMMARISED, agent_scenario, spread
+from rlsim.evidence import phases as agent_rows
 from rlsim.evidence.compare import validate_table
+from rlsim.evidence.phases import SUMMARISED, agent_scenario, spread
 from rlsim.loading import load_scenario, vary
 
 CELLS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from measured_tables import write
 
+from rlsim.evidence.acceptance import fitted_process
 from rlsim.evidence.compare import validate_table
-from rlsim.evidence.curves import fitted_process
 from rlsim.evidence.phases import step_cells
 from rlsim.evidence.steps import scenario_of
 from rlsim.evidence.tables import SkippedRow

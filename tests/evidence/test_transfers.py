@@ -14,8 +14,7 @@ from rlsim.costs.weight_transfer import job_of
 from rlsim.evidence.compare import validate_table
 from rlsim.evidence.published import published_table
 from rlsim.evidence.tables import SkippedRow
-from rlsim.evidence.transfers import framework_of, method_of, parallel_sizes, transfer_job
-from rlsim.evidence.weights import links_of_row, weights_of
+from rlsim.evidence.transfers import framework_of, links_of_row, method_of, parallel_sizes, transfer_job, weights_of
 from rlsim.hardware.cards import load_card
 from rlsim.hardware.fitted import current
 from rlsim.hardware.parameters import load_transfer_parameters
