@@ -41,8 +41,8 @@ def fit_families(
 
 def _family(name: str, records: Sequence[TableRow]) -> str | None:
     """Kind of drafter that a series or its setting names."""
-    told = [name, *(row.cells.get("setting", "") for row in records if row.cells.get("series") == name)]
-    for text in told:
+    texts = [name, *(row.cells.get("setting", "") for row in records if row.cells.get("series") == name)]
+    for text in texts:
         plain = text.lower().replace("-", "").replace("_", "").replace(" ", "")
         found = next((family for family in FAMILIES if family in plain), None)
         if found:

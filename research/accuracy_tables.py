@@ -78,7 +78,7 @@ _SECTIONS = {
     ),
 }
 WORST_GROUPS, LEAST_ROWS = 8, 20
-"""Groups told as the worst, and rows that a group needs to be among them."""
+"""Groups text as the worst, and rows that a group needs to be among them."""
 _SIZES = ("up to 8", "9 to 63", "from 64 on")
 _HOW = """A decode step alone (`decode_step_ms_est`, and the time per output token of decode workers that never prefill)
 is one iteration of the running batch at its mean context. Aggregate serving is a closed loop at constant concurrency on
@@ -239,12 +239,12 @@ def _fit_text(
     if not fit.rows:
         return f"{title}\n\n`{file}`: starting values, before any fit."
     same = found is None or set(found.digest.split(", ")) == set(fit.data_digest.split())
-    told = (
+    text = (
         f"`{file}`: {fit.rows:,} rows (digest {fit.data_digest}{'' if same else ', tables other than those above'}), "
         f"by {code(fit.command)}: median error {percent(fit.median_error, 1)}, p90 {percent(fit.p90_error, 1)}."
     )
     rows = [[name, percent(error, 1)] for name, error in held_out.items()]
-    return "\n\n".join([title, told, table(("left out of the fit", "median error on its rows"), rows)]).strip()
+    return "\n\n".join([title, text, table(("left out of the fit", "median error on its rows"), rows)]).strip()
 
 
 def _worst_rows(about: _Section, found: Validation, explained: Mapping[str, str]) -> str:
@@ -260,5 +260,5 @@ def _worst_rows(about: _Section, found: Validation, explained: Mapping[str, str]
         ]
         for row in worst
     ]
-    told = table(("row", "group", "measured", "predicted", "error", "why"), rows)
-    return f"### {about.title}: largest errors\n\n{told}" if told else ""
+    text = table(("row", "group", "measured", "predicted", "error", "why"), rows)
+    return f"### {about.title}: largest errors\n\n{text}" if text else ""

@@ -180,7 +180,7 @@ def _knots(steps: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
         slack, line = _slack(steps, knots, low, high)
     while knots.size > 2:
         fewer = (knots[knots != knot] for knot in knots[1:-1])
-        spared = next((kept for kept in fewer if _slack(steps, kept, low, high)[0] <= max(slack, SLACK)), None)
+        spared = next((rest for rest in fewer if _slack(steps, rest, low, high)[0] <= max(slack, SLACK)), None)
         if spared is None:
             break
         knots = spared

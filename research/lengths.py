@@ -35,7 +35,7 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A row: seconds of its phases, None where not told. updates: our steps in one of its."""
+    """A row: seconds of its phases, None where not line. updates: our steps in one of its."""
 
     name: str
     gpus: int
@@ -115,11 +115,11 @@ def compared(runs: Sequence[MeasuredRun], base: Scenario, tokens: float) -> list
         found, times = _simulated(run, base, tokens), run.updates(base)
         step_s, train_s = times * found.step_s.mean, times * found.phases.train_s.mean
         steps[run.gpus, run.colocated] = run.step_s, step_s
-        told = f"{run.name:22} {run.step_s:7.1f} {step_s:7.1f} {step_s / run.step_s - 1:+6.0%}"
-        told += f"   {run.train_s:7.1f} {train_s:7.1f}"
+        line = f"{run.name:22} {run.step_s:7.1f} {step_s:7.1f} {step_s / run.step_s - 1:+6.0%}"
+        line += f"   {run.train_s:7.1f} {train_s:7.1f}"
         if run.logprob_s is not None:
-            told += f"   {run.logprob_s:.1f}, {found.phases.logprob_s.mean:.1f}"
-        lines.append(told)
+            line += f"   {run.logprob_s:.1f}, {found.phases.logprob_s.mean:.1f}"
+        lines.append(line)
     for gpus in sorted({gpus for gpus, _ in steps}):
         if {(gpus, True), (gpus, False)} <= set(steps):
             theirs, ours = (steps[gpus, True][i] / steps[gpus, False][i] for i in (0, 1))

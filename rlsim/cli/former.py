@@ -31,9 +31,10 @@ GONE = {
     "--write-accuracy": "docs/ACCURACY.md is written by `python -m research.accuracy` in a checkout",
     "--date": "docs/ACCURACY.md is written by `python -m research.accuracy` in a checkout",
     "--sweep": "sweeps of engine iterations are compared by `python -m research.sweeps FILE` in a checkout",
-    "--within": "courses over training steps are fitted by `python -m research.acceptance` in a checkout",
-    "--draft-length": "courses over training steps are fitted by `python -m research.acceptance` in a checkout",
 }
+
+COURSES = ("--within", "--draft-length")
+"""Former options of curves over training steps, which `python -m research.acceptance` fits; left out."""
 
 
 class FormerWords(TyperGroup):
@@ -47,7 +48,11 @@ class FormerWords(TyperGroup):
         """``args`` as words of a sub-command; InputError for options that went to research/."""
         if not args or args[0] in ("--help", *self.commands):
             return list(args)
-        words = [part for word in args for part in (word.split("=", 1) if word.split("=", 1)[0] in JOBS else [word])]
+        words = [
+            part
+            for word in args
+            for part in (word.split("=", 1) if word.split("=", 1)[0] in (*JOBS, *COURSES) else [word])
+        ]
         for option, reason in GONE.items():
             if any(word.split("=", 1)[0] == option for word in words):
                 raise InputError(f"{option}: {reason}")
@@ -63,6 +68,9 @@ class FormerWords(TyperGroup):
                 del left[place : place + len(taken)]
                 keeps_name = (job == "cases" and option == "--device") or (job == "published" and option == "--cross")
                 out += taken if keeps_name else taken[1:]
+        for option in COURSES if job == "curves" else ():
+            while option in left:
+                del left[left.index(option) : left.index(option) + 2]
         former = " ".join(known)
         print(f"rlsim: `{self.name} {former}` is now `rlsim {self.name} {job}`", file=sys.stderr)
         return [*out, *left]

@@ -186,7 +186,7 @@ def fit_spreads(
     progress: Callable[[str], object] = lambda line: None,
 ) -> tuple[Spreads, Weights]:
     """Spreads of all families and errors by expectation maximisation over the rows ``used``, and the weights."""
-    kept = np.ones(len(design.log_error), dtype=bool) if used is None else used
+    chosen = np.ones(len(design.log_error), dtype=bool) if used is None else used
     start = {
         name: float(np.mean(design.spread[np.array(design.term_families) == name]))
         for name in sorted(set(design.term_families) - {""})
@@ -194,12 +194,12 @@ def fit_spreads(
     spreads = Spreads({**start, **dict.fromkeys(design.families, 0.08)}, dict.fromkeys(design.kinds, 0.08))
     weights, kinds, families = Weights.even(design), np.array(design.kinds), design.families_of
     for number in range(rounds):
-        found = solve(design, spreads, weights, kept)
+        found = solve(design, spreads, weights, chosen)
         covariance = found.covariance()
         squares = (found.mean - design.middle) ** 2 + np.diag(covariance)
         errors = design.log_error - design.matrix @ found.mean
         errors = errors**2 + np.einsum("ij,ij->i", design.matrix @ covariance, design.matrix)
-        informed = design.informed(kept)
+        informed = design.informed(chosen)
         of_families = {}
         for name, before in spreads.families.items():
             mine = (families == name) & informed
@@ -207,7 +207,7 @@ def fit_spreads(
             of_families[name] = before * (after / before) ** HASTE
         of_kinds = {}
         for kind in dict.fromkeys(design.kinds):
-            mine = np.isin(kinds, PHASES if kind in PHASES else (kind,)) & kept
+            mine = np.isin(kinds, PHASES if kind in PHASES else (kind,)) & chosen
             if kind == "step":
                 of_kinds[kind] = STEP_ERROR
             elif mine.any():

@@ -150,19 +150,19 @@ def _posterior(
     evidence: EvidenceTable, design: Design, found: Solution, spreads: Spreads, speculation: float
 ) -> Posterior:
     """The posterior of the terms and of all groups that another scenario can belong to."""
-    kept = [
+    places = [
         place for place, column in enumerate(design.columns) if place < design.terms or family_of(column) not in ALONE
     ]
-    covariance = found.covariance()[np.ix_(kept, kept)]
+    covariance = found.covariance()[np.ix_(places, places)]
     shifts = np.array([evidence.shifts.get(column, 0.0) for column in design.columns])
     counts = Counter(group for row in evidence.rows for group in row.groups)
-    columns = tuple(design.columns[place] for place in kept)
+    columns = tuple(design.columns[place] for place in places)
     return Posterior(
         name="joint",
         description="All fitted terms and group deviations given all measured times (docs/uncertainty.md).",
         digests=evidence.digests,
         columns=columns,
-        mean=(shifts + found.mean)[kept],
+        mean=(shifts + found.mean)[places],
         factor=np.asarray(np.linalg.cholesky(covariance), dtype=np.float64),
         terms=design.terms,
         spreads={

@@ -24,7 +24,6 @@ from rlsim.results import Interval
 from rlsim.results.validation import ComparedRow, Validation
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import SimulatedVariant, simulate_variant
-from rlsim.simulation.trace import StepRecord
 from rlsim.uncertainty.predictive import around, prediction_of
 
 AGENT_SCENARIOS = ("mlperf_grpo",)
@@ -111,18 +110,25 @@ def simulated_run(scenario: Scenario) -> SimulatedVariant:
 
 def run_rows(run: AgentRun) -> list[ComparedRow]:
     """Medians over the steps of a run, and the spread of the phases that wait, beside those of the simulated steps."""
-    simulated = simulated_run(run.scenario)
+    scenario, simulated = run.scenario, simulated_run(run.scenario)
     steps = [step for replication in simulated.steps for step in replication]
+    stack = "" if scenario.stack is None else scenario.stack.name
+    details = {"model": scenario.model.name, "gpu": scenario.hardware.name, "stack": stack, "framework": stack}
+    details["num_gpus"] = str(scenario.cluster.num_gpus)
     out = []
     for phase, column in SUMMARISED.items():
         values = seconds_of(run.rows, column)
         if len(values) < FEWEST_STEPS:
             continue
-        drawn = [_seconds(step, phase) for step in steps]
-        out.append(_row(run, f"{phase}, median of steps", float(np.median(values)), _median(simulated, phase, drawn)))
+        drawn = [step.seconds if phase == "step" else step.phases[f"{phase}_s"] for step in steps]
+        compared = {"median of steps": (float(np.median(values)), _median(simulated, phase, float(np.median(drawn))))}
         if phase in SPREAD:
             width = spread(drawn)
-            out.append(_row(run, f"{phase}, p10 to p90 of steps", spread(values), Interval(width, width, width)))
+            compared["p10 to p90 of steps"] = (spread(values), Interval(width, width, width))
+        for name, (measured, found) in compared.items():
+            group, interval = f"{phase}, {name}", {"predicted": found.mean, "low": found.low, "high": found.high}
+            about = {"id": f"{run.name}: {group}", "group": group, "measured": measured, "details": details}
+            out.append(ComparedRow(**about, **interval))
     return out
 
 
@@ -131,30 +137,18 @@ def seconds_of(rows: Sequence[Row], column: str) -> list[float]:
     return [value for cells in rows if (value := number(cells, column, -1.0)) >= 0]
 
 
-def _row(run: AgentRun, group: str, measured: float, found: Interval) -> ComparedRow:
-    stack = "" if run.scenario.stack is None else run.scenario.stack.name
-    details = {"model": run.scenario.model.name, "gpu": run.scenario.hardware.name, "stack": stack, "framework": stack}
-    details["num_gpus"] = str(run.scenario.cluster.num_gpus)
-    interval = {"predicted": found.mean, "low": found.low, "high": found.high}
-    return ComparedRow(id=f"{run.name}: {group}", group=group, measured=measured, **interval, details=details)
-
-
 def spread(values: Sequence[float]) -> float:
     """Seconds between the 10th and the 90th percentile."""
     low, high = np.percentile(values, (LOW, HIGH))
     return float(high - low)
 
 
-def _seconds(step: StepRecord, phase: str) -> float:
-    return step.seconds if phase == "step" else step.phases[f"{phase}_s"]
-
-
-def _median(run: SimulatedVariant, phase: str, values: Sequence[float]) -> Interval:
-    predicted, median = prediction_of(run), float(np.median(values))
+def _median(run: SimulatedVariant, phase: str, median_s: float) -> Interval:
+    predicted = prediction_of(run)
     if phase == "step":
-        return around(median, predicted.step_factor)
+        return around(median_s, predicted.step_factor)
     exposed = phase == "exposed_generation"
-    return around(median, predicted.exposed_factor(median) if exposed else predicted.phase_factor(f"{phase}_s"))
+    return around(median_s, predicted.exposed_factor(median_s) if exposed else predicted.phase_factor(f"{phase}_s"))
 
 
 PHASES = {

@@ -129,7 +129,7 @@ def _lacking(missing: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
 def read_table(path: Path, needed: Sequence[str]) -> list[TableRow]:
     """All records of a UTF-8 CSV with a header line.
 
-    Columns may stand in any order; unknown ones are kept. Raises InputError, naming file and line or column, where the
+    Columns may stand in any order; unknown ones stay. Raises InputError, naming file and line or column, where the
     file is no such table, lacks a needed column or has more than MAX_ROWS records. A record with too many or too few
     cells is returned with its ``problem``.
     """

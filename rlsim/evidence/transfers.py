@@ -237,8 +237,8 @@ def framework_of(cells: Row) -> str:
 
 
 def _names_megatron(cells: Row) -> bool:
-    told = " ".join(cells.get(name, "") for name in LAYOUT_COLUMNS).lower()
-    return "megatron" in told or "mbridge" in told
+    text = " ".join(cells.get(name, "") for name in LAYOUT_COLUMNS).lower()
+    return "megatron" in text or "mbridge" in text
 
 
 def method_of(cells: Row) -> Method:
@@ -271,24 +271,24 @@ def transfer_job(cells: Row) -> tuple[TransferJob, Weights]:
     """What a row moves, and its weights. Raises SkippedRow where it leaves something essential open."""
     method = method_of(cells)
     weights, links = weights_of(cells), links_of_row(cells.get("gpu", "") or ASSUMED_GPU)
-    told = " ".join(cells.get(name, "") for name in ("method", "placement", "train_parallelism", "notes")).lower()
+    text = " ".join(cells.get(name, "") for name in ("method", "placement", "train_parallelism", "notes")).lower()
     engine = _sizes(cells, "gen")
     train_gpus, gen_gpus = _pools(cells, method)
     replica = engine.get("tp", 8 if gen_gpus % 8 == 0 else gen_gpus) * engine.get("pp", 1)
     dtype = cells.get("weight_dtype", "").lower()
-    narrowed, prequantised = " to " in dtype and "fp8" in dtype, "prequantised" in told
+    narrowed, prequantised = " to " in dtype and "fp8" in dtype, "prequantised" in text
     job = TransferJob(
         method,
         weights.bytes,
         weights.bytes / 2 if narrowed and prequantised else weights.bytes,
         weights.tensors,
         weights.stacked_tensors,
-        _sender(cells, told, train_gpus, weights),
-        Receiver(gen_gpus, min(gen_gpus, replica), loads="receive only" not in told),
+        _sender(cells, text, train_gpus, weights),
+        Receiver(gen_gpus, min(gen_gpus, replica), loads="receive only" not in text),
         links,
         weights.expert_share,
         CHANGED_SHARE_SPARSE if weights.expert_share else CHANGED_SHARE_DENSE,
-        full_experts=any(words in told for words in FULL_EXPERTS),
+        full_experts=any(words in text for words in FULL_EXPERTS),
         quantised=narrowed and not prequantised,
     )
     return job, weights
@@ -316,7 +316,7 @@ def _layout_gpus(sizes: Mapping[str, int]) -> int:
     return sizes.get("pp", 1) * max(dense, sizes.get("ep", 1))
 
 
-def _sender(cells: Row, told: str, gpus: int, weights: Weights) -> Sender:
+def _sender(cells: Row, text: str, gpus: int, weights: Weights) -> Sender:
     """The trainer's side. verl trains with FSDP where a row does not name Megatron."""
     words, sizes = " ".join(cells.get(name, "") for name in LAYOUT_COLUMNS).lower(), _sizes(cells, "train")
     fsdp = not _names_megatron(cells) and ("fsdp" in words or framework_of(cells).startswith("verl"))
@@ -325,7 +325,7 @@ def _sender(cells: Row, told: str, gpus: int, weights: Weights) -> Sender:
     copy = max(dense, sizes.get("ep", 1) * sizes.get("pp", 1))
     if fsdp:
         copy = int(shards.group(1)) * sizes.get("tp", 1) if shards else gpus
-    offloaded = bool(re.search(r"offload on|cpu offload", told))
+    offloaded = bool(re.search(r"offload on|cpu offload", text))
     return Sender(
         gpus,
         min(gpus, copy),
@@ -334,7 +334,7 @@ def _sender(cells: Row, told: str, gpus: int, weights: Weights) -> Sender:
         fsdp,
         full_state="fsdp1" in words,
         onload_bytes=MASTER_BYTES_RATIO * weights.bytes / gpus if offloaded else 0.0,
-        in_host_memory="host memory" in told,
+        in_host_memory="host memory" in text,
     )
 
 

@@ -93,13 +93,13 @@ def summary(found: Validation, style: Style = DEFAULT_STYLE) -> str:
     count, score = len(found.rows), found.score
     if not score.n:
         return f"{count} rows of kind {found.kind}, none of which can be simulated."
-    told = (
+    errors = (
         f"bias {_share(score.bias)}, median error {percent(score.median_abs_error or 0.0, 1)}, p90 "
         f"{percent(score.p90_abs_error or 0.0, 1)}; {percent(score.coverage or 0.0)} of the measured values inside the "
         f"90 % interval, which reaches a factor of {score.half_width or 1.0:.2f} either way in the median"
     )
     lines = [f"{count} rows of kind {found.kind}, {score.n} simulated, {found.skipped} skipped"]
-    for note in (told, *notes(found)):
+    for note in (errors, *notes(found)):
         lines += style.wrapped(note, "  ", indent=4)
     return "\n".join(lines)
 

@@ -97,7 +97,7 @@ def test_nothing_is_left_where_the_folder_cannot_be_written(run: Run, tmp_path: 
         ("calibrate --from aisimulate dir --list", "import aisimulate dir --list", "rlsim calibrate import"),
         ("calibrate dir --from aisimulate", "import aisimulate dir", "rlsim calibrate import"),
         ("calibrate --from-measurements d --name n", "measurements d --name n", "rlsim calibrate measurements"),
-        ("calibrate --from-curves c.csv --draft-length 3", "curves c.csv --draft-length 3", "rlsim calibrate curves"),
+        ("calibrate --from-curves c.csv --draft-length 3 --within=0.1", "curves c.csv", "rlsim calibrate curves"),
     ],
 )
 def test_former_words_are_those_of_a_job(

@@ -107,14 +107,6 @@ def test_a_stated_kind_wins_over_the_columns(tmp_path: Path) -> None:
         validate_table(table, "epochs")
 
 
-@pytest.mark.parametrize("argv", [("--kind", "epochs"), ("--kind", "steps", "--published")])
-def test_a_kind_that_makes_no_sense_is_refused(run: Run, argv: tuple[str, ...], tmp_path: Path) -> None:
-    table = () if "--published" in argv else (write(tmp_path / "t.csv", [row()]),)
-    code, out, err = run("validate", *table, *argv)
-    assert (code, out) == (2, "")
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("text", ["", "\n", "id,curve_kind,series,x_name,x,y_name,y\n", '"a\n', "x" * 200_000])
 def test_files_that_are_no_tables_are_one_message(text: str, run: Run, tmp_path: Path) -> None:
     table = tmp_path / "t.csv"

@@ -87,10 +87,6 @@ def test_contract_form(mixed: Validation) -> None:
             assert set(entry["phases"]) == set(PHASES)
 
 
-def test_rows_that_ask_the_same_get_the_same_answer(mixed: Validation) -> None:
-    assert mixed.rows[0].predicted == mixed.rows[1].predicted == mixed.rows[7].predicted
-
-
 def test_published_phases_stand_beside_ours(mixed: Validation) -> None:
     phases, asynchronous = mixed.rows[0].phases, mixed.rows[10].phases
     assert phases is not None
@@ -139,14 +135,6 @@ def test_escape_sequences_in_names_never_reach_the_terminal() -> None:
     assert "\x07" not in text
 
 
-def test_a_table_without_any_simulable_row_is_answered(tmp_path: Path) -> None:
-    validation = validate(write(tmp_path / "t.csv", [row(model="unknown")]))
-    document = json.loads(validation.to_json())
-    assert document["median_abs_error_pct"] is None
-    assert document["skipped"] == 1
-    assert "none of which can be simulated" in render(validation)
-
-
 def test_a_table_without_needed_columns_or_rows_is_refused(tmp_path: Path) -> None:
     cells = {k: v for k, v in ROW.items() if k != "num_gpus"}
     with pytest.raises(InputError, match="column num_gpus"):
@@ -158,14 +146,6 @@ def test_a_table_without_needed_columns_or_rows_is_refused(tmp_path: Path) -> No
 def _header_only(folder: Path) -> str:
     (folder / "header.csv").write_text(",".join(ROW) + "\n")
     return "header.csv"
-
-
-def test_absent_parallel_sizes_are_told(tmp_path: Path) -> None:
-    cells = {k: v for k, v in ROW.items() if not k.startswith(("gen_", "train_"))}
-    validation = validate(write(tmp_path / "t.csv", [cells]))
-    assert validation.scored
-    assert "gen_tp" in validation.remarks[0]
-    assert validation.remarks[0] in " ".join(render(validation).split())
 
 
 def test_same_table_same_answer_and_progress_counts_rows(tmp_path: Path) -> None:

@@ -10,14 +10,12 @@ from measured_tables import write
 
 from rlsim.evidence.compare import validate_table
 from rlsim.evidence.engines import (
-    ASSUMED_ACCEPTANCE,
     EngineSetup,
     engine_setup,
     load_of,
     prepared_engine,
 )
-from rlsim.evidence.iterations import decode_step_s, drawn_requests, speculation_pairs
-from rlsim.evidence.names import weight_precision
+from rlsim.evidence.iterations import decode_step_s, speculation_pairs
 from rlsim.evidence.tables import SkippedRow
 from rlsim.hardware.fitted import current
 from rlsim.results.validation import ComparedRow, Validation
@@ -70,20 +68,6 @@ def test_requests_that_wait_elsewhere_are_no_part_of_a_decode_batch() -> None:
     assert load_of({**cells, "serving_mode": "agg"}).batch == 64
 
 
-def test_lengths_between_a_share_of_the_nominal_and_all_of_it() -> None:
-    load = load_of(point(random_range_ratio="0.8", isl="1000", osl="500"))
-    assert load.context_tokens == pytest.approx(0.9 * (1000 + 250))
-    requests, measured = drawn_requests(load, seed=1)
-    assert measured == range(8, 8 + 64)
-    assert len(requests) == 8 + 64 + 8
-    assert all(800 <= r.prompt_tokens <= 1000 and 400 <= r.response_tokens <= 500 for r in requests)
-    assert len({r.prompt_tokens for r in requests}) > 20
-    assert requests != drawn_requests(load, seed=2)[0]
-    fixed, _ = drawn_requests(load_of(point()), seed=1)
-    assert {(r.prompt_tokens, r.response_tokens, r.iterations) for r in fixed} == {(512, 128, 127)}
-    assert len({r.group for r in fixed}) == len(fixed)
-
-
 @pytest.mark.parametrize(
     ("changes", "copies"),
     [
@@ -99,24 +83,6 @@ def test_attention_copies(changes: dict[str, str], copies: int) -> None:
     assert (setup.gpus, setup.attention_data_parallel) == (8, copies)
 
 
-def test_formats_and_expert_parallel_of_an_engine() -> None:
-    setup = setup_of(precision="fp4", kv_precision="fp8 (recipe)", decode_gpus_per_engine="8", ep="4")
-    assert (setup.weight_precision, setup.kv_precision, setup.expert_parallel) == ("nvfp4", "fp8", 4)
-    assert setup_of(ep="0").expert_parallel == 1
-    told = [weight_precision(text, "llama-3.1-8b") for text in ("FP8", "nvfp4", "bf16")]
-    assert told == ["fp8", "nvfp4", "bf16"]
-    assert weight_precision("fp8", "deepseek-v3") == "fp8_block"
-    with pytest.raises(SkippedRow, match="int4"):
-        weight_precision("int4", "kimi-k2.5")
-
-
-@pytest.mark.parametrize("precision", ["fp4", "mxfp4", "w4a16", "w4a8"])
-def test_four_bits_of_gpt_oss_are_refused(precision: str) -> None:
-    with pytest.raises(SkippedRow, match=f"'{precision}' of gpt-oss-120b is MXFP4"):
-        setup_of(model="openai/gpt-oss-120b", precision=precision, gpu="B200")
-    assert weight_precision("bf16", "gpt-oss-120b") == "bf16"
-
-
 @pytest.mark.parametrize(
     ("gpu", "precision", "told", "cached"),
     [
@@ -129,13 +95,6 @@ def test_four_bits_of_gpt_oss_are_refused(precision: str) -> None:
 )
 def test_the_cache_of_quantised_checkpoints_is_fp8_on_blackwell_unless_told(gpu, precision, told, cached) -> None:
     assert setup_of(gpu=gpu, precision=precision, kv_precision=told).kv_precision == cached
-
-
-def test_experts_of_data_parallel_attention_over_trays_are_spread_over_all_gpus() -> None:
-    wide = {"model": "DeepSeek-R1", "precision": "fp8", "dp_attention": "1", "attn_dp": "1", "tp": "1", "ep": "1"}
-    setup = setup_of(**wide, gpu="GB200", decode_gpus_per_engine="24")
-    assert (setup.attention_data_parallel, setup.expert_parallel) == (24, 24)
-    assert setup_of(**wide, gpu="GB200", decode_gpus_per_engine="4").expert_parallel == 1
 
 
 @pytest.mark.parametrize(
@@ -190,15 +149,6 @@ def test_a_decode_worker_is_one_iteration_at_its_mean_context(tmp_path: Path) ->
     assert row.details["ttft_predicted_ms"] is None
 
 
-def test_an_estimated_step_wins_over_the_time_per_token(tmp_path: Path) -> None:
-    row, bare = validated(
-        tmp_path, point(serving_mode="agg", decode_step_ms_est="6"), point(id="bare", serving_mode="disagg")
-    ).rows
-    assert row.measured == 6.0
-    assert row.predicted == bare.predicted
-    assert row.details["ttft_predicted_ms"] is not None
-
-
 def test_aggregate_serving_pays_for_its_prefills(tmp_path: Path) -> None:
     served, bare = validated(
         tmp_path,
@@ -212,13 +162,6 @@ def test_aggregate_serving_pays_for_its_prefills(tmp_path: Path) -> None:
     assert float(served.details["ttft_predicted_ms"] or 0) > served.predicted
 
 
-def test_lengths_are_drawn_from_the_seed(tmp_path: Path) -> None:
-    cells = point(serving_mode="agg", random_range_ratio="0.5")
-    one, again, other = (validated(tmp_path, cells, seed=seed).to_json() for seed in (1, 1, 2))
-    assert one == again
-    assert one != other
-
-
 def test_speculation_divides_an_iteration_by_what_it_gains(tmp_path: Path) -> None:
     both = {"spec_method": "mtp", "spec_k": "1", "model": "DeepSeek-R1", "decode_gpus_per_engine": "8", "gpu": "H200"}
     cells = point(**both, acceptance_length="1.6", precision="fp8")
@@ -227,18 +170,6 @@ def test_speculation_divides_an_iteration_by_what_it_gains(tmp_path: Path) -> No
     assert row.predicted == pytest.approx(float(step.predicted or 0) / 1.6)
     assert row.group == "DeepSeek-R1, H200, vllm, speculative"
     assert row.cuts == ("speculative rows",)
-
-
-def test_a_typical_acceptance_is_assumed_and_told(tmp_path: Path) -> None:
-    both = {"spec_method": "mtp", "spec_k": "1", "model": "DeepSeek-R1", "decode_gpus_per_engine": "8", "gpu": "H200"}
-    row, unknown = validated(
-        tmp_path, point(**both, precision="fp8"), point(**{**both, "id": "k9", "spec_k": "9"}, precision="fp8")
-    ).rows
-    assert row.details["acceptance_length"] == ASSUMED_ACCEPTANCE[1]
-    assert unknown.skipped == "acceptance_length is not given for spec_k 9"
-    remarks = validated(tmp_path, point(**both, precision="fp8")).remarks
-    assert any("1.87 at K=1" in remark for remark in remarks)
-    assert not any("MTP" in remark for remark in validated(tmp_path, point()).remarks)
 
 
 def test_rows_are_scored_by_place_and_batch(tmp_path: Path) -> None:
@@ -255,13 +186,6 @@ def test_rows_are_scored_by_place_and_batch(tmp_path: Path) -> None:
         "plain, running batch from 64 on": 1,
         "plain, running batch up to 8": 2,
     }
-
-
-def test_predictions_do_not_depend_on_the_other_rows(tmp_path: Path) -> None:
-    served, busy = point(serving_mode="agg"), point(id="x", concurrency="900", decode_batch_per_engine="900")
-    alone = validated(tmp_path, served).rows[0]
-    among = validated(tmp_path, busy, served)
-    assert among.rows[1] == alone
 
 
 def test_pairs_are_the_same_engine_and_load_of_the_same_source_or_the_nearest_release(tmp_path: Path) -> None:
@@ -286,13 +210,3 @@ def test_pairs_are_the_same_engine_and_load_of_the_same_source_or_the_nearest_re
     assert (document["n"], document["clear"], document["right_sign_share"]) == (2, 1, 1.0)
     assert document["median_abs_error"] == pytest.approx((0.25 + 1 - 0.8 * 0.99) / 2)
     assert speculation_pairs([], []).n == 0
-
-
-def test_pairs_stand_in_the_answer(tmp_path: Path) -> None:
-    both = {"model": "DeepSeek-R1", "decode_gpus_per_engine": "8", "gpu": "H200", "precision": "fp8", "tpot_ms": "30"}
-    fast = {**both, "spec_method": "mtp", "spec_k": "1", "acceptance_length": "1.9", "tpot_ms": "20"}
-    document = validated(tmp_path, point(**both), point(**{**fast, "id": "mtp"})).model_dump(mode="json")
-    pairs = document["speculation_pairs"]
-    assert isinstance(pairs, dict)
-    assert pairs["n"] == 1
-    assert pairs["pairs"][0]["measured"] == 1.5

@@ -11,7 +11,6 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.evidence.own_rows import learn
 from rlsim.evidence.steps import scenario_of
-from rlsim.hardware.posterior import DEFAULT, load_posterior
 from rlsim.loading import load_scenario, vary
 from rlsim.projection import project
 from rlsim.report.validation_text import learned_text
@@ -60,15 +59,6 @@ def test_what_contradicts_is_told(tmp_path: Path) -> None:
     split = [row(id=f"r{n}", total_step_time_s=f"{factor * usual_s:.3f}") for n, factor in enumerate((1, 1, 1, 1, 5))]
     told = [time.remark for time in learn(write(tmp_path / "split.csv", split)).times]
     assert "contradicts the other rows" in told[4] and not any(told[:4])
-
-
-def test_no_row_changes_what_none_of_them_tells_of(tmp_path: Path) -> None:
-    joint = load_posterior(DEFAULT)
-    found = learn(write(tmp_path / "own.csv", [TRAINING])).posterior
-    assert joint is not None
-    changes = np.abs(found.mean[: len(joint.mean)] - joint.mean)
-    place = {name: number for number, name in enumerate(joint.columns)}
-    assert changes[place["engines/vllm/iteration_s"]] < 0.1 * changes.max()
 
 
 @pytest.mark.parametrize(("cells", "kind"), [(ITERATION, "iteration"), (TRAINING, "training")])

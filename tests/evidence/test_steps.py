@@ -19,35 +19,6 @@ def test_the_needed_columns_make_a_scenario() -> None:
     assert scenario.workload.prompt_tokens.model_dump() == {"kind": "constant", "tokens": PROMPT_TOKENS}
 
 
-def test_asynchronous_rows_split_the_cluster_and_use_the_streaming_engine() -> None:
-    scenario = scenario_of(row(on_off_policy="async lag 2", gen_gpus="6", train_gpus="2"))
-    assert (scenario.loop.mode, scenario.loop.policy_lag) == ("async", 2)
-    assert (scenario.cluster.generation, scenario.cluster.training) == (6, 2)
-    assert (scenario.engine.max_running_sequences, scenario.engine.dispatch) == (128, "round_robin")
-    assert scenario.simulation.warmup_steps >= 3
-
-
-def test_dynamic_sampling_generates_more_than_it_trains_on() -> None:
-    """DAPO row of NeMo-RL v0.5: 256 x 16 generated, 512 kept."""
-    scenario = scenario_of(row(prompts_per_step="256", generations_per_prompt="16", rollout_batch="512"))
-    assert scenario.workload.samples_per_step == 512
-    assert scenario.workload.generated_batch_factor == 8.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "backend"),
-    [
-        ({}, "megatron"),
-        ({"id": "llama-dtensor"}, "fsdp"),
-        ({"notes": "PyTorch DTensor (FSDP2)"}, "fsdp"),
-        ({"train_backend": "fsdp"}, "fsdp"),
-        ({"id": "llama-dtensor", "train_backend": "megatron"}, "megatron"),
-    ],
-)
-def test_training_backend(changes: dict[str, str], backend: str) -> None:
-    assert scenario_of(row(**changes)).trainer.backend == backend
-
-
 @pytest.mark.parametrize(
     ("changes", "policy", "reference"),
     [
@@ -118,18 +89,6 @@ def test_rows_that_say_too_little_or_nonsense_are_skipped_with_a_reason(changes:
     assert reason in str(caught.value)
 
 
-def test_expert_parallelism_beyond_the_training_gpus_is_skipped_not_clamped() -> None:
-    """Published row nemorl-v0.6.0-gb200-qwen3-30b-a3b-grpo-async1-16g: 16 expert ranks on 8 GPUs."""
-    cells = row(model="Qwen3-30B-A3B", gpu="gb200", num_gpus="16", on_off_policy="async lag 1", train_ep="16")
-    with pytest.raises(SkippedRow, match=r"expert_parallel \(16\) must divide the 8 training GPUs"):
-        scenario_of(cells)
-
-
-def test_an_mtp_head_without_published_acceptance_takes_the_published_typical_one() -> None:
-    cells = row(model="DeepSeek-V3", num_gpus="256", gen_tp="32", train_pp="16", train_ep="16", spec_k="1")
-    assert scenario_of({**cells, "spec_decode_method": "deepseek_mtp"}).speculation.acceptance_length == 1.82
-
-
 @pytest.mark.parametrize(
     ("text", "lag"),
     [
@@ -147,12 +106,6 @@ def test_an_mtp_head_without_published_acceptance_takes_the_published_typical_on
 def test_the_lag_in_the_words_that_tables_use(text: str, lag: int) -> None:
     split = {"gen_gpus": "4", "train_gpus": "4"} if lag else {}
     assert scenario_of(row(on_off_policy=text, **split)).loop.policy_lag == lag
-
-
-@pytest.mark.parametrize(("text", "precision"), [("bfloat16", "bf16"), ("MXFP8", "fp8"), ("fp8_block", "fp8")])
-def test_number_formats_by_their_other_names(text: str, precision: str) -> None:
-    scenario = scenario_of(row(gen_precision=text, train_precision=text))
-    assert (scenario.engine.weight_precision, scenario.trainer.precision) == (precision, precision)
 
 
 def test_recipes_of_v07_skip_the_policys_log_probs_where_one_update_uses_the_whole_batch() -> None:

@@ -18,9 +18,6 @@ from rlsim.evidence.transfers import validate_transfers
 from rlsim.hardware.fitted import current
 from rlsim.hardware.parameters import Fitted, shipped
 from rlsim.hardware.terms import moved, terms_of
-from rlsim.loading import load_scenario
-from rlsim.simulated import simulate_variant
-from rlsim.uncertainty.slopes import phase_slopes
 from tests.evidence.measured_tables import write
 
 MOVE = 0.01
@@ -75,24 +72,6 @@ def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
         if expected == 0:
             assert name not in one.slopes
     assert any("drafting" in name for name in one.slopes) == bool(drafts)
-
-
-def test_a_measured_iteration_has_an_interval_that_says_something(tmp_path: Path) -> None:
-    table = records(tmp_path, ITERATION, {**ITERATION, "id": "large", "concurrency": "200"})
-    found = with_posterior_intervals(validate_iterations(table), Kind.ITERATIONS, table)
-    for row in found.rows:
-        assert 1.1 < ((row.high or 0) / (row.low or 1)) ** 0.5 < 1.5
-
-
-@pytest.mark.parametrize("method", ["none", "eagle3"])
-def test_terms_of_what_a_step_does_not_do_have_no_slope(method: str) -> None:
-    words = ["speculation={method: none}"] if method == "none" else []
-    slopes = phase_slopes(simulate_variant(load_scenario("quickstart", ["simulation.replications=1", *words])))
-    names = {name for part in (slopes.generation, slopes.logprob, slopes.train, slopes.transfer) for name in part}
-    assert any("/drafting_" in name for name in slopes.generation) == (method == "eagle3")
-    assert not any(name.startswith(("engines/sglang", "engines/trtllm", "training/megatron_bridge")) for name in names)
-    # One GPU an engine: nothing crosses a network, no Grace host, no mixture of experts.
-    assert not any(word in name for name in names for word in ("network_hop", "Grace", "moe_", "grouped"))
 
 
 @pytest.mark.parametrize("sets", [shipped(), current()], ids=["sets", "posterior"])

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rlsim.errors import InputError, shortened
+from rlsim.errors import InputError
 from rlsim.evidence.tables import MAX_LINE_CHARACTERS, MAX_ROWS, read_table
 
 
@@ -46,12 +44,6 @@ def test_what_is_no_table_is_told_in_one_line(tmp_path: Path, content: bytes | s
     assert "t.csv" in str(caught.value)
 
 
-def test_missing_files_and_folders_are_input_errors(tmp_path: Path) -> None:
-    for path in (tmp_path / "absent.csv", tmp_path):
-        with pytest.raises(InputError, match=str(path)):
-            read_table(path, ("id",))
-
-
 def test_a_million_rows_are_refused_after_a_few_have_been_read(tmp_path: Path) -> None:
     path = table(tmp_path, "id\n" + "r\n" * 1_000_000)
     with pytest.raises(InputError, match=f"more than {MAX_ROWS:,} rows"):
@@ -63,10 +55,3 @@ def test_records_of_another_width_keep_their_place_and_carry_the_problem(tmp_pat
     assert [bool(r.problem) for r in records] == [True, True, False, True]
     assert "line 2 has 1 cells, the header 2" in records[0].problem
     assert len(records[3].cells["id"]) <= 200
-
-
-@given(st.text(max_size=80))
-def test_printable_text_is_one_short_line_without_escapes(text: str) -> None:
-    shown = shortened(text, 30)
-    assert len(shown) <= 30
-    assert shown == "" or shown.isprintable()

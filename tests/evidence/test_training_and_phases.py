@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 from measured_tables import write
 
-from rlsim.evidence.acceptance import fitted_process
 from rlsim.evidence.compare import validate_table
-from rlsim.evidence.phases import step_cells
-from rlsim.evidence.steps import scenario_of
-from rlsim.evidence.tables import SkippedRow
-from rlsim.evidence.training import trainer_row, training_precision
 from rlsim.results.validation import Validation
 from rlsim.workload.acceptance import two_parameter_rates
 
@@ -91,13 +86,6 @@ def test_training_that_is_not_simulated(changes: dict[str, str], reason: str, tm
     assert row.predicted is None
 
 
-def test_trainers_by_framework_and_precision() -> None:
-    assert trainer_row(TRAINING).scenario.trainer.backend == "megatron"
-    assert trainer_row({**TRAINING, "fsdp": "8"}).scenario.trainer.backend == "fsdp"
-    assert trainer_row({**TRAINING, "framework": "torchtitan", "fsdp": ""}).scenario.trainer.backend == "fsdp"
-    assert [training_precision(t) for t in ("BF16", "FP8-CS", "fp8_mx", "MXFP8", "FP8 block")] == ["bf16", *["fp8"] * 4]
-
-
 def test_every_known_phase_is_a_record(tmp_path: Path) -> None:
     found = validated(tmp_path, PHASES)
     assert {row.id: row.measured for row in found.rows} == {
@@ -111,16 +99,6 @@ def test_every_known_phase_is_a_record(tmp_path: Path) -> None:
     assert found.groups.keys() == {"step", "exposed_generation", "logprob", "train", "refit"}
     by_group = {row.group: float(row.predicted or 0) for row in found.rows}
     assert by_group["step"] > sum(by_group[name] for name in ("exposed_generation", "logprob", "train"))
-
-
-def test_phases_read_as_a_step() -> None:
-    scenario = scenario_of(step_cells(PHASES))
-    assert (scenario.cluster.generation, scenario.cluster.training, scenario.engine.tensor_parallel) == (8, 8, 4)
-    assert (scenario.loop.mode, scenario.trainer.expert_parallel, scenario.workload.max_sequence_tokens) == (
-        "async",
-        8,
-        1280,
-    )
 
 
 def test_phases_that_cannot_be_simulated_keep_their_records(tmp_path: Path) -> None:
@@ -176,23 +154,6 @@ def test_phases_run_on_the_stack_of_their_framework(changes: dict[str, str], sta
     assert told == (skyrl if "SkyRL" in changes["framework"] else [])
 
 
-def test_algorithms_without_a_reference_policy_compute_none_of_its_log_probs() -> None:
-    row = {**PHASES, "ref_logprob_s": "", "algorithm": "DAPO"}
-    assert not scenario_of(step_cells(row)).trainer.reference_logprobs
-    assert scenario_of(step_cells({**row, "algorithm": "GRPO"})).trainer.reference_logprobs
-    assert scenario_of(step_cells({**row, "ref_logprob_s": "2"})).trainer.reference_logprobs
-
-
-def test_all_that_keeps_a_row_from_being_simulated_is_told() -> None:
-    row = {**PHASES, "model": "moonshotai/Kimi-K3", "gpu": "MI300X", "mean_response_len": ""}
-    with pytest.raises(SkippedRow) as caught:
-        step_cells(row)
-    assert str(caught.value) == (
-        "no model card for 'moonshotai/Kimi-K3'; no hardware profile for 'MI300X'; the mean or the longest response is "
-        "not given"
-    )
-
-
 def curve(k: int, length: float, series: str = "s", kind: str = "acceptance_by_k") -> dict[str, str]:
     return {
         "id": f"{series}{k}", "curve_kind": kind, "series": series, "x_name": "k", "x": str(k), "y_name": "length",
@@ -215,10 +176,3 @@ def test_a_point_is_predicted_from_the_others_of_its_series(tmp_path: Path) -> N
     moved = validated(tmp_path, *exact[:4], curve(5, 1.2 * lengths[5]))
     assert moved.rows[4].predicted == found.rows[4].predicted
     assert moved.rows[3].predicted != found.rows[3].predicted
-
-
-def test_the_fitted_process_finds_its_parameters() -> None:
-    points = [(k, 1 + float(two_parameter_rates(0.7, 0.9, k).sum())) for k in (1, 3, 7)]
-    (first, decay), deviation = fitted_process(points)
-    assert (first, decay) == pytest.approx((0.7, 0.9), abs=1e-3)
-    assert deviation == 0.01

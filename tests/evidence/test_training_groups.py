@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from measured_tables import write
 from test_training_and_phases import TRAINING
 
-from rlsim.evidence.compare import validate_table
 from rlsim.evidence.training import _cuts, _described
-from rlsim.report.validation_text import validation_text
 
 
 def cells(**changes: str) -> dict[str, str]:
@@ -48,16 +43,3 @@ def test_cuts_are_the_parts_of_the_group_and_release_by_family_and_rack() -> Non
     assert _cuts({"model": "none", "gpu": "", "precision": ""}) == ()
     details = _described("a", cells())[0].details
     assert (details["framework"], details["series"], details["family"]) == ("Megatron-Bridge", "26.02", "dense")
-
-
-def test_flagged_rows_are_told_apart_and_never_scored(tmp_path: Path) -> None:
-    rows = [cells(), cells(id="b", flag="superseded"), cells(id="c", precision="")]
-    found = validate_table(write(tmp_path / "t.csv", rows))
-    assert found.score.n == 1
-    assert {score.n for score in (*found.groups.values(), *found.cuts.values())} == {1}
-    text = validation_text(found)
-    skipped, flagged = text.split("Objected to by their flag, not scored")
-    assert "precision is not given" in skipped.split("Skipped")[1]
-    assert "flag superseded" in flagged
-    assert "flag superseded" not in skipped
-    assert "Megatron-Bridge 26.02, dense, H100, BF16" in text

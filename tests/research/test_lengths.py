@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from research.lengths import MEAN_KEY, SCENARIO, MeasuredRun, compared, fitted_mean, measured_runs
-from rlsim.errors import InputError
+from research.lengths import MEAN_KEY, SCENARIO, MeasuredRun, compared, fitted_mean
 from rlsim.loading import load_scenario, vary
 from rlsim.projection import project
 
@@ -26,16 +23,3 @@ def test_a_known_mean_is_found_again_and_both_orders_are_compared() -> None:
     assert fitted_mean(runs[:1], base) == pytest.approx(known, rel=0.02)
     assert fitted_mean(runs[1:], base) == pytest.approx(known, rel=0.02)
     assert compared(runs, base, known)[-1].startswith("64 GPUs: asynchronous 1.00x measured")
-
-
-def test_tables_without_such_runs_are_told(tmp_path: Path) -> None:
-    table = tmp_path / "phases.csv"
-    table.write_text(HEADER + ROW)
-    (run,) = measured_runs(table)
-    assert (run.gpus, run.colocated, run.step_s, run.logprob_s) == (32, True, 790.1, 107.71)
-    table.write_text(HEADER + ROW.replace("verl,", "trl,"))
-    with pytest.raises(InputError, match="no colocated run"):
-        measured_runs(table)
-    table.write_text(HEADER + ROW.replace("790.1", ""))
-    with pytest.raises(InputError, match="total_step_s is missing"):
-        measured_runs(table)
