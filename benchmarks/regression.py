@@ -19,16 +19,17 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from rlsim.evidence.compare import validate_table
+from rlsim.evidence.published import published_table, study
+from rlsim.evidence.tables import read_table
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.projection.variant import simulate_variant
-from rlsim.validation.fit_lengths import SCENARIO as VERL
-from rlsim.validation.fit_lengths import measured_runs
-from rlsim.validation.kinds import validate_table
-from rlsim.validation.scores import Score
-from rlsim.validation.study import published_table, study
-from rlsim.validation.table import read_table
-from rlsim.validation.validate import Validation
+from rlsim.results.validation import Score
+
+sys.path.append(str(Path(__file__).parents[1]))  # research/ is no part of the installed package
+from research.lengths import SCENARIO as VERL
+from research.lengths import measured_runs
 
 BUDGETS = Path(__file__).with_name("budgets.yaml")
 TABLES = {
@@ -62,9 +63,10 @@ def of_table(name: str) -> Iterator[tuple[str, Figures]]:
     """Figures of all rows of a table and of its larger groups."""
     found = validate_table(published_table(TABLES[name]))
     yield f"{name}: all", scored(found.score)
-    groups = dict(found.groups) if isinstance(found, Validation) else dict(found.cuts)
+    steps = found.kind == "steps"
+    groups = found.groups if steps else found.cuts
     for group, score in sorted(groups.items()):
-        if LEAST_ROWS <= score.n < found.score.n and (group.startswith(GROUPS) or isinstance(found, Validation)):
+        if LEAST_ROWS <= score.n < found.score.n and (group.startswith(GROUPS) or steps):
             yield f"{name}: {group}", scored(score)
 
 
@@ -75,10 +77,10 @@ def of_study() -> Iterator[tuple[str, Figures]]:
     others = [cell for cell in cells if cell.group.startswith("generation speedup") and cell not in eagle]
     times = [cell for cell in cells if cell.group == "step times"]
     for name, members in (("EAGLE-3 speed-ups", eagle), ("n-gram speed-ups", others), ("step times", times)):
-        yield f"8B study: {name}", scored(Score.of_errors([cell.error_pct / 100 for cell in members]))
+        yield f"8B study: {name}", scored(Score.of_errors([(cell.error_pct or 0.0) / 100 for cell in members]))
     for cell in cells:
         if cell.group.startswith("asynchronous") and cell.label.endswith("step"):
-            yield f"8B study: asynchronous, {cell.label}", {"error": cell.error_pct}
+            yield f"8B study: asynchronous, {cell.label}", {"error": (cell.error_pct or 0.0)}
 
 
 def of_projections() -> Iterator[tuple[str, Figures]]:

@@ -1,1 +1,1 @@
-"""Studies that import rlsim and are run by hand; no part of the wheel."""
+"""Research on rlsim, run by hand as ``python -m research.X`` from a checkout: studies and the accuracy document."""

@@ -117,9 +117,9 @@ DRAWN: Mapping[str, Callable[[Path, Path], None]] = {
 ELSEWHERE = {
     "projection.json": "projection.json lacks the curves that phases.png shows; rlsim project {folder}/scenario.yaml "
     "--out {folder} draws the same picture again",
-    "published.json": "the pictures need every row's scenario; rlsim validate --published --out {folder} draws them",
+    "published.json": "the pictures need every row's scenario; rlsim validate published --out {folder} draws them",
     "validation.json": "the pictures need every row's scenario; rlsim validate TABLE.csv --out {folder} draws them",
     "log.json": "phases.png needs the log itself; rlsim log LOG SCENARIO --out {folder} draws it",
-    "cross.json": "reliability.png needs every row; rlsim validate --cross --out {folder} draws it",
+    "cross.json": "reliability.png needs every row; rlsim validate cross --out {folder} draws it",
 }
 """Results whose pictures need more than the files hold, and what draws them."""

@@ -42,7 +42,6 @@ for command in (
     project.project,
     run.run,
     project.schema,
-    validate.validate,
     planning.sweep,
     planning.plan,
     planning.sensitivity,
@@ -50,7 +49,6 @@ for command in (
     blame.blame,
     interop.export,
     report.report,
-    calibrate.calibrate,
     plot.plot,
     guidance.new,
     guidance.explain,
@@ -60,6 +58,8 @@ for command in (
 ):
     app.command()(command)
 app.command("import")(interop.import_config)
+app.add_typer(validate.app, name="validate")
+app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(project.models, name="models")
 app.add_typer(project.hardware, name="hardware")
 

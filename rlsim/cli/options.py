@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rlsim.readers.traces.form import Format
-from rlsim.validation.kind import Kind
 
 ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a bundled one's name.")]
 WordsArgument = Annotated[
@@ -121,144 +119,6 @@ DrafterOption = Annotated[
     list[str] | None,
     typer.Option("--drafter", metavar="METHOD:FIRST[:DECAY]", help="A further drafter by its acceptance. Repeatable."),
 ]
-
-TableArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="TABLE.csv", help="Measured steps, iterations, transfers..., one per row.", show_default=False
-    ),
-]
-
-
-KindOption = Annotated[Kind | None, typer.Option("--kind", help="What TABLE.csv holds; default by its columns.")]
-PublishedOption = Annotated[bool, typer.Option("--published", help="All published tables that come with rlsim.")]
-CrossOption = Annotated[
-    bool, typer.Option("--cross", help="Leave out whole groups of measurements and test the intervals.")
-]
-SweepFilesOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--sweep", metavar="FILE", help="Also compare a sweep of engine iterations (batch, seq, gamma). Repeatable."
-    ),
-]
-IterationsOption = Annotated[
-    Path | None,
-    typer.Option("--iterations", metavar="TABLE.csv", help="--published: also compare a table of engine iterations."),
-]
-TrainingTablesOption = Annotated[
-    list[Path] | None,
-    typer.Option("--training", metavar="TABLE.csv", help="--published: also training steps. Repeatable."),
-]
-TransferTablesOption = Annotated[
-    list[Path] | None,
-    typer.Option("--transfers", metavar="TABLE.csv", help="--published: also weight transfers. Repeatable."),
-]
-PhaseTablesOption = Annotated[
-    list[Path] | None,
-    typer.Option("--phases", metavar="TABLE.csv", help="--published: also phases of RL steps. Repeatable."),
-]
-FilesOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Also write JSON, CSV and pictures into this folder.")
-]
-DrawSeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of every draw.")]
-RowReplicationsOption = Annotated[
-    int, typer.Option("--replications", metavar="N", min=1, max=800, help="Repetitions behind the intervals.")
-]
-DateOption = Annotated[
-    str | None,
-    typer.Option("--date", metavar="YYYY-MM-DD", help="Date printed in the accuracy document; default today."),
-]
-AccuracyOption = Annotated[
-    Path | None,
-    typer.Option("--write-accuracy", metavar="FILE", help="--published: write the document of all rows there."),
-]
-
-
-class Origin(StrEnum):
-    """Packages that measured tables can be imported from."""
-
-    AICONFIGURATOR = "aiconfigurator"
-    AISIMULATE = "aisimulate"
-
-
-OriginOption = Annotated[Origin | None, typer.Option("--from", help="Import the measured tables of a package.")]
-PackageArgument = Annotated[
-    Path | None, typer.Argument(metavar="[WHEEL|DIR]", help="--from aisimulate: the package's wheel or folder.")
-]
-SystemOption = Annotated[str, typer.Option(metavar="NAME", help="--from: system; --list shows them.")]
-BackendOption = Annotated[str, typer.Option(metavar="ENGINE", help="--from: engine the tables were made with.")]
-ListOption = Annotated[bool, typer.Option("--list", help="--from: list systems, engines, versions; write nothing.")]
-DeviceOption = Annotated[
-    str | None, typer.Option(metavar="DEVICE", help="Measure cpu, cuda or cuda:N (needs PyTorch).")
-]
-QuickOption = Annotated[bool, typer.Option("--quick", help="--device: about a minute instead of ten.")]
-RestartOption = Annotated[bool, typer.Option("--restart", help="--device: forget what was measured before.")]
-CasesOption = Annotated[
-    Path | None,
-    typer.Option("--cases", metavar="FILE", help="Write what `python -m bench` measures on --device (cuda)."),
-]
-MeasurementsOption = Annotated[
-    Path | None,
-    typer.Option("--from-measurements", metavar="DIR", help="Make tables of what `python -m bench` wrote."),
-]
-ResultNameOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the profile or parameters.")]
-MergeOption = Annotated[
-    str | None,
-    typer.Option("--merge-over", metavar="ENGINE", help="--from-measurements: lay the rows over imported tables."),
-]
-StepTableOption = Annotated[
-    Path | None,
-    typer.Option("--from-steps", metavar="TABLE.csv", help="Own measured times of any kind, as further evidence."),
-]
-RefitOption = Annotated[
-    bool, typer.Option("--refit", help="--from-steps: fit the global parameters to the steps instead.")
-]
-JointTablesOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--jointly", metavar="TABLE.csv", help="Fit all terms and groups to tables of every kind. Repeatable."
-    ),
-]
-IterationTableOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--from-iterations", metavar="TABLE.csv", help="Fit host and graph terms of engines to measured iterations."
-    ),
-]
-TrainingTableOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--from-training", metavar="TABLE.csv", help="Fit terms of training steps by framework to measured ones."
-    ),
-]
-TransferTableOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--from-transfers",
-        metavar="TABLE.csv",
-        help="Fit weight transfers by framework to measured ones; once for each table.",
-    ),
-]
-CurveTableOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--from-curves",
-        metavar="CURVES.csv",
-        help="Fit acceptance to curves over drafts, positions, steps.",
-    ),
-]
-CurveDraftsOption = Annotated[
-    int, typer.Option("--draft-length", metavar="K", min=1, max=32, help="--from-curves: of runs over training steps.")
-]
-WithinOption = Annotated[
-    float,
-    typer.Option("--within", metavar="TOKENS", min=0.001, max=10, help="--from-curves: tolerance at every step."),
-]
-CalibrationOption = Annotated[
-    Path | None, typer.Option("--out", metavar="PATH", help="Folder (or file, with --from-steps...) to write.")
-]
-
-
 TraceArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="Trace, folder of rollouts, or metrics of vLLM.", show_default=False)
 ]

@@ -1,7 +1,7 @@
 """What all measurements together say of fitted terms and of groups: a normal posterior, read from one file.
 
-The file (docs/uncertainty.md) is an archive of arrays with a JSON header; ``rlsim calibrate --jointly`` writes the
-shipped one, ``rlsim calibrate --from-steps`` one with a user's own rows.
+The file (docs/uncertainty.md) is an archive of arrays with a JSON header; ``rlsim calibrate fit`` writes the
+shipped one, ``rlsim calibrate own`` one with a user's own rows.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import Cell, cell, table
 
-STEPS_COMMAND = "rlsim calibrate --from-steps own_steps.csv"
+STEPS_COMMAND = "rlsim calibrate own own_steps.csv"
 LEAST_SHARE, LEAST_SAVED = 0.02, 0.02
 """Sources shown: of the variance, or of the regret that knowing them saves."""
 

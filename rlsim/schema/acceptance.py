@@ -85,7 +85,7 @@ class Drift(Strict):
     logit_shift: tuple[float, ...] = Field(
         default=(),
         description="Move of the logit at these steps, linear in between and level beyond; positive towards the draft. "
-        "rlsim calibrate --from-curves fits it to a measured curve.",
+        "python -m research.acceptance fits it to a measured curve.",
     )
     entropy_change_nats: tuple[float, ...] = Field(
         default=(), description="Entropy of the policy at these steps less that of step 0, in nats per token."

@@ -79,7 +79,7 @@ class GlobalParameters(Strict):
     )
     speedup_error: Fraction01 = Field(
         description="Standard deviation of ln(predicted / measured) of generation speed-ups by speculation: "
-        "14 published cells of arXiv 2604.26779 (rlsim validate --published)."
+        "14 published cells of arXiv 2604.26779 (rlsim validate published)."
     )
 
     def __hash__(self) -> int:

@@ -200,7 +200,7 @@ def test_what_is_no_regular_file_or_too_large_is_refused(
         for module in (
             "loading.scenario",
             "schema.messages",
-            "validation.table",
+            "evidence.tables",
             "workload.length_files",
             "files.yaml",
         ):
@@ -313,24 +313,24 @@ def test_calibrate_moves_whole_tables_into_place(run: Run, tmp_path: Path, monke
         return FakeReport(out / system / backend)
 
     monkeypatch.setattr("rlsim.calibration.aiconfigurator.import_tables", import_tables)
-    complains(run("calibrate", "--from", "aiconfigurator", "--system", "broken", "--out", str(tmp_path / "tables")))
+    complains(run("calibrate", "import", "aiconfigurator", "--system", "broken", "--out", str(tmp_path / "tables")))
     assert list(tmp_path.iterdir()) == []
     folder = tmp_path / "tables" / "gb200" / "vllm"
-    result = run("calibrate", "--from", "aiconfigurator", "--system", "gb200", "--out", str(tmp_path / "tables"))
+    result = run("calibrate", "import", "aiconfigurator", "--system", "gb200", "--out", str(tmp_path / "tables"))
     assert result == (0, f"tables in {folder}\n", "")
     assert (folder / "gemm.npz").read_text() == "rows"
 
 
 def test_calibrate_lists_what_there_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlsim.calibration.aiconfigurator.list_systems", lambda: [("gb200", "vllm", "0.24.0")])
-    code, out, err = run("calibrate", "--from", "aiconfigurator", "--list")
+    code, out, err = run("calibrate", "import", "aiconfigurator", "--list")
     assert (code, out.split(), err) == (0, ["gb200", "vllm", "0.24.0"], "")
 
 
 def test_calibrate_needs_a_known_origin(run: Run) -> None:
-    for argv in (("calibrate",), ("calibrate", "--from", "thin-air")):
+    for argv in (("calibrate",), ("calibrate", "import", "thin-air")):
         code, out, err = run(*argv)
-        assert (code, out) == (2, "") and ("aiconfigurator" in err or "--from-steps" in err)
+        assert (code, out) == (2, "") and ("aiconfigurator" in err or "import" in err)
 
 
 # overrides as words

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlsim.evidence.published import published_table
+from rlsim.evidence.steps import scenario_of
+from rlsim.evidence.tables import read_table
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.projection.project import project
 from rlsim.results import PHASES, Variant
 from rlsim.schema.scenario import Scenario
-from rlsim.validation.rows import scenario_of
-from rlsim.validation.study import published_table
-from rlsim.validation.table import read_table
 
 ANCHORS = Path(__file__).with_name("anchors.csv")
 COLUMNS = ("anchor", "inputs", "calibration", "step_s", *PHASES)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlsim.errors import InputError
+from rlsim.evidence.tables import SkippedRow, length_tokens, number
 from rlsim.files import archives
 from rlsim.files.journal import Journal
 from rlsim.guidance.new import Answers, with_layout
@@ -22,7 +23,6 @@ from rlsim.projection.variant import simulate_variant
 from rlsim.readers.frameworks.exporting import export_scenario
 from rlsim.report.projection import render_brief
 from rlsim.simulation.kernel import build
-from rlsim.validation.rows import SkippedRow, length_tokens, number
 
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")
 

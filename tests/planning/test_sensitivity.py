@@ -95,7 +95,7 @@ def test_the_text_names_commands_and_fits_the_width(answer: Sensitivity) -> None
     for width in (80, 120):
         text = render_sensitivity(answer, Style(width))
         assert "What to measure next" in text
-        assert "rlsim calibrate --from-steps" in " ".join(text.split())
+        assert "rlsim calibrate own" in " ".join(text.split())
         assert max(map(len, text.splitlines())) <= width
     assert answer.chosen in text
 

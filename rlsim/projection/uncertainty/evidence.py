@@ -1,6 +1,6 @@
 """Measured times as records with their derivatives, and the file that holds those of the joint fit.
 
-It holds what ``rlsim validate --cross`` leaves out in turn, what a user's own rows are added to, and what an answer
+It holds what ``rlsim validate cross`` leaves out in turn, what a user's own rows are added to, and what an answer
 names as its nearest measurements; no row of it can be traced back to more than its source's id.
 """
 

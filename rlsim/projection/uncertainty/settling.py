@@ -128,4 +128,4 @@ def settle(origin: Origin, scenario: Scenario) -> tuple[str, str]:
 
 
 def _from(table: str) -> str:
-    return f"rlsim calibrate --from-steps own_{table}.csv"
+    return f"rlsim calibrate own own_{table}.csv"

@@ -1,6 +1,6 @@
 """What the phases of a run say of the model: evidence on top of a posterior, and which sources take the difference up.
 
-The evidence is that of :mod:`rlsim.validation.own_rows` with one row for each phase: its median over the steady steps
+The evidence is that of :mod:`rlsim.evidence.own_rows` with one row for each phase: its median over the steady steps
 against the median of the simulated ones, with the error that so few steps leave.
 """
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import InputError
+from rlsim.evidence.own_rows import updated
+from rlsim.evidence.times import simulated_evidence, with_sets
 from rlsim.parameters.fitted import fitted_of
 from rlsim.parameters.posterior import Posterior
 from rlsim.projection.uncertainty.evidence import Evidence, Kind
@@ -24,8 +26,6 @@ from rlsim.readers.logs.steady import Steady
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
 from rlsim.units import FloatArray
-from rlsim.validation.evidence import simulated_evidence, with_sets
-from rlsim.validation.update import updated
 
 TOLD = 0.005
 """Least share of a time that a source is named for."""

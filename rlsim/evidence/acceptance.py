@@ -1,0 +1,213 @@
+"""Acceptance of drafted tokens over draft length and position: measured beside predicted, and fitted.
+
+Nothing else of rlsim predicts it: a point of a table is predicted by the two-parameter process (first acceptance and
+its decay) that is fitted to the other points of its series. The fit to all points is what a scenario can state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+from scipy.optimize import least_squares
+
+from rlsim.errors import InputError, shortened
+from rlsim.evidence.rows import MeasuredRow, Prediction, compare, named
+from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, read_table, table_digest
+from rlsim.files.reading import shown_path
+from rlsim.parameters.sets import Fitted
+from rlsim.results.validation import Validation
+from rlsim.workload.acceptance import two_parameter_rates
+
+ACCEPTANCE_BY_K = "acceptance_by_k"
+LEAST_OTHERS = 2
+"""Other points of a series, at least: the process has two parameters."""
+LEAST_DEVIATION = 0.01
+"""Standard deviation of the logarithm of a prediction, at least: published lengths have two decimals."""
+MOST_DRAFTED = 64
+
+
+def validate_curves(table: Table, fitted: Fitted | None = None) -> Validation:
+    """Every point of a table of curves beside its prediction; nothing is drawn, and no fitted value counts."""
+    series: dict[str, dict[int, list[float]]] = {}
+    for (_, problem), record in zip(named(table), table.rows, strict=True):
+        try:
+            drafted, length = _point(record.cells)
+        except SkippedRow:
+            continue
+        if not problem:
+            series.setdefault(record.cells["series"], {}).setdefault(drafted, []).append(length)
+
+    def predict(row: MeasuredRow) -> Prediction:
+        drafted, length = _point(row.cells)
+        others = []
+        for k, lengths in series[row.cells["series"]].items():
+            count = len(lengths) - (k == drafted)
+            if count:
+                others.append((k, (sum(lengths) - (length if k == drafted else 0.0)) / count))
+        if len(others) < LEAST_OTHERS:
+            raise SkippedRow(f"its series has fewer than {LEAST_OTHERS} other draft lengths to fit the process to")
+        (first, decay), deviation = fitted_process(others)
+        predicted = acceptance_length(first, decay, drafted)
+        return Prediction.within(predicted, deviation, first_acceptance=first, acceptance_decay=decay)
+
+    return Validation.of("curves", compare(table, _described, predict), table=table.name, digest=table.digest)
+
+
+def _described(name: str, cells: Row) -> list[MeasuredRow]:
+    unit, about = shortened(cells.get("unit", "") or "1", 12), ("series", "x_name", "y_name")
+    details = {column: cells.get(column, "") for column in about}
+    return [MeasuredRow(name, cells.get("curve_kind", ""), unit, measured_value(cells, "y"), cells, details)]
+
+
+def _point(cells: Row) -> tuple[int, float]:
+    """Drafted tokens and acceptance length of a row; SkippedRow where it is no point of such a curve."""
+    if cells["curve_kind"] != ACCEPTANCE_BY_K:
+        raise SkippedRow("nothing of rlsim predicts this yet")
+    drafted, length = number(cells, "x"), number(cells, "y")
+    if drafted % 1 or not 1 <= drafted <= MOST_DRAFTED or not 1 <= length <= drafted + 1:
+        raise SkippedRow("x must be a whole number of drafted tokens, and y an acceptance length up to x + 1")
+    return int(drafted), length
+
+
+def fitted_process(points: Sequence[tuple[int, float]]) -> tuple[tuple[float, float], float]:
+    """First acceptance and decay of a series of (drafted tokens, acceptance length), and the deviation of its log."""
+
+    def off(parameters: np.typing.NDArray[np.float64]) -> list[float]:
+        return [math.log(acceptance_length(parameters[0], parameters[1], k) / length) for k, length in points]
+
+    found = least_squares(off, [0.8, 0.98], bounds=([0.0, 0.3], [1.0, 1.0]))
+    spare = max(1, len(points) - 2)
+    deviation = math.sqrt(float(np.sum(np.square(off(found.x)))) / spare)
+    return (float(found.x[0]), float(found.x[1])), max(LEAST_DEVIATION, deviation)
+
+
+def acceptance_length(first: float, decay: float, drafted: int) -> float:
+    """Mean tokens of a verification of ``drafted`` tokens with two-parameter acceptance."""
+    return 1.0 + float(two_parameter_rates(float(first), float(decay), drafted).sum())
+
+
+BY_POSITION, DRIFT, LENGTH = "acceptance_by_position", "draft_drift", "mean_acceptance_length"
+NEEDED = ("curve_kind", "series", "x", "y_name", "y")
+Points = list[tuple[float, float]]
+Lengths = list[tuple[int, float]]
+"""Acceptance lengths by drafted tokens."""
+
+
+@dataclass(frozen=True)
+class ProcessFit:
+    """First acceptance and decay of a series, and how far its acceptance lengths lie from them in tokens."""
+
+    first: float
+    decay: float
+    points: int
+    rms_tokens: float
+    worst_tokens: float
+
+    def as_dict(self) -> dict[str, object]:
+        """For a YAML file."""
+        return {
+            "speculation": {"first_acceptance": self.first, "acceptance_decay": self.decay},
+            "points": self.points,
+            "rms_tokens": self.rms_tokens,
+            "worst_tokens": self.worst_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class FittedCurves:
+    """Everything that was fitted to a table, by series."""
+
+    table: str
+    digest: str
+    processes: Mapping[str, ProcessFit]
+
+    def to_yaml(self) -> str:
+        """The fits with their residuals; each ``speculation`` stands as in a scenario."""
+        document: dict[str, object] = {
+            "table": self.table,
+            "data_digest": self.digest,
+            "command": f"rlsim calibrate curves {self.table}",
+            "acceptance": {name: fit.as_dict() for name, fit in self.processes.items()},
+        }
+        return yaml.safe_dump(document, sort_keys=False, width=120, default_flow_style=None)
+
+
+def fit_curves(path: Path) -> FittedCurves:
+    """Fit every curve of a table that says something of acceptance; rows of other kinds are left alone.
+
+    Raises InputError with file and line where a row cannot be, or nothing can be fitted.
+    """
+    records = read_table(path, NEEDED)
+    lengths = read_curves(path, records)
+    if not lengths:
+        raise InputError(
+            f"{shown_path(path)}: holds no curve of acceptance; curve_kind {ACCEPTANCE_BY_K} or {BY_POSITION} with two "
+            "or more points is needed"
+        )
+    processes = {name: _process(points, *fitted_process(points)[0]) for name, points in lengths.items()}
+    return FittedCurves(shown_path(path), table_digest(records), processes)
+
+
+def read_curves(path: Path, records: Sequence[TableRow]) -> dict[str, Lengths]:
+    """Acceptance lengths over drafted tokens by series, of those with two draft lengths or more."""
+    by_k, positions = (curves_of(path, records, kind) for kind in (ACCEPTANCE_BY_K, BY_POSITION))
+    lengths = {name: [(int(k), length) for k, length in points] for name, points in by_k.items()}
+    lengths |= {name: _lengths_of(path, name, points) for name, points in positions.items()}
+    return {name: points for name, points in lengths.items() if len({k for k, _ in points}) >= 2}
+
+
+def curves_of(path: Path, records: Sequence[TableRow], kind: str) -> dict[str, Points]:
+    """Points of the series of one kind, in the order of their x."""
+    out: dict[str, Points] = {}
+    for record in records:
+        cells = record.cells
+        if cells.get("curve_kind") != kind or (kind == DRIFT and cells.get("y_name") != LENGTH):
+            continue
+        try:
+            if record.problem:
+                raise SkippedRow(record.problem)
+            if not cells["series"]:
+                raise SkippedRow("series is not given")
+            x, y = number(cells, "x"), number(cells, "y")
+            _check_point(kind, x, y)
+        except SkippedRow as reason:
+            wrong = str(reason).removeprefix(f"line {record.line} ")
+            raise InputError(f"{shown_path(path)}: line {record.line}: {wrong}") from None
+        out.setdefault(cells["series"], []).append((x, y))
+    return {name: sorted(points) for name, points in out.items()}
+
+
+def _check_point(kind: str, x: float, y: float) -> None:
+    if kind != DRIFT and (x % 1 or not 1 <= x <= MOST_DRAFTED):
+        raise SkippedRow(f"x must be a whole number of drafted tokens or a position, 1 to {MOST_DRAFTED}; got {x:g}")
+    if kind == ACCEPTANCE_BY_K and not 1 <= y <= x + 1:
+        raise SkippedRow(f"y must be an acceptance length from 1 to x + 1 = {x + 1:g}; got {y:g}")
+    if kind == BY_POSITION and y > 1:
+        raise SkippedRow(f"y must be a cumulative acceptance rate from 0 to 1; got {y:g}")
+    if kind == DRIFT and y < 1:
+        raise SkippedRow(f"y must be an acceptance length of at least 1; got {y:g}")
+
+
+def _lengths_of(path: Path, name: str, points: Points) -> Lengths:
+    """Acceptance lengths over draft length from cumulative rates of positions 1, 2, ..."""
+    if [position for position, _ in points] != list(range(1, len(points) + 1)):
+        raise InputError(f"{shown_path(path)}: series {name[:60]} needs every position from 1 on, each once")
+    sums = 1.0 + np.cumsum([rate for _, rate in points])
+    return [(k, float(length)) for k, length in enumerate(sums, start=1)]
+
+
+def _process(points: Lengths, first: float, decay: float) -> ProcessFit:
+    off = [acceptance_length(first, decay, k) - length for k, length in points]
+    return ProcessFit(
+        round(first, 4), round(decay, 4), len(points), _rounded(math.sqrt(float(np.mean(np.square(off))))),
+        _rounded(max(map(abs, off))),
+    )  # fmt: skip
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")

@@ -1,0 +1,67 @@
+"""Any table of measured figures beside its predictions, with the intervals that a projection would have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rlsim.errors import InputError, shortened
+from rlsim.evidence.acceptance import validate_curves
+from rlsim.evidence.iterations import validate_iterations
+from rlsim.evidence.phases import validate_phases
+from rlsim.evidence.steps import validate_steps
+from rlsim.evidence.structure import ERRORS, structures
+from rlsim.evidence.tables import Kind, Table, kind_of
+from rlsim.evidence.training import validate_training
+from rlsim.evidence.transfers import validate_transfers
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import Fitted
+from rlsim.projection.uncertainty.predictive import between, error_draws, log_draws
+from rlsim.results.validation import Validation
+
+Progress = Callable[[int, int], object]
+
+
+VALIDATORS: Mapping[Kind, Callable[[Table, Fitted | None], Validation]] = {
+    Kind.STEPS: validate_steps,
+    Kind.ITERATIONS: validate_iterations,
+    Kind.TRAINING: validate_training,
+    Kind.TRANSFERS: validate_transfers,
+    Kind.PHASES: validate_phases,
+    Kind.CURVES: validate_curves,
+}
+
+
+def validate_table(
+    path: Path, kind: str | None = None, progress: Progress | None = None, seed: int = 0, replications: int = 4
+) -> Validation:
+    """Every row of the table at ``path`` beside its prediction; only the part of a step that it measured is simulated.
+
+    kind: of the table (:class:`Kind`); by default by its columns. progress: called with (done, all) rows. seed: of
+    every draw. replications: of every simulated step. Raises InputError where the file is no such table.
+    """
+    if kind is not None and kind not in list(Kind):
+        raise InputError(f"kind must be one of {', '.join(Kind)}; got {shortened(repr(kind), 40)}")
+    chosen = kind_of(path) if kind is None else Kind(kind)
+    table = replace(Table.read(path, chosen), seed=seed, replications=replications, progress=progress)
+    return with_posterior_intervals(VALIDATORS[chosen](table, None), chosen, table)
+
+
+def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Validation:
+    """``found`` with intervals drawn from the posterior as those of a projection; kinds without a simulated step."""
+    fitted = current()
+    if kind not in ERRORS or fitted.posterior is None:
+        return found
+    rows = list(found.rows)
+    for one in structures(kind, rows, table.rows, fitted):
+        row = rows[one.place]
+        logs = log_draws(fitted.posterior, one.slopes, one.groups)
+        low, high = between(np.exp(logs + error_draws(fitted.posterior, ERRORS[kind], row.id)))
+        predicted = row.predicted or 0.0
+        interval = {"low": predicted * min(1.0, low), "high": predicted * max(1.0, high)}
+        rows[one.place] = row.model_copy(update=interval)
+    fields = {name: getattr(found, name) for name in ("table", "digest", "remarks", "speculation_pairs", "ttft")}
+    return Validation.of(found.kind, rows, **fields)

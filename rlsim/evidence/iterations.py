@@ -1,0 +1,253 @@
+"""Measured engine iterations beside the engine's own costs, each measured as its source measured it.
+
+A decode step alone (``decode_step_ms_est``, or the latency of decode workers that never prefill) is one iteration of
+the running batch at its mean context. Aggregate serving, where prompts are prefilled between decode steps, is simulated
+as a closed loop on the simulation's own replica.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.costs.interface import IterationTable
+from rlsim.errors import RlsimError
+from rlsim.evidence.engines import (
+    ASSUMED_ACCEPTANCE,
+    SERVING_BUDGET_TOKENS,
+    EngineSetup,
+    Load,
+    PreparedEngine,
+    engine_setup,
+    load_of,
+    prepared_engine,
+)
+from rlsim.evidence.rows import MeasuredRow, Prediction, compare
+from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import Fitted
+from rlsim.results.validation import ComparedRow, Detail, Score, SpeculationPair, SpeculationPairs, Validation
+from rlsim.simulation.closed_loop import closed_loop
+from rlsim.simulation.iteration_times import prepare
+from rlsim.simulation.requests import Request
+
+LEAST_MEASURED = 64
+"""Requests at least over which a closed loop is averaged."""
+ALONE, LOOP = "decode step", "time per output token"
+AGREEING = (
+    "model", "gpu", "engine", "precision", "decode_gpus_per_engine", "tp", "ep", "dp_attention", "isl", "osl",
+    "concurrency", "decode_workers", "serving_mode",
+)  # fmt: skip
+"""Columns that both rows of a pair share."""
+CLEAR = 0.05
+"""Speed-ups nearer to 1 than this are not asked for their sign: repeated points differ by as much."""
+
+
+@dataclass(frozen=True)
+class _Latency:
+    """What was simulated, in seconds: a decode step, and time per output token and to the first one if served."""
+
+    step_s: float
+    tpot_s: float | None = None
+    ttft_s: float | None = None
+
+
+def validate_iterations(table: Table, fitted: Fitted | None = None) -> Validation:
+    """Every measured iteration of ``table`` beside its prediction under ``fitted`` (default: as rlsim prices).
+
+    The seed is of the lengths in closed loops.
+    """
+    sets = fitted or current()
+    loops: dict[tuple[EngineSetup, Load, str], _Latency] = {}
+
+    def predict(row: MeasuredRow) -> Prediction:
+        load = load_of(row.cells)
+        setup = engine_setup(row.cells, load)
+        engine = prepared_engine(setup, sets)
+        if row.measured is None:
+            raise SkippedRow("neither decode_step_ms_est nor tpot_ms is a number above 0")
+        served_alone = row.cells.get("serving_mode") == "disagg"
+        averaged = "mean" if row.cells.get("tpot_kind", "mean") == "mean" else "median"
+        key = (setup, load, "alone" if served_alone else averaged)
+        if key not in loops:
+            loops[key] = _latency(engine.costs.table, load, key[2], table.seed)
+        return _predicted(row, setup, load, engine, loops[key])
+
+    # In the order of their engines, so that each is prepared once; a table of 5,000 rows has some 1,000 of them.
+    rows = compare(table, _described, predict, _engine_of)
+    return Validation.of(
+        "iterations", rows, table=table.name, digest=table.digest, remarks=_remarks(rows),
+        speculation_pairs=speculation_pairs(rows, [record.cells for record in table.rows]),
+        ttft=Score.of_errors(_ttft_errors(rows)),
+    )  # fmt: skip
+
+
+def _engine_of(row: MeasuredRow) -> str:
+    """Name of the engine of a row; empty where it has none."""
+    try:
+        return str(engine_setup(row.cells, load_of(row.cells)))
+    except (SkippedRow, RlsimError):
+        return ""
+
+
+def _described(name: str, cells: Row) -> list[MeasuredRow]:
+    method, model = cells.get("spec_method", "").lower(), cells.get("model", "").split("/")[-1]
+    speculative = method not in ("", "none")
+    step_ms = measured_value(cells, "decode_step_ms_est")
+    about = {"model": model} | {column: cells.get(column, "") for column in ("gpu", "engine", "engine_version")}
+    group = ", ".join([model, about["gpu"], about["engine"], *(["speculative"] if speculative else [])])
+    quantity = ALONE if step_ms or cells.get("serving_mode") == "disagg" else LOOP
+    details: dict[str, Detail] = {**about, "speculative": speculative, "quantity": quantity}
+    return [MeasuredRow(name, group, "ms", step_ms or measured_value(cells, "tpot_ms"), cells, details)]
+
+
+def _predicted(row: MeasuredRow, setup: EngineSetup, load: Load, engine: PreparedEngine, found: _Latency) -> Prediction:
+    """The decode step, or the time per output token where that was measured. Raises SkippedRow where it is unknown."""
+    step_measured = measured_value(row.cells, "decode_step_ms_est") is not None
+    predicted_s = found.step_s if step_measured else found.tpot_s
+    if predicted_s is None:
+        raise SkippedRow(f"acceptance_length is not given for spec_k {setup.draft_length}")
+    ttft = found.ttft_s
+    return Prediction.within(
+        1e3 * predicted_s,
+        engine.deviation,
+        _cuts(row, engine, setup, load),
+        batch=load.batch,
+        context_tokens=load.context_tokens,
+        step_predicted_ms=1e3 * found.step_s,
+        measured_step=step_measured,
+        gpus_per_engine=setup.gpus,
+        release=setup.version,
+        several_nodes=engine.several_nodes,
+        acceptance_length=load.acceptance_length,
+        tpot_predicted_ms=None if found.tpot_s is None else 1e3 * found.tpot_s,
+        tpot_measured_ms=measured_value(row.cells, "tpot_ms"),
+        ttft_predicted_ms=None if ttft is None else 1e3 * ttft,
+        ttft_measured_ms=None if ttft is None else measured_value(row.cells, "ttft_ms"),
+    )
+
+
+def _cuts(row: MeasuredRow, engine: PreparedEngine, setup: EngineSetup, load: Load) -> tuple[str, ...]:
+    """Further sets that the row is scored in; those of engines and batches hold rows without speculation alone."""
+    if setup.draft_length:
+        return ("speculative rows",)
+    size = "up to 8" if load.batch <= 8 else "9 to 63" if load.batch < 64 else "from 64 on"
+    place = "several nodes or trays" if engine.several_nodes else "one node or tray"
+    names = ["plain rows", f"plain, engine in {place}", f"plain, running batch {size}"]
+    names.append(f"plain, {row.details['quantity']}")
+    return tuple(names if engine.several_nodes else [*names, f"plain, engine in {place}, running batch {size}"])
+
+
+def _latency(table: IterationTable, load: Load, measured_as: str, seed: int) -> _Latency:
+    """Simulated latencies; measured_as: alone (one iteration), or mean or median over the requests of a closed loop."""
+    step_s = decode_step_s(table, load.batch, load.context_tokens)
+    if load.acceptance_length is None:
+        return _Latency(step_s)
+    if measured_as == "alone":
+        return _Latency(step_s, step_s / load.acceptance_length)
+    requests, measured = drawn_requests(load, seed)
+    served = closed_loop(table, requests, load.concurrency, measured.stop)[measured.start :]
+    mean = np.mean if measured_as == "mean" else np.median
+    return _Latency(step_s, float(mean([one.tpot_s for one in served])), float(mean([one.ttft_s for one in served])))
+
+
+def decode_step_s(table: IterationTable, batch: float, context_tokens: float) -> float:
+    """Seconds of one iteration that decodes ``batch`` sequences, between whole numbers of them linearly."""
+    times = prepare(table)
+    below = int(batch)
+    low = times.decode(below, context_tokens)
+    if batch == below:
+        return low
+    return low + (batch - below) * (times.decode(below + 1, context_tokens) - low)
+
+
+def drawn_requests(load: Load, seed: int) -> tuple[list[Request], range]:
+    """Requests of a closed loop, and those of them that are averaged: the ones between the first and the last wave."""
+    first = load.concurrency
+    measured = range(first, first + max(2 * load.concurrency, LEAST_MEASURED))
+    count = measured.stop + load.concurrency
+    rng = np.random.default_rng(np.random.SeedSequence([seed, load.concurrency, load.prompt_tokens]))
+    prompts, responses = (
+        rng.integers(max(1, round(load.shortest * nominal)), nominal, count, endpoint=True).tolist()
+        for nominal in (load.prompt_tokens, load.response_tokens)
+    )
+    accepted = load.acceptance_length or 1.0
+    return [
+        Request(i, i, prompt, response, max(1, round((response - 1) / accepted)) if response > 1 else 0)
+        for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
+    ], measured
+
+
+def _ttft_errors(rows: Sequence[ComparedRow]) -> list[float]:
+    """Signed errors of the time to the first token as shares, of the rows that were served in a closed loop."""
+    both = [(row.details.get("ttft_predicted_ms"), row.details.get("ttft_measured_ms")) for row in rows]
+    return [float(predicted) / float(measured) - 1 for predicted, measured in both if predicted and measured]
+
+
+def _remarks(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
+    scored = [row for row in rows if row.predicted is not None]
+    out = []
+    if scored:
+        out = [
+            f"token budget of an iteration taken as {SERVING_BUDGET_TOKENS:,}",
+            "KV cache, where a row does not tell: FP8 for quantised checkpoints on Blackwell, else BF16",
+            "graphs are captured up to the batch that is served: no row tells what was captured",
+        ]
+    if any(row.details.get("speculative") for row in scored):
+        lengths = ", ".join(f"{length:g} at K={k}" for k, length in ASSUMED_ACCEPTANCE.items())
+        out.append(f"MTP rows that state no acceptance length are taken at that of random tokens: {lengths}")
+    return tuple(out)
+
+
+def speculation_pairs(rows: Sequence[ComparedRow], cells: Sequence[Row]) -> SpeculationPairs:
+    """Each speculating row with a plain one that agrees with it in AGREEING; ``cells`` of the rows in their order.
+
+    The partner is of the same source if there is one, and of the nearest release.
+    """
+    times = [_times(row) for row in rows]
+    plain: dict[tuple[str, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        if times[i] and not row.details.get("speculative"):
+            plain.setdefault(_agreeing(cells[i]), []).append(i)
+    pairs = []
+    for i, row in enumerate(rows):
+        here, partners = times[i], plain.get(_agreeing(cells[i]), [])
+        if here is None or not partners or not row.details.get("speculative"):
+            continue
+        nearest = min(partners, key=lambda other: (*_distance(cells[i], cells[other]), other))
+        measured, predicted = (a / b for a, b in zip(times[nearest] or here, here, strict=True))
+        names = {"id": row.id, "plain_id": rows[nearest].id, "group": row.group}
+        pairs.append(SpeculationPair(**names, batch=row.details.get("batch"), measured=measured, predicted=predicted))
+    clear = [pair for pair in pairs if abs(pair.measured - 1) > CLEAR]
+    right = [(pair.measured > 1) == (pair.predicted > 1) for pair in clear]
+    score = Score.of_errors([pair.predicted / pair.measured - 1 for pair in pairs])
+    errors = score.model_dump(include={"n", "median_abs_error", "p90_abs_error", "bias"})
+    share = sum(right) / len(right) if right else None
+    return SpeculationPairs(**errors, clear=len(clear), right_sign_share=share, pairs=tuple(pairs))
+
+
+def _times(row: ComparedRow) -> tuple[float, float] | None:
+    """Measured and predicted time per output token, where the row has both."""
+    measured, predicted = row.details.get("tpot_measured_ms"), row.details.get("tpot_predicted_ms")
+    return (float(measured), float(predicted)) if measured and predicted else None
+
+
+def _agreeing(cells: Row) -> tuple[str, ...]:
+    return tuple(cells.get(column, "") for column in AGREEING)
+
+
+def _distance(one: Row, other: Row) -> tuple[bool, float]:
+    """How far two rows are apart in what a pair may differ in: source, then release."""
+    own, others = (_release(cells.get("engine_version", "")) for cells in (one, other))
+    apart = math.inf if own is None or others is None else abs(own - others)
+    return one.get("source") != other.get("source"), apart
+
+
+def _release(text: str) -> float | None:
+    """A release as one number, so that 0.5.9 is nearer to 0.5.10 than to 0.6; None where the text names none."""
+    parts = re.findall(r"\d+", text)[:3] if re.match(r"v?\d+\.\d", text) else []
+    return sum(float(part) / 1000**i for i, part in enumerate(parts)) if parts else None

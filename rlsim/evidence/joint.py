@@ -1,0 +1,178 @@
+"""From tables of every kind to one posterior of all fitted terms and group deviations (:mod:`hierarchy`).
+
+The fitted sets are where the joint fit starts. Predictions are linearised around them, the posterior's mean moves
+them, and the predictions are linearised again around the moved sets until the mean stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from rlsim.costs.operators.groups import family_of
+from rlsim.errors import InputError
+from rlsim.evidence.hierarchy import (
+    DEGREES,
+    GROUP_DEGREES,
+    Design,
+    Solution,
+    Spreads,
+    calibrated,
+    fit_spreads,
+    solve,
+)  # fmt: skip
+from rlsim.evidence.structure import step_s_of, tokens_of
+from rlsim.evidence.tables import Kind, Table, kind_of
+from rlsim.evidence.times import compared_times, step_times
+from rlsim.evidence.transfers import distinct_rows
+from rlsim.parameters.device_order import shipped_order
+from rlsim.parameters.posterior import Posterior
+from rlsim.parameters.sets import Fitted, set_digest, shipped
+from rlsim.parameters.terms import Term, moved, term_family
+from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
+from rlsim.projection.uncertainty.slopes import ASSUMED, all_terms
+from rlsim.projection.uncertainty.variogram import with_distances
+from rlsim.results.projection import rounded
+from rlsim.results.validation import ComparedRow
+
+Tables = Mapping[Kind, Sequence[Table]]
+Progress = Callable[[str], object]
+NOT_A_LOAD = 0.5
+"""A row that takes less than this share of what its kernels alone take was measured under another load than it says."""
+
+ROUNDS = 2
+"""Linearisations after the first one."""
+ALONE = ("engine setup", "rollout of run", "training of run", "transfer of run")
+"""Families whose groups no other scenario can belong to; the posterior holds their spread only."""
+SPECULATION = ("speculation", "draft length")
+"""Families of what a speculating rollout misses beyond the same rollout without speculation: in equal parts whatever it
+drafts, and of its draft length alone (an assumption: measured speed-ups do not tell them apart)."""
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class JointFit:
+    """What all tables together say. evidence: every row linearised around the posterior's mean."""
+
+    posterior: Posterior
+    evidence: EvidenceTable
+    spreads: Spreads
+
+    @property
+    def members(self) -> Counter[str]:
+        """Number of groups or terms of each family."""
+        groups = {group for row in self.evidence.rows for group in row.groups}
+        return Counter(map(family_of, groups)) + Counter(term_family(term.name) for term in self.evidence.terms)
+
+
+def read_tables(paths: Sequence[Path]) -> Tables:
+    """The tables at ``paths`` by kind; raises InputError for a kind that is no evidence."""
+    out: dict[Kind, list[Table]] = {}
+    for path in paths:
+        kind = kind_of(path)
+        if kind not in (Kind.STEPS, Kind.ITERATIONS, Kind.TRAINING, Kind.TRANSFERS):
+            raise InputError(f"{path.name}: a table of {kind} is no evidence of the joint fit")
+        out.setdefault(kind, []).append(Table.read(path))
+    return out
+
+
+def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -> JointFit:
+    """Fit all terms and groups to the tables at ``paths``. Raises InputError where a table holds nothing of use."""
+    tables, sets = read_tables(paths), shipped()
+    terms, shifts = all_terms(sets), dict[str, float]()
+    unmoved = tuple(term.name for term in ASSUMED)  # terms of no set: nothing can be moved by them
+    for number in range(ROUNDS + 1):
+        rows = all_evidence(tables, moved(sets, shifts), progress)
+        design = Design.of(rows, _centred(terms, shifts))
+        spreads, weights = fit_spreads(design, progress=progress)
+        found = solve(design, spreads, weights)
+        change = float(np.abs(found.mean[: len(terms)]).max())
+        progress(f"linearised {number + 1} times: {len(rows)} rows, largest move {change:.2f}")
+        if number < ROUNDS:
+            moves = zip((term.name for term in terms), found.mean[: len(terms)].tolist(), strict=True)
+            shifts = {name: round(shifts.get(name, 0.0) + z, DIGITS) for name, z in moves if name not in unmoved}
+    digests = {name: set_digest(one) for name, one in sets.sets.items()}
+    evidence = with_distances(EvidenceTable(tuple(rows), _centred(terms, shifts), shifts, digests))
+    posterior = _posterior(evidence, design, found, spreads, sets.steps.speedup_error)
+    read = {
+        table.name: table.digest for path in paths for of in tables.values() for table in of if table.name == path.name
+    }
+    fit = {"command": "rlsim calibrate --jointly", "rows": dict(Counter(row.kind for row in rows)), "tables": read}
+    return JointFit(replace(posterior, fit=fit), evidence, spreads)
+
+
+def all_evidence(tables: Tables, sets: Fitted, progress: Progress = lambda line: None) -> list[Evidence]:
+    """Evidence of every table around ``sets``; iterations under another load than they say are left out."""
+    out: list[Evidence] = []
+    for kind, found in tables.items():
+        usable = _as_it_says if kind is Kind.ITERATIONS else lambda row: True
+        if kind is Kind.TRANSFERS:
+            found = [Table("transfers", distinct_rows(found, sets))]
+        for table in found:
+            if kind is Kind.STEPS:
+                out += step_times(table, sets, same_run=True)[0]
+            else:
+                out += compared_times(kind, table, sets, usable)[0]
+        progress(f"{kind}: {len(out)} measured times so far")
+    if not out:
+        raise InputError("no row of the tables can be simulated")
+    return counted_once(out)
+
+
+def _as_it_says(row: ComparedRow) -> bool:
+    if row.predicted is None or row.measured is None:
+        return False
+    return row.measured >= NOT_A_LOAD * 1e3 * step_s_of(row) / tokens_of(row)
+
+
+def counted_once(rows: Sequence[Evidence]) -> list[Evidence]:
+    """``rows`` without the weight transfers of measured steps that a table of transfers holds too: of the same model on
+    the same device, as long.
+    """
+
+    def name(row: Evidence) -> tuple[str, str, str]:
+        return str(row.about["model"]), str(row.about["device"]).lower().split("_")[0], str(row.about[MEASURED_S])
+
+    held = {name(row) for row in rows if row.kind == "transfer"}
+    return [row for row in rows if row.kind != "refit" or name(row) not in held]
+
+
+def _centred(terms: Sequence[Term], shifts: Mapping[str, float]) -> tuple[Term, ...]:
+    """Terms with their centres seen from the moved sets."""
+    return tuple(replace(term, centre=term.centre - shifts.get(term.name, 0.0)) for term in terms)
+
+
+def _posterior(
+    evidence: EvidenceTable, design: Design, found: Solution, spreads: Spreads, speculation: float
+) -> Posterior:
+    """The posterior of the terms and of all groups that another scenario can belong to."""
+    places = [
+        place for place, column in enumerate(design.columns) if place < design.terms or family_of(column) not in ALONE
+    ]
+    covariance = found.covariance()[np.ix_(places, places)]
+    shifts = np.array([evidence.shifts.get(column, 0.0) for column in design.columns])
+    counts = Counter(group for row in evidence.rows for group in row.groups)
+    columns = tuple(design.columns[place] for place in places)
+    return Posterior(
+        name="joint",
+        description="All fitted terms and group deviations given all measured times (docs/uncertainty.md).",
+        digests=evidence.digests,
+        columns=columns,
+        mean=(shifts + found.mean)[places],
+        factor=np.asarray(np.linalg.cholesky(covariance), dtype=np.float64),
+        terms=design.terms,
+        spreads={
+            **{family: rounded(calibrated(family, value), 4) for family, value in spreads.families.items()},
+            **dict.fromkeys(SPECULATION, rounded(speculation / np.sqrt(len(SPECULATION)), 4)),
+        },
+        errors={kind: rounded(value, 4) for kind, value in spreads.errors.items()},
+        degrees=DEGREES,
+        group_degrees=GROUP_DEGREES,
+        rows={column: counts[column] for column in columns[design.terms :]},
+        fit={},
+        device_order=shipped_order(),
+    )

@@ -1,0 +1,307 @@
+"""Phases of measured RL steps, one record each, beside those of the simulated step.
+
+A row is read as a measured step (:mod:`rlsim.evidence.steps`) as far as its columns describe one.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.errors import InputError, RlsimError, shortened
+from rlsim.evidence.names import device_profile_name, model_card_name
+from rlsim.evidence.rows import MeasuredRow, Prediction, compare
+from rlsim.evidence.steps import Simulated, scenario_of
+from rlsim.evidence.tables import STEP_COLUMNS, Row, SkippedRow, Table, TableRow, measured_value, number
+from rlsim.evidence.transfers import parallel_sizes
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.parameters.sets import Fitted
+from rlsim.projection.uncertainty.predictive import around, prediction_of
+from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.results import Interval
+from rlsim.results.validation import ComparedRow, Validation
+from rlsim.schema.scenario import Scenario
+
+AGENT_SCENARIOS = ("mlperf_grpo",)
+"""Shipped scenarios that describe agents of measured runs."""
+SUMMARISED = {
+    "exposed_generation": "exposed_generation_time_s",
+    "train": "policy_training_time_s",
+    "refit": "weight_sync_time_s",
+    "step": "train_step_time_s",
+}
+"""Phases of which a run's steps are summarised, and their columns."""
+SPREAD = ("exposed_generation", "step")
+"""Of which the spread is compared too: those that wait for trajectories."""
+LOW, HIGH = 10, 90
+"""Percentiles between which the spread over the steps of a run lies."""
+FEWEST_STEPS = 5
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """The rows of one batch size of one measured run, all its seeds together, and the scenario that describes them."""
+
+    name: str
+    scenario: Scenario
+    rows: tuple[Row, ...]
+
+
+def agent_scenario(cells: Row, seed: int) -> Scenario | None:
+    """The shipped scenario of a row's agents: same model, device, GPUs and turns; with the row's batch. None without.
+
+    Raises RlsimError where the row's batch makes no sense.
+    """
+    turns = measured_value(cells, "max_agent_turns")
+    if not turns:
+        return None
+    for scenario in _shipped():
+        agent, cluster = scenario.workload.agent, scenario.cluster
+        named = (cells.get("model", "").rpartition("/")[2].lower(), cells.get("num_gpus"), cells.get("generation_gpus"))
+        device = cells.get("gpu", "").lower().replace(" ", "_")
+        ours = (scenario.model.name.lower(), str(cluster.num_gpus), str(cluster.generation))
+        if agent is not None and named == ours and device == scenario.hardware.name and turns == agent.max_turns:
+            return vary(
+                scenario,
+                f"workload.prompts_per_step={cells['prompts_per_step']}",
+                f"workload.generations_per_prompt={cells['generations_per_prompt']}",
+                f"simulation.seed={seed}",
+            )
+    return None
+
+
+@functools.cache
+def _shipped() -> tuple[Scenario, ...]:
+    found = []
+    for name in AGENT_SCENARIOS:
+        try:
+            found.append(load_scenario(name))
+        except InputError:  # its model card or its profile is not there: then no row is like it
+            continue
+    return tuple(found)
+
+
+def agent_runs(records: Sequence[TableRow], seed: int) -> list[AgentRun]:
+    """Measured runs of agents among the rows of a table that nobody objects to, by scenario and batch."""
+    runs: dict[str, tuple[Scenario, list[Row]]] = {}
+    for record in records:
+        cells = record.cells
+        if record.problem or cells.get("flag", "") or not measured_value(cells, "max_agent_turns"):
+            continue
+        try:
+            scenario = agent_scenario(cells, seed)
+        except RlsimError:
+            continue
+        if scenario is not None:
+            key = f"{scenario.name}, batch {scenario.workload.samples_per_step}"
+            runs.setdefault(key, (scenario, []))[1].append(cells)
+    return [AgentRun(name, scenario, tuple(rows)) for name, (scenario, rows) in runs.items()]
+
+
+@functools.lru_cache(maxsize=8)
+def simulated_run(scenario: Scenario) -> SimulatedVariant:
+    """The run that a scenario describes; rows and summaries of one batch share it."""
+    return simulate_variant(scenario)
+
+
+def run_rows(run: AgentRun) -> list[ComparedRow]:
+    """Medians over the steps of a run, and the spread of the phases that wait, beside those of the simulated steps."""
+    scenario, simulated = run.scenario, simulated_run(run.scenario)
+    steps = [step for replication in simulated.steps for step in replication]
+    stack = "" if scenario.stack is None else scenario.stack.name
+    details = {"model": scenario.model.name, "gpu": scenario.hardware.name, "stack": stack, "framework": stack}
+    details["num_gpus"] = str(scenario.cluster.num_gpus)
+    out = []
+    for phase, column in SUMMARISED.items():
+        values = seconds_of(run.rows, column)
+        if len(values) < FEWEST_STEPS:
+            continue
+        drawn = [step.seconds if phase == "step" else step.phases[f"{phase}_s"] for step in steps]
+        compared = {"median of steps": (float(np.median(values)), _median(simulated, phase, float(np.median(drawn))))}
+        if phase in SPREAD:
+            width = spread(drawn)
+            compared["p10 to p90 of steps"] = (spread(values), Interval(width, width, width))
+        for name, (measured, found) in compared.items():
+            group, interval = f"{phase}, {name}", {"predicted": found.mean, "low": found.low, "high": found.high}
+            about = {"id": f"{run.name}: {group}", "group": group, "measured": measured, "details": details}
+            out.append(ComparedRow(**about, **interval))
+    return out
+
+
+def seconds_of(rows: Sequence[Row], column: str) -> list[float]:
+    """Seconds of the rows that give any; a step that waited for nothing counts with 0."""
+    return [value for cells in rows if (value := number(cells, column, -1.0)) >= 0]
+
+
+def spread(values: Sequence[float]) -> float:
+    """Seconds between the 10th and the 90th percentile."""
+    low, high = np.percentile(values, (LOW, HIGH))
+    return float(high - low)
+
+
+def _median(run: SimulatedVariant, phase: str, median_s: float) -> Interval:
+    predicted = prediction_of(run)
+    if phase == "step":
+        return around(median_s, predicted.step_factor)
+    exposed = phase == "exposed_generation"
+    return around(median_s, predicted.exposed_factor(median_s) if exposed else predicted.phase_factor(f"{phase}_s"))
+
+
+PHASES = {
+    "step": ("total_step_s", "train_step_time_s", "total_step_time_s"),
+    "generation": ("generation_s",),
+    "exposed_generation": ("exposed_generation_s", "exposed_generation_time_s"),
+    "logprob": ("logprob_total_s", "logprob_s"),
+    "train": ("train_s", "policy_training_time_s"),
+    "refit": ("weight_sync_s", "weight_sync_time_s", "refit_s"),
+}
+"""Phases that are compared, with the columns that may hold their seconds."""
+_ENVIRONMENT = ("step", "generation", "exposed_generation")
+"""Phases that wait for the environment of an agent."""
+_STACKS = ("nemo", "verl")
+"""Words of the frameworks whose stacks are known."""
+_WITHOUT_REFERENCE = ("dapo",)
+"""Algorithms without a reference policy (arXiv 2503.14476)."""
+
+
+def validate_phases(table: Table, fitted: Fitted | None = None) -> Validation:
+    """Every published phase of every row beside its prediction as rlsim prices; a row without any says so."""
+    simulated = Simulated()
+
+    def predict(row: MeasuredRow) -> Prediction:
+        known = known_phases(row.cells)
+        if not known.keys() - {"step"}:
+            raise SkippedRow("no phase is given besides the whole step" if known else "no phase is given")
+        scenario = agent_scenario(row.cells, table.seed) or phase_scenario(row.cells, table.seed)
+        found = simulated.variant(scenario)
+        if row.group in _ENVIRONMENT and measured_value(row.cells, "max_agent_turns"):
+            if scenario.workload.agent is not None:
+                raise SkippedRow(
+                    "is one draw of its trajectories: the median and the spread over the run's steps count"
+                )
+            raise SkippedRow("waits for the environment of an agent, whose times are not given")
+        phase = "prepare_s" if row.group == "refit" and scenario.loop.mode == "sync" else f"{row.group}_s"
+        time = found.step_s if row.group == "step" else dict(found.phases.items())[phase]
+        if time.mean <= 0:
+            raise SkippedRow("the simulated step has no such phase")
+        stack = "" if scenario.stack is None else scenario.stack.name
+        cuts = () if row.group == "step" else ("phases, without the whole step", f"{row.group}, {stack}")
+        return Prediction(time, {"stack": stack}, cuts)
+
+    rows = compare(table, _described, predict)
+    for run in agent_runs(table.rows, table.seed):
+        rows += run_rows(run)
+    return Validation.of("phases", rows, table=table.name, digest=table.digest, remarks=_remarks(rows))
+
+
+def _described(name: str, cells: Row) -> list[MeasuredRow]:
+    about = {column: cells.get(column, "") for column in ("model", "gpu", "num_gpus")}
+    about["framework"] = cells.get("framework", "") or cells.get("framework_version", "")
+    rows = [MeasuredRow(f"{name}:{phase}", phase, "s", s, cells, about) for phase, s in known_phases(cells).items()]
+    return rows or [MeasuredRow(name, "no phase", "s", None, cells, about)]
+
+
+def known_phases(cells: Row) -> dict[str, float]:
+    """Measured seconds of each phase of PHASES that a row gives; log-probs may be given for each policy apart."""
+    known = {phase: value for phase, columns in PHASES.items() if (value := measured_value(cells, *columns))}
+    parts = [measured_value(cells, column) for column in ("old_logprob_s", "ref_logprob_s")]
+    if "logprob" not in known and any(parts):
+        known["logprob"] = sum(part or 0.0 for part in parts)
+    return known
+
+
+def phase_scenario(cells: Row, seed: int) -> Scenario:
+    """The simulated step of a row; one with the columns of a table of measured steps is read as one of these."""
+    return scenario_of(cells if all(column in cells for column in STEP_COLUMNS) else step_cells(cells), seed)
+
+
+def _remarks(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
+    """Which frameworks were taken as others, and what a refit is."""
+    scored = [row for row in rows if row.predicted is not None]
+    out = []
+    if any(row.group == "refit" for row in scored):
+        out.append(
+            "refit of a synchronous step is all between the last update and the first token, of an asynchronous one "
+            "the pause of its engines"
+        )
+    named = dict.fromkeys((str(row.details["framework"]), str(row.details["stack"])) for row in scored)
+    for framework, stack in named:
+        if framework and not any(word in framework.lower() for word in _STACKS):
+            out.append(f"no stack of {shortened(framework, 60)} is known: its rows take {stack}")
+    return tuple(out)
+
+
+def _named(cells: Row) -> tuple[str, str]:
+    """Model card and device profile of a row; SkippedRow tells all that keeps it from being simulated."""
+    found, reasons = [], []
+    for name, column in ((model_card_name, "model"), (device_profile_name, "gpu")):
+        try:
+            found.append(name(cells[column]))
+        except SkippedRow as reason:
+            reasons.append(str(reason))
+    cap, mean = _longest(cells), _mean(cells)
+    if not cap or not mean:
+        reasons.append("the mean or the longest response is not given")
+    if reasons:
+        raise SkippedRow("; ".join(reasons))
+    return found[0], found[1]
+
+
+def _longest(cells: Row) -> float:
+    """Most tokens of a sequence, prompt included; 0 where not told."""
+    response = number(cells, "max_response_len", 0.0)
+    return number(cells, "max_seq_len", 0.0) or (number(cells, "max_prompt_len", 0.0) + response if response else 0.0)
+
+
+def _mean(cells: Row) -> str:
+    return cells.get("mean_response_len", "") or cells.get("mean_tokens_per_valid_seq", "")
+
+
+def _reference(cells: Row) -> str:
+    """Whether the reference policy's log-probs are computed, as far as a row tells it."""
+    if measured_value(cells, "ref_logprob_s"):
+        return "true"
+    return "false" if cells.get("algorithm", "").lower() in _WITHOUT_REFERENCE else ""
+
+
+def step_cells(cells: Row) -> dict[str, str]:
+    """The row in the columns of a table of measured steps. Raises SkippedRow where it leaves too much open."""
+    model, device = _named(cells)
+    cap, mean = _longest(cells), _mean(cells)
+    placement = cells.get("placement", "").lower()
+    lag = cells.get("async_max_age_steps", "") or ("1" if "async" in placement else "")
+    engine, trainer = (parallel_sizes(cells.get(name, "")) for name in ("gen_parallelism", "train_parallelism"))
+    sharded = "fsdp" in cells.get("train_backend", "").lower()
+    out = {
+        "id": cells["id"],
+        "framework": cells.get("framework", ""),
+        "framework_version": re.sub(r"^(?=\d)", "v", cells.get("framework_version", "")),
+        "model": model,
+        "gpu": device,
+        "num_gpus": cells["num_gpus"],
+        "on_off_policy": f"async lag {lag}" if lag else "sync",
+        "colocated": "true" if placement.startswith("colocated") else "false",
+        "gen_gpus": cells.get("rollout_gpus", "") or cells.get("generation_gpus", ""),
+        "train_gpus": cells.get("train_gpus", "") or cells.get("policy_gpus", ""),
+        "prompts_per_step": cells["prompts_per_step"],
+        "generations_per_prompt": cells.get("generations_per_prompt", "") or cells.get("samples_per_prompt", ""),
+        "max_seq_len": f"{cap:g}",
+        "avg_seq_len": mean,
+        "total_step_time_s": cells.get("total_step_s", "") or cells.get("train_step_time_s", "") or "1",
+        "train_backend": "fsdp" if sharded else "megatron",
+        "gen_precision": cells.get("gen_precision", "") or cells.get("precision", ""),
+        "train_precision": cells.get("policy_precision", "") or cells.get("precision", ""),
+        "spec_decode_method": cells.get("spec_method", ""),
+        "spec_k": cells.get("spec_k", ""),
+        "acceptance_length": cells.get("acceptance_length", ""),
+        "reference_logprobs": _reference(cells),
+    }
+    for size in ("tp", "pp", "ep"):
+        out[f"gen_{size}"] = cells.get(f"gen_{size}", "") or str(engine.get(size, 1))
+    for size in ("tp", "pp", "cp", "ep"):
+        out[f"train_{size}"] = cells.get(f"policy_{size}", "") or str(trainer.get(size, 1))
+    return out

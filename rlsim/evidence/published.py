@@ -1,0 +1,276 @@
+"""All published tables beside their predictions: steps, a study of speculation, speed-ups at fixed batch, transfers.
+
+The study is arXiv 2604.26779; its batch and lengths are unpublished, and the scenarios qwen8b_rl_zero, qwen8b_rl_think
+and qwen8b_async_lag1 state what was assumed. At fixed batch speed-up = acceptance length x t(decode) / t(draft and
+verify), as since Leviathan et al. (arXiv 2211.17192), of rows with known GPU, engine, batch and acceptance length. The
+parallel size of these is unpublished; the autoregressive rate shows one GPU (about 190 tokens/s of a model of 8B
+parameters are 64 % of what reading the weights once per token would allow on an H200). SGLang's scheduler works while
+the device does, except with EAGLE drafts, which switched that off until late 2025.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from rlsim.costs.engine.prices import EngineInputs, engine_prices
+from rlsim.costs.interface import IterationTable
+from rlsim.costs.prices import PriceInputs
+from rlsim.errors import InputError
+from rlsim.evidence.compare import Progress, validate_table
+from rlsim.evidence.cross import validate_cross
+from rlsim.evidence.names import card_name, profile_name
+from rlsim.evidence.rows import FLAGGED
+from rlsim.evidence.tables import Kind, Table, read_table
+from rlsim.evidence.transfers import validate_transfers
+from rlsim.files.reading import data_folder, shown_path
+from rlsim.loading.models import load_card
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
+from rlsim.results import Interval, Projection
+from rlsim.results.validation import ComparedRow, Published, PublishedFigure, Validation
+from rlsim.schema.scenario import Scenario
+from rlsim.tables.profile import load_profile
+
+NGRAM_DRAFT_LENGTH = 5
+"""k of the study's n-gram runs is unpublished; 5 is the value of vLLM's own examples. Assumption."""
+PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "step_s")
+Answer = Callable[..., Projection]
+CONTEXT_TOKENS = 500
+"""Mean context of the published runs (prompt and half of the answer). Unpublished: an assumption; small at batch 1."""
+MOST_CONTEXT_TOKENS = 4096
+CAPTURED_TOKENS = 512
+"""Largest captured batch of engines with their usual limit of 256 sequences and more."""
+TRAINING_GPUS = 64
+"""Trainer beside the engine of a sweep; it only has to fit, nothing of it is timed."""
+
+
+Tables = Mapping[Kind, Sequence[Path]]
+
+
+def run_published(
+    seed: int = 0,
+    replications: int = 4,
+    progress: Progress | None = None,
+    tables: Tables | None = None,
+    cross: bool = False,
+) -> Published:
+    """Predict every published table that comes with rlsim, and ``tables`` by kind, of which those of one are joined.
+
+    cross: leave groups out of the joint fit as well. Raises InputError where one of the tables is of another kind.
+    """
+    # First what a user gave: a mistake in it shows before the published tables take their minutes.
+    given = {str(kind): _joined(kind, paths, progress, seed) for kind, paths in (tables or {}).items() if paths}
+    steps = validate_table(published_table("rl_steps.csv"), Kind.STEPS, progress, seed, replications)
+    refits, left_out = published_refits()
+    return Published(
+        steps=steps,
+        digest=published_digest(),
+        compared=(*study(seed, replications), *measured_speculation(), *refits),
+        cross=validate_cross() if cross else None,
+        refits_left_out=left_out,
+        **given,
+    )
+
+
+def published_table(name: str) -> Path:
+    """A table of published figures that comes with rlsim."""
+    return data_folder("calibration") / "published" / name
+
+
+def published_digest() -> str:
+    """First 16 hex digits of the SHA-256 of the published tables, names included."""
+    digest = hashlib.sha256()
+    for path in sorted(published_table("").glob("*.csv")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()[:16]
+
+
+def _joined(kind: Kind, paths: Sequence[Path], progress: Progress | None, seed: int) -> Validation:
+    """The tables at ``paths`` as one; a transfer that several rows hold is scored once."""
+    for path in paths:
+        if [other.resolve() for other in paths].count(path.resolve()) > 1:
+            raise InputError(f"--{kind}: {shown_path(path)} is given more than once")
+    found = [validate_table(path, kind, progress, seed) for path in paths]
+    if len(found) == 1 and kind is not Kind.TRANSFERS:
+        return found[0]
+    rows = [row for validation in found for row in validation.rows]
+    return Validation.of(
+        kind,
+        list(_each_once(rows)) if kind is Kind.TRANSFERS else rows,
+        table=", ".join(validation.table for validation in found),
+        digest=", ".join(validation.digest for validation in found),
+        remarks=tuple(dict.fromkeys(remark for validation in found for remark in validation.remarks)),
+    )
+
+
+def _each_once(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
+    """Rows of which those are skipped whose measurement an earlier row holds, or any row objects to by its flag."""
+    objected = {_measurement(row) for row in rows if (row.skipped or "").startswith(FLAGGED)}
+    known: set[tuple[object, ...]] = set()
+    for row in rows:
+        key = _measurement(row)
+        reason = "the flag of another row of the same measurement" if key in objected else None
+        if reason is None and key in known:
+            reason = "the same measurement as an earlier row"
+        known.add(key)
+        if row.predicted is None or reason is None:
+            yield row
+        else:
+            about = {name: getattr(row, name) for name in ("id", "group", "unit", "measured", "details")}
+            yield ComparedRow(**about, skipped=reason)
+
+
+def _measurement(row: ComparedRow) -> tuple[object, ...]:
+    """What rows of one measurement agree in: framework and method, model, engine GPUs, seconds within about 1 %."""
+    model = str(row.details.get("model", "")).split("/")[-1].lower()
+    return row.group, model, row.details.get("gen_gpus"), f"{math.log(row.measured or 1.0):.2f}"
+
+
+def study(seed: int = 0, replications: int = 4) -> tuple[PublishedFigure, ...]:
+    """Every figure of the study: generation speed-ups, step times by phase, the asynchronous pair."""
+
+    @cache
+    def answer(scenario: str, *overrides: str) -> Projection:
+        drawn = (f"simulation.seed={seed}", f"simulation.replications={replications}")
+        return project(load_scenario(scenario, [*drawn, *overrides]))
+
+    return (*_speedups(answer), *_step_times(answer), *_asynchronous(answer))
+
+
+def _speedups(answer: Answer) -> Iterator[PublishedFigure]:
+    for record in read_table(published_table("study_speculation.csv"), ("workload", "generation_speedup")):
+        cell = record.cells
+        projection = answer(f"qwen8b_{cell['workload']}", *_overrides(cell))
+        k = cell["draft_length"] or f"{NGRAM_DRAFT_LENGTH} (assumed)"
+        online = ", trained online" if cell["online_training"] == "true" else ""
+        label = (
+            f"{cell['workload']}: {cell['method']} {cell['draft']}{online}, k={k}, length {cell['acceptance_length']}"
+        )
+        measured = float(cell["generation_speedup"])
+        yield _figure(f"generation speedup, {cell['table']}", label, "x", measured, projection.rollout_speedup)
+
+
+def _overrides(cell: Mapping[str, str]) -> list[str]:
+    length = cell["draft_length"] or str(NGRAM_DRAFT_LENGTH)
+    return [
+        f"speculation.method={cell['method']}",
+        f"speculation.draft_length={length}",
+        f"speculation.acceptance_length={cell['acceptance_length']}",
+        f"speculation.online_training={cell['online_training']}",
+    ]
+
+
+def _step_times(answer: Answer) -> Iterator[PublishedFigure]:
+    for record in read_table(published_table("study_step_times.csv"), ("workload", "method", *PHASES)):
+        cell = record.cells
+        projection = answer(f"qwen8b_{cell['workload']}")
+        arm = projection.baseline if cell["method"] == "none" else projection.candidate
+        for phase in PHASES:
+            found = arm.step_s if phase == "step_s" else arm.phases[phase]
+            label = f"{cell['workload']} {cell['method']}: {phase.removesuffix('_s')}"
+            yield _figure("step times", label, "s", float(cell[phase]), found)
+
+
+def _asynchronous(answer: Answer) -> Iterator[PublishedFigure]:
+    for record in read_table(published_table("study_async.csv"), ("method", "exposed_generation_s", "step_s")):
+        cell = record.cells
+        projection = answer("qwen8b_async_lag1")
+        arm = projection.baseline if cell["method"] == "none" else projection.candidate
+        pairs = {"step": arm.step_s, "exposed generation": arm.phases["exposed_generation_s"]}
+        for name, found in pairs.items():
+            measured = float(cell[f"{name.replace(' ', '_')}_s"])
+            yield _figure("asynchronous, lag 1", f"{cell['method']}: {name}", "s", measured, found)
+
+
+def _figure(group: str, label: str, unit: str, measured: float, predicted: Interval | float) -> PublishedFigure:
+    interval = predicted if isinstance(predicted, Interval) else Interval(predicted, predicted, predicted)
+    return PublishedFigure(group=group, label=label, unit=unit, measured=measured, predicted=interval)
+
+
+def measured_speculation() -> Iterator[PublishedFigure]:
+    """Published speed-ups at fixed batch and autoregressive iterations beside ours."""
+    rates = set[str]()
+    needed = ("id", "model", "gpu", "batch", "draft_length", "acceptance_length", "ar_tokens_per_s", "sd_tokens_per_s")
+    for record in read_table(published_table("speculation_measured.csv"), needed):
+        cell, batch = record.cells, int(record.cells["batch"])
+        tables = [_fixed_batch_table(cell, k) for k in (0, int(cell["draft_length"]))]
+        plain, drafted = (iteration_s(table, batch, CONTEXT_TOKENS) for table in tables)
+        measured = float(cell["sd_tokens_per_s"]) / float(cell["ar_tokens_per_s"])
+        drafts = f"k={cell['draft_length']}, length {cell['acceptance_length']}"
+        label = f"{cell['id']} {cell['model']} on {cell['gpu']}: {drafts}"
+        speedup = float(cell["acceptance_length"]) * plain / drafted
+        yield _figure("speedup at fixed batch", label, "x", measured, speedup)
+        if cell["ar_tokens_per_s"] not in rates:
+            rates.add(cell["ar_tokens_per_s"])
+            label = f"{cell['model']} on {cell['gpu']}, batch {batch}, {cell['dataset']}"
+            yield _figure("autoregressive iteration", label, "s", batch / float(cell["ar_tokens_per_s"]), plain)
+
+
+def _fixed_batch_table(cell: Mapping[str, str], k: int) -> IterationTable:
+    engine = {"tensor_parallel": int(cell["tensor_parallel"]), "weight_precision": cell["precision"]}
+    engine |= {"async_scheduling": k == 0}
+    eagle = {"method": "eagle3", "draft_length": k, "acceptance_length": 1.0} if k else {}
+    largest = (int(cell["batch"]), MOST_CONTEXT_TOKENS)
+    return engine_prices(engine_inputs_of(cell["model"], profile_name(cell["gpu"]), largest, engine, eagle)).table
+
+
+def engine_inputs_of(
+    model: str,
+    hardware: str,
+    largest: tuple[int, float],
+    engine: Mapping[str, object],
+    speculation: Mapping[str, object],
+) -> EngineInputs:
+    """What iterations depend on, of one replica for the ``largest`` number of sequences and tokens of context.
+
+    model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
+    """
+    gpus, (batch, context_tokens) = engine.get("tensor_parallel", 1), largest
+    document = {
+        "name": "engine",
+        "model": load_card(card_name(model)),
+        "hardware": load_profile(hardware),
+        "cluster": {"num_gpus": gpus + TRAINING_GPUS if isinstance(gpus, int) else gpus, "generation_gpus": gpus},
+        "workload": {
+            "prompts_per_step": 2 * batch,
+            "generations_per_prompt": 1,
+            "prompt_tokens": {"kind": "constant", "tokens": 8},
+            "response_tokens": {"kind": "constant", "tokens": 8},
+            "max_sequence_tokens": max(64, int(context_tokens) + 64),
+        },
+        "engine": {
+            "max_running_sequences": batch,
+            "max_captured_tokens": CAPTURED_TOKENS,
+            "dispatch": "round_robin",
+            **engine,
+        },
+        "speculation": dict(speculation),
+    }
+    return PriceInputs(Scenario.model_validate(document)).engine
+
+
+def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> float:
+    """Seconds of one iteration of ``batch`` decoding sequences with ``context_tokens`` cached each."""
+    if batch >= len(table.step_s):
+        raise InputError(f"the table holds up to {len(table.step_s) - 1} sequences; got {batch}")
+    grid = np.arange(table.attention_s.shape[1]) * table.context_step_tokens
+    return float(table.step_s[batch] + np.interp(context_tokens, grid, table.attention_s[batch]))
+
+
+def published_refits() -> tuple[list[PublishedFigure], dict[str, str]]:
+    """Published transfers between split pools, and why others are not simulated, by id. Unnamed GPUs are H100."""
+    table, figures, reasons = Table.read(published_table("refit.csv"), Kind.TRANSFERS), [], dict[str, str]()
+    for row, record in zip(validate_transfers(table).rows, table.rows, strict=True):
+        cell = record.cells
+        if row.predicted is None or row.measured is None:
+            reasons[row.id] = str(row.skipped)
+            continue
+        label = f"{row.id}: {cell['model']}, {cell['train_gpus']} + {cell['gen_gpus']} GPUs, {cell['method']}"
+        figures.append(_figure(f"refit, {cell['framework'].split()[0]}", label, "s", row.measured, row.predicted))
+    return figures, reasons

@@ -1,0 +1,127 @@
+"""One measured row of any kind, its prediction, and the loop that puts every row of a table beside its prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlsim.errors import RlsimError
+from rlsim.evidence.tables import Row, SkippedRow, Table
+from rlsim.results import Interval
+from rlsim.results.statistics import widened
+from rlsim.results.validation import ComparedRow, Detail, PhaseError
+from rlsim.schema.messages import as_input_error
+from rlsim.schema.scenario import Scenario
+
+INFORMATION_FLAGS = ("parallelism_corrected",)
+"""Flags of published tables that inform and object to nothing; a row with any other flag is skipped."""
+FLAGGED = "flag "
+"""Beginning of the reason of a row that was skipped because of its flag."""
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """What was measured, in ``unit``, and the cells that its prediction follows from.
+
+    group: what it is scored together with. details: what its kind says of it, by name. phased: whether its phases are
+    compared with it, as those of a measured RL step are.
+    """
+
+    id: str
+    group: str
+    unit: str
+    measured: float | None
+    cells: Row
+    details: Mapping[str, Detail] = field(default_factory=dict)
+    phased: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted value with its 90 % interval, in the unit of its row; further details, sets of rows, and phases."""
+
+    value: Interval
+    details: Mapping[str, Detail] = field(default_factory=dict)
+    cuts: tuple[str, ...] = ()
+    phases: Mapping[str, PhaseError] = field(default_factory=dict)
+
+    @classmethod
+    def within(cls, value: float, deviation: float, cuts: tuple[str, ...] = (), **details: Detail) -> Prediction:
+        """``value`` with the interval of a logarithm's standard ``deviation``; SkippedRow unless it is above 0."""
+        if not math.isfinite(value) or value <= 0:
+            raise SkippedRow("the prediction is not above 0")
+        return cls(widened(Interval(value, value, value), deviation), details, cuts)
+
+
+Describe = Callable[[str, Row], Sequence[MeasuredRow]]
+Predict = Callable[[MeasuredRow], Prediction]
+
+
+def compare(
+    table: Table, describe: Describe, predict: Predict, order: Callable[[MeasuredRow], str] | None = None
+) -> list[ComparedRow]:
+    """Every measured row of ``table`` beside its prediction, or skipped with what ``predict`` raised; in its order.
+
+    describe: the measured rows of a record by id and cells. order: in which predictions that share work are made.
+    """
+    described = [
+        (row, problem)
+        for (name, problem), record in zip(named(table), table.rows, strict=True)
+        for row in describe(name, record.cells)
+    ]
+    keys = [order(row) if order else "" for row, _ in described]
+    places = sorted(range(len(described)), key=keys.__getitem__)
+    out: dict[int, ComparedRow] = {}
+    for done, place in enumerate(places, start=1):
+        out[place] = _compared(*described[place], predict)
+        table.report(done * len(table.rows) // len(described))
+    return [out[place] for place in range(len(described))]
+
+
+def _compared(row: MeasuredRow, problem: str, predict: Predict) -> ComparedRow:
+    about: dict[str, Any] = {"id": row.id, "group": row.group, "unit": row.unit, "measured": row.measured}
+    try:
+        if problem:
+            raise SkippedRow(problem)
+        found = predict(row)
+    except (SkippedRow, RlsimError) as reason:
+        return ComparedRow(**about, details=row.details, skipped=first_line(reason), phases={} if row.phased else None)
+    value = found.value
+    return ComparedRow(
+        **about, predicted=value.mean, low=value.low, high=value.high, details={**row.details, **found.details},
+        cuts=found.cuts, phases=found.phases if row.phased else None,
+    )  # fmt: skip
+
+
+def named(table: Table) -> list[tuple[str, str]]:
+    """Id of each row (or the line that it stands in), and why it cannot be compared: unreadable, repeated, flagged."""
+    lines: dict[str, int] = {}
+    out = []
+    for record in table.rows:
+        name = record.cells.get("id", "") or f"line {record.line}"
+        flag = record.cells.get("flag", "")
+        problem = record.problem
+        if not problem and name in lines:
+            problem = f"the id appears before, in line {lines[name]}"
+        elif not problem:
+            lines[name] = record.line
+            problem = f"{FLAGGED}{flag[:100]}" if flag and flag not in INFORMATION_FLAGS else ""
+        out.append((name, problem))
+    return out
+
+
+def first_line(reason: object) -> str:
+    """The first line of a reason, which is what a skipped row tells."""
+    return (str(reason).splitlines() or ["no reason given"])[0]
+
+
+def row_scenario(document: Mapping[str, object]) -> Scenario:
+    """The scenario that a row describes; SkippedRow with what is wrong with it."""
+    try:
+        return Scenario.model_validate(document)
+    except ValidationError as error:
+        raise SkippedRow(str(as_input_error(error, "row", Scenario)).removeprefix("row: ")) from None

@@ -1,0 +1,273 @@
+"""Tables of measured figures that nobody vouches for: kinds by columns, rows, and the numbers in cells."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import IO
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
+
+Row = Mapping[str, str]
+"""Cells of a row by column."""
+
+MAX_ROWS = 10_000
+"""Rows of one table. A larger file is refused before anything is simulated."""
+MAX_LINE_CHARACTERS = 100_000
+MAX_CELL_CHARACTERS = 10_000
+BLANKS = ("", "-", "n/a", "na", "none", "null")
+"""What stands in cells without a number."""
+SHARES = ("share", "ratio", "rate", "utilization", "efficiency", "mfu")
+"""Words of columns that hold shares, which may be percentages."""
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
+
+
+class Kind(StrEnum):
+    """What one row of a table measured."""
+
+    STEPS = "steps"
+    ITERATIONS = "iterations"
+    TRAINING = "training"
+    TRANSFERS = "transfers"
+    PHASES = "phases"
+    CURVES = "curves"
+
+
+# Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's.
+COLUMNS = {
+    Kind.STEPS: "id model gpu num_gpus on_off_policy prompts_per_step generations_per_prompt max_seq_len avg_seq_len "
+    "total_step_time_s",
+    Kind.ITERATIONS: "id engine model precision gpu decode_gpus_per_engine isl osl "
+    "est_decoding_reqs_per_engine|decode_batch_per_engine|concurrency tpot_ms|decode_step_ms_est spec_method",
+    Kind.TRAINING: "id model gpu num_gpus precision gbs seq_len step_time_s|implied_step_time_s",
+    Kind.TRANSFERS: "id model gpu method train_gpus|gen_gpus|num_gpus refit_s|time_s",
+    Kind.PHASES: "id model gpu num_gpus prompts_per_step samples_per_prompt|generations_per_prompt "
+    "total_step_s|train_step_time_s|total_step_time_s train_s|policy_training_time_s",
+    Kind.CURVES: "id curve_kind series x_name x y_name y",
+}
+STEP_COLUMNS = tuple(COLUMNS[Kind.STEPS].split())
+"""Columns of a measured RL step without which nothing can be simulated."""
+
+
+class SkippedRow(Exception):  # noqa: N818 - a reason rather than an accident
+    """Why a row is not simulated."""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One record: the line it ends on, its cells by column (stripped), and why it cannot be read, if so."""
+
+    line: int
+    cells: Mapping[str, str]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to compare. digest: of its cells. seed, replications: of whatever is drawn; progress: of (done, all)."""
+
+    name: str
+    rows: Sequence[TableRow]
+    digest: str = ""
+    seed: int = 0
+    replications: int = 4
+    progress: Callable[[int, int], object] | None = None
+
+    @classmethod
+    def read(cls, path: Path, kind: Kind | None = None) -> Table:
+        """The table at ``path``. Raises InputError where it is no table, lacks a column of ``kind`` or has no rows."""
+        if kind is not None and (missing := _missing(kind, columns := read_columns(path))):
+            raise InputError(f"{shown_path(path)}: is no table of {kind}: {_lacking(missing, columns)}")
+        rows = read_table(path, ())
+        if not rows:
+            raise InputError(f"{shown_path(path)}: has a header but no rows")
+        return cls(path.name, rows, table_digest(rows))
+
+    def report(self, done: int) -> None:
+        """Report that ``done`` rows are compared."""
+        if self.progress is not None:
+            self.progress(done, len(self.rows))
+
+
+def kind_of(path: Path) -> Kind:
+    """Kind of the table at ``path`` by its columns. Raises InputError naming the nearest kind and what it lacks."""
+    columns, table = read_columns(path), shown_path(path)
+    missing = {kind: _missing(kind, columns) for kind in COLUMNS}
+    found = next((kind for kind, entries in missing.items() if not entries), None)
+    if found is not None:
+        return found
+    nearest = min(COLUMNS, key=lambda kind: len(missing[kind]) / len(COLUMNS[kind].split()))
+    if len(missing[nearest]) == len(COLUMNS[nearest].split()):
+        known = ", ".join(COLUMNS)
+        raise InputError(f"{table}: has no column of any kind of table ({known}); see rlsim validate --help")
+    lacking = _lacking(missing[nearest], columns)
+    raise InputError(f"{table}: is of no kind that is known; for {nearest}, the nearest, {lacking}")
+
+
+def _missing(kind: Kind, columns: Sequence[str]) -> list[list[str]]:
+    """Entries of COLUMNS of which the table has no column."""
+    entries = [entry.split("|") for entry in COLUMNS[kind].split()]
+    return [entry for entry in entries if not any(name in columns for name in entry)]
+
+
+def _lacking(missing: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
+    named = [" or ".join(entry) if len(entry) > 1 else _with_hint(entry[0], columns) for entry in missing]
+    listed = shortened(", ".join(named), 300)
+    return f"column {listed} is missing" if len(missing) == 1 else f"columns {listed} are missing"
+
+
+def read_table(path: Path, needed: Sequence[str]) -> list[TableRow]:
+    """All records of a UTF-8 CSV with a header line.
+
+    Columns may stand in any order; unknown ones stay. Raises InputError, naming file and line or column, where the
+    file is no such table, lacks a needed column or has more than MAX_ROWS records. A record with too many or too few
+    cells is returned with its ``problem``.
+    """
+    text = read_text(path, TABLE_BYTES)
+    return list(_records(io.StringIO(text, newline=""), shown_path(path), needed))
+
+
+def read_columns(path: Path) -> list[str]:
+    """Names of the columns of a UTF-8 CSV, in order; raises InputError as :func:`read_table` does."""
+    text = read_text(path, TABLE_BYTES)
+    try:
+        header = next(csv.reader(_short_lines(io.StringIO(text, newline=""), shown_path(path)), strict=True), [])
+    except csv.Error as error:
+        raise InputError(f"{shown_path(path)}: line 1: not CSV ({error})") from error
+    columns = [name.strip() for name in header]
+    _check_header(columns, shown_path(path), ())
+    return columns
+
+
+def _records(file: IO[str], path: str, needed: Sequence[str]) -> Iterator[TableRow]:
+    reader = csv.reader(_short_lines(file, path), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(header, path, needed)
+        count = 0
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            count += 1
+            if count > MAX_ROWS:
+                raise InputError(f"{path}: has more than {MAX_ROWS:,} rows; validate it in parts")
+            yield _row(reader.line_num, header, cells)
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num}: not CSV ({error})") from error
+
+
+def _short_lines(file: IO[str], path: str) -> Iterator[str]:
+    """Lines of the file, none of which can fill the memory."""
+    number = 0
+    while line := file.readline(MAX_LINE_CHARACTERS + 1):
+        number += 1
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise InputError(
+                f"{path}: line {number} is longer than {MAX_LINE_CHARACTERS:,} characters; is this a table?"
+            )
+        yield line
+
+
+def _check_header(header: Sequence[str], path: str, needed: Sequence[str]) -> None:
+    if not any(header):
+        raise InputError(f"{path}: is empty; a header line with {', '.join(needed) or 'column names'} is needed")
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise InputError(f"{path}: column {shortened(', '.join(twice))} appears more than once")
+    missing = [name for name in needed if name not in header]
+    if missing:
+        others = [name for name in header if name not in needed]
+        raise InputError(f"{path}: column {', '.join(_with_hint(name, others) for name in missing)} is missing")
+
+
+def _with_hint(name: str, header: Sequence[str]) -> str:
+    """A missing column, with the column of the table that it may have been meant by."""
+    near = get_close_matches(name, header, n=1, cutoff=0.75)
+    return f"{name} (there is '{shortened(near[0])}')" if near else name
+
+
+def _row(line: int, header: Sequence[str], cells: Sequence[str]) -> TableRow:
+    record = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if name}
+    if len(cells) != len(header):
+        return TableRow(line, record, f"line {line} has {len(cells)} cells, the header {len(header)}")
+    long = [name for name, cell in record.items() if len(cell) > MAX_CELL_CHARACTERS]
+    if long:
+        return TableRow(
+            line,
+            {k: v[:200] for k, v in record.items()},
+            f"{long[0]} is longer than {MAX_CELL_CHARACTERS:,} characters",
+        )
+    return TableRow(line, record)
+
+
+def table_digest(records: Sequence[TableRow]) -> str:
+    """First 16 hex digits of the SHA-256 of all cells in order."""
+    content = json.dumps([sorted(record.cells.items()) for record in records], separators=(",", ":"))
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def number(row: Row, column: str, default: float | None = None) -> float:
+    """A finite, non-negative number from a cell as people write them; SkippedRow names the column otherwise.
+
+    Blank, or one of BLANKS: the default. Commas may part thousands, and a share may be a percentage (86.6%).
+    """
+    text = row.get(column, "").strip()
+    if text.lower() in BLANKS:
+        if default is None:
+            raise SkippedRow(f"{column} is not given")
+        return default
+    percentage = text.endswith("%")
+    if percentage and not any(word in column for word in SHARES):
+        raise SkippedRow(f"{column} is no share; got {text[:40]!r}")
+    plain = text.removesuffix("%").strip()
+    try:
+        value = float(plain.replace(",", "") if _THOUSANDS.fullmatch(plain) else plain) / (100 if percentage else 1)
+    except ValueError:
+        raise SkippedRow(f"{column} is not a number: {text[:40]!r}") from None
+    if not math.isfinite(value) or value < 0:
+        raise SkippedRow(f"{column} must be finite and not negative; got {text[:40]}")
+    return value
+
+
+def length_tokens(row: Row, column: str, default: int | None = None) -> int:
+    """A length of at least one token; means (610.1) are rounded."""
+    tokens = round(number(row, column, default))
+    if tokens < 1:
+        raise SkippedRow(f"{column} must be at least 1 token; got {row.get(column, '')[:40]}")
+    return tokens
+
+
+def whole_number(row: Row, column: str, default: int | None = None) -> int:
+    """A number of things; SkippedRow where the cell holds none."""
+    value = number(row, column, default)
+    if value != int(value) or value < 1:
+        raise SkippedRow(f"{column} must be a whole number of at least 1; got {row.get(column, '')[:40]}")
+    return int(value)
+
+
+def measured_value(row: Row, *columns: str) -> float | None:
+    """The first of ``columns`` that holds a number above 0; None where none does."""
+    for column in columns:
+        try:
+            value = number(row, column, 0.0)
+        except SkippedRow:
+            continue
+        if value > 0:
+            return value
+    return None
+
+
+def flag(row: Row, column: str, default: bool) -> bool:
+    """Whether a cell says true; ``default`` where it is blank."""
+    text = row.get(column, "").strip().lower()
+    return text.startswith("true") if text else default

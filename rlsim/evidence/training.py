@@ -1,0 +1,255 @@
+"""Measured training steps beside the trainer alone: forward, backward and optimizer of one global batch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from rlsim.costs.operators.device import device_of
+from rlsim.costs.overheads import TrainingOverheads, training_overheads
+from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
+from rlsim.errors import RlsimError
+from rlsim.evidence.names import device_profile_name, model_card_name
+from rlsim.evidence.rows import MeasuredRow, Prediction, compare, row_scenario
+from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, whole_number
+from rlsim.loading.models import load_card
+from rlsim.parameters.fitted import current
+from rlsim.parameters.sets import Fitted, stack_of_release
+from rlsim.results.validation import Detail, Validation
+from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.stack import Stack
+from rlsim.tables.profile import load_profile
+
+MEASURED = ("step_time_s", "implied_step_time_s")
+"""Columns with the time of a step, the one that was measured first."""
+KINDS = ("pretrain", "sft", "rl", "lora", "peft")
+"""Kinds of training, by the beginning of their names; what is added tells of adapters."""
+MOST_SAMPLES, MOST_TOKENS = 200_000, 1_048_576
+"""Sequences of a batch and tokens of a sequence at most."""
+FRAMEWORKS = {
+    "megatron-bridge": "megatron_bridge",
+    "automodel": "automodel",
+    "torchtitan": "torchtitan",
+    "prime-rl": "prime_rl",
+    "megatron-lm": "megatron_lm",
+}
+"""Stacks of frameworks by a part of the name that a row gives."""
+TRAINED_MTP = {("megatron_bridge", "nemotron-3-super-120b-a12b"): 2}
+"""Depths of multi-token prediction that recipes train, by framework and card: rows of Nemotron 3 Super print 84.7 GFLOP
+a token, of which its layers and head have 75; two depths of a layer and the head again have 9.4. AutoModel's row prints
+74.3."""
+_LORA_RANK = re.compile(r"\br(\d+)\b")
+DEFAULT_LORA_RANK = 16
+"""Rank of adapters where a row tells none: that of the rows that do."""
+
+
+_RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
+_SERIES = re.compile(r"(\d+\.\d+)(\.\d+)*")
+_UNKNOWN = ("", "unknown")
+REMARK = (
+    "recomputation that a row does not state is taken as none; heads for multi-token prediction are not trained, "
+    "but two of Nemotron 3 Super in Megatron-Bridge, as the FLOP that its rows print tell"
+)
+
+
+@dataclass(frozen=True)
+class TrainerRow:
+    """The trainer of a measured step: its scenario, its batch, and framework and release as the table calls them."""
+
+    scenario: Scenario
+    batch: TrainedBatch
+    framework: str
+    release: str | None
+
+    def overheads(self, fitted: Fitted) -> TrainingOverheads:
+        """What the framework adds under fitted values."""
+        return training_overheads(self.scenario, fitted)
+
+    def seconds(self, fitted: Fitted) -> float:
+        """Seconds of the step under fitted values."""
+        scenario = self.scenario
+        inputs = TrainerInputs(
+            scenario.model, device_of(scenario.hardware, scenario.engine.name), scenario.trainer,
+            scenario.cluster.num_gpus, self.overheads(fitted), scenario.workload.max_sequence_tokens,
+            logprob_passes=0, draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0,
+            critic_update_swap_s=0.0, driver_sample_s=0.0,
+        )  # fmt: skip
+        return step_cost(inputs, self.batch).train.seconds
+
+
+def validate_training(table: Table, fitted: Fitted | None = None) -> Validation:
+    """Every measured training step of ``table`` beside its prediction under ``fitted`` (default: as rlsim prices)."""
+    sets = fitted or current()
+
+    def predict(row: MeasuredRow) -> Prediction:
+        if row.measured is None:
+            raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
+        measured_itself = measured_value(row.cells, MEASURED[0]) is not None
+        cut = "step time measured" if measured_itself else "step time from the throughput"
+        seconds = trainer_row(row.cells).seconds(sets)
+        return Prediction.within(seconds, sets.training.error, (cut, *_cuts(row.cells)))
+
+    rows = compare(table, _described, predict)
+    return Validation.of("training", rows, table=table.name, digest=table.digest, remarks=(REMARK,))
+
+
+def _described(name: str, cells: Row) -> list[MeasuredRow]:
+    """Scored by framework and release, family of the model, device and precision, as far as a row gives them."""
+    parts = _parts(cells)
+    about: dict[str, Detail] = {column: cells.get(column, "") for column in ("model", "gpu", "precision", "release")}
+    about |= {"framework": _framework(cells), "series": _series(cells), "family": parts["family"]}
+    group = ", ".join(part for part in parts.values() if part)
+    return [MeasuredRow(name, group, "s", measured_value(cells, *MEASURED), cells, about)]
+
+
+def _parts(cells: Row) -> dict[str, str]:
+    """Framework with release, family, device and precision of a row by name; empty where it does not say."""
+    return {
+        "release": " ".join(part for part in (_framework(cells), _series(cells)) if part),
+        "family": _card_family(cells.get("model", "")),
+        "device": cells.get("gpu", "").replace(" NVL72", "").strip(),
+        "precision": _precision(cells),
+    }
+
+
+def _cuts(cells: Row) -> tuple[str, ...]:
+    """Further sets that a row is scored in: each part of its group alone, and release with family and interconnect."""
+    parts = _parts(cells)
+    cuts = [f"{name}: {value}" for name, value in parts.items() if value]
+    place = "NVL72 racks" if parts["device"].startswith("GB") else "8-GPU nodes"
+    if parts["family"] and parts["device"] and parts["release"]:
+        cuts.append(f"{parts['family']} on {place}, {parts['release']}")
+    return tuple(cuts)
+
+
+def _framework(cells: Row) -> str:
+    return re.sub(r"\s*\(.*\)$", "", cells.get("framework", "").strip())
+
+
+def _series(cells: Row) -> str:
+    """A release without its corrections and container (26.02 of NeMo 26.02.01); other texts as they are."""
+    given = cells.get("release", "").strip()
+    found = _SERIES.search(given)
+    return found.group(1) if found else "" if given.lower() in _UNKNOWN else given[:20]
+
+
+@lru_cache(maxsize=256)
+def _card_family(model: str) -> str:
+    try:
+        return "dense" if load_card(model_card_name(model)).moe is None else "MoE"
+    except (SkippedRow, RlsimError):
+        return ""
+
+
+def _precision(cells: Row) -> str:
+    """BF16, FP8 (one scale for a tensor, row or block of at least 128), MXFP8 or NVFP4; other formats as given."""
+    given = cells.get("precision", "").strip().upper()
+    if re.match(r"MXFP8|FP8[-_]MX", given):
+        return "MXFP8"
+    return next((name for name in ("BF16", "FP8", "NVFP4") if given.startswith(name)), given[:20])
+
+
+def trainer_row(cells: Row) -> TrainerRow:
+    """The trainer of a row. Raises SkippedRow where the row leaves something essential open or unsupported."""
+    kind = cells.get("training_kind", "") or "pretrain"
+    if not kind.startswith(KINDS):
+        raise SkippedRow(f"training_kind {kind[:40]!r} is not simulated")
+    if cells.get("packed", "") in ("1", "true") and not kind.startswith("sft"):
+        raise SkippedRow("lengths of packed sequences are not given")
+    samples, tokens = whole_number(cells, "gbs"), length_tokens(cells, "seq_len")
+    if samples > MOST_SAMPLES or tokens > MOST_TOKENS:
+        raise SkippedRow(f"more than {MOST_SAMPLES:,} sequences or {MOST_TOKENS:,} tokens")
+    model = model_card_name(cells["model"])
+    if load_card(model).moe is not None and not cells.get("ep", "") and whole_number(cells, "num_gpus") > 1:
+        raise SkippedRow("expert parallel size of a mixture of experts is not given")
+    device, gpus = device_profile_name(cells["gpu"]), whole_number(cells, "num_gpus")
+    name = cells.get("framework", "").lower()
+    framework = next((known for word, known in FRAMEWORKS.items() if word in name), "megatron_bridge")
+    trainer = _trainer(cells, kind) | {"mtp_layers": TRAINED_MTP.get((framework, model), 0)}
+    layers = whole_number(cells, "layers_override") if cells.get("layers_override", "") else None
+    release = _RELEASE.search(cells.get("release", ""))
+    document = {
+        "name": "trainer",
+        "model": _card(model, layers),
+        "hardware": load_profile(device),
+        "stack": _stack(framework, release.group() if release else None),
+        "cluster": {"num_gpus": gpus},
+        "workload": {
+            "prompts_per_step": samples,
+            "generations_per_prompt": 1,
+            "prompt_tokens": {"kind": "constant", "tokens": 1},
+            "response_tokens": {"kind": "constant", "tokens": 1},
+            "max_sequence_tokens": tokens,
+        },
+        "trainer": trainer,
+    }
+    batch = TrainedBatch.of(np.full(samples, float(tokens)), samples)
+    return TrainerRow(row_scenario(document), batch, framework, release.group() if release else None)
+
+
+def _trainer(cells: Row, kind: str) -> dict[str, object]:
+    """The section ``trainer`` of a row's scenario."""
+    name = cells.get("framework", "").lower()
+    sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in name or "torchtitan" in name
+    rank = _LORA_RANK.search(kind)
+    adapters = "lora" in kind or "peft" in kind
+    return {
+        "micro_batch_samples": whole_number(cells, "mbs", 1),
+        "backend": "fsdp" if sharded else "megatron",
+        "tensor_parallel": whole_number(cells, "tp", 1),
+        "pipeline_parallel": whole_number(cells, "pp", 1),
+        "context_parallel": whole_number(cells, "cp", 1),
+        "expert_parallel": whole_number(cells, "ep", 1),
+        "precision": training_precision(cells["precision"]),
+        "recompute": _recompute(cells.get("recompute", "")),
+        "optimizer": "muon" if cells.get("optimizer", "").lower() == "muon" else "adam",
+        "virtual_stages": whole_number(cells, "vp", 1),
+        "lora_rank": (int(rank.group(1)) if rank else DEFAULT_LORA_RANK) if adapters else None,
+        "cuda_graphs": True if cells.get("cuda_graphs", "").startswith("transformer_engine") else None,
+        "moe_dispatcher": cells.get("moe_dispatcher", "").lower() or None,
+        "sequence_packing": False,
+        "policy_logprobs": False,
+        "reference_logprobs": False,
+    }
+
+
+def training_precision(text: str) -> str:
+    """Precision of a trainer's products: BF16, NVFP4, or FP8 with whatever scaling; SkippedRow for others."""
+    given = text.strip().lower()
+    if given.startswith(("bf16", "bfloat16")):
+        return "bf16"
+    if given.startswith(("fp8", "mxfp8")):
+        return "fp8"
+    if given.startswith("nvfp4"):
+        return "nvfp4"
+    raise SkippedRow(f"training precision {given[:40]!r} is not simulated" if given else "precision is not given")
+
+
+def _recompute(text: str) -> str:
+    """Which activations a row recomputes; lists of single modules are small shares of a layer and count as none."""
+    given = text.strip().lower()
+    if given.startswith("selective"):
+        return "selective"
+    return "full" if given.startswith(("full", "recompute", "offload")) else "none"
+
+
+def _card(model: str, layers: int | None) -> ModelCard:
+    """The model's card, cut to ``layers`` where a row says so."""
+    card = load_card(model)
+    if layers is None:
+        return card
+    if card.moe is not None and card.moe.first_dense_layers >= layers:
+        raise SkippedRow(f"{layers} layers hold none with experts")
+    return card.model_copy(update={"num_layers": layers})
+
+
+def _stack(framework: str, release: str | None) -> Stack:
+    """The newest stack of a framework that is not newer than a release, with that release."""
+    found = stack_of_release(framework, release)
+    if found is None:
+        raise SkippedRow(f"no stack of {framework} is known")
+    return found if release is None else found.model_copy(update={"release": release})

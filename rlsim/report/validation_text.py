@@ -1,0 +1,331 @@
+"""Predicted beside measured as text for a terminal and as CSV, and what fits to measured times say."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlsim.errors import shortened
+from rlsim.report.format import number, percent, signed_percent
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import Cell, table
+from rlsim.results.trace import PHASES
+from rlsim.results.validation import (
+    ComparedRow,
+    CrossScore,
+    CrossValidation,
+    Published,
+    PublishedFigure,
+    Score,
+    Validation,
+)
+
+if TYPE_CHECKING:
+    from rlsim.evidence.acceptance import FittedCurves
+    from rlsim.evidence.joint import JointFit
+    from rlsim.evidence.own_rows import Learned
+
+WORST_ROWS, WHOLE_ROWS = 12, 80
+"""Rows with the largest errors that are printed of a table with more than WHOLE_ROWS; files and JSON hold all."""
+MOST_GROUPS, MOST_REASONS = 80, 40
+_NAME_CHARACTERS = 44
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters that spreadsheets take for a formula (OWASP, CSV injection)."""
+FLAGGED = "flag "
+TITLES = {
+    "steps": "RL steps",
+    "iterations": "Engine iterations",
+    "training": "Training steps",
+    "transfers": "Weight transfers",
+    "phases": "Phases",
+    "curves": "Curves",
+}
+SHOWN_PHASES = {
+    "generation_s": "generation",
+    "exposed_generation_s": "exposed",
+    "logprob_s": "log-prob",
+    "train_s": "train",
+    "prepare_s": "prepare",
+    "refit_s": "refit",
+}
+GROUPING_TITLES = {
+    "release": "each release of an engine or framework",
+    "device": "each GPU",
+    "model": "each model",
+    "framework": "each engine or framework",
+    "newest": "the newest release of everything, together",
+    "runs": "a tenth of all runs",
+}
+TIME_TITLES = {
+    "step": "RL steps",
+    "iteration": "engine iterations",
+    "training": "training steps",
+    "transfer": "weight transfers",
+}
+CROSS_HEAD = (
+    "left out", "rows of", "rows", "groups", "median error", "in 50 %", "in 80 %", "in 90 %", "half width", "CRPS",
+    "interval score", "one factor: in 90 %", "CRPS", "interval score",
+)  # fmt: skip
+
+
+def validation_text(found: Validation, style: Style = DEFAULT_STYLE) -> str:
+    """Rows (of long tables those with the largest errors), errors by group and set of rows, reasons, a summary last."""
+    parts = [_rows(found.scored, style), _phases(found.scored, style)] if found.scored else []
+    for title, scores in ((f"{TITLES[found.kind]} by group", found.groups), ("By set of rows", found.cuts)):
+        if scores:
+            parts.append(score_table(title, scores, style))
+    reasons = Counter(row.skipped for row in found.rows if row.skipped)
+    flags = Counter({reason: count for reason, count in reasons.items() if reason.startswith(FLAGGED)})
+    for name, counted in (("Skipped", reasons - flags), ("Objected to by their flag, not scored", flags)):
+        if counted:
+            parts.append(_reasons(name, counted, style))
+    parts += [style.wrapped(remark, "Note: ") for remark in found.remarks]
+    return "\n\n".join([*("\n".join(lines) for lines in parts if lines), summary(found, style)])
+
+
+def summary(found: Validation, style: Style = DEFAULT_STYLE) -> str:
+    """Number of rows, bias, median and p90 of the absolute error, coverage and half width of the intervals."""
+    count, score = len(found.rows), found.score
+    if not score.n:
+        return f"{count} rows of kind {found.kind}, none of which can be simulated."
+    errors = (
+        f"bias {_share(score.bias)}, median error {percent(score.median_abs_error or 0.0, 1)}, p90 "
+        f"{percent(score.p90_abs_error or 0.0, 1)}; {percent(score.coverage or 0.0)} of the measured values inside the "
+        f"90 % interval, which reaches a factor of {score.half_width or 1.0:.2f} either way in the median"
+    )
+    lines = [f"{count} rows of kind {found.kind}, {score.n} simulated, {found.skipped} skipped"]
+    for note in (errors, *notes(found)):
+        lines += style.wrapped(note, "  ", indent=4)
+    return "\n".join(lines)
+
+
+def notes(found: Validation) -> list[str]:
+    """What engine iterations are compared in besides their time: speed-ups of speculation, time to the first token."""
+    out, pairs, ttft = [], found.speculation_pairs, found.ttft
+    if pairs is not None and pairs.n:
+        share = pairs.right_sign_share
+        sign = "" if share is None else f"; sign right on {percent(share)} of {pairs.clear} that are clear"
+        bias, median = signed_percent(pairs.bias or 0.0), percent(pairs.median_abs_error or 0.0)
+        out.append(f"speed-up of speculation: {pairs.n} pairs, bias {bias}, median error {median}{sign}")
+    if ttft is not None and ttft.n:
+        bias, median = signed_percent(ttft.bias or 0.0), f"{100 * (ttft.median_abs_error or 0.0):.0f} %"
+        out.append(f"time to the first token, closed loops: {ttft.n} rows, bias {bias}, median error {median}")
+    return out
+
+
+def score_table(title: str, scores: Mapping[str, Score], style: Style) -> list[str]:
+    """One line for each score: rows, bias, median and p90 of the errors, coverage and half width of the intervals."""
+    shown = list(scores.items())[:MOST_GROUPS]
+    body = [
+        (
+            shortened(name, 70) or "-",
+            str(score.n),
+            _share(score.bias),
+            *(percent(error or 0.0, 1) for error in (score.median_abs_error, score.p90_abs_error)),
+            "-" if score.coverage is None else percent(score.coverage),
+            "-" if score.half_width is None else f"{score.half_width:.2f}x",
+        )
+        for name, score in shown
+    ]
+    lines = [
+        style.bold(title) + style.dim("  errors as shares of what was measured"),
+        *table(("", "rows", "bias", "median", "p90", "covered", "within"), body, style),
+    ]
+    if len(scores) > len(shown):
+        lines.append(f"  and {len(scores) - len(shown)} smaller ones; --out and --json hold all")
+    return lines
+
+
+def published_phases(row: ComparedRow) -> dict[str, tuple[float, float, float | None]]:
+    """Published phases of a step: predicted, measured, error in per cent; a wait that equals generation stands once."""
+    found = {
+        name: (phase.predicted, phase.measured, phase.error_pct)
+        for name, phase in (row.phases or {}).items()
+        if phase.measured is not None
+    }
+    if str(row.details.get("mode", "")).startswith("sync"):
+        found.pop("exposed_generation_s", None)
+    return found
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else signed_percent(value, 1)
+
+
+def _rows(rows: Sequence[ComparedRow], style: Style) -> list[str]:
+    worst = sorted(rows, key=lambda row: (-abs(row.error or 0.0), row.id))[:WORST_ROWS]
+    body = [
+        (
+            _name(row.id),
+            shortened(row.group, 40),
+            f"{number(row.measured or 0.0)} {row.unit}",
+            _share(row.error),
+            Cell(*(number(value or 0.0) for value in (row.predicted, row.low, row.high))),
+        )
+        for row in (rows if len(rows) <= WHOLE_ROWS else worst)
+    ]
+    title = "Predicted beside measured" if len(rows) <= WHOLE_ROWS else "Largest errors"
+    head = style.bold(title) + style.dim("  predicted mean [90 % interval]")
+    return [head, *table(("", "", "measured", "error", "predicted"), body, style, "<<>")]
+
+
+def _phases(rows: Sequence[ComparedRow], style: Style) -> list[str]:
+    body = [
+        (_name(row.id), SHOWN_PHASES.get(name, name), number(measured), number(predicted), _share((error or 0.0) / 100))
+        for row in rows
+        for name, (predicted, measured, error) in published_phases(row).items()
+    ]
+    title = style.bold("Phases with a published time") + style.dim("  seconds")
+    return [title, *table(("", "phase", "measured", "predicted", "error"), body, style, "<<>")] if body else []
+
+
+def _name(name: str) -> str:
+    """Its id, where it is long without its middle: rows of a table often differ at the end."""
+    whole, half = shortened(name, 200), _NAME_CHARACTERS // 2
+    return whole if len(whole) <= _NAME_CHARACTERS else f"{whole[: half - 2]}..{whole[-half:]}"
+
+
+def _reasons(title: str, reasons: Counter[str], style: Style) -> list[str]:
+    body = [(shortened(reason, 160), str(count)) for reason, count in reasons.most_common(MOST_REASONS)]
+    lines = [style.bold(title), *table(("", "rows"), body, style)]
+    if len(reasons) > len(body):
+        lines.append(f"  and {len(reasons) - len(body)} further reasons; --out and --json hold all")
+    return lines
+
+
+def rows_csv(found: Validation) -> str:
+    """rows.csv: one line per row, errors as shares (RL steps: per cent and phases); safe to open in a spreadsheet."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if found.kind == "steps":
+        head = ["id", "measured_s", "predicted_s", "error_pct", "low_s", "high_s", "covered", "skipped"]
+        writer.writerow([*head, *PHASES, *(f"measured_{name}" for name in PHASES)])
+        for row in found.rows:
+            phases = [(row.phases or {}).get(name) for name in PHASES]
+            values = [getattr(row, name.removesuffix("_s")) for name in head]
+            values += [phase and phase.predicted for phase in phases] + [phase and phase.measured for phase in phases]
+            writer.writerow(map(_csv_cell, values))
+        return out.getvalue()
+    head = ["id", "group", "measured", "predicted", "unit", "error", "low", "high", "covered", "skipped"]
+    details = list(dict.fromkeys(name for row in found.rows for name in row.details))
+    writer.writerow([*head, *details])
+    for row in found.rows:
+        values = [*(getattr(row, name) for name in head), *(row.details.get(name) for name in details)]
+        writer.writerow(map(_csv_cell, values))
+    return out.getvalue()
+
+
+def _csv_cell(value: object) -> str:
+    """None is blank, numbers keep nine significant digits, an apostrophe stands before what looks like a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        formula = value.lstrip().startswith(_FORMULA_STARTS) or value.startswith(_FORMULA_STARTS)
+        return "'" + value if formula else value
+    return f"{value:.9g}"
+
+
+def group_errors(figures: Sequence[PublishedFigure]) -> list[tuple[str, int, float, float]]:
+    """(group, number of figures, median absolute error, largest absolute error) in per cent."""
+    groups: dict[str, list[float]] = {}
+    for figure in figures:
+        groups.setdefault(figure.group, []).append(abs(figure.error_pct or 0.0))
+    return [(group, len(errors), float(np.quantile(errors, 0.5)), max(errors)) for group, errors in groups.items()]
+
+
+def published_text(found: Published, style: Style = DEFAULT_STYLE) -> str:
+    """Published steps, a line for each group of other figures, further tables, and left-out groups."""
+    body = [(name, str(n), f"{mid:.1f} %", f"{worst:.1f} %") for name, n, mid, worst in group_errors(found.compared)]
+    others = [style.bold("Other published figures"), *table(["", "figures", "median error", "largest"], body, style)]
+    parts = [validation_text(found.steps, style), "\n".join(others)]
+    given = (found.iterations, found.training, found.transfers, found.phases)
+    parts += [validation_text(part, style) for part in given if part is not None]
+    return "\n\n".join([*parts, *([] if found.cross is None else [cross_text(found.cross, style)])])
+
+
+def cross_text(found: CrossValidation, style: Style = DEFAULT_STYLE) -> str:
+    """Scores of left-out groups, and what two rows of each are worth."""
+    title = style.bold("Groups left out of the joint fit and predicted by the rest")
+    lines = [title, *table(CROSS_HEAD, [cross_cells(score) for score in found.scores], style, "<<" + ">" * 12)]
+    return "\n".join([*lines, "", *given_back_lines(found)])
+
+
+def given_back_lines(found: CrossValidation) -> list[str]:
+    """A line for each kind of left-out group: errors before and after two of its rows are given back."""
+    return [
+        f"Two own rows after leaving out {GROUPING_TITLES[score.grouping]} ({TIME_TITLES[score.kind]}, "
+        f"{score.groups} of them): median error on its other rows {percent(score.before, 1)} -> "
+        f"{percent(score.after, 1)}"
+        for score in found.own_rows
+    ]
+
+
+def cross_cells(score: CrossScore) -> list[str]:
+    """A score as cells of a table with the columns CROSS_HEAD."""
+    return [
+        GROUPING_TITLES[score.grouping], TIME_TITLES[score.kind], str(score.n), str(score.groups),
+        percent(score.median_error, 1), *(percent(share) for share in score.coverage), f"±{percent(score.width)}",
+        f"{score.crps:.3f}", f"{score.interval_score:.2f}", percent(score.single_coverage), f"{score.single_crps:.3f}",
+        f"{score.single_interval_score:.2f}",
+    ]  # fmt: skip
+
+
+def learned_text(found: Learned, style: Style = DEFAULT_STYLE) -> str:
+    """Each measured time of a user beside what was expected of it and what is expected now, in seconds."""
+    rows = [
+        (
+            shortened(time.id, 40),
+            time.kind,
+            f"{time.measured_s:.4g}",
+            *(f"{it.mean:.4g} [{it.low:.4g}, {it.high:.4g}]" for it in (time.expected, time.now)),
+            time.remark,
+        )
+        for time in found.times
+    ]
+    before, after = (
+        percent(float(np.median([abs(getattr(time, side).mean / time.measured_s - 1) for time in found.times])), 1)
+        for side in ("expected", "now")
+    )
+    title = f"{found.table}: {len(rows)} measured times; median error {before} before them, {after} with them"
+    heads = ("row", "time", "measured (s)", "expected [90 %]", "with all rows [90 %]", "")
+    shown = len(heads) if any(row[-1] for row in rows) else len(heads) - 1
+    body = table(heads[:shown], [row[:shown] for row in rows], style, "<<>>><"[:shown])
+    lines = [*style.wrapped(title), "", *body]
+    if found.skipped:
+        reasons = [(shortened(name), shortened(reason, 200)) for name, reason in found.skipped.items()]
+        lines += ["", f"{len(found.skipped)} rows not used:", *table(("", ""), reasons, style, "<<")]
+    return "\n".join(lines)
+
+
+def joint_text(found: JointFit, style: Style = DEFAULT_STYLE) -> str:
+    """Scales of the deviations of all families of groups and terms, and of the errors of all kinds of time."""
+    families = [(name, str(found.members[name]), percent(s, 1)) for name, s in sorted(found.spreads.families.items())]
+    kinds = Counter(str(row.kind) for row in found.evidence.rows)
+    errors = [(name, str(kinds[name]), percent(value, 1)) for name, value in sorted(found.spreads.errors.items())]
+    lines = [f"{len(found.evidence.rows)} measured times, {found.posterior.terms} terms", ""]
+    lines += [*table(("groups or terms of", "members", "scale of their deviations"), families, style, "<>>"), ""]
+    return "\n".join([*lines, *table(("time", "rows", "scale of its own error"), errors, style, "<>>")])
+
+
+def curves_text(found: FittedCurves, style: Style = DEFAULT_STYLE) -> str:
+    """Fitted acceptance over draft length by series."""
+    heads = ("acceptance over draft length", "a_1", "decay", "points", "rms tokens", "worst")
+    rows = [
+        (
+            name,
+            f"{fit.first:.3f}",
+            f"{fit.decay:.3f}",
+            str(fit.points),
+            f"{fit.rms_tokens:.3f}",
+            f"{fit.worst_tokens:.3f}",
+        )
+        for name, fit in found.processes.items()
+    ]
+    return "\n".join(table(heads, rows, style))

@@ -1,0 +1,131 @@
+"""Kinds of tables: recognised by their columns, stated by name, and refused in one message."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from measured_tables import ROW, row, write
+
+from rlsim.errors import InputError
+from rlsim.evidence.compare import validate_table
+from rlsim.evidence.tables import COLUMNS, Kind, kind_of
+from rlsim.report.validation_text import rows_csv
+from rlsim.results.validation import ComparedRow, Score, Validation
+
+Run = Callable[..., tuple[int, str, str]]
+
+TABLES = {
+    Kind.STEPS: ROW,
+    Kind.ITERATIONS: {
+        "id": "a", "engine": "vllm", "model": "Llama-3.1-8B", "precision": "bf16", "gpu": "H100",
+        "decode_gpus_per_engine": "1", "isl": "128", "osl": "64", "concurrency": "4", "tpot_ms": "7",
+        "spec_method": "none", "serving_mode": "disagg",
+    },
+    Kind.TRAINING: {
+        "id": "a", "model": "LLAMA3_8B", "gpu": "H100", "num_gpus": "8", "precision": "BF16", "gbs": "128", "mbs": "1",
+        "seq_len": "4096", "step_time_s": "9",
+    },
+    Kind.TRANSFERS: {
+        "id": "a", "model": "Qwen3-30B-A3B", "gpu": "H100", "method": "nccl full broadcast", "train_gpus": "8",
+        "gen_gpus": "8", "time_s": "4",
+    },
+    Kind.PHASES: {
+        "id": "a", "model": "Qwen/Qwen3-30B-A3B", "gpu": "H100", "num_gpus": "16", "prompts_per_step": "8",
+        "samples_per_prompt": "8", "total_step_s": "30", "train_s": "5", "generation_s": "9", "precision": "bf16",
+        "max_prompt_len": "256", "max_response_len": "1024", "mean_response_len": "300", "placement": "colocated sync",
+        "gen_parallelism": "TP4", "train_parallelism": "EP8",
+    },
+    Kind.CURVES: {
+        "id": "a", "curve_kind": "run", "series": "s", "x_name": "step", "x": "1", "y_name": "reward", "y": "0.5",
+    },
+}  # fmt: skip
+"""One row of each kind with little more than the columns that tell it."""
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_table_is_recognised_by_its_columns(kind: Kind, tmp_path: Path) -> None:
+    assert kind_of(write(tmp_path / "t.csv", [TABLES[kind]])) is kind
+    columns = dict.fromkeys([*reversed(TABLES[kind]), "notes"], "")
+    assert kind_of(write(tmp_path / "t.csv", [columns])) is kind
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_row_is_answered_in_one_form(kind: Kind, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [TABLES[kind], {**TABLES[kind], "id": "b", "model": "unknown"}])
+    found = validate_table(table, replications=1)
+    document = json.loads(found.to_json())
+    assert document["kind"] == kind
+    assert {"rows", "score", "groups", "skipped"} <= set(document)
+    assert set(document["score"]) == {"n", "median_abs_error", "p90_abs_error", "bias", "coverage", "half_width"}
+    assert document["score"]["n"] + document["skipped"] == len(document["rows"])
+    for entry in document["rows"]:
+        assert {"id", "group", "predicted", "measured", "unit", "low", "high", "covered"} <= set(entry)
+        assert entry["reason"] == entry["skipped"]
+        assert (entry["predicted"] is None) == (entry["skipped"] is not None)
+        if entry["skipped"] is None:
+            assert entry["low"] <= entry["predicted"] <= entry["high"]
+            assert entry["covered"] == (entry["low"] <= entry["measured"] <= entry["high"])
+    if kind is not Kind.CURVES:
+        assert document["score"]["n"] > 0
+        assert "unknown" in str(document["rows"][-1]["reason"])
+    assert [line["id"] for line in csv.DictReader(rows_csv(found).splitlines())] == [e["id"] for e in document["rows"]]
+    assert Validation.model_validate(document).to_json() == found.to_json()
+
+
+def test_a_table_of_no_kind_is_told_the_nearest_and_what_it_lacks(tmp_path: Path) -> None:
+    def kind(names: list[str]) -> Kind:
+        return kind_of(write(tmp_path / "t.csv", [dict.fromkeys(names, "")]))
+
+    columns = [name for name in TABLES[Kind.TRAINING] if name != "gbs"] + ["gbz"]
+    with pytest.raises(InputError, match=r"training, the nearest, column gbs .*is missing"):
+        kind(columns)
+    with pytest.raises(InputError, match="no column of any kind"):
+        kind(["a", "b"])
+    with pytest.raises(InputError, match="columns gpu, tpot_ms or decode_step_ms_est are missing"):
+        kind([name for name in TABLES[Kind.ITERATIONS] if name not in ("gpu", "tpot_ms")])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.STEPS])
+def test_a_wrong_kind_names_the_columns_that_are_missing(kind: Kind, run: Run, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [row()])
+    code, out, err = run("validate", table, "--kind", kind)
+    assert (code, out) == (2, "")
+    assert f"is no table of {kind}" in err
+    first = next(entry.split("|")[-1] for entry in COLUMNS[kind].split() if not set(entry.split("|")) & set(ROW))
+    assert first in err
+    assert len(err) <= 600
+
+
+def test_a_stated_kind_wins_over_the_columns(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", [{**ROW, **TABLES[Kind.CURVES]}])
+    assert [validate_table(table, kind, replications=1).kind for kind in ("curves", "steps")] == ["curves", "steps"]
+    with pytest.raises(InputError, match="kind must be one of steps, iterations"):
+        validate_table(table, "epochs")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "id,curve_kind,series,x_name,x,y_name,y\n", '"a\n', "x" * 200_000])
+def test_files_that_are_no_tables_are_one_message(text: str, run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text(text)
+    code, out, err = run("validate", table, "--json")
+    assert (code, out) == (2, "")
+    assert 0 < len(err) <= 600
+    assert "Traceback" not in err
+
+
+def test_bias_and_errors_are_shares_of_the_measured_values() -> None:
+    def of(group: str, predicted: float | None, high: float = 3.0) -> ComparedRow:
+        return ComparedRow(id="x", group=group, measured=2.0, predicted=predicted, low=1.0, high=high)
+
+    rows = [of("a", 1.0), of("a", 2.2), of("a", 3.0, 1.5), of("b", 4.0), of("b", None)]
+    score = Score.of(rows[:3])
+    assert (score.n, score.median_abs_error, score.p90_abs_error) == (3, 0.5, 0.5)
+    assert [score.bias, score.coverage, score.half_width] == pytest.approx([0.1, 2 / 3, 3**0.5])
+    groups = Validation.of("training", rows).groups
+    assert list(groups) == ["a", "b"]
+    assert (groups["b"].n, groups["b"].bias) == (1, 1.0)
+    assert Score.of([]).median_abs_error is None

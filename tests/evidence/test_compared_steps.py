@@ -1,0 +1,156 @@
+"""validate(): rows, reasons, statistics, files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from measured_tables import ROW, row, write
+
+from rlsim.errors import InputError
+from rlsim.evidence.compare import validate_table as validate
+from rlsim.report.validation_text import rows_csv
+from rlsim.report.validation_text import validation_text as render
+from rlsim.results import PHASES
+from rlsim.results.validation import ComparedRow, PhaseError, Validation
+
+STEP_KEYS = {"id", "measured_s", "predicted_s", "error_pct", "low_s", "high_s", "covered", "skipped", "phases"}
+KEYS = STEP_KEYS | {"group", "measured", "predicted", "unit", "low", "high", "reason"}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Validation:
+    rows = [
+        row(id="first", generation_s="10", logprob_s="2", train_s="4", refit_s="3"),
+        row(id="twin"),
+        row(id="first", avg_seq_len="300"),
+        row(id="negative", total_step_time_s="-4"),
+        row(id="zero", total_step_time_s="0"),
+        row(id="text", total_step_time_s="about 20"),
+        row(id="", avg_seq_len=""),
+        row(id="=HYPERLINK(1)"),
+        row(id="too-big", model="DeepSeek-V3"),
+        row(id="phase", generation_s="nan"),
+        row(id="async", on_off_policy="async lag 1", refit_s="1", exposed_generation_s="2"),
+    ]
+    return validate(write(tmp_path_factory.mktemp("tables") / "mixed.csv", rows))
+
+
+def test_every_row_is_answered_in_order(mixed: Validation) -> None:
+    ids = ["first", "twin", "first", "negative", "zero", "text", "line 8", "=HYPERLINK(1)", "too-big", "phase", "async"]
+    assert [r.id for r in mixed.rows] == ids
+    assert [bool(r.skipped) for r in mixed.rows] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert mixed.skipped == 7
+    assert len(mixed.scored) + mixed.skipped == len(mixed.rows)
+
+
+def test_reasons_say_what_is_wrong(mixed: Validation) -> None:
+    reasons = [r.skipped or "" for r in mixed.rows]
+    assert "appears before, in line 2" in reasons[2]
+    assert "total_step_time_s must be finite and not negative" in reasons[3]
+    assert "total_step_time_s must be above 0" in reasons[4]
+    assert "total_step_time_s is not a number" in reasons[5]
+    assert "id is not given" in reasons[6]
+    assert "infeasible" in reasons[8]
+    assert "generation_s must be finite" in reasons[9]
+
+
+def test_contract_form(mixed: Validation) -> None:
+    document = json.loads(mixed.to_json())
+    steps = {"rows", "median_abs_error_pct", "p90_abs_error_pct", "interval_coverage", "skipped"}
+    assert set(document) == {*steps, "kind", "score", "groups"}
+    for entry in document["rows"]:
+        assert set(entry) == KEYS
+        assert [entry[name] for name in ("measured", "predicted", "low", "high", "unit", "reason")] == [
+            *(entry[name] for name in ("measured_s", "predicted_s", "low_s", "high_s")),
+            "s",
+            entry["skipped"],
+        ]
+        if entry["skipped"] is None:
+            assert entry["low_s"] <= entry["predicted_s"] <= entry["high_s"]
+            assert entry["error_pct"] == pytest.approx(100 * (entry["predicted_s"] / entry["measured_s"] - 1), rel=1e-6)
+            assert entry["covered"] == (entry["low_s"] <= entry["measured_s"] <= entry["high_s"])
+            assert set(entry["phases"]) == set(PHASES)
+
+
+def test_published_phases_stand_beside_ours(mixed: Validation) -> None:
+    phases, asynchronous = mixed.rows[0].phases, mixed.rows[10].phases
+    assert phases is not None
+    assert asynchronous is not None
+    assert {name: p.measured for name, p in phases.items() if p.measured is not None} == {
+        "generation_s": 10.0,
+        "logprob_s": 2.0,
+        "train_s": 4.0,
+        "prepare_s": 3.0,
+        "exposed_generation_s": 10.0,
+    }
+    assert (asynchronous["refit_s"].measured, asynchronous["prepare_s"].measured) == (1.0, None)
+    assert asynchronous["exposed_generation_s"].measured == 2.0
+    synchronous = sum(phases[n].predicted for n in ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s"))
+    assert synchronous == pytest.approx(mixed.rows[0].predicted, rel=1e-6)
+
+
+def test_text_lists_rows_phases_reasons_and_summary(mixed: Validation) -> None:
+    text = render(mixed)
+    for wanted in (
+        "first",
+        "90 % interval",
+        "Phases with a published time",
+        "Skipped",
+        "11 rows of kind steps, 4 simulated, 7 skipped",
+    ):
+        assert wanted in text
+    assert max(map(len, text.splitlines())) < 260
+
+
+def test_cells_run_in_no_spreadsheet(mixed: Validation) -> None:
+    lines = list(csv.DictReader(rows_csv(mixed).splitlines()))
+    assert [line["id"] for line in lines][7] == "'=HYPERLINK(1)"
+    assert lines[0]["measured_generation_s"] == "10" and lines[2]["predicted_s"] == ""
+    odd = ComparedRow(id="-2+3", group="\t=1", measured=-1.5)
+    assert "'-2+3,'\t=1,-1.5" in rows_csv(Validation.of("training", (odd,)))
+
+
+def test_escape_sequences_in_names_never_reach_the_terminal() -> None:
+    phases = {"train_s": PhaseError(predicted=1.0, measured=2.0)}
+    values = {"measured": 10.0, "predicted": 11.0, "low": 9.0, "high": 12.0}
+    evil = ComparedRow(id="\x1b[31mred\nline", group="m\x1b[1m", **values, phases=phases)
+    skipped = ComparedRow(id="\x1b]0;title\x07", skipped="because \x1b[2J")
+    text = render(Validation.of("steps", (evil, skipped)))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_a_table_without_needed_columns_or_rows_is_refused(tmp_path: Path) -> None:
+    cells = {k: v for k, v in ROW.items() if k != "num_gpus"}
+    with pytest.raises(InputError, match="column num_gpus"):
+        validate(write(tmp_path / "t.csv", [{**cells, "num_gpu": "8"}]))
+    with pytest.raises(InputError, match="no rows"):
+        validate(write(tmp_path / "u.csv", [ROW]).parent / _header_only(tmp_path))
+
+
+def _header_only(folder: Path) -> str:
+    (folder / "header.csv").write_text(",".join(ROW) + "\n")
+    return "header.csv"
+
+
+def test_same_table_same_answer_and_progress_counts_rows(tmp_path: Path) -> None:
+    path, seen = write(tmp_path / "t.csv", [row(), row(id="b", avg_seq_len="500")]), list[tuple[int, int]]()
+    once = validate(path, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+    assert once == validate(path)
+    assert once.digest != validate(write(tmp_path / "u.csv", [row(avg_seq_len="401")])).digest

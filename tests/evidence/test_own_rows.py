@@ -1,0 +1,94 @@
+"""A user's own rows as evidence: one, a few, contradictory, degenerate, many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.evidence.own_rows import learn
+from rlsim.evidence.steps import scenario_of
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.project import project
+from rlsim.report.validation_text import learned_text
+from rlsim.schema.scenario import Scenario
+from tests.evidence.measured_tables import ROW, row, write
+from tests.evidence.test_structure import ITERATION, TRAINING
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def expected_s(**changes: str) -> float:
+    return project(scenario_of(row(**changes))).candidate.step_s.mean
+
+
+def test_one_row_moves_its_prediction_most_of_the_way_and_narrows_it(tmp_path: Path) -> None:
+    measured_s = 1.4 * expected_s()
+    found = learn(write(tmp_path / "own.csv", [row(total_step_time_s=f"{measured_s:.3f}")]))
+    (time,) = found.times
+    assert time.kind == "step" and time.measured_s == pytest.approx(measured_s, rel=1e-3)
+    before, after = (abs(np.log(one.mean / measured_s)) for one in (time.expected, time.now))
+    assert after < 0.4 * before
+    widths = (np.log(one.high / one.low) for one in (time.now, time.expected))
+    assert next(widths) < 0.5 * next(widths)
+    assert time.now.low <= measured_s <= time.now.high
+
+
+def test_what_was_learnt_moves_the_scenario_and_its_neighbours(tmp_path: Path) -> None:
+    measured_s = 1.4 * expected_s()
+    found = learn(write(tmp_path / "own.csv", [row(total_step_time_s=f"{measured_s:.3f}")]))
+    (tmp_path / "own.npz").write_bytes(found.posterior.to_bytes())
+
+    def with_own(scenario: Scenario) -> float:
+        own = vary(scenario, {"simulation.posterior": str(tmp_path / "own.npz")})
+        return project(own).candidate.step_s.mean / project(scenario).candidate.step_s.mean
+
+    same, other = scenario_of(row()), load_scenario("qwen235b_512", ["simulation.replications=1"])
+    assert with_own(same) > 1.18
+    assert with_own(scenario_of(row(prompts_per_step="16"))) > 1.15
+    assert with_own(other) == pytest.approx(1.0, abs=0.05)
+
+
+def test_what_contradicts_is_told(tmp_path: Path) -> None:
+    usual_s = expected_s()
+    far = learn(write(tmp_path / "far.csv", [row(total_step_time_s=f"{30 * usual_s:.3f}")]))
+    assert far.times[0].tail < 0.02 and "contradicts the measurements of others" in far.times[0].remark
+    split = [row(id=f"r{n}", total_step_time_s=f"{factor * usual_s:.3f}") for n, factor in enumerate((1, 1, 1, 1, 5))]
+    told = [time.remark for time in learn(write(tmp_path / "split.csv", split)).times]
+    assert "contradicts the other rows" in told[4] and not any(told[:4])
+
+
+@pytest.mark.parametrize(("cells", "kind"), [(ITERATION, "iteration"), (TRAINING, "training")])
+def test_any_kind_of_time_is_evidence(cells: dict[str, str], kind: str, tmp_path: Path) -> None:
+    assert [time.kind for time in learn(write(tmp_path / "own.csv", [cells])).times] == [kind]
+
+
+def test_a_large_table_and_rows_that_say_nothing(tmp_path: Path) -> None:
+    rows = [{**TRAINING, "id": f"r{n}", "step_time_s": f"{20 + n % 7}"} for n in range(500)]
+    rows += [{**TRAINING, "id": "r3"}, {**TRAINING, "id": "zero", "step_time_s": "0"}]
+    rows += [{**TRAINING, "id": "text", "step_time_s": "fast"}, {**TRAINING, "id": "gpu", "gpu": "abacus"}]
+    found = learn(write(tmp_path / "own.csv", rows))
+    assert len(found.times) == 500 and len(found.skipped) >= 3
+    assert np.isfinite(found.posterior.factor).all()
+    assert "3 rows not used" in learned_text(found) or "4 rows not used" in learned_text(found)
+
+
+@pytest.mark.parametrize("changes", [{"total_step_time_s": "0"}, {"total_step_time_s": "nan"}, {"gpu": "abacus"}])
+def test_nothing_to_learn_from_is_said(changes: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"own\.csv: none of its rows can be used: own-run"):
+        learn(write(tmp_path / "own.csv", [row(**changes)]))
+
+
+def test_the_command_writes_what_a_scenario_can_name(run: Command, tmp_path: Path) -> None:
+    table, out = write(tmp_path / "own.csv", [ROW]), tmp_path / "own.npz"
+    code, told, _ = run("calibrate", "own", table, "--out", out)
+    assert code == 0 and "own-run" in told and str(out) in told
+    first = out.read_bytes()
+    assert run("calibrate", "own", table, "--out", out)[0] == 0 and out.read_bytes() == first
+    assert load_scenario("quickstart", [f"simulation.posterior={out}"]).simulation.posterior == str(out.resolve())
+    code, _, err = run("calibrate", "own", table, "--out", tmp_path / "own.yaml")
+    assert (code, len(err.strip().splitlines())) == (2, 1) and ".npz" in err
+    assert not (tmp_path / "own.yaml").exists()
