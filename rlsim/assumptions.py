@@ -23,7 +23,7 @@ from rlsim.simulated import SimulatedVariant
 from rlsim.training_assumptions import training_assumptions
 from rlsim.uncertainty.inputs import guesses_of
 from rlsim.uncertainty.predictive import open_draws
-from rlsim.uncertainty.support import support_of
+from rlsim.uncertainty.sources import sources_of
 from rlsim.workload.length_files import ignored_ids
 
 TOLD_LAUNCH_SHARE = 0.05
@@ -251,7 +251,7 @@ def _hanging(run: SimulatedVariant) -> str:
     launches = run.prices.engine.launch_share(run.counters)
     if launches <= TOLD_LAUNCH_SHARE:
         return ""
-    open_share = sum(one.share for one in support_of(run).leaning if one.kind == "launches")
+    open_share = sum(one.share for one in sources_of(run) if one.kind == "launches")
     return (
         f"; {percent(launches)} of the rollout waits for those launches, of which we know the cost within a factor of "
         f"two: {percent(max(0.0, open_share))} of the variance of the step hangs on it, so check what your engine "

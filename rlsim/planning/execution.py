@@ -1,4 +1,4 @@
-"""Executors: the same tasks in this process, on local cores or on a Dask cluster, with the same results."""
+"""Where tasks run: in this process, on local cores or on a Dask cluster, with the same results."""
 
 from __future__ import annotations
 

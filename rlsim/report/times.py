@@ -26,7 +26,7 @@ class _Line:
 
 def times_lines(projection: Projection, style: Style) -> list[str]:
     """Phases of both sides and their speedups, equal ones in one row; one side's shares where nothing is drafted."""
-    arms = findings.variants_of(projection)
+    arms = projection.variants
     decimals = fmt.decimals_for(max(arm.step_s.mean for arm in arms.values()))
     lines = _phase_lines(projection, list(arms.values()))
     same = [line for line in lines if len({fmt.fixed(value.mean, decimals) for value in line.values}) < len(arms)]
@@ -95,7 +95,7 @@ def _row(projection: Projection, line: _Line, decimals: int) -> Row:
 
 def _rates(projection: Projection) -> list[Row]:
     """Throughput and cost, whose ratio is that of the step."""
-    arms = findings.variants_of(projection).values()
+    arms = projection.variants.values()
     rows = []
     for label, values in (
         ("tokens/s/GPU", [arm.tokens_per_s_per_gpu for arm in arms]),
@@ -118,7 +118,7 @@ def _same(projection: Projection, lines: Sequence[_Line], decimals: int) -> str:
 
 def _remarks(projection: Projection, style: Style) -> list[str]:
     """Who sets the pace of an asynchronous step and how old its samples are; how to get a comparison."""
-    arms = findings.variants_of(projection)
+    arms = projection.variants
     remarks = [] if len(arms) == 2 else [_PLAIN_REMARK]
     if projection.asynchronous:
         remarks += [(f"{name}: " if len(arms) == 2 else "") + _pace(arm) for name, arm in arms.items()]

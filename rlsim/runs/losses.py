@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
-from rlsim.expenses import SECONDS_PER_HOUR
 from rlsim.results.run import CAUSES
 from rlsim.runs.blocks import BlockRecord
 from rlsim.runs.chapters import ChapterRecord
@@ -23,6 +22,7 @@ from rlsim.schema.run import Checkpoint, Faults, RunConditions
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.predictive import unmoved
 from rlsim.uncertainty.response import StepResponse
+from rlsim.units import SECONDS_PER_HOUR
 
 FloatArray = NDArray[np.float64]
 

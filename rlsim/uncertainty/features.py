@@ -1,4 +1,4 @@
-"""What two runs can differ in, by kind of measured time, and how much they do: the coordinates of distances."""
+"""What two runs can differ in, by kind of measured time, and how much they do."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 About = Mapping[str, str | float]
 """What a run ran: names as text, sizes as numbers (``Evidence.about``)."""
-Half = Literal["iteration", "training", "transfer", "step"]
-HALVES: tuple[Half, ...] = ("iteration", "training", "transfer", "step")
-"""Kinds of measured times that distances are known of."""
+RunKind = Literal["iteration", "training", "transfer", "step"]
+RUN_KINDS: tuple[RunKind, ...] = ("iteration", "training", "transfer", "step")
+"""Kinds of measured times whose runs an answer is set beside."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _sized(*entries: tuple[str, str]) -> tuple[Feature, ...]:
 _ENGINE = (Feature("engine", "engine"), Feature("release", "engine release", within="engine"))
 _FRAMEWORK = (Feature("framework", "framework"), Feature("release", "framework release", within="framework"))
 _MACHINE = (Feature("model", "model"), Feature("device", "device"))
-FEATURES: Mapping[Half, tuple[Feature, ...]] = {
+FEATURES: Mapping[RunKind, tuple[Feature, ...]] = {
     "iteration": (
         *_ENGINE, *_MACHINE, Feature("precision", "precision"),
         *_sized(
@@ -93,12 +93,12 @@ FEATURES: Mapping[Half, tuple[Feature, ...]] = {
 class Coded:
     """Runs of one kind as coordinates: names as numbers and sizes as logarithms, shape (runs, features)."""
 
-    kind: Half
+    kind: RunKind
     values: FloatArray
     vocabulary: Mapping[str, int]
 
     @classmethod
-    def of(cls, kind: Half, runs: Sequence[About]) -> Coded:
+    def of(cls, kind: RunKind, runs: Sequence[About]) -> Coded:
         """The coordinates of ``runs``."""
         vocabulary: dict[str, int] = {}
         values = np.empty((len(runs), len(FEATURES[kind])), dtype=np.float32)
@@ -115,7 +115,7 @@ class Coded:
         return np.array(codes, dtype=np.float32)
 
 
-def differences(kind: Half, first: FloatArray, second: FloatArray) -> FloatArray:
+def differences(kind: RunKind, first: FloatArray, second: FloatArray) -> FloatArray:
     """How much runs differ in each feature: 1 or 0 in names, doublings in sizes; shape of the coordinates.
 
     A size that either does not tell counts as equal.
@@ -131,7 +131,7 @@ def differences(kind: Half, first: FloatArray, second: FloatArray) -> FloatArray
     return out
 
 
-def about(scenario: Scenario, kind: Half) -> dict[str, str | float]:
+def about(scenario: Scenario, kind: RunKind) -> dict[str, str | float]:
     """What ``scenario`` runs, as rows of a kind say it."""
     return {"iteration": engine_about, "training": trainer_about, "transfer": transfer_about, "step": step_about}[kind](
         scenario
@@ -218,7 +218,7 @@ def step_about(scenario: Scenario) -> dict[str, str | float]:
     }  # fmt: skip
 
 
-def run_of(kind: Half, row_kind: str, told: About) -> About | None:
+def run_of(kind: RunKind, row_kind: str, told: About) -> About | None:
     """The run of a measured row as runs of ``kind`` say it; None where it tells nothing of them.
 
     Updates of RL steps tell of training; their cluster's GPUs stand for the trainer's.
@@ -233,7 +233,7 @@ def run_of(kind: Half, row_kind: str, told: About) -> About | None:
     }  # fmt: skip
 
 
-def runs_of(kind: Half, rows: Iterable[tuple[str, About]]) -> tuple[IntArray, Coded]:
+def runs_of(kind: RunKind, rows: Iterable[tuple[str, About]]) -> tuple[IntArray, Coded]:
     """Places and coordinates of the rows (kind, about) that tell of ``kind``."""
     found = [(place, run_of(kind, row_kind, told)) for place, (row_kind, told) in enumerate(rows)]
     kept = [(place, run) for place, run in found if run is not None]

@@ -25,7 +25,6 @@ from rlsim.report.table import table
 from rlsim.results.projection import rounded
 from rlsim.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.uncertainty.slopes import ASSUMED, all_terms
-from rlsim.uncertainty.variogram import with_distances
 from rlsim.validation.evidence import (
     iteration_evidence,
     step_evidence,
@@ -116,7 +115,7 @@ def fit_jointly(paths: Sequence[Path], tell: Callable[[str], object] = lambda li
             moves = zip((term.name for term in terms), found.mean[: len(terms)].tolist(), strict=True)
             shifts = {name: round(shifts.get(name, 0.0) + z, DIGITS) for name, z in moves if name not in _UNMOVED}
     digests = {name: set_digest(one) for name, one in sets.sets.items()}
-    evidence = with_distances(EvidenceTable(tuple(rows), centred(terms, shifts), shifts, digests))
+    evidence = EvidenceTable(tuple(rows), centred(terms, shifts), shifts, digests)
     posterior = posterior_of(evidence, design, found, spreads, tables.digests, sets.steps.speedup_error)
     return JointFit(posterior, evidence, spreads)
 

@@ -258,9 +258,7 @@ def inputs_of(setup: EngineSetup, fitted: Fitted) -> EngineInputs:
     scenario = row_scenario(_document(setup))
     device = device_of(scenario.hardware, setup.engine)
     capacity = engine_memory(scenario).kv_capacity_tokens
-    groups = engine_groups(
-        setup.engine, setup.version, scenario.hardware.name, scenario.model, setup.weight_precision
-    )
+    groups = engine_groups(setup.engine, setup.version, scenario.hardware.name, scenario.model, setup.weight_precision)
     host = replace(engine_host(scenario.engine, fitted.engines), factor=fitted.factor(groups))
     return engine_inputs(scenario, device, host, float(setup.prompt_tokens), capacity)
 

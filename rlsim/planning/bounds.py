@@ -1,4 +1,4 @@
-"""Least time a configuration can take, in closed form from its iteration table: what it need not be simulated for.
+"""Least time that a configuration can take, in closed form: what it need not be simulated for.
 
 With R replicas, W sequence-iterations to run, s(n) the context-free time of an iteration of n sequences and
 a(n, c) >= alpha n c its attention over mean context c,
@@ -12,14 +12,21 @@ most N sequences in flight at once, no instant is faster than R g(N / R), g the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsim.costs.engine_prices import engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs
+from rlsim.costs.trainer_prices import TrainedBatch, step_cost, train_cost
+from rlsim.loading import vary
+from rlsim.loading_words import Overrides
+from rlsim.planning.execution import Runner
+from rlsim.planning.space import Engine, GpuSplit, Layout, Space, TrainerLayout
+from rlsim.progress import ProgressLine
 from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.agents import Turns
@@ -27,6 +34,7 @@ from rlsim.workload.batches import Batch
 from rlsim.workload.draw import draw_step
 
 FloatArray = NDArray[np.float64]
+
 FIRST_DONE_MARGIN = 0.95
 """Share of the bound that steps need which train on what is done first: those of a few steps are not the samples drawn
 for them, and shorter ones come first (seen: 2.3 % below the bound over twelve steps)."""
@@ -197,3 +205,159 @@ def _chained_s(rates: EngineRates, works: Sequence[RolloutWork], rules: Asynchro
         chain_s = least_s[number - span] + straggler_bound_s(rates, work) + trainer_s if number >= span else 0.0
         least_s.append(max(plain_s, chain_s))
     return least_s[-1] / len(works)
+
+
+TRAINERS_PER_TASK = 12
+SEARCH_REPLICATIONS = 1
+"""The search compares plans on one drawn workload, the same for all."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout with the fastest of ``trainers`` trainer layouts. bound_s: what its measured steps take at least in the
+    mean, in seconds."""
+
+    layout: Layout
+    trainers: int
+    bound_s: float
+
+
+@dataclass(frozen=True)
+class TrainerTask:
+    """Trainer layouts to price beside one engine on one split, each valid there. least_s: seconds per step of the
+    fastest layout known already."""
+
+    scenario: Scenario
+    split: GpuSplit
+    engine: Engine
+    trainers: tuple[TrainerLayout, ...]
+    least_s: float = math.inf
+
+    def inputs(self) -> Iterator[PriceInputs]:
+        """What prices of each trainer layout depend on, without speculation."""
+        fixed = {**self.split.overrides(), **self.engine.layout.overrides(), "k": 0}
+        settings: Overrides = {**fixed, "simulation.replications": SEARCH_REPLICATIONS}
+        return (PriceInputs(vary(self.scenario, {**settings, **trainer.overrides()})) for trainer in self.trainers)
+
+
+def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:
+    """Every split and engine with its fastest trainer, least bound first; splits without engine or trainer have none."""
+    trainers = fastest_trainers(scenario, space, run)
+    parts = [
+        (number, Layout(space.splits[number], engine, trainers[number][0]))
+        for number in space.usable
+        for engine in space.engines[number]
+    ]
+    rates = _rates(scenario, [layout for _, layout in parts], run)
+    works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
+    found = []
+    for number, layout in parts:
+        candidate = vary(scenario, layout.overrides())
+        key = (repr(candidate.speculation), layout.split.lag)
+        if key not in works:
+            works[key] = [rollout_works(candidate, step) for step in candidate.measured_steps]
+        # Weights are published once in loop.update_every steps.
+        trainer_s = trainers[number][1] + transfer_s(PriceInputs(candidate)) / candidate.loop.update_every
+        bound_s = _bound_s(candidate, rates[layout.engine], works[key], trainer_s)
+        found.append(Candidate(layout, len(space.trainers[number]), bound_s))
+    return sorted(found, key=lambda one: one.bound_s)
+
+
+def _bound_s(
+    scenario: Scenario, rates: EngineRates, works: Sequence[tuple[RolloutWork, ...]], trainer_s: float
+) -> float:
+    """Mean over the measured steps. The trainer's seconds hold all of a step but generation."""
+    replicas = scenario.cluster.generation // scenario.engine.gpus_per_replica
+    if scenario.loop.mode == "sync":
+        rewards_s = scenario.workload.environment_s
+        generation = [rollout_bound_s(rates, work, replicas) + rewards_s for step in works for work in step]
+        return sum(generation) / len(works) + trainer_s
+    rules = scenario.loop.asynchrony
+    return lagged_bound_s(rates, [work for (work,) in works], replicas, rules, trainer_s)
+
+
+def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int, tuple[TrainerLayout, float]]:
+    """Fastest trainer of each usable split with the seconds per step of its passes: ranked on one step, priced on all."""
+    fastest: dict[int, tuple[float, TrainerLayout]] = {}
+    places = [
+        (number, start) for number in space.usable for start in range(0, len(space.trainers[number]), TRAINERS_PER_TASK)
+    ]
+
+    def task(number: int, trainers: Sequence[TrainerLayout]) -> TrainerTask:
+        least_s = fastest[number][0] if number in fastest else math.inf
+        return TrainerTask(scenario, space.splits[number], space.engines[number][0], tuple(trainers), least_s)
+
+    tasks = (task(number, space.trainers[number][start : start + TRAINERS_PER_TASK]) for number, start in places)
+    with ProgressLine("trainer layouts priced, in dozens", len(places)) as progress:
+        for index, seconds in run(trainer_step_s, tasks):
+            number, start = places[index]
+            priced = zip(seconds, space.trainers[number][start : start + TRAINERS_PER_TASK], strict=False)
+            fastest[number] = min([*priced, *([fastest[number]] if number in fastest else [])])
+            progress.advance(1)
+    chosen = [(number, trainer) for number, (_, trainer) in fastest.items()]
+    passes = dict(run(trainer_passes_s, [task(number, (trainer,)) for number, trainer in chosen]))
+    return {number: (trainer, passes[index]) for index, (number, trainer) in enumerate(chosen)}
+
+
+def trainer_step_s(task: TrainerTask) -> list[float]:
+    """Seconds of each trainer layout on the first measured step with its weight transfer, enough to rank them.
+
+    Of a layout whose updates alone take longer than the fastest one, the updates are all that is priced. The transfer
+    adds up from the engine's and the trainer's.
+    """
+    out, least_s = [], task.least_s
+    for inputs in task.inputs():
+        first = inputs.scenario.measured_steps[0]
+        seconds = train_cost(inputs.trainer, _batch(inputs.scenario, first)).seconds
+        if seconds <= least_s:
+            seconds = _passes_s(inputs, (first,)) + transfer_s(inputs)
+            least_s = min(least_s, seconds)
+        out.append(seconds)
+    return out
+
+
+def trainer_passes_s(task: TrainerTask) -> float:
+    """Seconds per step of the passes of the task's one trainer layout, over all measured steps."""
+    (inputs,) = task.inputs()
+    return _passes_s(inputs, inputs.scenario.measured_steps)
+
+
+def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
+    """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
+    seconds = 0.0
+    for step in steps:
+        cost = step_cost(inputs.trainer, _batch(inputs.scenario, step))
+        seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
+    return seconds / len(steps)
+
+
+def _batch(scenario: Scenario, step: int) -> TrainedBatch:
+    """What a step of the first replication trains on."""
+    drawn = draw_step(scenario, step, 0)
+    return TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples)
+
+
+def transfer_s(inputs: PriceInputs) -> float:
+    """Seconds of the weight transfer, with everything around it in a synchronous step."""
+    transfers = inputs.transfers
+    return (transfers.prepare() if inputs.scenario.loop.mode == "sync" else transfers.transfer()).seconds
+
+
+def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[Engine, EngineRates]:
+    """Rates of each engine from the table of the split with most sequences per replica, which holds those of all."""
+    place: dict[Engine, Layout] = {}
+    for layout in sorted(layouts, key=lambda one: (one.split.generation, -one.split.lag)):
+        place.setdefault(layout.engine, layout)
+    tasks = [(scenario, layout.overrides()) for layout in place.values()]
+    engines = list(place)
+    with ProgressLine("engines bounded", len(tasks)) as progress:
+        out = {}
+        for index, rates in run(engine_rates_of, tasks):
+            out[engines[index]] = rates
+            progress.advance(1)
+    return out
+
+
+def engine_rates_of(task: tuple[Scenario, Overrides]) -> EngineRates:
+    """Rates of one engine replica."""
+    return engine_rates(engine_prices(PriceInputs(vary(*task)).engine).table)
