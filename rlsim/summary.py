@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -250,7 +251,8 @@ def _shown(phase: str, parts: Iterable[Part]) -> list[PhasePart]:
     rest = [replace(part, name="other") for part in ordered[SHOWN_PARTS - 1 :]]
     sources = {part.source for part in rest if part.measured < 1.0}
     (other,) = add_up(rest)
-    mixed = _phase_part(phase, replace(other, bound="mixed", source="modelled" if "modelled" in sources else "assumed"))
+    source: Literal["modelled", "assumed"] = "modelled" if "modelled" in sources else "assumed"
+    mixed = _phase_part(phase, replace(other, source=source)).model_copy(update={"bound": "mixed"})
     return [*(_phase_part(phase, part) for part in ordered[: SHOWN_PARTS - 1]), mixed]
 
 

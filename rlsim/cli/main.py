@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 REMOVED = {
     "--near-evidence": "plan looks at all layouts; rlsim project names the nearest measured runs of each",
-    "--confidence": "constraints of a plan hold with 90 %; rlsim.Objective(confidence=...) takes another share",
-    "--memory-headroom": "a plan leaves 10 % of memory free; rlsim.SearchLimits(memory_headroom=...) takes another share",
+    "--confidence": "constraints of a plan hold with 90 %; rlsim.Objective(confidence=...) says else",
+    "--memory-headroom": "a plan leaves 10 % of memory free; rlsim.SearchLimits(memory_headroom=...) says else",
     "--any-domain": "tensor and expert parallelism of a plan stay within one NVLink domain",
     "--drafter": "plan varies the scenario's own drafter; set speculation.* for another one",
     "--target-step-s": "write --objective gpus=SECONDS",

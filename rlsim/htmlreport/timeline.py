@@ -10,8 +10,9 @@ from typing import Any
 from rlsim.datafiles import TABLE_BYTES
 from rlsim.errors import InputError, shortened
 from rlsim.htmlreport.folder import file_in
-from rlsim.htmlreport.reading import LARGEST, Node, read_json
+from rlsim.htmlreport.reading import Node, read_json
 from rlsim.report.format import PHASE_LABELS
+from rlsim.results.record import LARGEST
 
 TICK_S = 2e-6
 """Files hold whole microseconds: what ends or begins within two of a bound lies beside it."""

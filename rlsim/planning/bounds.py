@@ -241,7 +241,7 @@ class TrainerTask:
 
 
 def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:
-    """Every split and engine with its fastest trainer, least bound first; splits without engine or trainer have none."""
+    """Every split and engine with its fastest trainer, least bound first; none of splits without engine or trainer."""
     trainers = fastest_trainers(scenario, space, run)
     parts = [
         (number, Layout(space.splits[number], engine, trainers[number][0]))
@@ -277,7 +277,7 @@ def _bound_s(
 
 
 def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int, tuple[TrainerLayout, float]]:
-    """Fastest trainer of each usable split with the seconds per step of its passes: ranked on one step, priced on all."""
+    """Fastest trainer of each usable split with the seconds of its passes in a step: ranked on one, priced on all."""
     fastest: dict[int, tuple[float, TrainerLayout]] = {}
     places = [
         (number, start) for number in space.usable for start in range(0, len(space.trainers[number]), TRAINERS_PER_TASK)

@@ -1,4 +1,4 @@
-"""The pictures of sweeps and plans: speed-up over k and acceptance length, step time over any axis, cost against time."""
+"""The pictures of sweeps and plans: speed-up over k and acceptance length, step time over an axis or against cost."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
 
 @picture_style()
 def draw_plan(plan: Plan, folder: Path) -> Path:
-    """Draw pareto.png into ``folder``: every finalist by cost and time of its step, the front as a line, the best marked.
+    """Draw pareto.png into ``folder``: every finalist by cost and time, the front as a line, the best marked.
 
     The same plan gives the same bytes with the same matplotlib.
     """
@@ -183,9 +183,10 @@ def draw_plan(plan: Plan, folder: Path) -> Path:
     heading(figure, f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
     for number, lag in enumerate(sorted({row.overrides["lag"] for row in plan.finalists})):
-        places = [_place(row) for row in plan.finalists if row.overrides["lag"] == lag]
+        rows = [row for row in plan.finalists if row.overrides["lag"] == lag]
         axes.scatter(
-            *zip(*places, strict=True),
+            [row.numbers.cost_per_step_usd for row in rows],
+            [row.step_s for row in rows],
             s=12,
             color=LINE_COLORS[number % len(LINE_COLORS)],
             label=f"lag {lag}" if lag else "synchronous",

@@ -170,14 +170,13 @@ def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
     best = replace(found.finals.kept[0], numbers=_beside_baseline(scenario, found.finals.kept[0]))
     finalists = (best, *found.finals.kept[1:])
     rivals = [*([] if current is None else [current]), *finalists[1:]]
-    row = contest.row(best)
     return Plan(
         scenario=scenario.name,
         objective=objective.measure,
         statistic=objective.statistic,
         objective_value=_value(contest, best),
         least_probability=objective.confidence,
-        best=row,
+        best=contest.row(best),
         finalists=tuple(map(contest.row, finalists)),
         pareto=tuple(map(contest.row, pareto_front(finalists))),
         current=None if current is None else current.numbers,
@@ -190,7 +189,7 @@ def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
         rest=tuple(map(contest.row, found.finals.rest)),
         steps=objective.steps,
         best_scenario=dump_scenario(_stated(scenario, best, objective)),
-        changes=_changes(scenario, row.overrides),
+        changes=_changes(scenario, best.layout.overrides()),
     )
 
 

@@ -42,7 +42,7 @@ def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
 
 def headline(run: Run) -> str:
     """What a run takes, in a sentence."""
-    unit_s, unit = _unit(max(side.seconds.mean for side in run.sides.values()))
+    unit_s, unit = unit_of(max(side.seconds.mean for side in run.sides.values()))
     took = f"{run.num_steps:,} {'step takes' if run.num_steps == 1 else 'steps take'} "
     took += f"{_scaled(run.candidate.seconds, unit_s)} {unit}"
     if run.baseline is None or run.speedup is None:
@@ -50,7 +50,7 @@ def headline(run: Run) -> str:
     return f"{took} in place of {_scaled(run.baseline.seconds, unit_s)} {unit}: {fmt.times(run.speedup)}."
 
 
-def _unit(seconds: float) -> tuple[float, str]:
+def unit_of(seconds: float) -> tuple[float, str]:
     """The unit that a duration reads best in."""
     if seconds >= 3 * DAY_S:
         return DAY_S, "days"
@@ -79,7 +79,7 @@ def _head(run: Run, style: Style) -> list[str]:
 
 def _totals(run: Run, style: Style) -> list[str]:
     sides = list(run.sides.values())
-    unit_s, unit = _unit(max(side.seconds.mean for side in sides))
+    unit_s, unit = unit_of(max(side.seconds.mean for side in sides))
     rows = [
         _row(f"time ({unit})", [side.seconds for side in sides], unit_s),
         _row("cost (USD)", [side.cost_usd for side in sides]),
@@ -102,7 +102,8 @@ def _sampling(name: str, side: RunSide) -> str:
     steps = f"{name}: undisturbed steps differ by {fmt.seconds(side.sampling.step_deviation_s)} (standard deviation)"
     if side.sampling.run_error_s is None:
         return f"{steps}; one run was simulated (--replications tells how much runs differ)"
-    return f"{steps}; the mean run is certain to {fmt.seconds(side.sampling.run_error_s)} (standard error over replications)"
+    error = fmt.seconds(side.sampling.run_error_s)
+    return f"{steps}; the mean run is certain to {error} (standard error over replications)"
 
 
 def _row(label: str, values: Sequence[Interval], unit: float = 1.0) -> Row:
@@ -150,7 +151,7 @@ def _ledger(run: Run, style: Style) -> list[str]:
     causes = [cause for cause in LABELS if any(cause in side.ledger for side in sides)]
     if causes == ["steps"]:
         return []
-    unit_s, unit = _unit(max(side.seconds.mean for side in sides))
+    unit_s, unit = unit_of(max(side.seconds.mean for side in sides))
     rows = []
     for cause in causes:
         cells: list[object] = []

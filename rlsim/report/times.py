@@ -11,8 +11,7 @@ from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import RULE, Row, cell, table
 from rlsim.results import Interval, Projection, Variant
-
-SECONDS_PER_HOUR = 3600.0
+from rlsim.units import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
 def cost_usd(projection: Projection, seconds: Interval) -> Interval:
     """Price in USD of all GPUs, busy or not, for ``seconds``."""
     rate = projection.num_gpus * projection.price_per_gpu_hour_usd / SECONDS_PER_HOUR
-    return Interval(rate * seconds.mean, rate * seconds.low, rate * seconds.high)
+    return seconds.times(rate)
 
 
 def price_note(projection: Projection) -> str:

@@ -30,7 +30,7 @@ class StepPart(Record):
 
 
 class Tried(Record):
-    """A feature, tried. reason: why it is refused; empty where it projects, then ``measured`` is a share of its time."""
+    """A feature, tried. reason: why it is refused; empty where it projects. measured: share of its time, if it does."""
 
     name: str
     reason: str

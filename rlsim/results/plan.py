@@ -26,11 +26,11 @@ class PlanRow:
 
     name: str
     overrides: Mapping[str, Any]
-    bound_s: float
+    bound_s: Number
     replications: int
     numbers: StepNumbers
-    step_p90_s: float | None = None
-    beats_current: float | None = None
+    step_p90_s: Number | None = None
+    beats_current: Number | None = None
     trainers: int = 0
 
     @property

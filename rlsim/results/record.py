@@ -29,7 +29,7 @@ def _rounded6(value: float) -> float:
     return rounded(value, 6)
 
 
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 """A finite number, written with all its digits."""
 Rounded = Annotated[Number, PlainSerializer(rounded, return_type=float)]
 """A finite number, written with 9 significant digits."""
@@ -96,9 +96,8 @@ def _first(error: ValidationError) -> str:
     place = shortened(".".join(str(key) for key in wrong["loc"]), SHOWN_CHARACTERS)
     if wrong["type"] == "missing":
         return f"key '{place}' is missing"
-    if wrong["type"] == "literal_error" and place == "schema":
-        reads = wrong["ctx"]["expected"]
-        return f"schema is '{shortened(str(wrong['input']))}'; this version of rlsim reads {reads}"
     given = wrong["input"]
+    if place == "schema" and isinstance(given, str):
+        return f"schema is '{shortened(given)}'; this version of rlsim reads {wrong['ctx']['expected']}"
     told = shortened(json.dumps(given)) if isinstance(given, str | float | bool | None) else type(given).__name__
     return f"'{place or 'the document'}': {wrong['msg'][:1].lower()}{wrong['msg'][1:]}, got {told}"

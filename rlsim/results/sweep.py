@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from rlsim.results.record import Interval, Record, Row
+from rlsim.results.record import Interval, Number, Record, Row
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,15 +28,17 @@ def interval_columns(name: str) -> tuple[str, str, str]:
 
 def interval_in(row: Mapping[str, Any], name: str) -> Interval:
     """The quantity ``name`` of a row with its interval; the mean alone where the row has no ends."""
-    mean, low, high = (row.get(column) for column in interval_columns(name))
-    return Interval(row[name], mean if low is None else low, mean if high is None else high)
+    _, low, high = interval_columns(name)
+    return Interval(
+        row[name], row[name] if row[low] is None else row[low], row[name] if row[high] is None else row[high]
+    )
 
 
 @dataclass(frozen=True)
 class Mean:
     """A number without an interval: nobody has looked at its error."""
 
-    mean: float
+    mean: Number
 
 
 @dataclass(frozen=True)
@@ -53,27 +55,27 @@ class StepNumbers:
     training_gpus: int
     method: str
     draft_length: int
-    acceptance_length: float
+    acceptance_length: Number
     policy_lag: int
     step_s: Interval | Mean
-    data_s: float
-    prepare_s: float
-    generation_s: float
-    logprob_s: float
-    train_s: float
-    refit_s: float
-    exposed_generation_s: float
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    cost_per_step_usd: float
-    energy_per_step_j: float
-    generation_memory_bytes: float
-    training_memory_bytes: float
-    eager_share: float
+    data_s: Number
+    prepare_s: Number
+    generation_s: Number
+    logprob_s: Number
+    train_s: Number
+    refit_s: Number
+    exposed_generation_s: Number
+    tokens_per_s: Number
+    tokens_per_s_per_gpu: Number
+    cost_per_step_usd: Number
+    energy_per_step_j: Number
+    generation_memory_bytes: Number
+    training_memory_bytes: Number
+    eager_share: Number
     captured_tokens: int
     limit: str
-    baseline_step_s: float | None
-    baseline_cost_per_step_usd: float | None
+    baseline_step_s: Number | None
+    baseline_cost_per_step_usd: Number | None
     rollout_speedup: Interval | None
     end_to_end_speedup: Interval | None
     digest: str

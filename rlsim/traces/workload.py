@@ -10,7 +10,7 @@ import numpy as np
 
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
-from rlsim.results.projection import rounded
+from rlsim.results.record import rounded
 from rlsim.traces.fit import (
     CLOSE,
     TOLD,

@@ -22,7 +22,7 @@ from rlsim.hardware.terms import Term, moved, term_family
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
-from rlsim.results.projection import rounded
+from rlsim.results.record import rounded
 from rlsim.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.uncertainty.slopes import ASSUMED, all_terms
 from rlsim.validation.evidence import (

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsim.results.projection import rounded
+from rlsim.results.record import rounded
 from rlsim.statistics import P90_DEVIATIONS
 
 
