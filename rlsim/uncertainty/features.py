@@ -228,8 +228,8 @@ def run_of(kind: RunKind, row_kind: str, told: About) -> About | None:
     if kind != "training" or row_kind != "train":
         return None
     return {
-        **told, "precision": told["train_precision"], "tensor_parallel": told["train_tensor_parallel"],
-        "pipeline_parallel": told["train_pipeline_parallel"], "sequence_tokens": told["response_tokens"],
+        **told, "precision": told.get("train_precision", ""), "tensor_parallel": told.get("train_tensor_parallel", 0.0),
+        "pipeline_parallel": told.get("train_pipeline_parallel", 0.0), "sequence_tokens": told.get("response_tokens", 0.0),
     }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ NASTY = (
     "\" onload='alert(1)' x=\"",
     "javascript:alert(1)",
     "&lt;b&gt; &amp; ]]> <!-- --><svg/onload=alert(1)>",
-    "\u202eevil\u0000\ud800\x1b[31m\r\n",
+    "\u202eevil\u0000\x1b[31m\r\n",
     "../../../../etc/passwd",
     "{{7*7}}${7*7}%s%n{0}",
     "x" * 1000,

@@ -10,8 +10,8 @@ import pytest
 import rlsim
 from rlsim.cli.main import main
 from rlsim.idling.picture import draw_waterfall
-from rlsim.idling.results import Blame
-from rlsim.idling.text import render_blame
+from rlsim.report.blame import render_blame
+from rlsim.results.blame import Blame
 
 FEW = ["simulation.replications=1", "simulation.steps=4", "workload.prompts_per_step=16"]
 SPLIT = ["cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}", "trainer.tensor_parallel=1"]

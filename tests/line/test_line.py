@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,7 @@ def test_about_a_third_of_the_quickstart_is_measured_and_shares_add_by_seconds()
     made = project(load_scenario("quickstart"))
     assert 0.2 < made.provenance.measured < 0.4
     assert sum(asdict(made.provenance).values()) == pytest.approx(1.0)
-    half = [replace(part, measured=0.5 * part.measured) for part in made.candidate.parts]
+    half = [part.model_copy(update={"measured": 0.5 * part.measured}) for part in made.candidate.parts]
     assert provenance_of(half).measured == pytest.approx(0.5 * made.provenance.measured)
 
 

@@ -11,8 +11,8 @@ from rlsim.idling.blame import blame
 from rlsim.loading import load_scenario, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.sweep import sweep
-from rlsim.planning.text import render_sweep
 from rlsim.projection import project
+from rlsim.report.sweep import render_sweep
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlsim.planning.regret import fitted, narrowed, regret, regrets, saved, saved_by_input, through
+from rlsim.planning.sensitivity import fitted, narrowed, regret, regrets, saved, saved_by_input, through
 
 DRAWS = 200_000
 

@@ -8,12 +8,12 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.loading import vary
 from rlsim.planning import sensitivity
-from rlsim.planning.alternatives import AS_IT_IS, alternatives
-from rlsim.planning.sensitivity_results import Sensitivity
-from rlsim.planning.sensitivity_text import render_sensitivity
-from rlsim.planning.uncertainty import ACCEPTED, UncertainInput, drawn_overrides, uncertain_inputs
+from rlsim.planning.sensitivity import AS_IT_IS, alternatives
+from rlsim.planning.stated_inputs import ACCEPTED, UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection import project
+from rlsim.report.sensitivity import render_sensitivity
 from rlsim.report.style import Style
+from rlsim.results.sensitivity import Sensitivity
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
 

@@ -20,12 +20,12 @@ from rlsim.journal import Journal, journal_name
 from rlsim.loading import dump_scenario, vary
 from rlsim.loading_words import Overrides
 from rlsim.planning import pictures, sweep
-from rlsim.planning.breakeven import break_even_lengths
-from rlsim.planning.frames import identity_in
-from rlsim.planning.results import SweepResult
-from rlsim.planning.text import render_sweep
+from rlsim.planning.grammar import grid, parse_axis
 from rlsim.progress import ProgressLine
 from rlsim.projection import project
+from rlsim.report.sweep import render_sweep
+from rlsim.results.frames import identity_in
+from rlsim.results.sweep import SweepResult, break_even_lengths
 from rlsim.schema.scenario import Scenario
 
 JOURNAL = journal_name("sweep")
@@ -52,15 +52,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> None:
     """Costs shared between cells never change an answer."""
     result = sweep(tiny, [axis], replications=2)
-    key = result.axes[0].name
-    for row, value in zip(result.rows, result.axes[0].settings, strict=True):
-        answer = project(vary(vary(tiny, {key: value}), "simulation.replications=2"))
+    for row, cell in zip(result.rows, grid([parse_axis(axis)]), strict=True):
+        answer = project(vary(vary(tiny, cell), "simulation.replications=2"))
         step = answer.candidate.step_s
         assert (row["step_s"], row["step_low_s"], row["step_high_s"]) == (step.mean, step.low, step.high)
         assert row["rollout_speedup"] == answer.rollout_speedup.mean
         assert row["end_to_end_speedup_high"] == answer.end_to_end_speedup.high
         assert row["baseline_step_s"] == answer.baseline.step_s.mean
-        assert row["generation_memory_bytes"] == answer.candidate.memory[0].total_bytes
+        assert row["generation_memory_bytes"] == answer.candidate.memory["generation"].total_bytes
         assert row["digest"] == answer.digest
 
 
