@@ -12,7 +12,7 @@ LEAST_RUNS_SHARE = 0.05
 """Kinds of runs that tell of less than this share of the step are left out."""
 MOST_SOURCES, LEAST_SOURCE, LEAST_ASSUMED = 3, 0.10, 0.05
 """Sources shown: the largest, none below the first share; those that nothing was measured of down to the second."""
-NAMED_DIFFERENCES, MOST_DIFFERENCES = 4, 2
+NAMED_DIFFERENCES, MOST_DIFFERENCES = 3, 2
 """Differences named in the sentence, and in a line of the table."""
 LONGEST_ID = 24
 
@@ -38,7 +38,7 @@ def nearest_step(support: Support) -> str:
     if not runs[0].differences:
         return f"{within}; the measured step {runs[0].id} ran the same."
     differences = runs[0].differences
-    names = [f"{one.feature} ({one.measured})" for one in differences[:NAMED_DIFFERENCES]]
+    names = [one.feature for one in differences[:NAMED_DIFFERENCES]]
     if len(differences) > NAMED_DIFFERENCES:
         names.append(f"{len(differences) - NAMED_DIFFERENCES} more")
     return f"{within}; the nearest measured step, {runs[0].id}, differs in {', '.join(names)}."
