@@ -57,55 +57,40 @@ class RolloutWork:
 
 def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
     """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
-    works, plan = [], PriceInputs(scenario).draft_plan if scenario.speculation.variation is not None else None
+    works, agent = [], scenario.workload.agent
+    plan = PriceInputs(scenario).draft_plan if scenario.speculation.variation is not None else None
     drawn = draw_step(scenario, step, replication, plan)
     for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True):
         iterations = counts.astype(np.float64)
+        may_end_early = agent is not None and agent.trajectory_timeout_s is not None
         if one.turns is None:
             works.append(_work(one.batch, iterations))
         else:
-            works.append(_agent_work(one.batch, one.turns, iterations, _may_end_early(scenario)))
+            works.append(_agent_work(one.batch, one.turns, iterations, may_end_early))
     return tuple(works)
-
-
-def _may_end_early(scenario: Scenario) -> bool:
-    agent = scenario.workload.agent
-    return agent is not None and agent.trajectory_timeout_s is not None
 
 
 def _agent_work(batch: Batch, turns: Turns, iterations: FloatArray, first_alone: bool) -> RolloutWork:
     """The work of trajectories, whose turns follow each other; first_alone: only their first turns are certain."""
-    context = turns.history_tokens + 0.5 * np.maximum(
-        turns.response_tokens - turns.response_tokens / np.maximum(iterations, 1), 0
-    )
-    weighted = iterations * (np.repeat(batch.prompt_tokens, np.diff(turns.first)) + context)
+    half = 0.5 * np.maximum(turns.response_tokens - turns.response_tokens / np.maximum(iterations, 1), 0)
+    context = np.repeat(batch.prompt_tokens, np.diff(turns.first)) + turns.history_tokens + half
     first = turns.first[:-1]
     if first_alone:
-        own, own_weighted = iterations[first], weighted[first]
-    else:
-        own, own_weighted = np.add.reduceat(iterations, first), np.add.reduceat(weighted, first)
-    longest = int(np.argmax(own))
-    return RolloutWork(
-        float(own.sum()),
-        float(own_weighted.sum()),
-        float(own[longest]),
-        float(own_weighted[longest] / max(own[longest], 1.0)),
-        batch.samples,
-    )
+        return _summed(iterations[first], context[first])
+    whole = np.add.reduceat(iterations, first)
+    return _summed(whole, np.add.reduceat(iterations * context, first) / np.maximum(whole, 1.0))
 
 
 def _work(batch: Batch, iterations: FloatArray) -> RolloutWork:
-    context = batch.prompt_tokens + 0.5 * np.maximum(
-        batch.response_tokens - batch.response_tokens / np.maximum(iterations, 1), 0
-    )
+    half = 0.5 * np.maximum(batch.response_tokens - batch.response_tokens / np.maximum(iterations, 1), 0)
+    return _summed(iterations, batch.prompt_tokens + half)
+
+
+def _summed(iterations: FloatArray, context: FloatArray) -> RolloutWork:
+    """Sequences by their iterations and mean contexts."""
     longest = int(np.argmax(iterations))
-    return RolloutWork(
-        float(iterations.sum()),
-        float((iterations * context).sum()),
-        float(iterations[longest]),
-        float(context[longest]),
-        batch.samples,
-    )
+    total, weighted = float(iterations.sum()), float((iterations * context).sum())
+    return RolloutWork(total, weighted, float(iterations[longest]), float(context[longest]), len(iterations))
 
 
 @dataclass(frozen=True)
@@ -176,9 +161,9 @@ def lagged_bound_s(
     """Least mean seconds of the measured steps of a lagged loop, ``works`` drawn for each, beside a trainer of
     ``trainer_s`` a step.
 
-    The trainer; the pool, with no more batches in flight than ``rules`` let start; and, where a step waits for its
-    slowest sequence, the chains of those. Aborted and dropped work, pauses and drains only add to it. The pool's share
-    is that of the steady state, whatever it had done when the first step began, less POOL_MARGIN.
+    The trainer, and the pool with no more batches in flight than ``rules`` let start. Aborted and dropped work, pauses,
+    drains and stragglers only add to it. The pool's share is that of the steady state, whatever it had done when the
+    first step began, less POOL_MARGIN.
     """
     batches = rules.pace if rules.max_in_flight is None else rules.max_in_flight
     spread_s = crowd_s = 0.0
@@ -188,23 +173,7 @@ def lagged_bound_s(
     pool_s = POOL_MARGIN * max(spread_s, crowd_s)
     if rules.membership == "first_done":
         return FIRST_DONE_MARGIN * max(trainer_s, pool_s)
-    return max(trainer_s, pool_s, _chained_s(rates, works, rules, trainer_s))
-
-
-def _chained_s(rates: EngineRates, works: Sequence[RolloutWork], rules: Asynchrony, trainer_s: float) -> float:
-    """Least mean seconds of steps that wait for their slowest sequences.
-
-    From the publication that starts such a sequence to the end of its batch's training ``rules.pace`` steps pass (one
-    more where batches start when one is taken), and no time of it lies before the window where all of these steps do
-    not. Chains that share no step add up; steps in none take the trainer's time.
-    """
-    span = math.ceil(rules.pace) + int(rules.at_take)
-    least_s = [0.0]
-    for number, work in enumerate(works, start=1):
-        plain_s = least_s[number - 1] + trainer_s
-        chain_s = least_s[number - span] + straggler_bound_s(rates, work) + trainer_s if number >= span else 0.0
-        least_s.append(max(plain_s, chain_s))
-    return least_s[-1] / len(works)
+    return max(trainer_s, pool_s)
 
 
 TRAINERS_PER_TASK = 12

@@ -85,13 +85,8 @@ def _simulated_baseline(baseline: Scenario) -> SimulatedCell:
     return _simulated(baseline)
 
 
-def evaluate(scenario: Scenario, with_baseline: bool = True) -> CellResult:
-    """Numbers of ``scenario`` against its baseline on the same drawn work, or why it cannot run."""
-    return _answer(lambda: _evaluated(scenario, with_baseline)).result
-
-
 def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool = True) -> CellResult:
-    """:func:`evaluate` of ``base`` with ``overrides``; what makes no sense is the result's reason."""
+    """Numbers of ``base`` with ``overrides`` against its baseline on the same drawn work, or why it cannot run."""
     return _answer(lambda: _evaluated(_varied(base, overrides), with_baseline)).result
 
 

@@ -17,7 +17,7 @@ from rlsim.report.run_files import write
 from rlsim.results.run import Run
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
 from rlsim.runs.sides import Summed, summed
-from rlsim.runs.told import told
+from rlsim.runs.assumptions import run_assumptions
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.predictive import around
 
@@ -41,7 +41,7 @@ def run(
 ) -> Run:
     """Simulate a run of ``steps`` training steps, or of as many as consume ``samples``; one of both is needed.
 
-    replications: independent runs whose mean is told. baseline: also without speculation, where there is any. out:
+    replications: independent runs whose mean is given. baseline: also without speculation, where there is any. out:
     folder for run.json, steps.csv, run.png and scenario.yaml; an interrupted run into the same folder goes on where it
     stopped and ends with the same bytes. progress: called with (done, total) steps of all sides. chapter_steps: steps
     simulated together, in place of what memory allows. The scenario's ``run`` section counts; ``simulation.steps``,
@@ -145,7 +145,7 @@ def _answer(given: Scenario, count: int, sides: list[Scenario], records: list[li
         baseline=base.side if base is not None else None,
         candidate=candidate.side,
         speedup=speedup,
-        assumptions=(*of_model, *told(given)),
+        assumptions=(*of_model, *run_assumptions(given)),
         warnings=tuple(warnings),
         price_per_gpu_hour_usd=given.hardware.price_per_gpu_hour_usd.value,
         price_source=given.hardware.price_per_gpu_hour_usd.source,

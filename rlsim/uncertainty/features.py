@@ -229,7 +229,8 @@ def run_of(kind: RunKind, row_kind: str, told: About) -> About | None:
         return None
     return {
         **told, "precision": told.get("train_precision", ""), "tensor_parallel": told.get("train_tensor_parallel", 0.0),
-        "pipeline_parallel": told.get("train_pipeline_parallel", 0.0), "sequence_tokens": told.get("response_tokens", 0.0),
+        "pipeline_parallel": told.get("train_pipeline_parallel", 0.0),
+        "sequence_tokens": told.get("response_tokens", 0.0),
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 from rlsim.costs import collectives, engine_prices, iteration, operators, prices, trainer_prices
 from rlsim.costs.prices import price
 from rlsim.loading import load_scenario
-from rlsim.planning.evaluate import evaluate
+from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.projection import project
 from rlsim.results import Variant
 from rlsim.schema.scenario import Scenario
@@ -69,7 +69,7 @@ def test_no_price_is_asked_and_nothing_is_drawn_while_time_passes(name: str, mon
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_projection_and_a_sweep_cell_give_the_same_numbers(name: str) -> None:
     scenario = one(name)
-    made, cell = project(scenario), evaluate(scenario).numbers.row()
+    made, cell = project(scenario), evaluate_overrides(scenario, {}).numbers.row()
     assert made.candidate.step_s.mean == cell["step_s"]
     assert (made.candidate.step_s.low, made.candidate.step_s.high) == (cell["step_low_s"], cell["step_high_s"])
     assert made.baseline.step_s.mean == cell["baseline_step_s"]
