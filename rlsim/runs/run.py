@@ -15,9 +15,9 @@ from rlsim.outputs import staged_folder
 from rlsim.projection import baseline_of
 from rlsim.report.run_files import write
 from rlsim.results.run import Run
+from rlsim.runs.assumptions import run_assumptions
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
 from rlsim.runs.sides import Summed, summed
-from rlsim.runs.assumptions import run_assumptions
 from rlsim.schema.scenario import Scenario
 from rlsim.uncertainty.predictive import around
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rlsim.expenses import cost_usd, energy_j
 from rlsim.loading import vary
 from rlsim.planning import compare
 from rlsim.planning.compare import differences
@@ -66,12 +65,3 @@ def test_different_work_is_not_paired(tiny: Scenario) -> None:
     assert not comparison.paired
     assert comparison.speedup.low < comparison.speedup.high
     assert "on different work" in render_comparison(comparison)
-
-
-def test_money_and_energy_grow_with_gpus_and_time(tiny: Scenario) -> None:
-    priced = vary(tiny, "hardware.price_per_gpu_hour_usd.value=3.6", "hardware.power_w.value=500")
-    assert cost_usd(priced, 100.0) == pytest.approx(8 * 3.6 / 3600 * 100)
-    assert energy_j(priced, 100.0) == 8 * 500 * 100
-    assert compare(priced, priced).cost_per_step_usd[0] == pytest.approx(
-        cost_usd(priced, compare(priced, priced).step_s[0].mean)
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +23,11 @@ from rlsim.planning.bounds import (
     bounded_candidates,
     engine_rates,
     lagged_bound_s,
-    rollout_bound_s,
     rollout_works,
 )
-from rlsim.planning.evaluate import evaluate_means, evaluate_overrides, evaluate_timed
+from rlsim.planning.evaluate import evaluate_timed
 from rlsim.planning.execution import executor
-from rlsim.planning.objective import Objective, parse_objective, probability, quantile, wins
+from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.plan import default_limits, write_plan
 from rlsim.planning.search import Contest, Simulated, simulate_once
 from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout, build_space
@@ -38,7 +36,7 @@ from rlsim.report.plan import render_plan
 from rlsim.results import Interval
 from rlsim.results.plan import Plan, PlanRow
 from rlsim.results.sweep import Mean
-from rlsim.schema.asynchrony import STYLES, Asynchrony
+from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 from rlsim.simulated import simulate_variant
 from rlsim.uncertainty.response import CHAIN
@@ -99,29 +97,6 @@ def test_no_plan_is_faster_than_its_bound_whatever_the_rules(lagged: Scenario, k
     ratios = [found.step_s.mean / cell.bound_s for cell, found in zip(cells, results, strict=True) if found]
     assert len(ratios) > 10
     assert min(ratios) >= 1 - 1e-9
-
-
-@pytest.mark.parametrize("overrides", [(), ("engine.tensor_parallel=8",), ("workload.response_tokens.log_sigma=0.05",)])
-def test_a_rollout_takes_at_least_its_bound_and_less_than_three_times_it(overrides: tuple[str, ...]) -> None:
-    scenario = load_scenario("qwen8b_rl_zero", ("simulation.replications=1", *overrides))
-    rates = engine_rates(engine_prices(PriceInputs(scenario).engine).table)
-    bound = rollout_bound_s(rates, rollout_works(scenario, 0)[0], 32 // scenario.engine.tensor_parallel)
-    numbers = evaluate_overrides(scenario, {}, with_baseline=False).numbers
-    assert numbers is not None
-    assert 1 <= numbers.generation_s / bound < 3
-
-
-def _rules(lag: int) -> Asynchrony:
-    return Asynchrony(lag, membership="target", max_in_flight=lag)
-
-
-def test_bounds_fall_with_lag_replicas_and_speed(tiny: Scenario) -> None:
-    rates, work = engine_rates(engine_prices(PriceInputs(tiny).engine).table), rollout_works(tiny, 0)[0]
-    bounds = [lagged_bound_s(rates, [work] * 8, 4, _rules(lag), 1.0) for lag in (1, 2, 4, 8)]
-    assert bounds == sorted(bounds, reverse=True)
-    assert rollout_bound_s(rates, work, 8) <= rollout_bound_s(rates, work, 4)
-    assert lagged_bound_s(rates, [work] * 8, 4, _rules(1), 100.0) == 100.0
-    assert np.all(np.diff(np.diff(rates.rate) / np.diff(rates.batch)) <= 1e-9)
 
 
 FEW_LONG_SAMPLES = (
@@ -238,10 +213,6 @@ def test_constraints_bind_with_the_nearest_miss(tiny: Scenario) -> None:
         plan(tiny, limits=replace(limits, memory_headroom=0.97))
 
 
-def allowed_s(objective: Objective, scenario: Scenario, row: PlanRow) -> float:
-    return min(allowed.longest_s for allowed in objective.allowed_steps(scenario, row.numbers.num_gpus))
-
-
 @pytest.fixture(scope="module")
 def uneven(tiny: Scenario) -> Scenario:
     """Replications that differ by a tenth, the first being the shortest."""
@@ -274,18 +245,9 @@ def test_every_plan_keeps_the_constraints_in_nine_of_ten_draws(
     assert {row.replications for row in answer.finalists} == {3}
     assert min(one.probability for one in answer.constraints if one.unit == "s per step") >= 0.9
     for row in answer.ranked:
-        longest = allowed_s(objective, uneven, row)
+        longest = min(one.longest_s for one in objective.allowed_steps(uneven, row.numbers.num_gpus))
         assert row.step_s <= longest
         assert row.step_p90_s is None or row.step_p90_s <= longest * (1 + 1e-9)
-
-
-def test_a_plan_that_keeps_a_deadline_by_luck_of_one_draw_is_no_answer(uneven: Scenario, free: Plan) -> None:
-    lucky = simulate_once((uneven, dict(free.best.overrides))).numbers
-    assert lucky is not None
-    assert lucky.step_s.mean < 0.97 * free.best.step_s
-    deadline_s = 0.5 * (lucky.step_s.mean + free.best.step_s)
-    with pytest.raises(Infeasible, match="no plan keeps to the deadline"):
-        plan(uneven, objective=Objective(steps=1, deadline_s=deadline_s, confidence=0.6), limits=SYNC)
 
 
 def test_a_plan_has_one_number_everywhere(uneven: Scenario, free: Plan, tmp_path: Path) -> None:
@@ -316,13 +278,6 @@ def test_the_waterfall_leads_from_the_scenario_to_the_plan(tiny: Scenario) -> No
     assert f"{stages[0].step_s / stages[-1].step_s:.2f}x (layouts " in render_plan(answer)
 
 
-def test_a_model_that_fits_nowhere_names_the_nearest_miss() -> None:
-    scenario = load_scenario("qwen235b_512")
-    with pytest.raises(Infeasible, match="no plan fits; the nearest miss is") as miss:
-        plan(scenario, limits=SearchLimits((1,), (0,)))
-    assert miss.value.needed > miss.value.available > 0
-
-
 @pytest.mark.parametrize(
     ("objective", "said"),
     [
@@ -345,29 +300,6 @@ def test_contradictions_are_said(tiny: Scenario, objective: Objective, said: str
 def test_the_plan_does_not_depend_on_the_number_of_jobs(tiny: Scenario) -> None:
     answers = [plan(tiny, limits=replace(SYNC, draft_lengths=(3,)), jobs=jobs) for jobs in (1, 2)]
     assert {**answers[0].as_dict(), "simulated": 0} == {**answers[1].as_dict(), "simulated": 0}
-
-
-def test_default_limits_follow_the_scenario(tiny: Scenario, lagged: Scenario) -> None:
-    assert default_limits(tiny) == SearchLimits((8,), (0, 1))
-    deep = vary(lagged, "loop.policy_lag=3", "simulation.warmup_steps=4")
-    assert default_limits(deep).lags == (0, 1, 2, 3)
-    assert default_limits(tiny, Objective("gpus", target_step_s=1.0)).sizes == (1, 2, 4, 8, 16, 32, 64)
-
-
-def test_a_plan_is_a_valid_scenario_and_its_changes_give_it(tiny: Scenario) -> None:
-    answer = plan(tiny, limits=BOTH)
-    assert vary(tiny, *answer.changes) == vary(tiny, dict(answer.best.overrides))
-
-
-def test_a_miss_in_the_simulation_is_told_once_in_its_own_unit(tiny: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise Infeasible("one sequence exceeds the KV cache of a replica", 4000, 3000, "tokens")
-
-    monkeypatch.setattr(sys.modules["rlsim.planning.evaluate"], "simulate_variant", full)
-    with pytest.raises(Infeasible) as told:
-        plan(tiny, limits=SearchLimits((8,), (0,)))
-    assert (told.value.needed, told.value.available, told.value.unit) == (4000, 3000, "tokens")
-    assert str(told.value).count("needed") == 1
 
 
 def simulated(tiny: Scenario, tensor: int, step_s: float, spread: float) -> Simulated:
@@ -411,12 +343,6 @@ def test_constraints_hold_with_the_probability_that_is_asked_for(
     assert held == {0.6: [True, True], 0.7: [False, True], 0.9: [False, False]}
 
 
-def test_probabilities_of_known_draws() -> None:
-    a, b = np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.0, 2.0, 2.0, 2.0])
-    assert (wins(a, b), wins(a, a)) == (0.375, 0.5)
-    assert (probability(a, 3.0), quantile(a, 0.75)) == (0.75, 3.0)
-
-
 def test_plan_project_and_compare_have_one_interval_and_draws_are_common(tiny: Scenario) -> None:
     answer = plan(tiny, limits=replace(SYNC, draft_lengths=(2, 3)))
     best = vary(tiny, dict(answer.best.overrides))
@@ -440,15 +366,6 @@ def test_what_the_search_alone_has_seen_has_no_interval(tiny: Scenario) -> None:
     assert frame["step_s"].notna().all()
     for column in ("step_low_s", "step_high_s", "step_p90_s"):
         assert frame[column].notna().sum() == len(found.finalists)
-
-
-@pytest.mark.parametrize(
-    "overrides", [{}, {"k": 0}, {"lag": 1, "cluster.generation_gpus": 4, "cluster.training_gpus": 4}]
-)
-def test_the_light_path_has_the_means_of_the_full_one(tiny: Scenario, overrides: dict[str, int]) -> None:
-    light, full = evaluate_means(tiny, dict(overrides)).numbers, evaluate_timed(tiny, dict(overrides)).result.numbers
-    assert light is not None and full is not None and isinstance(full.step_s, Interval)
-    assert replace(full, step_s=Mean(full.step_s.mean)) == light
 
 
 @pytest.mark.parametrize(
