@@ -18,10 +18,12 @@ from matplotlib.figure import Figure
 from rlsim.errors import InputError
 from rlsim.journal import Journal, journal_name
 from rlsim.loading import dump_scenario, vary
+from rlsim.loading_words import Overrides
 from rlsim.planning import pictures, sweep
 from rlsim.planning.grammar import grid, parse_axis
 from rlsim.projection import project
 from rlsim.report.sweep import render_sweep
+from rlsim.results.frames import identity_in
 from rlsim.results.sweep import SweepResult, break_even_lengths
 from rlsim.schema.scenario import Scenario
 
