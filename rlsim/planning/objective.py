@@ -100,7 +100,7 @@ class Objective:
         return out
 
     def breach(self, scenario: Scenario, gpus: int, step_s: float) -> float:
-        """Step time over the longest one allowed, the worst over constraints: up to 1 all are kept; 0 without any."""
+        """Step time over the longest one allowed, the worst over constraints: up to 1 all are met; 0 without any."""
         return max((step_s / allowed.longest_s for allowed in self.allowed_steps(scenario, gpus)), default=0.0)
 
     def effort(self, gpus: int, step_s: Seconds) -> Seconds:

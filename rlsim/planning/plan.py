@@ -44,15 +44,11 @@ class _Searched:
     configurations: int = 0
     simulated: int = 0
 
-    def after(self, smaller: _Searched) -> _Searched:
-        """These sizes and the smaller ones looked at before, none of whose plans keeps to the constraints."""
-        return _Searched(
-            replace(self.finals, missed=(*smaller.finals.missed, *self.finals.missed)),
-            (*smaller.rejected, *self.rejected),
-            smaller.considered + self.considered,
-            smaller.configurations + self.configurations,
-            smaller.simulated + self.simulated,
-        )
+    def __add__(self, larger: _Searched) -> _Searched:
+        """These sizes, none of whose plans keeps to the constraints, and larger ones."""
+        finals = replace(larger.finals, missed=(*self.finals.missed, *larger.finals.missed))
+        counts = (getattr(self, name) + getattr(larger, name) for name in ("considered", "configurations", "simulated"))
+        return _Searched(finals, (*self.rejected, *larger.rejected), *counts)
 
 
 def plan(
@@ -76,7 +72,7 @@ def plan(
     with executor(jobs) as run:
         contest = Contest(scenario, objective, limits, _current(scenario))
         found = _search_sizes(contest, run)
-        if not found.finals.kept:
+        if not found.finals.feasible:
             raise _nothing(contest, found)
         return _answer(contest, found, run)
 
@@ -119,8 +115,8 @@ def _search_sizes(contest: Contest, run: Runner) -> _Searched:
         return _searched(contest, contest.limits, run)
     total = _Searched()
     for gpus in sorted(contest.limits.sizes):
-        total = _searched(contest, replace(contest.limits, sizes=(gpus,)), run).after(total)
-        if total.finals.kept:
+        total = total + _searched(contest, replace(contest.limits, sizes=(gpus,)), run)
+        if total.finals.feasible:
             break
     return total
 
@@ -167,8 +163,8 @@ def _missed(contest: Contest, plan: Simulated) -> Infeasible:
 
 def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
     scenario, objective, current = contest.scenario, contest.objective, contest.current
-    best = replace(found.finals.kept[0], numbers=_beside_baseline(scenario, found.finals.kept[0]))
-    finalists = (best, *found.finals.kept[1:])
+    best = replace(found.finals.feasible[0], numbers=_beside_baseline(scenario, found.finals.feasible[0]))
+    finalists = (best, *found.finals.feasible[1:])
     rivals = [*([] if current is None else [current]), *finalists[1:]]
     return Plan(
         scenario=scenario.name,

@@ -207,13 +207,13 @@ def simulate_once(task: Task) -> CellResult:
 
 @dataclass(frozen=True)
 class Finals:
-    """kept: plans that keep all constraints on their final numbers, best first; missed: those that do not on theirs.
+    """feasible: plans that keep all constraints on their final numbers, best first; missed: those that do not.
 
     rest: plans that the search left behind these, on its one drawn workload, best first. rejected: those that further
     drawn workloads show to overflow.
     """
 
-    kept: tuple[Simulated, ...] = ()
+    feasible: tuple[Simulated, ...] = ()
     missed: tuple[Simulated, ...] = ()
     rest: tuple[Simulated, ...] = ()
     rejected: tuple[InfeasiblePart, ...] = ()
@@ -226,26 +226,26 @@ def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:
     """
     slack = 1 + NEAR if contest.objective.confidence >= 0.5 else math.inf
     left = [plan for plan in plans if contest.breach(plan) <= slack] or sorted(plans, key=contest.breach)[:1]
-    kept, missed, rejected, rounds = list[Simulated](), list[Simulated](), list[InfeasiblePart](), 0
+    feasible, missed, rejected, rounds = list[Simulated](), list[Simulated](), list[InfeasiblePart](), 0
     searched, hopeful = {plan.layout: plan for plan in plans}, left
 
     def settled() -> bool:
-        """Whether no plan that is left looks better than the best kept one: both by what the search has seen."""
-        best = min((contest.score(searched[plan.layout]) for plan in kept), default=(math.inf, math.inf))
+        """Whether no plan that is left looks better than the best feasible one: both by what the search has seen."""
+        best = min((contest.score(searched[plan.layout]) for plan in feasible), default=(math.inf, math.inf))
         return best <= min(contest.score(plan) for plan in hopeful)
 
-    while hopeful and not (kept and (rounds >= MOST_ROUNDS or settled())):
+    while hopeful and not (feasible and (rounds >= MOST_ROUNDS or settled())):
         chosen = contest.chosen(hopeful)
         left = [plan for plan in left if plan not in chosen]
         for plan in _final(contest, chosen, run):
             if isinstance(plan, InfeasiblePart):
                 rejected.append(plan)
             else:
-                (kept if contest.keeps(plan) else missed).append(plan)
-        hopeful = _hopeful(contest, [*kept, *missed], left)
+                (feasible if contest.keeps(plan) else missed).append(plan)
+        hopeful = _hopeful(contest, [*feasible, *missed], left)
         rounds += 1
     rest = contest.ranked(plan for plan in left if contest.breach(plan) <= 1)
-    return Finals(tuple(contest.ranked(kept)), tuple(missed), tuple(rest), tuple(rejected))
+    return Finals(tuple(contest.ranked(feasible)), tuple(missed), tuple(rest), tuple(rejected))
 
 
 def _hopeful(contest: Contest, done: Sequence[Simulated], left: Sequence[Simulated]) -> list[Simulated]:

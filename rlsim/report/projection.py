@@ -91,8 +91,8 @@ def _statistics(projection: Projection, style: Style) -> list[str]:
         elif shown:
             rows.append((f"{label.text}{label.unit and f' ({label.unit})'}", *shown))
     heads = ("", *arms) if len(arms) == 2 else ("", "")
-    told = style.wrapped(f"same in both: {', '.join(same)}", "  ") if same else []
-    return [style.bold("Engine statistics"), *table(heads, rows, style), *told]
+    shared = style.wrapped(f"same in both: {', '.join(same)}", "  ") if same else []
+    return [style.bold("Engine statistics"), *table(heads, rows, style), *shared]
 
 
 def _statistic(label: Label, value: float) -> str:

@@ -92,9 +92,9 @@ def _totals(run: Run, style: Style) -> list[str]:
     heads = ("", *run.sides) if len(sides) > 1 else ("", "")
     price = f"USD at {run.price_per_gpu_hour_usd:.2f} per GPU and hour (hardware.price_per_gpu_hour_usd, "
     notes = [f"{price}{run.price_source})", *(_sampling(name, side) for name, side in run.sides.items())]
-    told = [line for note in notes for line in style.wrapped(note, "  ")]
+    remarks = [line for note in notes for line in style.wrapped(note, "  ")]
     title = style.bold("Whole run") + style.dim("  mean [90 % interval]")
-    return [title, *table(heads, rows, style), *told]
+    return [title, *table(heads, rows, style), *remarks]
 
 
 def _sampling(name: str, side: RunSide) -> str:

@@ -40,8 +40,8 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
     title = style.bold("Time per step") + style.dim("  seconds, mean [90 % interval]")
     remarks = [_same(projection, same, decimals)] if same else []
     remarks += [f"USD {price_note(projection)}"]
-    told = [line for remark in remarks for line in style.wrapped(remark, "  ")]
-    return [title, *table(heads, [*rows, *_rates(projection)], style), *told, *_remarks(projection, style)]
+    text = [line for remark in remarks for line in style.wrapped(remark, "  ")]
+    return [title, *table(heads, [*rows, *_rates(projection)], style), *text, *_remarks(projection, style)]
 
 
 def cost_usd(projection: Projection, seconds: Interval) -> Interval:
@@ -128,7 +128,7 @@ def _remarks(projection: Projection, style: Style) -> list[str]:
     spent = {name: _tokens(arm) for name, arm in arms.items()}
     if len(set(spent.values())) == 1:
         spent = {"": next(iter(spent.values()))}
-    remarks += [f"generated tokens{name and f' ({name})'}: {told}" for name, told in spent.items() if told]
+    remarks += [f"generated tokens{name and f' ({name})'}: {text}" for name, text in spent.items() if text]
     return [line for remark in remarks for line in style.wrapped(remark, "  ")]
 
 
@@ -152,8 +152,8 @@ def _tokens(arm: Variant) -> str:
         "of groups that no step can use": ledger.discarded,
         "generated again after updates": ledger.regenerated,
     }
-    told = [f"{fmt.percent(value / ledger.generated)} {what}" for what, value in lost.items() if value > 0]
-    return ", ".join(told)
+    text = [f"{fmt.percent(value / ledger.generated)} {what}" for what, value in lost.items() if value > 0]
+    return ", ".join(text)
 
 
 def _ages(arm: Variant) -> str:

@@ -99,5 +99,5 @@ def _first(error: ValidationError) -> str:
     given = wrong["input"]
     if place == "schema" and isinstance(given, str):
         return f"schema is '{shortened(given)}'; this version of rlsim reads {wrong['ctx']['expected']}"
-    told = shortened(json.dumps(given)) if isinstance(given, str | float | bool | None) else type(given).__name__
-    return f"'{place or 'the document'}': {wrong['msg'][:1].lower()}{wrong['msg'][1:]}, got {told}"
+    shown = shortened(json.dumps(given)) if isinstance(given, str | float | bool | None) else type(given).__name__
+    return f"'{place or 'the document'}': {wrong['msg'][:1].lower()}{wrong['msg'][1:]}, got {shown}"

@@ -14,7 +14,7 @@ class Difference(Record):
 
 
 class MeasuredRun(Record):
-    """A measured run by the id of its row, and all that it differs in, names before sizes."""
+    """A measured run by the id of its row, and all that it differs in, most first."""
 
     id: str
     differences: tuple[Difference, ...]

@@ -13,7 +13,7 @@ from rlsim.journal import Journal, opened_journal
 from rlsim.loading import dump_scenario, scenario_digest
 from rlsim.outputs import staged_folder
 from rlsim.projection import baseline_of
-from rlsim.report.run_files import write
+from rlsim.report.files import write_run
 from rlsim.results.run import Run
 from rlsim.runs.assumptions import run_assumptions
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
@@ -60,7 +60,7 @@ def run(
         answer = _answer(given, count, sides, records)
         if folder is not None:
             with staged_folder(folder) as stage:
-                write(answer, stage)
+                write_run(answer, stage)
     return answer
 
 

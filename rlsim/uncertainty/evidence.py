@@ -112,12 +112,12 @@ def _parsed(content: bytes, where: str) -> EvidenceTable:
         header = json.loads(arrays["header"].tobytes().decode())
         if header["schema"] != SCHEMA:
             raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
-        told = map(json.loads, arrays["rows"].tobytes().splitlines())
+        entries = map(json.loads, arrays["rows"].tobytes().splitlines())
         slopes, groups = (_rows(header["names"], arrays, name) for name in ("slopes", "groups"))
         rows = tuple(
             Evidence(kind, name, surprise, slope, group, about)
             for (kind, name, about), surprise, slope, group in zip(
-                told, arrays["surprise"].tolist(), slopes, groups, strict=True
+                entries, arrays["surprise"].tolist(), slopes, groups, strict=True
             )
         )
         terms = tuple(Term(*entry) for entry in header["terms"])

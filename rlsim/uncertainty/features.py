@@ -39,11 +39,11 @@ class Feature:
 
     def value(self, about: About) -> str | float:
         """What a run has of it, so that equal values are equal: names without case, sizes as logarithms to base 2."""
-        told = about.get(self.name, "")
+        given = about.get(self.name, "")
         if self.sized:
-            size = float(told or 0.0) + self.zero
+            size = float(given or 0.0) + self.zero
             return float(np.log2(size)) if size > 0 else float("nan")
-        text = str(told).lower()
+        text = str(given).lower()
         if self.name == "device":
             return text.replace(" ", "_").partition("_")[0]
         if self.name == "release":
@@ -218,24 +218,25 @@ def step_about(scenario: Scenario) -> dict[str, str | float]:
     }  # fmt: skip
 
 
-def run_of(kind: RunKind, row_kind: str, told: About) -> About | None:
+def run_of(kind: RunKind, row_kind: str, given: About) -> About | None:
     """The run of a measured row as runs of ``kind`` say it; None where it tells nothing of them.
 
     Updates of RL steps tell of training; their cluster's GPUs stand for the trainer's.
     """
     if row_kind == kind:
-        return told
+        return given
     if kind != "training" or row_kind != "train":
         return None
     return {
-        **told, "precision": told.get("train_precision", ""), "tensor_parallel": told.get("train_tensor_parallel", 0.0),
-        "pipeline_parallel": told.get("train_pipeline_parallel", 0.0),
-        "sequence_tokens": told.get("response_tokens", 0.0),
+        **given, "precision": given.get("train_precision", ""),
+        "tensor_parallel": given.get("train_tensor_parallel", 0.0),
+        "pipeline_parallel": given.get("train_pipeline_parallel", 0.0),
+        "sequence_tokens": given.get("response_tokens", 0.0),
     }  # fmt: skip
 
 
 def runs_of(kind: RunKind, rows: Iterable[tuple[str, About]]) -> tuple[IntArray, Coded]:
     """Places and coordinates of the rows (kind, about) that tell of ``kind``."""
-    found = [(place, run_of(kind, row_kind, told)) for place, (row_kind, told) in enumerate(rows)]
-    kept = [(place, run) for place, run in found if run is not None]
-    return np.array([place for place, _ in kept], dtype=np.int64), Coded.of(kind, [run for _, run in kept])
+    found = [(place, run_of(kind, row_kind, given)) for place, (row_kind, given) in enumerate(rows)]
+    found_runs = [(place, run) for place, run in found if run is not None]
+    return np.array([place for place, _ in found_runs], dtype=np.int64), Coded.of(kind, [run for _, run in found_runs])
