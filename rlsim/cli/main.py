@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     argv: arguments without the program's name; default those of the process.
     """
     # A command imports much and throws little away: looking for cycles so often would cost a tenth of its start.
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(200_000, 20, 20)
     try:
         code = app(args=argv, prog_name="rlsim", standalone_mode=False)
     except RlsimError as error:

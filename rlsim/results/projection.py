@@ -15,6 +15,11 @@ from rlsim.results.trace import Curve, Span, StepPhases, TokenLedger
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    Spans = tuple[Span, ...]
+    Curves = tuple[Curve, ...]
+else:  # never read from a file: what checks them costs more to build than a projection to write
+    Spans = Curves = tuple
+
 SCHEMA: Literal["rlsim.projection/2"] = "rlsim.projection/2"
 Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
 
@@ -167,8 +172,8 @@ class Variant(Record):
     ledger: TokenLedger | None = Field(alias="tokens")
     sampling: Sampling
     statistics: Annotated[EngineStatistics, PlainSerializer(_meant)] = Field(alias="facts")
-    spans: tuple[Span, ...] = Field(default=(), exclude=True, repr=False)
-    curves: tuple[Curve, ...] = Field(default=(), exclude=True, repr=False)
+    spans: Spans = Field(default=(), exclude=True, repr=False)
+    curves: Curves = Field(default=(), exclude=True, repr=False)
 
     @property
     def speculates(self) -> bool:
