@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError
-from rlsim.files.reading import TABLE_BYTES, read_bytes, read_text, shown_path
+from rlsim.files.reading import TABLE_BYTES, read_bytes, shown_path
 from rlsim.files.writing import staged_folder
 
 
@@ -38,42 +37,29 @@ def replot(folder: Path, out: Path | None = None) -> list[Path]:
         return [target / path.name for path in sorted(stage.iterdir())]
 
 
-def _content(path: Path) -> Mapping[str, Any]:
-    found = json.loads(read_text(path, TABLE_BYTES))
-    if not isinstance(found, dict):
-        raise ValueError("a JSON object is needed")
-    return found
-
-
 def _blame(folder: Path, out: Path) -> None:
     from rlsim.attribution.picture import draw_waterfall
-    from rlsim.attribution.results import Blame
+    from rlsim.results.blame import Blame
 
-    draw_waterfall(Blame.from_dict(_content(folder / "blame.json")), out / "waterfall.png")
+    draw_waterfall(Blame.read(folder / "blame.json"), out / "waterfall.png")
 
 
 def _run(folder: Path, out: Path) -> None:
-    """What run.json does not hold is in the scenario beside it."""
+    """The mode, which run.json does not hold, is in the scenario beside it."""
     from rlsim.loading.scenario import load_scenario
     from rlsim.report.run_plot import run_figure
     from rlsim.results.run import Run
 
-    scenario = load_scenario(folder / "scenario.yaml")
-    price = scenario.hardware.price_per_gpu_hour_usd
-    about = {
-        "question": scenario.question, "mode": scenario.loop.mode, "num_gpus": scenario.cluster.num_gpus,
-        "model": scenario.model.name, "hardware": scenario.hardware.name,
-        "price_per_gpu_hour_usd": price.value, "price_source": price.source,
-    }  # fmt: skip
-    run_figure(Run.from_dict(_content(folder / "run.json"), about), out / "run.png")
+    mode = load_scenario(folder / "scenario.yaml").loop.mode
+    answer = Run.read(folder / "run.json", TABLE_BYTES)
+    run_figure(answer.model_copy(update={"mode": mode}), out / "run.png")
 
 
 def _plan(folder: Path, out: Path) -> None:
-    from rlsim.planning.plan_files import pareto_figure
-    from rlsim.report.style import picture_style, save_picture
+    from rlsim.planning.pictures import draw_plan
+    from rlsim.results.plan import Plan
 
-    with picture_style():
-        save_picture(pareto_figure(_content(folder / "plan.json")), out / "pareto.png")
+    draw_plan(Plan.read(folder / "plan.json", TABLE_BYTES), out)
 
 
 def _sweep(folder: Path, out: Path) -> None:
@@ -82,9 +68,8 @@ def _sweep(folder: Path, out: Path) -> None:
 
     from pandas import read_parquet
 
-    from rlsim.planning.grammar import Axis
     from rlsim.planning.pictures import draw_sweep
-    from rlsim.planning.results import SweepResult
+    from rlsim.results.sweep import SweepResult
 
     frame = read_parquet(BytesIO(read_bytes(folder / "results.parquet", TABLE_BYTES)))
     rows = tuple(
@@ -93,14 +78,9 @@ def _sweep(folder: Path, out: Path) -> None:
     axes: dict[tuple[Any, ...], list[str]] = {}
     for name in frame.columns[: list(frame.columns).index("status")]:
         axes.setdefault(tuple(frame[name]), []).append(str(name))
-    result = SweepResult(
-        str(frame.attrs.get("scenario", folder.name)),
-        tuple(Axis(tuple(names), tuple(dict.fromkeys(map(str, values)))) for values, names in axes.items()),
-        rows,
-        1,
-        (1, 1),
-    )
-    draw_sweep(result, out)
+    written = {",".join(names): tuple(dict.fromkeys(map(str, values))) for values, names in axes.items()}
+    name = str(frame.attrs.get("scenario", folder.name))
+    draw_sweep(SweepResult(scenario=name, axes=written, replications=1, rows=rows), out)
 
 
 def _missing(value: object) -> bool:

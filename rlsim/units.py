@@ -10,6 +10,8 @@ TERA = 1e12
 GIB = float(2**30)
 MICROSECOND = 1e-6
 MILLISECOND = 1e-3
+SECONDS_PER_HOUR = 3600.0
+JOULES_PER_KWH = 3.6e6
 
 BYTES_PER_ELEMENT = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "fp32": 4.0}
 """Bytes of one stored value by precision; NVFP4 is 4 bits plus one FP8 scale for 16 values; the scales of

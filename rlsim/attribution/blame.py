@@ -9,12 +9,12 @@ import numpy as np
 from rlsim.attribution.causes import Cause, causes_of
 from rlsim.attribution.idle import idle_of
 from rlsim.attribution.policies import tail_policies
-from rlsim.attribution.results import Blame, Removal, WhatIf
 from rlsim.costs.interface import Prices
 from rlsim.costs.prices import PriceInputs, priced
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.results.blame import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.workload.draw import draw
@@ -57,17 +57,16 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
         what_ifs.append(_tried(scenario, name, how, change))
         advance()
     idle = idle_of(run)
-    work_share = 1.0 - sum(one.share for one in idle)
     return Blame(
-        scenario.name,
-        scenario_digest(scenario),
-        scenario.cluster.num_gpus,
-        step_s,
-        left_s,
-        work_share,
-        idle,
-        tuple(removals),
-        tuple(what_ifs),
+        scenario=scenario.name,
+        digest=scenario_digest(scenario),
+        num_gpus=scenario.cluster.num_gpus,
+        step_s=step_s,
+        left_s=left_s,
+        work_share=1.0 - sum(one.share for one in idle),
+        idle=idle,
+        removals=tuple(removals),
+        what_ifs=tuple(what_ifs),
     )
 
 
@@ -88,7 +87,16 @@ def _in_turn(
         if chain_s <= before_s:
             removed.append(cause)
         after_s = min(chain_s, before_s)
-        removals.append(Removal(cause.name, cause.how, alone_s, step_s - alone_s, before_s - after_s, why))
+        removals.append(
+            Removal(
+                cause=cause.name,
+                how=cause.how,
+                step_s=alone_s,
+                saved_s=step_s - alone_s,
+                chain_s=before_s - after_s,
+                why=why,
+            )
+        )
         before_s = after_s
         advance()
     return removals, before_s
@@ -113,8 +121,8 @@ def _tried(scenario: Scenario, name: str, how: str, change: Callable[[Scenario],
     try:
         run: SimulatedVariant = simulate_variant(change(scenario))
     except (Infeasible, InputError) as error:
-        return WhatIf(name, how, None, str(error))
-    return WhatIf(name, how, _step_s([[step.seconds for step in steps] for steps in run.steps]))
+        return WhatIf(name=name, how=how, step_s=None, reason=str(error))
+    return WhatIf(name=name, how=how, step_s=_step_s([[step.seconds for step in steps] for steps in run.steps]))
 
 
 def _step_s(seconds: Sequence[Sequence[float]]) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rlsim.attribution.causes import WAITS
-from rlsim.attribution.results import Idle
 from rlsim.projection.variant import SimulatedVariant
+from rlsim.results.blame import Idle
 from rlsim.simulation.trace import StepRecord
 
 Seconds = dict[str, float]
@@ -22,16 +22,18 @@ def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
     steps = [step for one in run.steps for step in one]
     step_s = float(np.mean([step.seconds for step in steps]))
     cluster = run.scenario.cluster
-    shared = cluster.colocated
     pools = {"generation": cluster.generation, "training": cluster.training}
     found = [
-        Idle(name, cause, seconds * gpus, seconds * gpus / (step_s * cluster.num_gpus))
+        Idle(
+            pool="all" if cluster.colocated else name,  # the same GPUs in turn, so that causes are those of one pool
+            cause=cause,
+            gpu_s=seconds * gpus,
+            share=seconds * gpus / (step_s * cluster.num_gpus),
+        )
         for (name, gpus), causes in zip(pools.items(), _causes(run, steps, step_s), strict=True)
         for cause, seconds in causes.items()
         if seconds > 1e-9 * step_s
     ]
-    if shared:  # both halves use the same GPUs in turn, so that their causes are those of one pool
-        found = [Idle("all", one.cause, one.gpu_s, one.share) for one in found]
     return tuple(sorted(found, key=lambda one: -one.gpu_s))
 
 

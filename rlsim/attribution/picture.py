@@ -7,8 +7,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlsim.attribution.results import Blame
 from rlsim.report.style import DPI, GREY, INK, LINE_COLORS, picture_style, save_picture
+from rlsim.results.blame import Blame
 
 LEAST_S = 0.005
 """Removals shown, as a share of the step."""

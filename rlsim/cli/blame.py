@@ -24,8 +24,8 @@ def blame(
     writes blame.json and waterfall.png.
     """
     from rlsim.attribution.blame import blame as run
-    from rlsim.attribution.text import render_blame
     from rlsim.loading.scenario import load_scenario
+    from rlsim.report.blame import render_blame
 
     given = load_scenario(scenario, given_overrides(words, overrides))
     with ProgressLine("simulations") as progress:

@@ -69,11 +69,11 @@ def support(
     Operator tables that are there, releases with fitted host times, measured runs that share something with it and the
     nearest of them, what a plain step of it rests on, and which precisions and drafts are refused.
     """
-    from rlsim.guidance.support import coverage
-    from rlsim.guidance.support_text import render_coverage
+    from rlsim.guidance.support import SHAPE, coverage
+    from rlsim.report.coverage import render_coverage
 
     answer = coverage(model, device, engine, gpus)
-    print_answer(json.dumps(answer.as_dict(), indent=2) if as_json else render_coverage(answer, terminal_style()))
+    print_answer(answer.to_json() if as_json else render_coverage(answer, SHAPE, terminal_style()))
 
 
 def _asked(option: str) -> str:

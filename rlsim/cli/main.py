@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     argv: arguments without the program's name; default those of the process.
     """
+    # A command imports much and throws little away: looking for cycles so often would cost a tenth of its start.
+    gc.set_threshold(200_000, 20, 20)
     try:
         code = app(args=argv, prog_name="rlsim", standalone_mode=False)
     except RlsimError as error:
@@ -97,8 +100,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+REMOVED = {
+    "--near-evidence": "plan looks at all layouts; rlsim project names the nearest measured runs of each",
+    "--confidence": "constraints of a plan hold with 90 %; rlsim.Objective(confidence=...) says else",
+    "--memory-headroom": "a plan leaves 10 % of memory free; rlsim.SearchLimits(memory_headroom=...) says else",
+    "--any-domain": "tensor and expert parallelism of a plan stay within one NVLink domain",
+    "--drafter": "plan varies the scenario's own drafter; set speculation.* for another one",
+    "--target-step-s": "write --objective gpus=SECONDS",
+    "--dask": "only sweep runs on a Dask scheduler; other commands take --jobs",
+}
+"""Options that commands had once, and what to do instead."""
+
+
 def _usage(error: Any) -> str:
     """What is wrong with the words on the command line; the whole help where there are none."""
+    if hint := REMOVED.get(getattr(error, "option_name", "")):
+        return f"{error.option_name}: {hint}"
     if error.ctx is None:
         return str(error.format_message())
     if error.message == error.ctx.get_help():

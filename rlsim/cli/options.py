@@ -81,8 +81,8 @@ ObjectiveOption = Annotated[
     typer.Option(
         "--objective",
         metavar="MEASURE,STATISTIC",
-        help="step_time, tokens_per_s, steps_per_day, time_to_n_steps, cost_per_step, energy_per_step or gpus; by its "
-        "mean, p90 or regret. One of them or both.",
+        help="step_time, tokens_per_s, steps_per_day, time_to_n_steps, cost_per_step, energy_per_step or gpus=SECONDS, "
+        "the smallest cluster that reaches that step; by its mean or p90. One of them or both.",
     ),
 ]
 GpusOption = Annotated[
@@ -97,28 +97,8 @@ DeadlineOption = Annotated[
     float | None, typer.Option("--deadline-hours", metavar="H", help="Longest run of --steps steps.")
 ]
 BudgetOption = Annotated[float | None, typer.Option("--budget-usd", metavar="USD", help="Price of a run of --steps.")]
-TargetOption = Annotated[
-    float | None, typer.Option("--target-step-s", metavar="S", help="With --objective gpus: step time to reach.")
-]
-DEFAULT_CONFIDENCE = 0.9
-ConfidenceOption = Annotated[
-    float,
-    typer.Option("--confidence", metavar="P", help="Least probability with which deadline, budget and target hold."),
-]
-NearEvidenceOption = Annotated[bool, typer.Option("--near-evidence", help="Look at layouts near measured runs alone.")]
-DEFAULT_HEADROOM = 0.1
+PLAN_HEADROOM = 0.1
 """Share of memory that a plan leaves free for fragmentation and what the memory model leaves out. Assumption."""
-HeadroomOption = Annotated[
-    float,
-    typer.Option("--memory-headroom", metavar="SHARE", min=0.0, max=0.99, help="Share of memory that must stay free."),
-]
-DomainOption = Annotated[
-    bool, typer.Option("--any-domain", help="Let tensor and expert parallelism leave the NVLink domain.")
-]
-DrafterOption = Annotated[
-    list[str] | None,
-    typer.Option("--drafter", metavar="METHOD:FIRST[:DECAY]", help="A further drafter by its acceptance. Repeatable."),
-]
 TraceArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="Trace, folder of rollouts, or metrics of vLLM.", show_default=False)
 ]

@@ -35,8 +35,7 @@ from rlsim.parameters.sets import Fitted, set_digest, shipped
 from rlsim.parameters.terms import Term, moved, term_family
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.projection.uncertainty.slopes import ASSUMED, all_terms
-from rlsim.projection.uncertainty.variogram import with_distances
-from rlsim.results.projection import rounded
+from rlsim.results.record import rounded
 from rlsim.results.validation import ComparedRow
 
 Tables = Mapping[Kind, Sequence[Table]]
@@ -96,7 +95,7 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
             moves = zip((term.name for term in terms), found.mean[: len(terms)].tolist(), strict=True)
             shifts = {name: round(shifts.get(name, 0.0) + z, DIGITS) for name, z in moves if name not in unmoved}
     digests = {name: set_digest(one) for name, one in sets.sets.items()}
-    evidence = with_distances(EvidenceTable(tuple(rows), _centred(terms, shifts), shifts, digests))
+    evidence = EvidenceTable(tuple(rows), _centred(terms, shifts), shifts, digests)
     posterior = _posterior(evidence, design, found, spreads, sets.steps.speedup_error)
     read = {
         table.name: table.digest for path in paths for of in tables.values() for table in of if table.name == path.name

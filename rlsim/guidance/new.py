@@ -14,7 +14,6 @@ from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import scenario_of_text, vary
-from rlsim.planning.layouts import EngineLayout, TrainerLayout
 from rlsim.planning.plan import plan
 from rlsim.planning.space import SearchLimits
 from rlsim.schema.engine import Engine
@@ -115,12 +114,11 @@ def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm")
     base = scenario_of_text(_text(answers, name, engine, {}, {}), f"the scenario for {name}", folder)
     recompute: dict[str, int | str] = {}
     try:
-        layout = plan(base, limits=limits).best.layout
+        sizes = plan(base, limits=limits).best.overrides
     except (Infeasible, InputError):  # activations may be all that does not fit
         recompute = {"recompute": "full"}
-        layout = plan(vary(base, {"trainer": recompute}), limits=limits).best.layout
-    trainer = recompute | _changed(layout.trainer, TrainerLayout())
-    return _text(answers, name, engine, _changed(layout.engine.layout, EngineLayout()), trainer)
+        sizes = plan(vary(base, {"trainer": recompute}), limits=limits).best.overrides
+    return _text(answers, name, engine, _sizes(sizes, "engine"), recompute | _sizes(sizes, "trainer"))
 
 
 def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenario:
@@ -138,9 +136,10 @@ def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenar
     return scenario
 
 
-def _changed(layout: EngineLayout | TrainerLayout, default: EngineLayout | TrainerLayout) -> dict[str, int]:
-    """Sizes of a layout that differ from the defaults, by their keys."""
-    return {f"{name}_parallel": size for name, size in vars(layout).items() if size != getattr(default, name)}
+def _sizes(overrides: Mapping[str, int], section: str) -> dict[str, int]:
+    """Parallel sizes above 1 of a section, by their keys."""
+    found = {key.removeprefix(f"{section}."): size for key, size in overrides.items() if key.startswith(f"{section}.")}
+    return {key: size for key, size in found.items() if size != 1}
 
 
 def _cap(answers: Answers) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from rlsim.errors import Infeasible, InputError, RlsimError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path
@@ -15,7 +14,7 @@ from rlsim.parameters.fitted import current
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
 from rlsim.projection.uncertainty.features import About, Feature
-from rlsim.results import HalfSupport, PhasePart, Projection
+from rlsim.results.coverage import Coverage, StepPart, TableSet, Tried
 from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
@@ -26,6 +25,7 @@ from rlsim.tables.profile import load_profile
 ENGINES: tuple[str, ...] = get_args(Engine.model_fields["name"].annotation)
 BATCH, RESPONSE_TOKENS = (64, 16), 2000
 """Batch and mean response of the scenario that is projected. Assumption, told with the answer."""
+SHAPE = f"{BATCH[0]} x {BATCH[1]} responses of {RESPONSE_TOKENS:,} tokens, BF16; another batch leans on other rows"
 MOST_GPUS = 4096
 _TRIED = (
     ("FP8 weights", {"engine": {"weight_precision": "fp8"}}),
@@ -40,77 +40,6 @@ _TRIED = (
 """What is tried on top of the plain scenario."""
 
 
-@dataclass(frozen=True)
-class TableSet:
-    """Measured operator tables. origin: software they were measured with; operators: those of the engine's folder."""
-
-    system: str
-    engine: str
-    origin: str
-    operators: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A feature, tried. reason: why it is refused; empty where it projects, then shares of its time are told."""
-
-    name: str
-    reason: str
-    measured: float | None
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """What backs ``model`` on ``device`` with ``engine``.
-
-    tables: those of the device and engine, None without. releases: of the engine, with the measured iterations behind
-    each. counts: measured times of each kind that share (model, device, software), by what they share. scenario: YAML
-    of what was projected; projection: its answer. tried: features on top.
-    """
-
-    model: str
-    device: str
-    engine: str
-    tables: TableSet | None
-    releases: tuple[tuple[str, int], ...]
-    counts: dict[str, dict[str, int]]
-    scenario: str
-    projection: Projection
-    tried: tuple[Tried, ...]
-
-    @property
-    def parts(self) -> list[PhasePart]:
-        """Parts of the step, largest first."""
-        return sorted(self.projection.candidate.parts, key=lambda part: -part.seconds)
-
-    @property
-    def halves(self) -> tuple[HalfSupport, ...]:
-        """Nearest measured runs by kind."""
-        support = self.projection.support
-        return () if support is None else support.halves
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        support = self.projection.support
-        return {
-            "schema": "rlsim.support/1",
-            "model": self.model,
-            "device": self.device,
-            "engine": self.engine,
-            "tables": None if self.tables is None else asdict(self.tables),
-            "releases": dict(self.releases),
-            "counts": self.counts,
-            "scenario": self.scenario,
-            "provenance": asdict(self.projection.provenance),
-            "parts": [
-                {"phase": one.phase, "part": one.name, "seconds": float(f"{one.seconds:.6g}"), "root": one.label}
-                for one in self.parts
-            ],
-            "support": None if support is None else support.as_dict(),
-            "tried": [asdict(one) for one in self.tried],
-        }
-
-
 def coverage(model: str, device: str, engine: str, gpus: int | None = None) -> Coverage:
     """What backs a model on a device with an engine, judged on a plain synchronous GRPO step.
 
@@ -123,16 +52,21 @@ def coverage(model: str, device: str, engine: str, gpus: int | None = None) -> C
     text = _plain(model, device, engine, gpus)
     scenario = scenario_of_text(text, "the scenario", Path())
     family = current().engines.family(engine)
+    answer = project(scenario)
+    parts = sorted(answer.candidate.parts, key=lambda part: -part.seconds)
     return Coverage(
-        scenario.model.name,
-        profile.name,
-        engine,
-        _tables(profile, engine),
-        tuple((one.version, one.rows) for one in family.releases),
-        _counts(scenario),
-        text,
-        project(scenario),
-        tuple(_tried(scenario)),
+        model=scenario.model.name,
+        device=profile.name,
+        engine=engine,
+        tables=_tables(profile, engine),
+        releases={one.version: one.rows for one in family.releases},
+        counts=_counts(scenario),
+        scenario=text,
+        num_gpus=answer.num_gpus,
+        provenance=answer.provenance,
+        parts=tuple(StepPart(phase=one.phase, part=one.name, seconds=one.seconds, root=one.label) for one in parts),
+        support=answer.support,
+        tried=tuple(_tried(scenario)),
     )
 
 
@@ -160,7 +94,8 @@ def _tables(profile: HardwareProfile, engine: str) -> TableSet | None:
     folder = tables_folder() / system / found[1]
     metadata = read_metadata(folder)
     operators = tuple(layout.name for layout in LAYOUTS if table_path(folder, layout).is_file())
-    return TableSet(system, found[1], f"{metadata['engine']} {metadata['engine_version']}", operators)
+    origin = f"{metadata['engine']} {metadata['engine_version']}"
+    return TableSet(system=system, engine=found[1], origin=origin, operators=operators)
 
 
 def _counts(scenario: Scenario) -> dict[str, dict[str, int]]:
@@ -194,6 +129,6 @@ def _tried(scenario: Scenario) -> Iterator[Tried]:
         try:
             answer = project(vary(scenario, changed, "simulation.replications=1"))
         except RlsimError as error:
-            yield Tried(name, str(error).partition(": ")[2] or str(error), None)
+            yield Tried(name=name, reason=str(error).partition(": ")[2] or str(error), measured=None)
         else:
-            yield Tried(name, "", answer.provenance.measured)
+            yield Tried(name=name, reason="", measured=answer.provenance.measured)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlsim.planning.evaluate import STEP_PHASES
-from rlsim.planning.results import Comparison, PhaseChange
 from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.expenses import cost_usd, energy_j, price_usd
 from rlsim.projection.summary import Timed, phase_parts, speedups, timed, variant_of
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Variant
+from rlsim.results.compare import Comparison, PhaseChange
 from rlsim.schema.scenario import Scenario
 
 IGNORED = ("name", "question", "assumptions")
@@ -31,6 +31,8 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
     """Simulate both as they are (no baselines). Raises Infeasible where one cannot run."""
     before = _simulated(first)
     runs = (before, _simulated(second) if differences(first, second) else before)
+    phases = _phases((first, second), runs)
+    largest = max(phases, key=lambda change: abs(change.after_s - change.before_s))
     return Comparison(
         names=(first.name, second.name),
         modes=(first.loop.mode, second.loop.mode),
@@ -38,7 +40,8 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
         speedup=speedups(runs[0].timed, runs[1].timed)[1],
         paired=_same_work(first, second),
-        phases=_phases((first, second), runs),
+        phases=phases,
+        explained_by=largest.phase if largest.after_s != largest.before_s else None,
         cost_per_step_usd=(cost_usd(first, runs[0].arm.step_s.mean), cost_usd(second, runs[1].arm.step_s.mean)),
         energy_per_step_j=(energy_j(first, runs[0].arm.step_s.mean), energy_j(second, runs[1].arm.step_s.mean)),
         price_per_gpu_hour_usd=(price_usd(first), price_usd(second)),
@@ -48,8 +51,8 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
 
 def _simulated(scenario: Scenario) -> _Side:
     run = simulate_variant(scenario)
-    told = [f"{text} are a guess, which the interval holds." for text in guesses_of(scenario)]
-    return _Side(variant_of(run, phase_parts(run)), timed(run), (*told, *warnings_of(run)))
+    guesses = [f"{text} are a guess, which the interval holds." for text in guesses_of(scenario)]
+    return _Side(variant_of(run, phase_parts(run)), timed(run), (*guesses, *warnings_of(run)))
 
 
 def _warnings(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
@@ -95,5 +98,6 @@ def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[_Side, _Side]) -> 
     out = []
     for phase in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = sides[0].get(phase, 0.0), sides[1].get(phase, 0.0)
-        out.append(PhaseChange(phase, before, after, (after - before) / total if total else None))
+        share = (after - before) / total if total else None
+        out.append(PhaseChange(phase=phase, before_s=before, after_s=after, share=share))
     return tuple(out)

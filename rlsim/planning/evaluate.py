@@ -1,17 +1,16 @@
-"""One cell: a scenario to its numbers, or to the reason why it has none."""
+"""One scenario to its numbers, or to the reason why it has none."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning.results import CellNumbers, CellResult, Mean
 from rlsim.projection.expenses import cost_usd, energy_j
 from rlsim.projection.project import baseline_of
 from rlsim.projection.summary import (
@@ -28,9 +27,10 @@ from rlsim.projection.uncertainty.predictive import around
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import PHASES, Interval, PhasePart
 from rlsim.results.statistics import interval
+from rlsim.results.sweep import Mean, StepNumbers
 from rlsim.schema.scenario import Scenario
 
-BASELINES_KEPT = 256
+BASELINES_CACHED = 256
 
 STEP_PHASES = {
     "sync": ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s"),
@@ -40,10 +40,23 @@ STEP_PHASES = {
 
 
 @dataclass(frozen=True)
+class CellResult:
+    """What a cell came to: numbers, or in one line the reason why it has none.
+
+    infeasible: the reason with the bound that was violated.
+    """
+
+    status: Literal["ok", "infeasible", "invalid"]
+    reason: str = ""
+    numbers: StepNumbers | None = None
+    infeasible: Infeasible | None = None
+
+
+@dataclass(frozen=True)
 class SimulatedCell:
     """A cell by itself: its numbers without those of a baseline, and its mean times with the draws around them."""
 
-    numbers: CellNumbers
+    numbers: StepNumbers
     timed: Timed
 
 
@@ -67,18 +80,13 @@ def baseline_cell(scenario: Scenario) -> SimulatedCell:
     return _simulated_baseline(baseline_of(scenario))
 
 
-@lru_cache(maxsize=BASELINES_KEPT)
+@lru_cache(maxsize=BASELINES_CACHED)
 def _simulated_baseline(baseline: Scenario) -> SimulatedCell:
     return _simulated(baseline)
 
 
-def evaluate(scenario: Scenario, with_baseline: bool = True) -> CellResult:
-    """Numbers of ``scenario`` against its baseline on the same drawn work, or why it cannot run."""
-    return _answer(lambda: _evaluated(scenario, with_baseline)).result
-
-
 def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool = True) -> CellResult:
-    """:func:`evaluate` of ``base`` with ``overrides``; what makes no sense is the result's reason."""
+    """Numbers of ``base`` with ``overrides`` against its baseline on the same drawn work, or why it cannot run."""
     return _answer(lambda: _evaluated(_varied(base, overrides), with_baseline)).result
 
 
@@ -90,13 +98,6 @@ def evaluate_timed(base: Scenario, overrides: Overrides) -> TimedCell:
 def evaluate_means(base: Scenario, overrides: Overrides) -> CellResult:
     """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
     return _answer(lambda: TimedCell(CellResult("ok", "", means_of(simulate_variant(_varied(base, overrides)))))).result
-
-
-def step_s_of(task: tuple[Scenario, Overrides]) -> float:
-    """Step time of a varied scenario on one drawn workload, in seconds; NaN where it cannot run."""
-    base, overrides = task
-    result = evaluate_means(base, {**overrides, "simulation.replications": 1})
-    return math.nan if result.numbers is None else result.numbers.step_s.mean
 
 
 def _answer(work: Callable[[], TimedCell]) -> TimedCell:
@@ -133,7 +134,7 @@ def _evaluated(scenario: Scenario, with_baseline: bool) -> TimedCell:
     return TimedCell(CellResult("ok", "", numbers), after.timed)
 
 
-def beside(scenario: Scenario, numbers: CellNumbers, after: Timed, before: SimulatedCell) -> CellNumbers:
+def beside(scenario: Scenario, numbers: StepNumbers, after: Timed, before: SimulatedCell) -> StepNumbers:
     """Numbers of ``scenario`` with those of its baseline and the speed-ups over it."""
     rollout, end_to_end = speedups(before.timed, after)
     baseline_s = before.timed.step_s
@@ -146,22 +147,22 @@ def beside(scenario: Scenario, numbers: CellNumbers, after: Timed, before: Simul
     )
 
 
-def means_of(run: SimulatedVariant) -> CellNumbers:
+def means_of(run: SimulatedVariant) -> StepNumbers:
     """Numbers of a simulated scenario without any interval."""
     return _numbers(run, Mean(mean_value(run, lambda step: step.seconds)))
 
 
-def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> CellNumbers:
+def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> StepNumbers:
     """Numbers of a simulated scenario without those of a baseline."""
 
     def phase_s(name: str) -> float:
         return mean_value(run, lambda step: step.phases[name])
 
     scenario, phases = run.scenario, {name: phase_s(name) for name in PHASES}
-    used = {use.pool: use.total_bytes for use in memory_of(run)}
+    used = {pool: use.total_bytes for pool, use in memory_of(run).items()}
     per_gpu = tokens_per_s_per_gpu(run)
     cluster, speculation = scenario.cluster, scenario.speculation
-    return CellNumbers(
+    return StepNumbers(
         num_gpus=cluster.num_gpus,
         generation_gpus=cluster.generation,
         training_gpus=cluster.training,
@@ -192,8 +193,8 @@ def limit_of(scenario: Scenario, phases: Mapping[str, float], parts: Iterable[Ph
     """The longest phase of the step and its largest part, such as ``generation: experts (memory)``."""
     phase = max(STEP_PHASES[scenario.loop.mode], key=lambda name: phases[name])
     shown = "generation_s" if phase == "exposed_generation_s" else phase
-    own = [share for share in parts if share.phase == shown]
-    if not own:
+    inside = [share for share in parts if share.phase == shown]
+    if not inside:
         return shown.removesuffix("_s")
-    largest = max(own, key=lambda share: share.seconds)
+    largest = max(inside, key=lambda share: share.seconds)
     return f"{shown.removesuffix('_s')}: {largest.name} ({largest.bound})"

@@ -1,4 +1,4 @@
-"""Executors: the same tasks in this process, on local cores or on a Dask cluster, with the same results."""
+"""Where tasks run: in this process, on local cores or on a Dask cluster, with the same results."""
 
 from __future__ import annotations
 
@@ -48,16 +48,11 @@ def executor(jobs: int | None = 1, dask: str | None = None, most: int | None = N
         finally:
             client.close()
         return
-    count = min(local_jobs(jobs), most if most is not None else local_jobs(jobs))
+    count = local_jobs(jobs) if most is None else min(local_jobs(jobs), most)
     if count <= 1:
-        yield _here
-        return
-    yield lambda function, tasks: _on_processes(count, function, tasks)
-
-
-def _here(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    for index, task in enumerate(tasks):
-        yield index, function(task)
+        yield lambda function, tasks: ((index, function(task)) for index, task in enumerate(tasks))
+    else:
+        yield lambda function, tasks: _on_processes(count, function, tasks)
 
 
 def _on_processes(count: int, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[int, Any]]:

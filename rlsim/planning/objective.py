@@ -1,4 +1,4 @@
-"""What a plan is for and what it must keep to, reduced to seconds per step; money and energy of a step."""
+"""What a plan is for and what it must keep to, reduced to seconds per step, and what draws of the step say of it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast, get_args
 
+import numpy as np
+
 from rlsim.errors import InputError, shortened
-from rlsim.projection.expenses import SECONDS_PER_HOUR, price_usd
+from rlsim.projection.expenses import price_usd
 from rlsim.schema.scenario import Scenario
-from rlsim.units import FloatArray
+from rlsim.units import SECONDS_PER_HOUR, FloatArray
 
 Seconds = TypeVar("Seconds", float, FloatArray)
 
@@ -19,24 +21,14 @@ SECONDS_PER_DAY = 86400.0
 Measure = Literal[
     "step_time", "tokens_per_s", "steps_per_day", "time_to_n_steps", "cost_per_step", "energy_per_step", "gpus"
 ]
-Statistic = Literal["mean", "p90", "regret"]
-"""What of a measure is made best: its simulated mean, what 90 % of the common draws do not exceed (of measures of which
-more is better: what 90 % of them reach), or the expected regret, the mean over the draws of the share by which the plan
-falls behind the best of all contestants in that draw."""
+Statistic = Literal["mean", "p90"]
+"""What of a measure is made best: its simulated mean, or what 90 % of the common draws do not exceed (of measures of
+which more is better: what 90 % of them reach)."""
 PER_GPU = ("cost_per_step", "energy_per_step")
 """Objectives that grow with the number of GPUs; the others rank plans of equal work by step time alone."""
-UNITS = {
-    "step_time": "s",
-    "tokens_per_s": "tokens/s",
-    "steps_per_day": "steps/day",
-    "time_to_n_steps": "s",
-    "cost_per_step": "USD",
-    "energy_per_step": "J",
-    "gpus": "GPUs",
-}
 P90 = 0.9
 CONFIDENCE = 0.9
-"""Least share of draws in which a plan keeps a constraint, unless told otherwise."""
+"""Least share of draws in which a plan keeps a constraint, by default."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +72,18 @@ class Objective:
             raise InputError(f"{needs_steps[0]} needs --steps N, the length of the run")
         if (self.measure == "gpus") != (self.target_step_s is not None):
             raise InputError(
-                "--objective gpus and --target-step-s S belong together: the smallest cluster that reaches S"
+                "--objective gpus needs the step time to reach, and no other takes one: --objective gpus=SECONDS"
             )
         for name, value in (
             ("--steps", self.steps),
             ("--deadline-hours", self.deadline_s),
             ("--budget-usd", self.budget_usd),
-            ("--target-step-s", self.target_step_s),
+            ("--objective gpus=SECONDS", self.target_step_s),
         ):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{name} must be above 0, got {value:g}")
         if not 0 < self.confidence < 1:
-            raise InputError(f"--confidence must lie between 0 and 1, got {self.confidence:g}")
+            raise InputError(f"confidence must lie between 0 and 1, got {self.confidence:g}")
 
     def allowed_steps(self, scenario: Scenario, gpus: int) -> list[AllowedStep]:
         """Longest step that each constraint allows on ``gpus`` GPUs, in seconds."""
@@ -106,7 +98,7 @@ class Objective:
         return out
 
     def breach(self, scenario: Scenario, gpus: int, step_s: float) -> float:
-        """Step time over the longest one allowed, the worst over constraints: up to 1 all are kept; 0 without any."""
+        """Step time over the longest one allowed, the worst over constraints: up to 1 all are met; 0 without any."""
         return max((step_s / allowed.longest_s for allowed in self.allowed_steps(scenario, gpus)), default=0.0)
 
     def effort(self, gpus: int, step_s: Seconds) -> Seconds:
@@ -127,22 +119,35 @@ class Objective:
         }[self.measure]
 
 
-def parse_objective(text: str) -> tuple[Measure, Statistic]:
-    """Measure and statistic of ``MEASURE``, ``STATISTIC`` or ``MEASURE,STATISTIC``. Raises InputError."""
+def parse_objective(text: str) -> tuple[Measure, Statistic, float | None]:
+    """Measure, statistic and step time to reach of ``MEASURE``, ``STATISTIC``, ``MEASURE,STATISTIC`` or
+    ``gpus=SECONDS``. Raises InputError."""
     measures, statistics = get_args(Measure), get_args(Statistic)
-    parts = [part.strip() for part in text.split(",")]
-    for part in parts:
-        _one_of(part, (*measures, *statistics), "measures and statistics")
-    own = [part for part in parts if part in measures], [part for part in parts if part in statistics]
-    if max(map(len, own)) > 1:
+    target_s, found = None, Objective()
+    measure, statistic = list[Measure](), list[Statistic]()
+    for part in (part.strip() for part in text.split(",")):
+        name, equals, seconds = part.partition("=")
+        if name == "regret":
+            raise InputError("--objective: regret is no statistic of a plan any more; take mean or p90")
+        _one_of(name, (*measures, *statistics), "measures and statistics")
+        if equals:
+            target_s = _seconds(seconds, part)
+        if name in measures:
+            measure.append(cast(Measure, name))
+        else:
+            statistic.append(cast(Statistic, name))
+    if len(measure) > 1 or len(statistic) > 1:
         raise InputError(
             f"--objective {shortened(text)}: give one measure and one statistic, such as cost_per_step,p90"
         )
-    found = Objective()
-    return (
-        cast(Measure, own[0][0]) if own[0] else found.measure,
-        cast(Statistic, own[1][0]) if own[1] else found.statistic,
-    )
+    return (measure or [found.measure])[0], (statistic or [found.statistic])[0], target_s
+
+
+def _seconds(text: str, part: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--objective {shortened(part)}: must be a step time in seconds, such as gpus=200") from None
 
 
 def _one_of(name: str, known: tuple[str, ...], what: str) -> None:
@@ -150,3 +155,23 @@ def _one_of(name: str, known: tuple[str, ...], what: str) -> None:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"{what} are {', '.join(known)}"
         raise InputError(f"--objective: unknown '{shortened(name)}'; {hint}")
+
+
+def p90(draws: FloatArray) -> float:
+    """What 90 % of the draws do not exceed, in their unit."""
+    return quantile(draws, P90)
+
+
+def quantile(draws: FloatArray, share: float) -> float:
+    """The least draw that ``share`` of all draws do not exceed, in their unit."""
+    return float(np.quantile(draws, share, method="inverted_cdf"))
+
+
+def probability(draws: FloatArray, longest: float) -> float:
+    """Share of draws up to ``longest``."""
+    return float(np.mean(draws <= longest))
+
+
+def wins(first: FloatArray, rival: FloatArray) -> float:
+    """Share of draws in which ``first`` is the smaller one; equal ones count half."""
+    return float(np.mean((first < rival) + 0.5 * (first == rival)))

@@ -1,4 +1,4 @@
-"""The pictures of a sweep: speed-up over k and acceptance length, step time over cluster size, or over any axis."""
+"""The pictures of sweeps and plans: speed-up over k and acceptance length, step time over an axis or against cost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from rlsim.planning.breakeven import ACCEPTANCE_KEY, DRAFT_KEYS, break_even_lengths
-from rlsim.planning.results import Row, SweepResult, interval_columns
 from rlsim.report.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, save_picture
+from rlsim.results.plan import Plan, PlanRow
+from rlsim.results.record import Row
+from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, SweepResult, break_even_lengths, interval_columns
 from rlsim.units import FloatArray
 
 SIZE_KEY = "cluster.num_gpus"
@@ -36,24 +37,24 @@ def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
     Further axes are fixed at the first cell that can run; the heading says at which values. The same rows give the same
     bytes with the same matplotlib.
     """
-    names = [axis.name for axis in result.axes]
-    draft = next((name for name in DRAFT_KEYS if name in names), None)
+    axes = result.columns
+    draft = next((name for name in DRAFT_KEYS if name in axes), None)
     out = []
-    if result.done and draft is not None and ACCEPTANCE_KEY in names:
+    if result.done and draft is not None and ACCEPTANCE_KEY in axes:
         rows, title = _slice(result, (draft, ACCEPTANCE_KEY))
         out.append(save_picture(heatmap(rows, draft, title), folder / "heatmap.png"))
-    if result.done and SIZE_KEY in names:
+    if result.done and SIZE_KEY in axes:
         out.append(save_picture(_lines(result, SIZE_KEY), folder / "scaling.png"))
-    numeric = [axis for axis in result.axes if all(isinstance(row[axis.name], int | float) for row in result.done)]
+    numeric = [name for name in axes if all(isinstance(row[name], int | float) for row in result.done)]
     if result.done and not out and numeric:
-        longest = max(numeric, key=lambda axis: len(axis.values) > 1)
-        out.append(save_picture(_lines(result, longest.name), folder / "lines.png"))
+        longest = max(numeric, key=lambda name: len(axes[name]) > 1)
+        out.append(save_picture(_lines(result, longest), folder / "lines.png"))
     return out
 
 
 def _lines(result: SweepResult, x: str) -> Figure:
     """Over the axis ``x``, one line for each value of the lag, or else of the first further axis with several."""
-    others = [axis.name for axis in result.axes if axis.name != x and len(axis.values) > 1]
+    others = [name for name, values in result.columns.items() if name != x and len(values) > 1]
     series = next((name for name in (*LAG_KEYS, *others) if name in others), None)
     rows, title = _slice(result, (x, series) if series else (x,))
     return lines(rows, x, series, title)
@@ -62,7 +63,7 @@ def _lines(result: SweepResult, x: str) -> Figure:
 def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
     """Rows in which every axis that is not free has the value of the first one, and a heading that says so."""
     first = result.done[0]
-    fixed = {axis.name: len(axis.values) for axis in result.axes if axis.name not in free}
+    fixed = {name: len(values) for name, values in result.columns.items() if name not in free}
     rows = [row for row in result.done if all(row[name] == first[name] for name in fixed)]
     values = [f"{name} = {first[name]}" + (f" (1 of {n} values)" if n > 1 else "") for name, n in fixed.items()]
     return rows, "; ".join([result.scenario, *values])
@@ -169,3 +170,32 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
             )
     if series and len(groups) > 1:
         axes.legend(fontsize=8, frameon=False)
+
+
+@picture_style()
+def draw_plan(plan: Plan, folder: Path) -> Path:
+    """Draw pareto.png into ``folder``: every finalist by cost and time, the front as a line, the best marked.
+
+    The same plan gives the same bytes with the same matplotlib.
+    """
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    heading(figure, f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
+    axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
+    for number, lag in enumerate(sorted({row.overrides["lag"] for row in plan.finalists})):
+        rows = [row for row in plan.finalists if row.overrides["lag"] == lag]
+        axes.scatter(
+            [row.numbers.cost_per_step_usd for row in rows],
+            [row.step_s for row in rows],
+            s=12,
+            color=LINE_COLORS[number % len(LINE_COLORS)],
+            label=f"lag {lag}" if lag else "synchronous",
+        )
+    axes.plot(*zip(*map(_place, plan.pareto), strict=True), color=GREY, linewidth=1.0, zorder=0)
+    axes.scatter(*_place(plan.best), 90, facecolors="none", edgecolors=INK, label="best")
+    axes.legend(fontsize=8, frameon=False)
+    return save_picture(figure, folder / "pareto.png")
+
+
+def _place(row: PlanRow) -> tuple[float, float]:
+    """Cost in USD and seconds of a plan's step."""
+    return row.numbers.cost_per_step_usd, row.step_s

@@ -1,104 +1,305 @@
-"""Simulating the cells of a space in the order of their bounds until the bounds exclude the rest."""
+"""The search: layouts simulated in the order of their bounds, then the best of them again over common draws.
+
+All finalists are drawn together (``uncertainty.predictive``): what two of them share moves both alike, so that
+their order is much surer than their times.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
-from rlsim.planning.cells import SEARCH_REPLICATIONS, Cell
-from rlsim.planning.evaluate import evaluate_means
+from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
+from rlsim.planning.evaluate import CellResult, TimedCell, evaluate_means, evaluate_timed
 from rlsim.planning.execution import Runner
-from rlsim.planning.results import CellResult
+from rlsim.planning.objective import AllowedStep, Objective, Seconds, p90, probability, quantile, wins
+from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
+from rlsim.projection.summary import Timed
+from rlsim.projection.uncertainty.predictive import around
+from rlsim.results.plan import Against, PlanRow
+from rlsim.results.sweep import StepNumbers
 from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
 
-WIDE = 0.15
-"""Plans of another kind stay in the contest up to this share behind the best: the 90th percentile of a step whose error
-is the smaller one may still be less."""
-MOST_WIDE = 24
-"""Plans simulated for that reason alone."""
+NEAR = 0.03
+"""Plans within this share of the best count as equally good."""
+MOST_EQUAL = 8
+"""Plans within NEAR of the best that are simulated again in one round."""
+MOST_ROUNDS = 4
+"""Rounds of finalists once one keeps the constraints."""
+FINAL_REPLICATIONS = 8
+"""Most drawn workloads behind a shown plan; the search compares all plans on one."""
+CURRENT = "the scenario as it is"
+
+Task = tuple[Scenario, Overrides]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """A layout with the numbers that the search or the final draws found; the scenario as it is has no candidate.
+
+    timed: mean times with the draws around them, None where the search alone has seen it.
+    """
+
+    numbers: StepNumbers
+    timed: Timed | None
+    candidate: Candidate | None = None
+
+    @property
+    def found(self) -> Candidate:
+        """Its candidate; the scenario as it is has none."""
+        assert self.candidate is not None
+        return self.candidate
+
+    @property
+    def layout(self) -> Layout:
+        """Its layout."""
+        return self.found.layout
+
+    @property
+    def name(self) -> str:
+        """The plan in a line."""
+        return CURRENT if self.candidate is None else str(self.layout)
+
+    @property
+    def mean_s(self) -> float:
+        """Mean step in seconds."""
+        return self.numbers.step_s.mean
+
+    @property
+    def drawn_s(self) -> FloatArray:
+        """Seconds of the step in every common draw."""
+        assert self.timed is not None
+        return self.timed.step_s * self.timed.prediction.step_factor
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """What decides between plans of ``scenario``. current: the scenario as it is, None where it cannot run."""
+
+    scenario: Scenario
+    objective: Objective
+    limits: SearchLimits
+    current: Simulated | None = None
+
+    def score(self, plan: Simulated) -> tuple[float, float]:
+        """Smaller is better, by the mean where no draws are known; the second entry decides between equals."""
+        gpus = plan.numbers.num_gpus
+        sure = plan.timed is not None and self.objective.statistic == "p90"
+        value = self.objective.effort(gpus, p90(plan.drawn_s) if sure else plan.mean_s)
+        return (float(gpus), value) if self.objective.measure == "gpus" else (value, float(gpus))
+
+    def breach(self, plan: Simulated) -> float:
+        """Mean step time over the longest one allowed; up to 1 the mean keeps all constraints."""
+        return self.objective.breach(self.scenario, plan.numbers.num_gpus, plan.mean_s)
+
+    def allowed(self, plan: Simulated) -> list[AllowedStep]:
+        """Longest steps of a plan by its constraints."""
+        return self.objective.allowed_steps(self.scenario, plan.numbers.num_gpus)
+
+    def keeps(self, plan: Simulated) -> bool:
+        """Whether the plan keeps each constraint in the share of draws that is asked for."""
+        return all(probability(plan.drawn_s, a.longest_s) >= self.objective.confidence for a in self.allowed(plan))
+
+    def miss(self, plan: Simulated) -> float:
+        """What the plan takes with the probability asked for, over the longest step allowed; above 1 it misses."""
+        sure_s = quantile(plan.drawn_s, self.objective.confidence)
+        return self.objective.breach(self.scenario, plan.numbers.num_gpus, sure_s)
+
+    def ranked(self, plans: Iterable[Simulated]) -> list[Simulated]:
+        """Best first."""
+        return sorted(plans, key=lambda plan: (self.score(plan), plan.name))
+
+    def near(self, ranked: Sequence[Simulated]) -> list[Simulated]:
+        """Plans within NEAR of the best; for the smallest cluster those of the same size."""
+        place = 1 if self.objective.measure == "gpus" else 0
+        best = self.score(ranked[0])
+        most = best[place] * (1 + NEAR)
+        return [plan for plan in ranked if self.score(plan)[place] <= most and self.score(plan)[:place] == best[:place]]
+
+    def chosen(self, plans: Sequence[Simulated]) -> list[Simulated]:
+        """Plans worth final numbers: those near the best, and the best of each cluster size and lag."""
+        ranked = self.ranked(plans)
+        groups: dict[tuple[int, int], Simulated] = {}
+        for plan in ranked:
+            groups.setdefault(plan.layout.split.group, plan)
+        return list(dict.fromkeys([*self.near(ranked)[:MOST_EQUAL], *(groups[group] for group in sorted(groups))]))
+
+    def against(self, plan: Simulated, rival: Simulated) -> Against:
+        """A plan against another one, or against the scenario as it is."""
+        mean = self._effort(rival, rival.mean_s) / self._effort(plan, plan.mean_s)
+        draws, others = self._effort(plan, plan.drawn_s), self._effort(rival, rival.drawn_s)
+        return Against(rival=rival.name, wins=wins(draws, others), ratio=around(mean, others / draws / mean))
+
+    def row(self, plan: Simulated) -> PlanRow:
+        """A plan as it is shown."""
+        sure_s = beats = None
+        if plan.timed is not None:
+            sure_s = p90(plan.drawn_s)
+            beats = None if self.current is None else self.against(plan, self.current).wins
+        replications = SEARCH_REPLICATIONS if plan.timed is None else final_replications(self.scenario)
+        return PlanRow(
+            name=plan.name,
+            overrides=plan.layout.overrides(),
+            bound_s=plan.found.bound_s,
+            replications=replications,
+            numbers=plan.numbers,
+            step_p90_s=sure_s,
+            beats_current=beats,
+            trainers=plan.found.trainers,
+        )
+
+    def _effort(self, plan: Simulated, step_s: Seconds) -> Seconds:
+        return self.objective.effort(plan.numbers.num_gpus, step_s)
 
 
 @dataclass
 class Found:
-    """What the search has come to. results: simulated cells by their number."""
+    """What the search has come to. results: simulated candidates by their number."""
 
-    cells: list[Cell]
+    candidates: list[Candidate]
     results: dict[int, CellResult] = field(default_factory=dict)
     best: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def note(self, index: int, result: CellResult) -> None:
-        """Take a simulated cell in."""
+        """Take a simulated candidate in."""
         self.results[index] = result
         if result.numbers is not None:
-            group = self.cells[index].layout.split.group
+            group = self.candidates[index].layout.split.group
             self.best[group] = min(self.best.get(group, math.inf), result.numbers.step_s.mean)
 
-    def behind(self, index: int) -> float:
-        """The cell's bound over the best step of its group; 0 while that has none."""
-        cell = self.cells[index]
-        return cell.bound_s / self.best.get(cell.layout.split.group, math.inf)
-
-    def within(self, index: int, tolerance: float) -> bool:
-        """Whether the cell may still lie within ``tolerance`` of the best of its group."""
-        return self.behind(index) <= 1 + tolerance
+    def may_win(self, index: int) -> bool:
+        """Whether the candidate's bound lies within NEAR of the best step of its group."""
+        candidate = self.candidates[index]
+        return candidate.bound_s / self.best.get(candidate.layout.split.group, math.inf) <= 1 + NEAR
 
 
-def simulate_cell(task: tuple[Scenario, Overrides]) -> CellResult:
+def search(scenario: Scenario, candidates: list[Candidate], run: Runner) -> Found:
+    """Simulate candidates in the order of their bounds until every other one is excluded from NEAR of its group's best.
+
+    Which results remain does not depend on how many are simulated at once.
+    """
+    found, taken = Found(candidates), list[int]()
+
+    def promising() -> Iterator[Task]:
+        for index, candidate in enumerate(candidates):
+            if found.may_win(index):
+                taken.append(index)
+                yield scenario, candidate.layout.overrides()
+
+    with ProgressLine("plans", len(candidates)) as progress:
+        for done, (position, result) in enumerate(run(simulate_once, promising()), start=1):
+            found.note(taken[position], result)
+            excluded = sum(1 for i in range(len(candidates)) if i not in found.results and not found.may_win(i))
+            progress.remark = f"{excluded:,} layouts excluded by their bounds"
+            progress.reach(done, len(candidates) - excluded)
+    found.results = {i: result for i, result in sorted(found.results.items()) if found.may_win(i)}
+    return found
+
+
+def simulate_once(task: Task) -> CellResult:
     """The means of one plan on one drawn workload, without its baseline."""
     scenario, overrides = task
     return evaluate_means(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS})
 
 
-def search(scenario: Scenario, cells: list[Cell], tolerance: float, run: Runner) -> Found:
-    """Simulate cells in the order of their bounds until every other one is excluded from ``tolerance`` of its group's
-    best, then those near the evidence until the others of these are, then the best bounds of further kinds.
+@dataclass(frozen=True)
+class Finals:
+    """feasible: plans that keep all constraints on their final numbers, best first; missed: those that do not.
 
-    Which cells remain does not depend on how many are simulated at once.
+    rest: plans that the search left behind these, on its one drawn workload, best first. rejected: those that further
+    drawn workloads show to overflow.
     """
-    found = Found(cells)
-    _until_excluded(scenario, found, range(len(cells)), tolerance, run)
-    near = Found(cells)
-    for index in [index for index in found.results if cells[index].near_evidence]:
-        near.note(index, found.results[index])
-    _until_excluded(scenario, near, [i for i, cell in enumerate(cells) if cell.near_evidence], tolerance, run)
-    for index, result in near.results.items():
-        found.note(index, result)
-    others = further_kinds(found)
-    tasks = [(scenario, cells[index].layout.overrides()) for index in others]
-    with ProgressLine("plans of further kinds", len(tasks)) as progress:
-        for position, result in run(simulate_cell, tasks):
-            found.note(others[position], result)
+
+    feasible: tuple[Simulated, ...] = ()
+    missed: tuple[Simulated, ...] = ()
+    rest: tuple[Simulated, ...] = ()
+    rejected: tuple[InfeasiblePart, ...] = ()
+
+
+def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:
+    """Give the best of ``plans`` their final numbers and keep those that still satisfy the constraints.
+
+    Where none of them keeps them, or where one that is left looks better and may keep them, the next ones follow.
+    """
+    slack = 1 + NEAR if contest.objective.confidence >= 0.5 else math.inf
+    left = [plan for plan in plans if contest.breach(plan) <= slack] or sorted(plans, key=contest.breach)[:1]
+    feasible, missed, rejected, rounds = list[Simulated](), list[Simulated](), list[InfeasiblePart](), 0
+    searched, hopeful = {plan.layout: plan for plan in plans}, left
+
+    def settled() -> bool:
+        """Whether no plan that is left looks better than the best feasible one: both by what the search has seen."""
+        best = min((contest.score(searched[plan.layout]) for plan in feasible), default=(math.inf, math.inf))
+        return best <= min(contest.score(plan) for plan in hopeful)
+
+    while hopeful and not (feasible and (rounds >= MOST_ROUNDS or settled())):
+        chosen = contest.chosen(hopeful)
+        left = [plan for plan in left if plan not in chosen]
+        for plan in _final(contest, chosen, run):
+            if isinstance(plan, InfeasiblePart):
+                rejected.append(plan)
+            else:
+                (feasible if contest.keeps(plan) else missed).append(plan)
+        hopeful = _hopeful(contest, [*feasible, *missed], left)
+        rounds += 1
+    rest = contest.ranked(plan for plan in left if contest.breach(plan) <= 1)
+    return Finals(tuple(contest.ranked(feasible)), tuple(missed), tuple(rest), tuple(rejected))
+
+
+def _hopeful(contest: Contest, done: Sequence[Simulated], left: Sequence[Simulated]) -> list[Simulated]:
+    """Plans of those left that keep the constraints if their draws are as favourable as the best ones so far."""
+    shares = (quantile(plan.drawn_s, contest.objective.confidence) / plan.mean_s for plan in done)
+    least = min(shares, default=1.0)
+    return [plan for plan in left if contest.breach(plan) * least <= 1 + NEAR]
+
+
+def _final(contest: Contest, chosen: Sequence[Simulated], run: Runner) -> list[Simulated | InfeasiblePart]:
+    """The plans again on more drawn workloads, which may show some to overflow."""
+    out: dict[int, Simulated | InfeasiblePart] = {}
+    tasks = [(contest.scenario, plan.layout.overrides()) for plan in chosen]
+    with ProgressLine("best plans over common draws", len(tasks)) as progress:
+        for index, cell in run(simulate_finally, tasks):
+            out[index] = checked(contest, chosen[index].found, cell.result, cell.timed)
             progress.advance(1)
-    return found
+    return [out[index] for index in sorted(out)]
 
 
-def _until_excluded(scenario: Scenario, found: Found, among: Sequence[int], tolerance: float, run: Runner) -> None:
-    taken: list[int] = []
-
-    def promising() -> Iterator[tuple[Scenario, Overrides]]:
-        for index in among:
-            if index not in found.results and found.within(index, tolerance):
-                taken.append(index)
-                yield scenario, found.cells[index].layout.overrides()
-
-    with ProgressLine("plans", len(among)) as progress:
-        for done, (position, result) in enumerate(run(simulate_cell, promising()), start=1):
-            found.note(taken[position], result)
-            excluded = sum(1 for i in among if i not in found.results and not found.within(i, tolerance))
-            progress.remark = f"{excluded:,} layouts excluded by their bounds"
-            progress.reach(done, len(among) - excluded)
-    found.results = {i: result for i, result in sorted(found.results.items()) if found.within(i, tolerance)}
+def checked(
+    contest: Contest, candidate: Candidate, result: CellResult, timed: Timed | None = None
+) -> Simulated | InfeasiblePart:
+    """The simulated plan, or why it is none: the simulation may see more memory in use than the bounds."""
+    overrides, numbers = candidate.layout.overrides(), result.numbers
+    if numbers is None:
+        error = result.infeasible
+        return InfeasiblePart.by(overrides, error) if error else InfeasiblePart(overrides, result.reason)
+    used = max(numbers.generation_memory_bytes, numbers.training_memory_bytes)
+    return contest.limits.headroom_miss(contest.scenario, used, overrides) or Simulated(numbers, timed, candidate)
 
 
-def further_kinds(found: Found) -> list[int]:
-    """Cells of least bound of each kind that no simulated cell has, within WIDE of the best of their groups."""
-    kinds = {found.cells[index].layout.kind for index in found.results}
-    first: dict[object, int] = {}
-    for index in sorted(range(len(found.cells)), key=found.behind):
-        kind = found.cells[index].layout.kind
-        if kind not in kinds and found.within(index, WIDE):
-            first.setdefault(kind, index)
-    return list(first.values())[:MOST_WIDE]
+def simulate_finally(task: Task) -> TimedCell:
+    """A varied scenario on all drawn workloads of an answer, with the draws around its times."""
+    scenario, overrides = task
+    return evaluate_timed(scenario, {**overrides, "simulation.replications": final_replications(scenario)})
+
+
+def final_means(task: Task) -> CellResult:
+    """The means of :func:`simulate_finally`."""
+    scenario, overrides = task
+    return evaluate_means(scenario, {**overrides, "simulation.replications": final_replications(scenario)})
+
+
+def final_replications(scenario: Scenario) -> int:
+    """Drawn workloads behind the numbers of a shown plan."""
+    return min(FINAL_REPLICATIONS, scenario.simulation.replications)
+
+
+def pareto_front(plans: Sequence[Simulated]) -> list[Simulated]:
+    """Plans that no other one beats in mean step time and cost at once, cheapest first."""
+    front: list[Simulated] = []
+    for plan in sorted(plans, key=lambda one: (one.numbers.cost_per_step_usd, one.mean_s)):
+        if not front or plan.mean_s < front[-1].mean_s:
+            front.append(plan)
+    return front

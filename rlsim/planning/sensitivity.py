@@ -1,14 +1,23 @@
 """What to measure next: how much regret of a choice, and how much of the step's interval, each measurement would save.
 
 The interval is that of ``project``. Its sources (``uncertainty.sources``) are valued by the choice among a few
-cheap alternatives to the scenario (:mod:`rlsim.planning.regret`), all on the same draws. What the scenario states
-(lengths, acceptance...) is no part of that interval: each stated input is simulated at both ends of a range.
+cheap alternatives to the scenario, all on the same draws. What the scenario states (lengths, acceptance...) is no part
+of that interval: each stated input is simulated at both ends of a range.
+
+With t_a the draws of the step of alternative a, choosing now takes the least mean; its expected regret is what always
+knowing better would save, the expected value of perfect information. Knowing x alone saves
+
+    min_a E[t_a] - E_x[min_a E[t_a | x]] >= 0,
+
+its expected value of partial perfect information, where E[t_a | x] is a regression of the draws of t_a on those of x
+(Strong, Oakley and Brennan 2014, doi:10.1177/0272989X13505910), here a cubic polynomial.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,18 +29,61 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning.alternatives import Alternative, alternatives
+from rlsim.planning.compare import differences
 from rlsim.planning.execution import Runner, executor
-from rlsim.planning.regret import GRID, narrowed, regret, regrets, saved, saved_by_input, through
-from rlsim.planning.sensitivity_results import Choice, InputEffect, Sensitivity, SourceValue
-from rlsim.planning.uncertainty import UncertainInput, drawn_overrides, uncertain_inputs
+from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection.summary import Timed, timed
-from rlsim.projection.uncertainty.predictive import DRAWS, around
+from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Interval
+from rlsim.results.sensitivity import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
+
+AS_IT_IS = "as it is"
+DEGREE = 3
+"""Of the polynomial; steps are close to exponential in normal variables of some 10 %."""
+GRID = (np.arange(200) + 0.5) / 200
+"""Quantiles at which the value of a stated input is averaged."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A scenario to choose. changes: overrides that lead to it, as ``--set`` takes them."""
+
+    name: str
+    scenario: Scenario
+    changes: tuple[str, ...] = ()
+
+
+def alternatives(scenario: Scenario) -> tuple[Alternative, ...]:
+    """The scenario as it is and its valid neighbours: without speculation, other draft lengths, engine tensor
+    parallelism, and no lag."""
+    out = [Alternative(AS_IT_IS, scenario)]
+    for name, overrides in _wanted(scenario):
+        try:
+            other = vary(scenario, overrides)
+        except InputError:
+            continue
+        if all(other != known.scenario for known in out):
+            changed = differences(scenario, other)
+            settings = tuple(f"{key}={json.dumps(value)}" for key, (_, value) in changed.items())
+            out.append(Alternative(name, other, settings))
+    return tuple(out)
+
+
+def _wanted(scenario: Scenario) -> list[tuple[str, Overrides]]:
+    out: list[tuple[str, Overrides]] = []
+    k, tensor = scenario.speculation.draft_length, scenario.engine.tensor_parallel
+    if scenario.speculation.active:
+        out += [("no speculation", {"k": 0})]
+        out += [(f"draft length {other}", {"k": other}) for other in (k - 1, k + 1) if other > 0]
+    sizes = [size for size in (tensor // 2, tensor * 2) if size > 0]
+    out += [(f"engine tensor parallel {size}", {"engine.tensor_parallel": size}) for size in sizes]
+    if scenario.loop.mode == "async":
+        out += [("no lag, on shared GPUs", {"lag": 0})]
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +105,7 @@ class Arm:
         return around(self.timed.step_s, self.timed.prediction.step_factor)
 
 
-def sensitivity(
-    scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int | None = 1, dask: str | None = None
-) -> Sensitivity:
+def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int | None = 1) -> Sensitivity:
     """Rank what could be measured by the expected regret and the width of the interval that it would save.
 
     uncertain: ``key=low:high`` each, overriding or adding ranges of stated inputs. Raises InputError where a range
@@ -66,7 +116,7 @@ def sensitivity(
     wanted = alternatives(scenario)
     points = _points(wanted, inputs)
     count = len(wanted) - 1 + len(points)
-    with ProgressLine("simulations", count) as progress, executor(jobs, dask, count) as runner:
+    with ProgressLine("simulations", count) as progress, executor(jobs, most=count) as runner:
         others = _in_order(runner, _arm, wanted[1:], progress)
         steps = _in_order(runner, first_step_s, list(points.values()), progress)
     arms = [_arm_of(wanted[0], run), *(arm for arm in others if arm is not None)]
@@ -147,12 +197,12 @@ def _choices(arms: Sequence[Arm], steps: FloatArray) -> tuple[Choice, ...]:
     fastest, lost = np.argmin(steps, axis=0), regrets(steps)
     return tuple(
         Choice(
-            arm.alternative.name,
-            arm.alternative.changes,
-            arm.interval,
-            float(np.mean(fastest == place)),
-            float(lost[place]),
-            saved(steps, np.log(arm.steps)),
+            name=arm.alternative.name,
+            changes=arm.alternative.changes,
+            step_s=arm.interval,
+            best=float(np.mean(fastest == place)),
+            regret_s=float(lost[place]),
+            saved_s=saved(steps, np.log(arm.steps)),
         )
         for place, arm in enumerate(arms)
     )
@@ -161,14 +211,14 @@ def _choices(arms: Sequence[Arm], steps: FloatArray) -> tuple[Choice, ...]:
 def _sources(run: SimulatedVariant, logs: FloatArray, steps: FloatArray) -> tuple[SourceValue, ...]:
     found = [
         SourceValue(
-            one.name,
-            one.kind,
-            one.assumed,
-            one.share,
-            narrowed(logs, one.draws),
-            saved(steps, one.draws),
-            one.settle,
-            one.command,
+            source=one.name,
+            kind=one.kind,
+            assumed=one.assumed,
+            share=one.share,
+            narrowed=narrowed(logs, one.draws),
+            saved_s=saved(steps, one.draws),
+            settle=one.settle,
+            command=one.command,
         )
         for one in sources_of(run)
     ]
@@ -182,11 +232,20 @@ def _inputs(
     for item in inputs:
         low, _, high = _effect(arms[0], item, points).tolist()
         known = [(place, _effect(arm, item, points)) for place, arm in enumerate(arms)]
-        kept = [(place, effect) for place, effect in known if np.isfinite(effect).all()]
-        means = steps.mean(axis=1)[[place for place, _ in kept]]
-        curves = np.array([through(item.places, effect, GRID) for _, effect in kept])
-        worth = saved_by_input(means, curves)
-        out.append(InputEffect(item.key, item.low, item.high, math.expm1(low), math.expm1(high), worth, item.reason))
+        finite = [(place, effect) for place, effect in known if np.isfinite(effect).all()]
+        means = steps.mean(axis=1)[[place for place, _ in finite]]
+        curves = np.array([through(item.places, effect, GRID) for _, effect in finite])
+        out.append(
+            InputEffect(
+                key=item.key,
+                low=item.low,
+                high=item.high,
+                at_low=math.expm1(low),
+                at_high=math.expm1(high),
+                saved_s=saved_by_input(means, curves),
+                reason=item.reason,
+            )
+        )
     return tuple(sorted(out, key=lambda one: (-one.saved_s, -max(abs(one.at_low), abs(one.at_high)))))
 
 
@@ -207,3 +266,54 @@ def _drawn(effect: FloatArray, item: UncertainInput) -> FloatArray:
     seed = int.from_bytes(hashlib.blake2b(item.key.encode(), digest_size=8).digest(), "little")
     quantiles = np.random.default_rng(seed).permutation((np.arange(DRAWS) + 0.5) / DRAWS)
     return through(item.places, effect, quantiles)
+
+
+def regret(steps: FloatArray) -> float:
+    """Expected regret of the alternative of least mean; steps: shape (alternatives, draws)."""
+    return float(steps.mean(axis=1).min() - steps.min(axis=0).mean())
+
+
+def regrets(steps: FloatArray) -> FloatArray:
+    """Expected regret of each alternative, shape (alternatives,)."""
+    return np.asarray(steps.mean(axis=1) - steps.min(axis=0).mean())
+
+
+def fitted(known: FloatArray, values: FloatArray) -> FloatArray:
+    """Regression of draws on those of what is known: E[values | known], shape of ``values`` (..., draws).
+
+    Without spread in ``known`` the mean.
+    """
+    spread = float(np.std(known))
+    if spread == 0:
+        return np.broadcast_to(values.mean(axis=-1, keepdims=True), values.shape)
+    design = np.vander((known - known.mean()) / spread, DEGREE + 1)
+    found, *_ = np.linalg.lstsq(design, np.atleast_2d(values).T, rcond=None)
+    return np.asarray((design @ found).T.reshape(values.shape))
+
+
+def saved(steps: FloatArray, known: FloatArray) -> float:
+    """Expected regret that knowing a quantity saves; known: its draws, shape (draws,)."""
+    expected = fitted(known, steps)
+    # The means of a least-squares fit with a constant are those of the draws, so that this is never negative.
+    return max(0.0, float(expected.mean(axis=1).min() - expected.min(axis=0).mean()))
+
+
+def narrowed(values: FloatArray, known: FloatArray) -> float:
+    """Width of the 90 % interval of draws when a quantity is known, over the width now."""
+    before, after = (np.subtract(*np.quantile(each, (HIGH, LOW))) for each in (values, values - fitted(known, values)))
+    return float(after / before) if before > 0 else 1.0
+
+
+def through(points: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray:
+    """Values at ``at`` of the parabola through three points."""
+    return np.asarray(np.polyval(np.polyfit(points, values, 2), at))
+
+
+def saved_by_input(means: FloatArray, effects: FloatArray) -> float:
+    """Expected regret that knowing a stated input saves, beyond the model's.
+
+    means: expected steps, shape (alternatives,). effects: what the input does to the logarithm of each at equally
+    likely values of it, shape (alternatives, values).
+    """
+    steps = means[:, None] * np.exp(effects)
+    return max(0.0, regret(steps))

@@ -15,8 +15,6 @@ from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides, split_gpus
-from rlsim.planning.layouts import Drafter, Drafting, Engine, EngineLayout, GpuSplit, TrainerLayout
-from rlsim.projection.uncertainty.nearest import NEAR, distance
 from rlsim.report.format import percent
 from rlsim.schema.scenario import Scenario
 
@@ -28,6 +26,104 @@ TRAINER_EXPERT = (1, 2, 4, 8, 16, 32, 64)
 DRAFT_LENGTHS = tuple(range(8))
 SHARES = (0.25, 0.375, 0.5, 0.625, 0.75)
 """Powers of two are what models and nodes divide by; drafts beyond 7 and splits beyond a quarter seldom pay."""
+
+
+@dataclass(frozen=True)
+class GpuSplit:
+    """GPUs of a cluster, policy lag, and the GPUs that generate and train (all of them for both at lag 0)."""
+
+    gpus: int
+    lag: int
+    generation: int
+    training: int
+
+    @property
+    def group(self) -> tuple[int, int]:
+        """Plans of one group compete for the same place in the answer: same GPUs, same staleness."""
+        return self.gpus, self.lag
+
+    def overrides(self) -> Overrides:
+        """Overrides of a scenario."""
+        size: Overrides = {"cluster.num_gpus": self.gpus, "lag": self.lag}
+        if self.lag == 0:
+            return size
+        return {**size, "cluster.generation_gpus": self.generation, "cluster.training_gpus": self.training}
+
+    def __str__(self) -> str:
+        mode = "sync" if self.lag == 0 else f"lag {self.lag}, {self.generation}+{self.training}"
+        return f"{self.gpus} GPUs, {mode}"
+
+
+@dataclass(frozen=True, order=True)
+class EngineLayout:
+    """Parallel sizes of one engine replica."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    attention_data: int = 1
+
+    def overrides(self) -> Overrides:
+        """Overrides of a scenario."""
+        return {f"engine.{name}_parallel": size for name, size in vars(self).items()}
+
+    def __str__(self) -> str:
+        return _sizes(TP=self.tensor, PP=self.pipeline, EP=self.expert, DPA=self.attention_data)
+
+
+@dataclass(frozen=True, order=True)
+class TrainerLayout:
+    """Parallel sizes of the trainer; data parallelism takes the rest of its GPUs."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+
+    def overrides(self) -> Overrides:
+        """Overrides of a scenario."""
+        return {f"trainer.{name}_parallel": size for name, size in vars(self).items()}
+
+    def __str__(self) -> str:
+        return _sizes(TP=self.tensor, PP=self.pipeline, CP=self.context, EP=self.expert)
+
+
+def _sizes(**sizes: int) -> str:
+    return " ".join(f"{letters}{size}" for letters, size in sizes.items() if size != 1) or "TP1"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine replica's layout and its drafted tokens per verification, 0 for none."""
+
+    layout: EngineLayout
+    draft_length: int
+
+    def overrides(self) -> Overrides:
+        """Overrides of a scenario."""
+        return {**self.layout.overrides(), "k": self.draft_length}
+
+    @property
+    def drafting(self) -> str:
+        """``k=5`` or ``no speculation``."""
+        return f"k={self.draft_length}" if self.draft_length else "no speculation"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A whole plan: split of the GPUs, engine, trainer."""
+
+    split: GpuSplit
+    engine: Engine
+    trainer: TrainerLayout
+
+    def overrides(self) -> Overrides:
+        """Overrides of a scenario."""
+        return {**self.split.overrides(), **self.engine.overrides(), **self.trainer.overrides()}
+
+    def __str__(self) -> str:
+        """``512 GPUs, lag 1, 256+256, engine TP8 EP8, k=5, trainer TP2 PP4 CP2 EP16``."""
+        return f"{self.split}, engine {self.engine.layout}, {self.engine.drafting}, trainer {self.trainer}"
 
 
 @dataclass(frozen=True)
@@ -55,15 +151,11 @@ class InfeasiblePart:
 
 @dataclass
 class Space:
-    """Valid parts by number of the split, and what was left out.
-
-    near_trainers: those of ``trainers`` that lie near a measured training step, and the scenario's own.
-    """
+    """Valid parts by number of the split, and what was left out."""
 
     splits: list[GpuSplit]
     engines: dict[int, list[Engine]] = field(default_factory=dict)
     trainers: dict[int, list[TrainerLayout]] = field(default_factory=dict)
-    near_trainers: dict[int, list[TrainerLayout]] = field(default_factory=dict)
     rejected: list[InfeasiblePart] = field(default_factory=list)
     considered: int = 0
 
@@ -80,18 +172,14 @@ class Space:
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """Where a plan is looked for. memory_headroom: share of device memory that must stay free. same_domain: TP and EP
-    groups stay within one NVLink domain. drafters: further ones beside the scenario's own. near_evidence: only layouts
-    that lie near measured runs."""
+    """Where a plan is looked for. memory_headroom: share of device memory that must stay free. draft_lengths: drafted
+    tokens of the scenario's drafter, default DRAFT_LENGTHS. shares: of the GPUs that generate where pools are split."""
 
     sizes: tuple[int, ...]
     lags: tuple[int, ...]
     memory_headroom: float = 0.0
-    same_domain: bool = True
     draft_lengths: tuple[int, ...] | None = None
     shares: tuple[float, ...] = SHARES
-    drafters: tuple[Drafter, ...] = ()
-    near_evidence: bool = False
 
     def headroom_miss(self, scenario: Scenario, used_bytes: float, overrides: Overrides) -> InfeasiblePart | None:
         """Why ``used_bytes`` of a GPU leave too little of it free; None where they do not."""
@@ -105,13 +193,13 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
     space = Space(list(_splits(scenario, limits)))
     for number, split in enumerate(space.splits):
         engines = [
-            Engine(layout, drafting)
-            for layout in _engine_layouts(scenario, limits, split.generation)
-            for drafting in _draftings(scenario, limits)
+            Engine(layout, k)
+            for layout in _engine_layouts(scenario, split.generation)
+            for k in _draft_lengths(scenario, limits)
         ]
-        trainers = _trainer_layouts(scenario, limits, split.training)
+        trainers = _trainer_layouts(scenario, split.training)
         space.considered += len(engines) * len(trainers)
-        space.engines[number], space.trainers[number], space.near_trainers[number] = [], [], []
+        space.engines[number], space.trainers[number] = [], []
         try:  # with plain layouts, from which every part is one section away
             plain = vary(scenario, {**split.overrides(), **EngineLayout().overrides(), **TrainerLayout().overrides()})
         except InputError as error:
@@ -119,13 +207,7 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
             space.rejected += [InfeasiblePart.by(part.overrides(), error) for part in parts]
             continue
         space.engines[number] += [engine for engine in engines if _fitting(plain, engine, limits, space)]
-        for trainer in trainers:
-            candidate = _fitting(plain, trainer, limits, space)
-            if candidate is None:
-                continue
-            space.trainers[number].append(trainer)
-            if trainer == own_trainer(scenario) or distance(candidate, "training") <= NEAR:
-                space.near_trainers[number].append(trainer)
+        space.trainers[number] += [trainer for trainer in trainers if _fitting(plain, trainer, limits, space)]
     return space
 
 
@@ -145,28 +227,28 @@ def _own_share(scenario: Scenario, gpus: int) -> tuple[float, ...]:
     return () if cluster.colocated or gpus != cluster.num_gpus else (cluster.generation / cluster.num_gpus,)
 
 
-def _engine_layouts(scenario: Scenario, limits: SearchLimits, gpus: int) -> list[EngineLayout]:
+def _engine_layouts(scenario: Scenario, gpus: int) -> list[EngineLayout]:
+    """Layouts on ``gpus`` GPUs; tensor and expert parallelism stay within one NVLink domain."""
     engine, moe = scenario.engine, scenario.model.moe
     domain = int(scenario.hardware.nvlink_domain_gpus)
     own = (engine.tensor_parallel, engine.pipeline_parallel, engine.expert_parallel)
-    found = {own} if not limits.same_domain or engine.tensor_parallel <= domain else set()
+    found = {own} if engine.tensor_parallel <= domain else set()
     for tp in ENGINE_TENSOR:
-        if tp <= gpus and (tp <= domain or not limits.same_domain):
+        if tp <= min(gpus, domain):
             found |= {(tp, engine.pipeline_parallel, ep) for ep in ({1, tp} if moe is not None else {1})}
     data = engine.attention_data_parallel
     return [EngineLayout(tp, pp, ep, data if tp % data == 0 else 1) for tp, pp, ep in sorted(found)]
 
 
-def _draftings(scenario: Scenario, limits: SearchLimits) -> list[Drafting]:
-    """No speculation, the scenario's own drafter at every draft length, and further drafters as given."""
-    lengths = [k for k in (DRAFT_LENGTHS if limits.draft_lengths is None else limits.draft_lengths) if k > 0]
-    own: list[Drafter | None] = [None] if scenario.speculation.active else []
-    return [Drafting(0), *(Drafting(k, drafter) for drafter in [*own, *limits.drafters] for k in lengths)]
+def _draft_lengths(scenario: Scenario, limits: SearchLimits) -> list[int]:
+    """No speculation, and the scenario's own drafter at every draft length."""
+    lengths = DRAFT_LENGTHS if limits.draft_lengths is None else limits.draft_lengths
+    return [0, *(k for k in lengths if k > 0 and scenario.speculation.active)]
 
 
-def _trainer_layouts(scenario: Scenario, limits: SearchLimits, gpus: int) -> list[TrainerLayout]:
+def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
     trainer, moe, own = scenario.trainer, scenario.model.moe, own_trainer(scenario)
-    domain = int(scenario.hardware.nvlink_domain_gpus) if limits.same_domain else gpus
+    domain = int(scenario.hardware.nvlink_domain_gpus)
     found = {own} if max(own.tensor, own.expert) <= domain else set()
     pipelines = TRAINER_PIPELINE if trainer.backend == "megatron" else (1,)
     experts = TRAINER_EXPERT if moe is not None and trainer.backend == "megatron" else (1,)
@@ -184,18 +266,18 @@ def own_trainer(scenario: Scenario) -> TrainerLayout:
     )
 
 
-def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits, space: Space) -> Scenario | None:
-    """The scenario with one part in place of a plain layout, where that is valid and fits."""
+def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits, space: Space) -> bool:
+    """Whether the scenario with one part in place of a plain layout is valid and fits."""
     try:
         candidate = vary(plain, part.overrides())
         used = engine_memory(candidate).parts if isinstance(part, Engine) else trainer_memory(candidate)
     except (Infeasible, InputError) as error:
         space.rejected.append(InfeasiblePart.by(part.overrides(), error))
-        return None
+        return False
     miss = limits.headroom_miss(plain, used.total, part.overrides())
     if miss is not None:
         space.rejected.append(miss)
-    return candidate if miss is None else None
+    return miss is None
 
 
 def nearest_miss(rejected: Sequence[InfeasiblePart]) -> InfeasiblePart | None:

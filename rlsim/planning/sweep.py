@@ -17,14 +17,15 @@ from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor, local_jobs
-from rlsim.planning.frames import identity_in, write_csv, write_parquet
 from rlsim.planning.grammar import Axis, grid, parse_axis
-from rlsim.planning.results import Row, SweepResult
 from rlsim.projection.assumptions import caveats_of
+from rlsim.results.frames import identity_in, write_csv, write_parquet
+from rlsim.results.record import Row
+from rlsim.results.sweep import SweepResult
 from rlsim.schema.scenario import Scenario
 
 SWEEP_REPLICATIONS = 3
-"""Replications of a sweep's cell unless told otherwise: cells share their work, so differences show with few."""
+"""Replications of a sweep's cell by default: cells share their work, so differences show with few."""
 LARGEST_CHUNK = 8
 """Neighbouring cells handed to a process at once; they share most of their costs."""
 JOURNAL_FORMAT = 1
@@ -73,13 +74,13 @@ def sweep(
     with opened_journal(out, identity, COMMAND) as journal:
         rows = _run(base, jobs, dask, journal)
         result = SweepResult(
-            scenario.name,
-            axes,
-            tuple(rows),
-            count,
-            _batch(scenario),
-            scenario.simulation.replications,
-            caveats_of(scenario),
+            scenario=scenario.name,
+            axes={",".join(axis.keys): axis.values for axis in axes},
+            replications=count,
+            rows=tuple(rows),
+            batch=(scenario.workload.prompts_per_step, scenario.workload.generations_per_prompt),
+            own_replications=scenario.simulation.replications,
+            caveats=caveats_of(scenario),
         )
         if not result.done:
             raise InputError(f"none of the {len(rows)} cells can run; the first: {rows[0]['reason']}")
@@ -88,22 +89,11 @@ def sweep(
     return result
 
 
-def _batch(scenario: Scenario) -> tuple[int, int]:
-    return scenario.workload.prompts_per_step, scenario.workload.generations_per_prompt
-
-
 def _identity(whole: _Chunk, axes: Sequence[Axis]) -> str:
     """What must agree for an interrupted sweep to be continued."""
     written = [[axis.keys, axis.values] for axis in axes]
     digest = scenario_digest(whole.base)
-    content = [
-        JOURNAL_FORMAT,
-        installed_version(),
-        digest,
-        written,
-        whole.settings,
-        whole.run_steps,
-    ]
+    content = [JOURNAL_FORMAT, installed_version(), digest, written, whole.settings, whole.run_steps]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -17,7 +17,7 @@ from rlsim.projection.model_assumptions import model_assumptions
 from rlsim.projection.training_assumptions import training_assumptions
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.uncertainty.predictive import open_draws
-from rlsim.projection.uncertainty.support import support_of
+from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.report.format import percent
 from rlsim.schema.agent import ConstantTime, LognormalTime, QuantileTime, Time
@@ -251,7 +251,7 @@ def _hanging(run: SimulatedVariant) -> str:
     launches = run.prices.engine.launch_share(run.counters)
     if launches <= TOLD_LAUNCH_SHARE:
         return ""
-    open_share = sum(one.share for one in support_of(run).leaning if one.kind == "launches")
+    open_share = sum(one.share for one in sources_of(run) if one.kind == "launches")
     return (
         f"; {percent(launches)} of the rollout waits for those launches, of which we know the cost within a factor of "
         f"two: {percent(max(0.0, open_share))} of the variance of the step hangs on it, so check what your engine "

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rlsim.schema.scenario import Scenario
-
-SECONDS_PER_HOUR = 3600.0
+from rlsim.units import SECONDS_PER_HOUR
 
 
 def price_usd(scenario: Scenario) -> float:

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -177,15 +178,15 @@ def _rewards_s(run: SimulatedVariant, steps: Sequence[StepRecord]) -> float:
     return run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
 
 
-def memory_of(run: SimulatedVariant) -> tuple[MemoryUse, ...]:
-    """Memory of the generating and of the training GPUs."""
+def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
+    """Memory of the generating and of the training GPUs, by pool."""
     scenario = run.scenario
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
     available = scenario.hardware.memory_bytes.value
-    return (
-        MemoryUse("generation", replace(run.prices.engine_memory.parts, kv_cache=cached), available),
-        MemoryUse("training", run.prices.trainer_bytes, available),
-    )
+    return {
+        "generation": MemoryUse.of(replace(run.prices.engine_memory.parts, kv_cache=cached), available),
+        "training": MemoryUse.of(run.prices.trainer_bytes, available),
+    }
 
 
 def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
@@ -250,12 +251,21 @@ def _shown(phase: str, parts: Iterable[Part]) -> list[PhasePart]:
     rest = [replace(part, name="other") for part in ordered[SHOWN_PARTS - 1 :]]
     sources = {part.source for part in rest if part.measured < 1.0}
     (other,) = add_up(rest)
-    mixed = replace(_phase_part(phase, other), bound="mixed", source="modelled" if "modelled" in sources else "assumed")
+    source: Literal["modelled", "assumed"] = "modelled" if "modelled" in sources else "assumed"
+    mixed = _phase_part(phase, replace(other, source=source)).model_copy(update={"bound": "mixed"})
     return [*(_phase_part(phase, part) for part in ordered[: SHOWN_PARTS - 1]), mixed]
 
 
 def _phase_part(phase: str, part: Part) -> PhasePart:
-    return PhasePart(phase, part.name, part.seconds, part.bound, part.source, part.measured)
+    return PhasePart(
+        phase=phase,
+        name=part.name,
+        seconds=part.seconds,
+        bound=part.bound,
+        label="measured" if part.measured >= 0.5 else part.source,
+        measured=part.measured,
+        source=part.source,
+    )
 
 
 def provenance_of(parts: Sequence[PhasePart]) -> Provenance:

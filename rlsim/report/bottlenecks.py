@@ -8,7 +8,7 @@ from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import Row, table
-from rlsim.results import PhasePart, Projection
+from rlsim.results import PhasePart, Projection, Provenance
 
 MOST_PARTS, LEAST_PART_SHARE = 4, 0.08
 """Largest parts shown of a phase, none below this share of it but the first; the others are added up."""
@@ -20,7 +20,7 @@ BAR_CELLS = 40
 
 def bottleneck_lines(projection: Projection, style: Style) -> list[str]:
     """Largest parts of every phase of the candidate, with the same parts' seconds in the baseline."""
-    arms = findings.variants_of(projection)
+    arms = projection.variants
     groups = {name: findings.parts_by_phase(arm) for name, arm in arms.items()}
     *_, shown = groups.values()
     total = sum(part.seconds for parts in shown.values() for part in parts)
@@ -62,9 +62,9 @@ def _seconds(parts: Sequence[PhasePart]) -> float:
     return sum(part.seconds for part in parts)
 
 
-def provenance_lines(projection: Projection, style: Style) -> list[str]:
+def provenance_lines(provenance: Provenance, style: Style) -> list[str]:
     """One bar: share of the candidate's time resting on measured, modelled and assumed values."""
-    shares = [getattr(projection.provenance, name) for name, _ in SOURCES]
+    shares = [getattr(provenance, name) for name, _ in SOURCES]
     counts = _apportion(shares, BAR_CELLS)
     bar = "".join(glyph * count for (_, glyph), count in zip(SOURCES, counts, strict=True))
     key = "   ".join(

@@ -17,13 +17,6 @@ NOTABLE_SHARE = 0.005
 """Differences and rests below this share of a step are rounding to a reader."""
 
 
-def variants_of(projection: Projection) -> dict[str, Variant]:
-    """The sides to show: baseline and candidate, or the one that there is where nothing is drafted."""
-    if not projection.candidate.speculates:
-        return {"autoregressive": projection.candidate}
-    return {"baseline": projection.baseline, "candidate": projection.candidate}
-
-
 PhaseSeconds = Mapping[str, float]
 """Mean seconds by the contract names of phases, in the order of the step."""
 

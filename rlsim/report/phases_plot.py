@@ -52,7 +52,7 @@ def phases_figure(projection: Projection, path: Path) -> None:
     An asynchronous projection also shows lanes of trainer and generator. The same projection gives the same bytes with
     the same matplotlib. OSError passes through.
     """
-    arms = list(findings.variants_of(projection).items())
+    arms = list(projection.variants.items())
     asynchronous = projection.asynchronous
     title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
     key = _key_phases(projection, arms)

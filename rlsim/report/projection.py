@@ -25,8 +25,8 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         times_lines(projection, style),
         _memory(projection, style),
         bottleneck_lines(projection, style),
-        provenance_lines(projection, style),
-        support_lines(projection, style),
+        provenance_lines(projection.provenance, style),
+        support_lines(projection.support, style),
         _statistics(projection, style),
         style.numbered("Assumptions", projection.assumptions),
         style.numbered("Warnings", projection.warnings),
@@ -36,7 +36,7 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
 
 def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     """The verdict in at most five lines of 100 columns: answer, step and cost, where to look, what it rests on."""
-    arms, shares, count = findings.variants_of(projection).values(), projection.provenance, len(projection.warnings)
+    arms, shares, count = projection.variants.values(), projection.provenance, len(projection.warnings)
     steps = " -> ".join(fmt.seconds(arm.step_s.mean) for arm in arms)
     costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in arms)
     price = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
@@ -59,30 +59,29 @@ def _head(projection: Projection, style: Style) -> list[str]:
 
 
 def _memory(projection: Projection, style: Style) -> list[str]:
-    before = {use.pool: use for use in projection.baseline.memory}
-    name = max(len(use.pool) for use in projection.candidate.memory)
+    before, memory = projection.baseline.memory, projection.candidate.memory
+    name = max(map(len, memory))
     lines = [style.bold("Memory per GPU") + style.dim("  GiB in the fullest phase")]
-    for use in projection.candidate.memory:
-        lines += _pool(use, before[use.pool], name, style)
+    for pool, use in memory.items():
+        lines += _pool(f"  {pool:<{name}}   ", use, before[pool], style)
     return lines
 
 
-def _pool(use: MemoryUse, before: MemoryUse, name: int, style: Style) -> list[str]:
+def _pool(label: str, use: MemoryUse, before: MemoryUse, style: Style) -> list[str]:
     share = use.total_bytes / use.available_bytes
     filled = min(BAR_CELLS, round(BAR_CELLS * share))
     bar = style.readable("█" * filled + "░" * (BAR_CELLS - filled))
     total = f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB ({fmt.percent(share)})"
     if abs(before.total_bytes - use.total_bytes) > GIB / 20:
         total += f", baseline {fmt.gibibytes(before.total_bytes)} GiB"
-    ranked = sorted(use.parts.items(), key=lambda part: -part[1])
+    ranked = sorted(use.parts_bytes.items(), key=lambda part: -part[1])
     parts = ", ".join(f"{part} {fmt.gibibytes(size)}" for part, size in ranked if size > 0)
-    label, blank = f"  {use.pool:<{name}}   ", " " * (name + 5)
-    return [*style.wrapped(f"{bar}   {total}", label), *style.wrapped(parts, blank)]
+    return [*style.wrapped(f"{bar}   {total}", label), *style.wrapped(parts, " " * len(label))]
 
 
 def _statistics(projection: Projection, style: Style) -> list[str]:
     """What the engines did: what differs side by side, what is the same in one sentence."""
-    arms = findings.variants_of(projection)
+    arms = projection.variants
     values = [dict(arm.statistics.items()) for arm in arms.values()]
     rows, same = [], []
     for name, label in EngineStatistics.labels().items():
@@ -92,8 +91,8 @@ def _statistics(projection: Projection, style: Style) -> list[str]:
         elif shown:
             rows.append((f"{label.text}{label.unit and f' ({label.unit})'}", *shown))
     heads = ("", *arms) if len(arms) == 2 else ("", "")
-    told = style.wrapped(f"same in both: {', '.join(same)}", "  ") if same else []
-    return [style.bold("Engine statistics"), *table(heads, rows, style), *told]
+    shared = style.wrapped(f"same in both: {', '.join(same)}", "  ") if same else []
+    return [style.bold("Engine statistics"), *table(heads, rows, style), *shared]
 
 
 def _statistic(label: Label, value: float) -> str:

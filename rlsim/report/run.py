@@ -10,9 +10,9 @@ from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import RULE, Row, cell, table
 from rlsim.results import Interval
 from rlsim.results.run import Run, RunSide
+from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
-HOUR_S, DAY_S = 3600.0, 86400.0
-KILOWATT_HOUR_J = 3.6e6
+DAY_S = 86400.0
 LABELS = {
     "steps": "steps, undisturbed",
     "validation": "validation",
@@ -42,7 +42,7 @@ def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
 
 def headline(run: Run) -> str:
     """What a run takes, in a sentence."""
-    unit_s, unit = _unit(max(side.seconds.mean for side in run.sides.values()))
+    unit_s, unit = unit_of(max(side.seconds.mean for side in run.sides.values()))
     took = f"{run.num_steps:,} {'step takes' if run.num_steps == 1 else 'steps take'} "
     took += f"{_scaled(run.candidate.seconds, unit_s)} {unit}"
     if run.baseline is None or run.speedup is None:
@@ -50,11 +50,15 @@ def headline(run: Run) -> str:
     return f"{took} in place of {_scaled(run.baseline.seconds, unit_s)} {unit}: {fmt.times(run.speedup)}."
 
 
-def _unit(seconds: float) -> tuple[float, str]:
+def unit_of(seconds: float) -> tuple[float, str]:
     """The unit that a duration reads best in."""
     if seconds >= 3 * DAY_S:
         return DAY_S, "days"
-    return (HOUR_S, "hours") if seconds >= 2 * HOUR_S else (1.0, "s")
+    return (SECONDS_PER_HOUR, "hours") if seconds >= 2 * SECONDS_PER_HOUR else (1.0, "s")
+
+
+def _per(value: Interval, unit: float) -> Interval:
+    return Interval(value.mean / unit, value.low / unit, value.high / unit)
 
 
 def _scaled(value: Interval, unit: float) -> str:
@@ -75,11 +79,11 @@ def _head(run: Run, style: Style) -> list[str]:
 
 def _totals(run: Run, style: Style) -> list[str]:
     sides = list(run.sides.values())
-    unit_s, unit = _unit(max(side.seconds.mean for side in sides))
+    unit_s, unit = unit_of(max(side.seconds.mean for side in sides))
     rows = [
         _row(f"time ({unit})", [side.seconds for side in sides], unit_s),
         _row("cost (USD)", [side.cost_usd for side in sides]),
-        _row("energy, at most (MWh)", [side.energy_at_most_j for side in sides], 1e3 * KILOWATT_HOUR_J),
+        _row("energy, at most (MWh)", [side.energy_at_most_j for side in sides], 1e3 * JOULES_PER_KWH),
         Row(("GPU seconds at work", *(fmt.percent(side.busy_share) for side in sides))),
         Row(("samples trained on", *(f"{side.samples:,}" for side in sides))),
         Row(("tokens generated (billion)", *(fmt.number(side.generated_tokens / 1e9) for side in sides))),
@@ -88,21 +92,22 @@ def _totals(run: Run, style: Style) -> list[str]:
     heads = ("", *run.sides) if len(sides) > 1 else ("", "")
     price = f"USD at {run.price_per_gpu_hour_usd:.2f} per GPU and hour (hardware.price_per_gpu_hour_usd, "
     notes = [f"{price}{run.price_source})", *(_sampling(name, side) for name, side in run.sides.items())]
-    told = [line for note in notes for line in style.wrapped(note, "  ")]
+    remarks = [line for note in notes for line in style.wrapped(note, "  ")]
     title = style.bold("Whole run") + style.dim("  mean [90 % interval]")
-    return [title, *table(heads, rows, style), *told]
+    return [title, *table(heads, rows, style), *remarks]
 
 
 def _sampling(name: str, side: RunSide) -> str:
     """What the drawn work leaves open, apart from the model's error."""
-    steps = f"{name}: undisturbed steps differ by {fmt.seconds(side.step_deviation_s)} (standard deviation)"
-    if side.run_error_s is None:
+    steps = f"{name}: undisturbed steps differ by {fmt.seconds(side.sampling.step_deviation_s)} (standard deviation)"
+    if side.sampling.run_error_s is None:
         return f"{steps}; one run was simulated (--replications tells how much runs differ)"
-    return f"{steps}; the mean run is certain to {fmt.seconds(side.run_error_s)} (standard error over replications)"
+    error = fmt.seconds(side.sampling.run_error_s)
+    return f"{steps}; the mean run is certain to {error} (standard error over replications)"
 
 
 def _row(label: str, values: Sequence[Interval], unit: float = 1.0) -> Row:
-    scaled = [Interval(value.mean / unit, value.low / unit, value.high / unit) for value in values]
+    scaled = [_per(value, unit) for value in values]
     decimals = max(0, 2 - math.floor(math.log10(max(max(value.mean for value in scaled), 1e-9))))
     return Row((label, *(cell(value, decimals) for value in scaled)))
 
@@ -143,20 +148,22 @@ def _course(run: Run, style: Style) -> list[str]:
 def _ledger(run: Run, style: Style) -> list[str]:
     """What the seconds of the run go to."""
     sides = list(run.sides.values())
-    found = [{loss.cause: loss for loss in side.ledger} for side in sides]
-    causes = [cause for cause in LABELS if any(cause in one for one in found)]
+    causes = [cause for cause in LABELS if any(cause in side.ledger for side in sides)]
     if causes == ["steps"]:
         return []
-    unit_s, unit = _unit(max(side.seconds.mean for side in sides))
+    unit_s, unit = unit_of(max(side.seconds.mean for side in sides))
     rows = []
     for cause in causes:
         cells: list[object] = []
-        for one, side in zip(found, sides, strict=True):
-            loss = one.get(cause)
+        for side in sides:
+            loss = side.ledger.get(cause)
             seconds = loss.seconds if loss is not None else Interval(0.0, 0.0, 0.0)
-            scaled = Interval(seconds.mean / unit_s, seconds.low / unit_s, seconds.high / unit_s)
             count = f"{loss.events:,.0f}" if loss is not None and cause in COUNTED else ""
-            cells += [cell(scaled, 2 if unit_s > 1 else 0), fmt.percent(seconds.mean / side.seconds.mean, 1), count]
+            cells += [
+                cell(_per(seconds, unit_s), 2 if unit_s > 1 else 0),
+                fmt.percent(seconds.mean / side.seconds.mean, 1),
+                count,
+            ]
         rows.append(Row((LABELS[cause], *cells)))  # type: ignore[arg-type]
     whole: list[object] = []
     for side in sides:

@@ -66,7 +66,7 @@ def _told(run: Run) -> list[tuple[str, str]]:
         if column == "exposed_generation_s" and not run.asynchronous:
             return False
         if column == "lost":
-            return any(loss.cause != "steps" for side in sides for loss in side.ledger)
+            return any(cause != "steps" for side in sides for cause in side.ledger)
         if column == "acceptance_length":
             return any(side.speculates for side in sides)
         return any(np.ptp(side.steps[column]) > 0 for side in sides)

@@ -11,8 +11,7 @@ from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import RULE, Row, cell, table
 from rlsim.results import Interval, Projection, Variant
-
-SECONDS_PER_HOUR = 3600.0
+from rlsim.units import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class _Line:
 
 def times_lines(projection: Projection, style: Style) -> list[str]:
     """Phases of both sides and their speedups, equal ones in one row; one side's shares where nothing is drafted."""
-    arms = findings.variants_of(projection)
+    arms = projection.variants
     decimals = fmt.decimals_for(max(arm.step_s.mean for arm in arms.values()))
     lines = _phase_lines(projection, list(arms.values()))
     same = [line for line in lines if len({fmt.fixed(value.mean, decimals) for value in line.values}) < len(arms)]
@@ -41,14 +40,14 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
     title = style.bold("Time per step") + style.dim("  seconds, mean [90 % interval]")
     remarks = [_same(projection, same, decimals)] if same else []
     remarks += [f"USD {price_note(projection)}"]
-    told = [line for remark in remarks for line in style.wrapped(remark, "  ")]
-    return [title, *table(heads, [*rows, *_rates(projection)], style), *told, *_remarks(projection, style)]
+    text = [line for remark in remarks for line in style.wrapped(remark, "  ")]
+    return [title, *table(heads, [*rows, *_rates(projection)], style), *text, *_remarks(projection, style)]
 
 
 def cost_usd(projection: Projection, seconds: Interval) -> Interval:
     """Price in USD of all GPUs, busy or not, for ``seconds``."""
     rate = projection.num_gpus * projection.price_per_gpu_hour_usd / SECONDS_PER_HOUR
-    return Interval(rate * seconds.mean, rate * seconds.low, rate * seconds.high)
+    return seconds.times(rate)
 
 
 def price_note(projection: Projection) -> str:
@@ -95,7 +94,7 @@ def _row(projection: Projection, line: _Line, decimals: int) -> Row:
 
 def _rates(projection: Projection) -> list[Row]:
     """Throughput and cost, whose ratio is that of the step."""
-    arms = findings.variants_of(projection).values()
+    arms = projection.variants.values()
     rows = []
     for label, values in (
         ("tokens/s/GPU", [arm.tokens_per_s_per_gpu for arm in arms]),
@@ -118,7 +117,7 @@ def _same(projection: Projection, lines: Sequence[_Line], decimals: int) -> str:
 
 def _remarks(projection: Projection, style: Style) -> list[str]:
     """Who sets the pace of an asynchronous step and how old its samples are; how to get a comparison."""
-    arms = findings.variants_of(projection)
+    arms = projection.variants
     remarks = [] if len(arms) == 2 else [_PLAIN_REMARK]
     if projection.asynchronous:
         remarks += [(f"{name}: " if len(arms) == 2 else "") + _pace(arm) for name, arm in arms.items()]
@@ -129,7 +128,7 @@ def _remarks(projection: Projection, style: Style) -> list[str]:
     spent = {name: _tokens(arm) for name, arm in arms.items()}
     if len(set(spent.values())) == 1:
         spent = {"": next(iter(spent.values()))}
-    remarks += [f"generated tokens{name and f' ({name})'}: {told}" for name, told in spent.items() if told]
+    remarks += [f"generated tokens{name and f' ({name})'}: {text}" for name, text in spent.items() if text]
     return [line for remark in remarks for line in style.wrapped(remark, "  ")]
 
 
@@ -153,8 +152,8 @@ def _tokens(arm: Variant) -> str:
         "of groups that no step can use": ledger.discarded,
         "generated again after updates": ledger.regenerated,
     }
-    told = [f"{fmt.percent(value / ledger.generated)} {what}" for what, value in lost.items() if value > 0]
-    return ", ".join(told)
+    text = [f"{fmt.percent(value / ledger.generated)} {what}" for what, value in lost.items() if value > 0]
+    return ", ".join(text)
 
 
 def _ages(arm: Variant) -> str:

@@ -1,9 +1,10 @@
-"""What comes out, as data: the records that ``project`` returns, the reports read and projection.json holds."""
+"""What comes out, as data: the records that commands return, reports read and JSON files hold.
+
+Those of the line from prices to a projection are here; each other answer has its own module.
+"""
 
 from rlsim.results.projection import (
-    SCHEMA,
     EngineStatistics,
-    Interval,
     Label,
     MemoryParts,
     MemoryUse,
@@ -13,29 +14,23 @@ from rlsim.results.projection import (
     Sampling,
     Variant,
 )
-from rlsim.results.support import Difference, HalfSupport, Leaning, Neighbour, Support
+from rlsim.results.record import Interval
 from rlsim.results.trace import PHASES, Curve, Span, StepPhases, TokenLedger
 
 __all__ = [
     "PHASES",
-    "SCHEMA",
     "Curve",
-    "Difference",
     "EngineStatistics",
-    "HalfSupport",
     "Interval",
     "Label",
-    "Leaning",
     "MemoryParts",
     "MemoryUse",
-    "Neighbour",
     "PhasePart",
     "Projection",
     "Provenance",
     "Sampling",
     "Span",
     "StepPhases",
-    "Support",
     "TokenLedger",
     "Variant",
 ]

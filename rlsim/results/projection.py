@@ -2,60 +2,51 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
+from pydantic import Field, PlainSerializer
+
+from rlsim.results.record import Interval, Number, Record, Rounded, rounded
 from rlsim.results.support import Support
-from rlsim.results.trace import PHASES, Curve, Span, StepPhases, TokenLedger
+from rlsim.results.trace import Curve, Span, StepPhases, TokenLedger
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-SCHEMA = "rlsim.projection/1"
+    Spans = tuple[Span, ...]
+    Curves = tuple[Curve, ...]
+else:  # never read from a file: what checks them costs more to build than a projection to write
+    Spans = Curves = tuple
+
+SCHEMA: Literal["rlsim.projection/2"] = "rlsim.projection/2"
+Method = Literal["none", "eagle3", "mtp", "draft_model", "ngram", "suffix"]
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A number with its 90 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Rounded to 9 significant digits, so that files stay readable."""
-        return {"mean": rounded(self.mean), "low": rounded(self.low), "high": rounded(self.high)}
-
-
-@dataclass(frozen=True)
-class PhasePart:
+class PhasePart(Record):
     """One part of a phase: seconds per step, what bounds it, and what it rests on.
 
-    measured: share (0..1) of the seconds that a measurement backs; source: what the rest is, modelled or assumed.
+    label: what most of its seconds rest on, measured, modelled or assumed. measured: share (0..1) of them that a
+    measurement backs; source: what the rest is, modelled or assumed. The last two are not in files.
     """
 
     phase: str
-    name: str
-    seconds: float
+    name: str = Field(alias="part")
+    seconds: Rounded
     bound: str
-    source: str
-    measured: float
-
-    @property
-    def label(self) -> str:
-        """What most of the part rests on: measured, modelled or assumed."""
-        return "measured" if self.measured >= 0.5 else self.source
+    label: str = Field(alias="root")
+    measured: float = Field(default=0.0, exclude=True)
+    source: str = Field(default="", exclude=True)
 
 
 @dataclass(frozen=True)
 class Provenance:
     """Shares of the candidate's time that measurements, models and assumptions back; they add up to 1."""
 
-    measured: float
-    modelled: float
-    assumed: float
+    measured: Number
+    modelled: Number
+    assumed: Number
 
 
 @dataclass(frozen=True)
@@ -77,24 +68,24 @@ class EngineStatistics:
     trajectories that came back) and timed_out: of agents.
     """
 
-    replicas: Annotated[float, Label("replicas")]
-    decode_iterations: Annotated[float, Label("decode iterations", "per step")]
-    mean_batch: Annotated[float, Label("mean batch", "sequences")]
-    mean_context_tokens: Annotated[float, Label("mean context", "tokens")]
-    eager_share: Annotated[float, Label("eager iterations", "%")]
-    prefill_iterations: Annotated[float, Label("prefill iterations", "per step")]
-    prefill_tokens: Annotated[float, Label("prefill", "tokens per step")]
-    preemptions: Annotated[float, Label("preemptions", "per step")]
-    peak_kv_tokens: Annotated[float, Label("peak KV cache", "tokens of a replica")]
-    tokens_per_s: Annotated[float, Label("generated", "tokens/s")]
-    iterations_per_s: Annotated[float, Label("decode iterations", "per second and replica")]
-    tokens_per_verification: Annotated[float, Label("generated", "tokens per verification")]
-    replica_imbalance: Annotated[float | None, Label("slowest replica", "times the mean")] = None
-    rollouts: Annotated[float | None, Label("rollouts", "per step")] = None
-    turns: Annotated[float | None, Label("turns", "per step")] = None
-    environment_queue_s: Annotated[float | None, Label("queue of the environment", "seconds per turn")] = None
-    reused_tokens: Annotated[float | None, Label("reused prefixes", "tokens per step")] = None
-    timed_out: Annotated[float | None, Label("trajectories out of time", "per step")] = None
+    replicas: Annotated[Number, Label("replicas")]
+    decode_iterations: Annotated[Number, Label("decode iterations", "per step")]
+    mean_batch: Annotated[Number, Label("mean batch", "sequences")]
+    mean_context_tokens: Annotated[Number, Label("mean context", "tokens")]
+    eager_share: Annotated[Number, Label("eager iterations", "%")]
+    prefill_iterations: Annotated[Number, Label("prefill iterations", "per step")]
+    prefill_tokens: Annotated[Number, Label("prefill", "tokens per step")]
+    preemptions: Annotated[Number, Label("preemptions", "per step")]
+    peak_kv_tokens: Annotated[Number, Label("peak KV cache", "tokens of a replica")]
+    tokens_per_s: Annotated[Number, Label("generated", "tokens/s")]
+    iterations_per_s: Annotated[Number, Label("decode iterations", "per second and replica")]
+    tokens_per_verification: Annotated[Number, Label("generated", "tokens per verification")]
+    replica_imbalance: Annotated[Number | None, Label("slowest replica", "times the mean")] = None
+    rollouts: Annotated[Number | None, Label("rollouts", "per step")] = None
+    turns: Annotated[Number | None, Label("turns", "per step")] = None
+    environment_queue_s: Annotated[Number | None, Label("queue of the environment", "seconds per turn")] = None
+    reused_tokens: Annotated[Number | None, Label("reused prefixes", "tokens per step")] = None
+    timed_out: Annotated[Number | None, Label("trajectories out of time", "per step")] = None
 
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, value) of what has a meaning."""
@@ -103,7 +94,7 @@ class EngineStatistics:
     @classmethod
     def labels(cls) -> dict[str, Label]:
         """Label of every field by its name."""
-        return {name: hint.__metadata__[0] for name, hint in get_type_hints(cls, include_extras=True).items()}
+        return {name: hint.__metadata__[-1] for name, hint in get_type_hints(cls, include_extras=True).items()}
 
 
 @dataclass(frozen=True)
@@ -133,18 +124,17 @@ class MemoryParts:
         return sum(size for _, size in self.items())
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+class MemoryUse(Record):
     """Bytes per GPU of one pool in its fullest phase, by what holds them, against what is there."""
 
-    pool: str
-    parts: MemoryParts
-    available_bytes: float
+    parts_bytes: dict[str, Rounded]
+    total_bytes: Rounded
+    available_bytes: Rounded
 
-    @property
-    def total_bytes(self) -> float:
-        """Sum of the parts."""
-        return self.parts.total
+    @classmethod
+    def of(cls, parts: MemoryParts, available_bytes: float) -> MemoryUse:
+        """The use of memory in bytes of a GPU that holds ``parts``."""
+        return cls(parts_bytes=dict(parts.items()), total_bytes=parts.total, available_bytes=available_bytes)
 
 
 @dataclass(frozen=True)
@@ -155,125 +145,87 @@ class Sampling:
     step_deviation_s: standard deviation between the simulated steps, as a run will show it from step to step.
     """
 
-    step_error_s: float | None
-    step_deviation_s: float
-
-    def as_dict(self) -> dict[str, float | None]:
-        """For JSON."""
-        error = None if self.step_error_s is None else rounded(self.step_error_s)
-        return {"step_error_s": error, "step_deviation_s": rounded(self.step_deviation_s)}
+    step_error_s: Rounded | None
+    step_deviation_s: Rounded
 
 
-@dataclass(frozen=True)
-class Variant:
+def _meant(statistics: EngineStatistics) -> dict[str, float]:
+    return {name: rounded(value) for name, value in statistics.items()}
+
+
+class Variant(Record):
     """One side of the comparison: the autoregressive baseline or the candidate.
 
-    staleness: share of consumed samples by age in versions of the weights. ledger: where the response tokens of a step
-    went; None for agents.
+    memory: by pool. staleness: share of consumed samples by age in versions of the weights, youngest first. ledger:
+    where the response tokens of a step went; None for agents. spans, curves: of the timeline, not in projection.json.
     """
 
-    method: str
+    method: Method
     draft_length: int
     acceptance_length: Interval
     step_s: Interval
     phases: StepPhases[Interval]
     tokens_per_s_per_gpu: Interval
-    memory: tuple[MemoryUse, ...]
-    parts: tuple[PhasePart, ...]
-    staleness: dict[int, float]
-    statistics: EngineStatistics
+    memory: dict[str, MemoryUse]
+    parts: tuple[PhasePart, ...] = Field(alias="bounds")
+    staleness: dict[int, Rounded]
+    ledger: TokenLedger | None = Field(alias="tokens")
     sampling: Sampling
-    ledger: TokenLedger | None = None
-    spans: tuple[Span, ...] = field(default=(), repr=False)
-    curves: tuple[Curve, ...] = field(default=(), repr=False)
+    statistics: Annotated[EngineStatistics, PlainSerializer(_meant)] = Field(alias="facts")
+    spans: Spans = Field(default=(), exclude=True, repr=False)
+    curves: Curves = Field(default=(), exclude=True, repr=False)
 
     @property
     def speculates(self) -> bool:
         """Whether anything is drafted."""
         return self.method != "none" and self.draft_length > 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """The contract's form."""
-        return {
-            "method": self.method,
-            "draft_length": self.draft_length,
-            "acceptance_length": self.acceptance_length.as_dict(),
-            "step_s": self.step_s.as_dict(),
-            "phases": {name: self.phases[name].as_dict() for name in PHASES},
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu.as_dict(),
-            "memory": {
-                use.pool: {
-                    "parts_bytes": {k: rounded(v) for k, v in use.parts.items()},
-                    "total_bytes": rounded(use.total_bytes),
-                    "available_bytes": rounded(use.available_bytes),
-                }
-                for use in self.memory
-            },
-            "bounds": [
-                {"phase": p.phase, "part": p.name, "seconds": rounded(p.seconds), "bound": p.bound, "root": p.label}
-                for p in self.parts
-            ],
-            "staleness": {str(age): rounded(share) for age, share in sorted(self.staleness.items())},
-            "tokens": None if self.ledger is None else {k: rounded(v) for k, v in asdict(self.ledger).items()},
-            "sampling": self.sampling.as_dict(),
-            "facts": {k: rounded(v) for k, v in self.statistics.items()},
-        }
 
+class About(Record):
+    """What was asked, which the answer's own file does not repeat: it is in scenario.yaml beside it."""
 
-@dataclass(frozen=True)
-class Projection:
-    """The answer to a scenario: baseline and candidate on the same drawn work.
-
-    price_per_gpu_hour_usd: of the hardware profile; price_source: where it comes from, mostly assumed. caveats: what
-    the verdict is said with, such as a guessed length.
-    """
-
-    scenario: str
-    question: str
-    digest: str
-    seed: int
-    mode: str
-    num_gpus: int
-    model: str
-    hardware: str
-    baseline: Variant
-    candidate: Variant
-    rollout_speedup: Interval
-    end_to_end_speedup: Interval
-    provenance: Provenance
-    assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
-    price_per_gpu_hour_usd: float
-    price_source: str
-    resolved_scenario: str = field(repr=False, default="")
-    support: Support | None = None
-    caveats: tuple[str, ...] = ()
+    question: str = Field(default="", exclude=True)
+    mode: str = Field(default="", exclude=True)
+    num_gpus: int = Field(default=0, exclude=True)
+    model: str = Field(default="", exclude=True)
+    hardware: str = Field(default="", exclude=True)
+    price_per_gpu_hour_usd: float = Field(default=0.0, exclude=True)
+    price_source: str = Field(default="", exclude=True)
+    resolved_scenario: str = Field(default="", exclude=True, repr=False)
 
     @property
     def asynchronous(self) -> bool:
         """Whether generation runs beside the trainer."""
         return self.mode == "async"
 
-    def as_dict(self) -> dict[str, Any]:
-        """The contract's form (projection.json)."""
-        return {
-            "schema": SCHEMA,
-            "scenario": self.scenario,
-            "digest": self.digest,
-            "seed": self.seed,
-            "baseline": self.baseline.as_dict(),
-            "candidate": self.candidate.as_dict(),
-            "rollout_speedup": self.rollout_speedup.as_dict(),
-            "end_to_end_speedup": self.end_to_end_speedup.as_dict(),
-            "provenance": asdict(self.provenance),
-            "support": None if self.support is None else self.support.as_dict(),
-            "assumptions": list(self.assumptions),
-            "warnings": list(self.warnings),
-        }
 
-    def to_json(self) -> str:
-        """projection.json, the same bytes for the same scenario and seed."""
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
+class Projection(About):
+    """The answer to a scenario: baseline and candidate on the same drawn work.
+
+    price_per_gpu_hour_usd: of the hardware profile; price_source: where it comes from, mostly assumed. caveats: what
+    the verdict is said with, such as a guessed length.
+    """
+
+    schema_: Literal["rlsim.projection/2"] = Field(default=SCHEMA, alias="schema")
+    scenario: str
+    digest: str
+    seed: int
+    baseline: Variant
+    candidate: Variant
+    rollout_speedup: Interval
+    end_to_end_speedup: Interval
+    provenance: Provenance
+    support: Support | None = None
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    caveats: tuple[str, ...] = Field(default=(), exclude=True)
+
+    @property
+    def variants(self) -> dict[str, Variant]:
+        """The sides to show: baseline and candidate, or the one that there is where nothing is drafted."""
+        if not self.candidate.speculates:
+            return {"autoregressive": self.candidate}
+        return {"baseline": self.baseline, "candidate": self.candidate}
 
     def to_frame(self) -> DataFrame:
         """The step and its phases as a pandas table: seconds of both sides with their 90 % intervals."""
@@ -292,8 +244,3 @@ class Projection:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return str(self.to_frame().to_html(float_format="{:.1f}".format))
-
-
-def rounded(value: float, digits: int = 9) -> float:
-    """``value`` to so many significant digits: results are the same bytes on machines that add in another order."""
-    return float(f"{value:.{digits}g}")

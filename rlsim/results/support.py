@@ -1,47 +1,37 @@
-"""What supports an answer: the measured runs nearest to it, a grade, and what the answer leans on."""
+"""What supports an answer: the measured runs nearest to it, and what its interval comes from."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from rlsim.results.record import Record, Rounded6
 
 
-@dataclass(frozen=True)
-class Difference:
-    """What a measured run differs in: what was asked and what was measured. squared: of the distance, in logarithms."""
+class Difference(Record):
+    """What a measured run differs in: what was asked and what was measured."""
 
     feature: str
     asked: str
     measured: str
-    squared: float
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A measured run. id: of its row. distance: standard deviation, in logarithms, of what two measured runs that
-    differ as much miss each other by beyond two that do not differ; differences: largest first."""
+class MeasuredRun(Record):
+    """A measured run by the id of its row, and all that it differs in, most first."""
 
     id: str
-    distance: float
     differences: tuple[Difference, ...]
 
 
-@dataclass(frozen=True)
-class HalfSupport:
-    """Measurements of one kind. half: iteration, training, transfer or step. share: of the step that they tell of.
+class NearestRuns(Record):
+    """Measured runs of one kind (iteration, training, transfer or step), nearest first; none where none was measured.
 
-    distance: of the nearest run; infinite where none was measured. nearest: runs, nearest first.
+    share: of the step that such runs tell of.
     """
 
-    half: str
-    share: float
-    distance: float
-    nearest: tuple[Neighbour, ...]
+    kind: str
+    share: Rounded6
+    runs: tuple[MeasuredRun, ...]
 
 
-@dataclass(frozen=True)
-class Leaning:
+class VarianceSource(Record):
     """A source of the step's interval. share: of the variance of the logarithm of the step, of all sources 1.
 
     kind: what measures it (launches, iterations, training, transfers, steps). assumed: whether no measurement says
@@ -50,35 +40,15 @@ class Leaning:
 
     source: str
     kind: str
-    share: float
+    share: Rounded6
     assumed: bool
     settle: str
     command: str
 
 
-@dataclass(frozen=True)
-class Support:
-    """What supports the candidate's step.
+class Support(Record):
+    """What supports the candidate's step. half_width: half its 90 % interval over the step."""
 
-    grade: A to D, the worse of those that half_width (half the 90 % interval over the step) and distance give; meaning:
-    of the grade. distance: that of the nearest whole step, or of the halves weighted by their shares if that is less.
-    """
-
-    grade: str
-    meaning: str
-    half_width: float
-    distance: float
-    halves: tuple[HalfSupport, ...]
-    leaning: tuple[Leaning, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON; numbers have 6 significant digits, an infinite distance is null."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+    half_width: Rounded6
+    nearest: tuple[NearestRuns, ...]
+    sources: tuple[VarianceSource, ...]

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import Generic, TypeVar
 
+from rlsim.results.record import Rounded
+
 PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s")
 """Phase names of the contract. Synchronous steps add up data, prepare, generation, logprob and train."""
 
@@ -50,12 +52,12 @@ class TokenLedger:
     unfinished samples and groups in the queue hold at the end, less what they held at the beginning.
     """
 
-    generated: float
-    consumed: float
-    stale: float
-    discarded: float
-    regenerated: float
-    in_flight: float
+    generated: Rounded
+    consumed: Rounded
+    stale: Rounded
+    discarded: Rounded
+    regenerated: Rounded
+    in_flight: Rounded
 
     def __add__(self, other: TokenLedger) -> TokenLedger:
         return TokenLedger(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from rlsim.results.projection import Interval, rounded
+from rlsim.results.record import Interval, rounded
 
 Rounded = Annotated[float, PlainSerializer(lambda value: rounded(value) if isinstance(value, float) else value)]
 """A number that JSON holds to nine significant digits."""

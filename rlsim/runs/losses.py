@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
-from rlsim.projection.expenses import SECONDS_PER_HOUR
 from rlsim.projection.uncertainty.predictive import unmoved
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.results.run import CAUSES
@@ -23,7 +22,7 @@ from rlsim.runs.chapters import ChapterRecord
 from rlsim.runs.validations import checkpoint_seconds, due
 from rlsim.schema.run import Checkpoint, Faults, RunConditions
 from rlsim.schema.scenario import Scenario
-from rlsim.units import FloatArray
+from rlsim.units import SECONDS_PER_HOUR, FloatArray
 
 HISTORIES = 256
 """Histories behind the interval of what chance brings, where anything is left to chance."""

@@ -14,11 +14,11 @@ from rlsim.files.writing import staged_folder
 from rlsim.loading.scenario import dump_scenario, scenario_digest
 from rlsim.projection.project import baseline_of
 from rlsim.projection.uncertainty.predictive import around
-from rlsim.report.run_files import write
+from rlsim.report.files import write_run
 from rlsim.results.run import Run
+from rlsim.runs.assumptions import run_assumptions
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
 from rlsim.runs.sides import Summed, summed
-from rlsim.runs.told import told
 from rlsim.schema.scenario import Scenario
 
 COMMAND = "run"
@@ -41,7 +41,7 @@ def run(
 ) -> Run:
     """Simulate a run of ``steps`` training steps, or of as many as consume ``samples``; one of both is needed.
 
-    replications: independent runs whose mean is told. baseline: also without speculation, where there is any. out:
+    replications: independent runs whose mean is given. baseline: also without speculation, where there is any. out:
     folder for run.json, steps.csv, run.png and scenario.yaml; an interrupted run into the same folder goes on where it
     stopped and ends with the same bytes. progress: called with (done, total) steps of all sides. chapter_steps: steps
     simulated together, in place of what memory allows. The scenario's ``run`` section counts; ``simulation.steps``,
@@ -60,7 +60,7 @@ def run(
         answer = _answer(given, count, sides, records)
         if folder is not None:
             with staged_folder(folder) as stage:
-                write(answer, stage)
+                write_run(answer, stage)
     return answer
 
 
@@ -145,7 +145,7 @@ def _answer(given: Scenario, count: int, sides: list[Scenario], records: list[li
         baseline=base.side if base is not None else None,
         candidate=candidate.side,
         speedup=speedup,
-        assumptions=(*of_model, *told(given)),
+        assumptions=(*of_model, *run_assumptions(given)),
         warnings=tuple(warnings),
         price_per_gpu_hour_usd=given.hardware.price_per_gpu_hour_usd.value,
         price_source=given.hardware.price_per_gpu_hour_usd.source,

@@ -16,7 +16,7 @@ from rlsim.projection.expenses import cost_usd, energy_j
 from rlsim.projection.summary import sampling_error
 from rlsim.projection.uncertainty.predictive import DRAWS, around, between
 from rlsim.results import PHASES, Interval, TokenLedger
-from rlsim.results.run import CAUSES, STATES, Loss, Part, RunSide
+from rlsim.results.run import CAUSES, STATES, Loss, Part, RunSampling, RunSide
 from rlsim.runs.chapters import ChapterRecord
 from rlsim.runs.losses import LOST, Course, Losses, losses_of
 from rlsim.schema.scenario import Scenario
@@ -46,7 +46,7 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
     losses = losses_of(scenario, course)
     columns = _columns(chapters, course, losses)
     ledger = _ledger(scenario, course, losses)
-    seconds = math.fsum(loss.seconds.mean for loss in ledger)
+    seconds = math.fsum(loss.seconds.mean for loss in ledger.values())
     draws = _draws(scenario, course, losses)
     whole = around(seconds, draws / seconds)
     own = range(course.replications)
@@ -56,16 +56,15 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         seconds=whole,
-        cost_usd=_times(whole, cost_usd(scenario, 1.0)),
-        energy_at_most_j=_times(whole, energy_j(scenario, 1.0)),
+        cost_usd=whole.times(cost_usd(scenario, 1.0)),
+        energy_at_most_j=whole.times(energy_j(scenario, 1.0)),
         busy_share=_busy_share(course, seconds),
         samples=round(float(columns["samples"].sum())),
         generated_tokens=float(columns["generated_tokens"].sum()),
         trained_tokens=float(columns["trained_tokens"].sum()),
         tokens=_tokens(chapters),
         ages=_ages(chapters),
-        run_error_s=sampling_error(totals),
-        step_deviation_s=float(np.std(course.plain_s)),
+        sampling=RunSampling(sampling_error(totals), float(np.std(course.plain_s))),
         ledger=ledger,
         parts=_parts(scenario, course, columns),
         steps={name: tuple(values.tolist()) for name, values in columns.items()},
@@ -135,11 +134,11 @@ def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
     return out
 
 
-def _ledger(scenario: Scenario, course: Course, losses: Losses) -> tuple[Loss, ...]:
+def _ledger(scenario: Scenario, course: Course, losses: Losses) -> dict[str, Loss]:
     """What the seconds go to; causes that took none are left out but for the steps."""
     plain_s = course.plain_s.mean(axis=0)
     steps = around(float(plain_s.sum()), _modelled(course, plain_s, "step_factors") / float(plain_s.sum()))
-    out = [Loss("steps", steps, float(course.steps))]
+    out = {"steps": Loss(seconds=steps, events=float(course.steps))}
     for cause in LOST:
         seconds, found = float(losses.by_step[cause].sum()), losses.totals[cause]
         if cause == "validation":
@@ -148,8 +147,9 @@ def _ledger(scenario: Scenario, course: Course, losses: Losses) -> tuple[Loss, .
         if np.ptp(found) <= ROUNDING * seconds:
             low = high = seconds
         if found.max() > 0:
-            out.append(Loss(cause, Interval(seconds, min(low, seconds), max(high, seconds)), losses.events[cause]))
-    return tuple(out)
+            interval = Interval(seconds, min(low, seconds), max(high, seconds))
+            out[cause] = Loss(seconds=interval, events=losses.events[cause])
+    return out
 
 
 def _parts(scenario: Scenario, course: Course, columns: dict[str, FloatArray]) -> tuple[Part, ...]:
@@ -181,7 +181,3 @@ def _busy_share(course: Course, seconds: float) -> float:
     plain_s = course.plain_s.mean(axis=0)
     worked_s = sum(float(step_s) * block.work_share for step_s, block in zip(plain_s, course.by_step(), strict=True))
     return worked_s / seconds
-
-
-def _times(quantity: Interval, factor: float) -> Interval:
-    return Interval(quantity.mean * factor, quantity.low * factor, quantity.high * factor)

@@ -9,9 +9,9 @@ import pytest
 
 import rlsim
 from rlsim.attribution.picture import draw_waterfall
-from rlsim.attribution.results import Blame
-from rlsim.attribution.text import render_blame
 from rlsim.cli.main import main
+from rlsim.report.blame import render_blame
+from rlsim.results.blame import Blame
 
 FEW = ["simulation.replications=1", "simulation.steps=4", "workload.prompts_per_step=16"]
 SPLIT = ["cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}", "trainer.tensor_parallel=1"]

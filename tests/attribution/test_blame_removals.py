@@ -7,8 +7,8 @@ import re
 import pytest
 
 from rlsim.attribution.blame import blame
-from rlsim.attribution.text import render_blame
 from rlsim.loading.scenario import load_scenario
+from rlsim.report.blame import render_blame
 from rlsim.report.style import Style
 from rlsim.runs.run import run
 

@@ -101,7 +101,7 @@ def test_project_json_is_the_contract(run: Run, small: str) -> None:
     answer = json.loads(out)
     assert code == 0
     assert answer.keys() >= PROJECTION_KEYS
-    assert (answer["schema"], answer["scenario"], answer["seed"]) == ("rlsim.projection/1", "small", 7)
+    assert (answer["schema"], answer["scenario"], answer["seed"]) == ("rlsim.projection/2", "small", 7)
     for arm in ("baseline", "candidate"):
         assert answer[arm]["phases"].keys() >= PHASES
         for quantity in (answer[arm]["step_s"], *answer[arm]["phases"].values()):

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.guidance.support import coverage
-from rlsim.guidance.support_text import render_coverage
+from rlsim.guidance.support import SHAPE, coverage
 from rlsim.loading.scenario import scenario_of_text
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
+from rlsim.report.coverage import render_coverage
 from rlsim.report.style import DEFAULT_STYLE
 
 Run = Callable[..., tuple[int, str, str]]
@@ -32,8 +32,8 @@ def test_tables_releases_counts_and_what_is_refused() -> None:
     )
     assert reasons["FP8 weights"] == "" and next(one for one in found.tried if not one.reason).measured
     again = project(scenario_of_text(found.scenario, "again"))
-    assert again.provenance == found.projection.provenance
-    text = render_coverage(found, DEFAULT_STYLE)
+    assert again.provenance == found.provenance
+    text = render_coverage(found, SHAPE, DEFAULT_STYLE)
     for words in ("Qwen3-30B-A3B on h100_sxm with vllm", "moe", "refused: engine.weight_precision nvfp4", "experts"):
         assert words in text
 

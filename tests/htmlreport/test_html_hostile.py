@@ -27,7 +27,7 @@ NASTY = (
     "\" onload='alert(1)' x=\"",
     "javascript:alert(1)",
     "&lt;b&gt; &amp; ]]> <!-- --><svg/onload=alert(1)>",
-    "\u202eevil\u0000\ud800\x1b[31m\r\n",
+    "\u202eevil\u0000\x1b[31m\r\n",
     "../../../../etc/passwd",
     "{{7*7}}${7*7}%s%n{0}",
     "x" * 1000,
@@ -227,3 +227,22 @@ def test_another_format_is_told(copied: Results, run: Run) -> None:
     path.write_text(path.read_text().replace("rlsim.blame/1", "rlsim.blame/9"))
     code, _, err = run("report", folder)
     assert code == 2 and "rlsim.blame/9" in err and "rlsim.blame/1" in err
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('"\\ud800"', "is no JSON"),
+        ("NaN", "'baseline.step_s.mean'"),
+        ("true", "'baseline.step_s.mean': input should be a valid number, got true"),
+        ("1e19", "less than or equal to 1000000000000000000"),
+    ],
+)
+def test_a_projection_with_a_wrong_number_is_one_message(written: str, said: str, copied: Results) -> None:
+    path = copied("projection") / "projection.json"
+    document = json.loads(path.read_text())
+    document["baseline"]["step_s"]["mean"] = "HERE"
+    path.write_text(json.dumps(document).replace('"HERE"', written))
+    with pytest.raises(RlsimError) as error:
+        report(path.parent)
+    assert said in str(error.value) and "projection.json" in str(error.value) and "\n" not in str(error.value)

@@ -16,7 +16,7 @@ from rlsim.report.page.timeline import read_timeline
 
 Results = Callable[[str], Path]
 SAID = {
-    "projection": ("Where a step's time goes", "Distance to the nearest measurement", "replica 0", "trained on"),
+    "projection": ("Where a step's time goes", "The nearest measured runs", "replica 0", "trained on"),
     "async": ("asynchronous", "exposed generation", "Age of the samples trained on", "Sequences that run"),
     "plain": ("No speculative decoding is configured", "autoregressive"),
     "run": ("12 steps take", "How the steps evolve", "validation", "Age of the samples"),

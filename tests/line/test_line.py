@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from rlsim.costs.operators import collectives, operators
 from rlsim.costs.prices import price
 from rlsim.costs.trainer import prices as trainer_prices
 from rlsim.loading.scenario import load_scenario
-from rlsim.planning.evaluate import evaluate
+from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.projection.project import project
 from rlsim.projection.summary import _generation, phase_parts, provenance_of
 from rlsim.projection.variant import simulate_variant
@@ -73,7 +73,7 @@ def test_no_price_is_asked_and_nothing_is_drawn_while_time_passes(name: str, mon
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_projection_and_a_sweep_cell_give_the_same_numbers(name: str) -> None:
     scenario = one(name)
-    made, cell = project(scenario), evaluate(scenario).numbers.row()
+    made, cell = project(scenario), evaluate_overrides(scenario, {}).numbers.row()
     assert made.candidate.step_s.mean == cell["step_s"]
     assert (made.candidate.step_s.low, made.candidate.step_s.high) == (cell["step_low_s"], cell["step_high_s"])
     assert made.baseline.step_s.mean == cell["baseline_step_s"]
@@ -134,7 +134,7 @@ def test_about_a_third_of_the_quickstart_is_measured_and_shares_add_by_seconds()
     made = project(load_scenario("quickstart"))
     assert 0.2 < made.provenance.measured < 0.4
     assert sum(asdict(made.provenance).values()) == pytest.approx(1.0)
-    half = [replace(part, measured=0.5 * part.measured) for part in made.candidate.parts]
+    half = [part.model_copy(update={"measured": 0.5 * part.measured}) for part in made.candidate.parts]
     assert provenance_of(half).measured == pytest.approx(0.5 * made.provenance.measured)
 
 

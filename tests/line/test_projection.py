@@ -266,7 +266,7 @@ def test_committed_scenarios_project(name):
     assert made.rollout_speedup.mean > 1 and made.end_to_end_speedup.mean >= 1
     assert made.provenance.measured > 0.05
     for arm in both(made):
-        assert all(use.total_bytes <= use.available_bytes for use in arm.memory)
+        assert all(use.total_bytes <= use.available_bytes for use in arm.memory.values())
         assert all(len(curve.times_s) <= 2000 for curve in arm.curves)
 
 

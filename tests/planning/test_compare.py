@@ -7,9 +7,8 @@ import pytest
 from rlsim.loading.scenario import vary
 from rlsim.planning import compare
 from rlsim.planning.compare import differences
-from rlsim.planning.text import render_comparison
-from rlsim.projection.expenses import cost_usd, energy_j
 from rlsim.projection.project import project
+from rlsim.report.compare import render_comparison
 from rlsim.schema.scenario import Scenario
 
 
@@ -17,7 +16,7 @@ def test_a_scenario_does_not_differ_from_itself(tiny: Scenario) -> None:
     comparison = compare(tiny, tiny)
     assert comparison.differences == {}
     assert (comparison.speedup.mean, comparison.speedup.low, comparison.speedup.high) == (1.0, 1.0, 1.0)
-    assert comparison.explains is None
+    assert comparison.explained_by is None
     assert "do not differ" in render_comparison(comparison)
 
 
@@ -29,13 +28,12 @@ def test_differences_are_dotted_keys_of_what_counts(tiny: Scenario) -> None:
 def test_the_phase_that_changed_explains_the_difference(tiny: Scenario) -> None:
     comparison = compare(tiny, vary(tiny, "speculation.method=none"))
     assert comparison.paired
-    assert comparison.explains is not None
-    assert comparison.explains.phase == "generation"
-    assert comparison.explains.share == pytest.approx(1.0, abs=1e-6)
+    assert comparison.explained_by == "generation"
+    (generation,) = [one for one in comparison.phases if one.phase == "generation"]
+    assert generation.share == pytest.approx(1.0, abs=1e-6)
     assert comparison.speedup.mean < 1
     slower = compare(tiny, vary(tiny, "loop.refit_fixed_s=50"))
-    assert slower.explains is not None
-    assert slower.explains.phase == "prepare"
+    assert slower.explained_by == "prepare"
 
 
 def test_phases_add_up_to_the_step_in_both_modes(tiny: Scenario, lagged: Scenario) -> None:
@@ -67,12 +65,3 @@ def test_different_work_is_not_paired(tiny: Scenario) -> None:
     assert not comparison.paired
     assert comparison.speedup.low < comparison.speedup.high
     assert "on different work" in render_comparison(comparison)
-
-
-def test_money_and_energy_grow_with_gpus_and_time(tiny: Scenario) -> None:
-    priced = vary(tiny, "hardware.price_per_gpu_hour_usd.value=3.6", "hardware.power_w.value=500")
-    assert cost_usd(priced, 100.0) == pytest.approx(8 * 3.6 / 3600 * 100)
-    assert energy_j(priced, 100.0) == 8 * 500 * 100
-    assert compare(priced, priced).cost_per_step_usd[0] == pytest.approx(
-        cost_usd(priced, compare(priced, priced).step_s[0].mean)
-    )

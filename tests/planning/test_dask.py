@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.planning import plan, sweep
+from rlsim.planning import sweep
 from rlsim.planning.execution import executor, local_jobs
-from rlsim.planning.space import SearchLimits
 from rlsim.schema.scenario import Scenario
 
 
@@ -32,12 +31,6 @@ def test_a_sweep_on_dask_gives_the_same_bytes(tiny: Scenario, tmp_path: Path, ad
     sweep(tiny, axes, dask=address, out=tmp_path / "dask")
     for name in ("results.csv", "results.parquet", "lines.png"):
         assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "dask" / name).read_bytes()
-
-
-def test_a_plan_on_dask_is_the_same(tiny: Scenario, address: str) -> None:
-    limits = SearchLimits((8,), (0,), draft_lengths=(3,))
-    local, remote = plan(tiny, limits=limits), plan(tiny, limits=limits, dask=address)
-    assert {**local.as_dict(), "simulated": 0} == {**remote.as_dict(), "simulated": 0}
 
 
 def test_an_address_without_a_scheduler_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:

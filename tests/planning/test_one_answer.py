@@ -11,10 +11,10 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.sweep import sweep
-from rlsim.planning.text import render_sweep
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import simulate_variant
+from rlsim.report.sweep import render_sweep
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 

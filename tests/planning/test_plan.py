@@ -1,10 +1,9 @@
-"""Plans: the optimum of an exhaustive search, bounds that bound, constraints that bind."""
+"""Plans: the optimum of an exhaustive search, bounds that bound, constraints that bind, and common draws."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,24 +17,28 @@ from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.planning import plan
-from rlsim.planning.cells import bounded_cells
-from rlsim.planning.evaluate import evaluate_overrides
+from rlsim.planning import compare, plan
+from rlsim.planning.bounds import (
+    Candidate,
+    bounded_candidates,
+    engine_rates,
+    lagged_bound_s,
+    rollout_works,
+)
+from rlsim.planning.evaluate import evaluate_timed
 from rlsim.planning.execution import executor
-from rlsim.planning.finalists import pareto_front
-from rlsim.planning.layouts import Drafter, Layout
-from rlsim.planning.lower_bounds import engine_rates, lagged_bound_s, rollout_bound_s, rollout_works
-from rlsim.planning.objective import Objective
-from rlsim.planning.plan import default_limits
-from rlsim.planning.plan_files import write_plan
-from rlsim.planning.results import Plan, PlanRow
-from rlsim.planning.search import simulate_cell
-from rlsim.planning.space import SearchLimits, build_space
-from rlsim.planning.text import render_plan
+from rlsim.planning.objective import Objective, parse_objective
+from rlsim.planning.plan import default_limits, write_plan
+from rlsim.planning.search import Contest, Simulated, simulate_once
+from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchLimits, TrainerLayout, build_space
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.response import CHAIN
 from rlsim.projection.variant import simulate_variant
-from rlsim.schema.asynchrony import STYLES, Asynchrony
+from rlsim.report.plan import render_plan
+from rlsim.results import Interval
+from rlsim.results.plan import Plan, PlanRow
+from rlsim.results.sweep import Mean
+from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 
 SYNC = SearchLimits((8,), (0,), draft_lengths=(1, 3, 5))
@@ -48,7 +51,7 @@ def exhaustive(scenario: Scenario, limits: SearchLimits) -> list[float]:
     out = []
     for number, split in enumerate(space.splits):
         for engine, trainer in itertools.product(space.engines[number], space.trainers[number]):
-            numbers = simulate_cell((scenario, Layout(split, engine, trainer).overrides())).numbers
+            numbers = simulate_once((scenario, Layout(split, engine, trainer).overrides())).numbers
             if numbers is not None:
                 out.append(numbers.step_s.mean)
     return out
@@ -69,9 +72,9 @@ def test_exhaustive_search_confirms_the_optimum(tiny: Scenario, limits: SearchLi
 def test_no_plan_is_faster_than_its_bound(tiny: Scenario, lag: int) -> None:
     limits = SearchLimits((8, 16), (lag,), draft_lengths=(1, 4))
     with executor() as run:
-        cells = bounded_cells(tiny, build_space(tiny, limits), run)
+        cells = bounded_candidates(tiny, build_space(tiny, limits), run)
     shown = cells[:: max(1, len(cells) // 40)]
-    results = [simulate_cell((tiny, cell.layout.overrides())).numbers for cell in shown]
+    results = [simulate_once((tiny, cell.layout.overrides())).numbers for cell in shown]
     ratios = [found.step_s.mean / cell.bound_s for cell, found in zip(shown, results, strict=True) if found]
     assert len(ratios) > 10
     assert min(ratios) >= 1 - 1e-9
@@ -89,46 +92,11 @@ RULES = [
 def test_no_plan_is_faster_than_its_bound_whatever_the_rules(lagged: Scenario, keys: tuple[str, ...]) -> None:
     scenario = vary(lagged, *keys, "simulation.steps=12", "simulation.replications=1")
     with executor() as run:
-        cells = bounded_cells(scenario, build_space(scenario, SearchLimits((8,), (2,), draft_lengths=(2,))), run)
-    results = [simulate_cell((scenario, cell.layout.overrides())).numbers for cell in cells]
+        cells = bounded_candidates(scenario, build_space(scenario, SearchLimits((8,), (2,), draft_lengths=(2,))), run)
+    results = [simulate_once((scenario, cell.layout.overrides())).numbers for cell in cells]
     ratios = [found.step_s.mean / cell.bound_s for cell, found in zip(cells, results, strict=True) if found]
     assert len(ratios) > 10
     assert min(ratios) >= 1 - 1e-9
-
-
-@pytest.mark.parametrize("overrides", [(), ("engine.tensor_parallel=8",), ("workload.response_tokens.log_sigma=0.05",)])
-def test_a_rollout_takes_at_least_its_bound_and_less_than_three_times_it(overrides: tuple[str, ...]) -> None:
-    scenario = load_scenario("qwen8b_rl_zero", ("simulation.replications=1", *overrides))
-    rates = engine_rates(engine_prices(PriceInputs(scenario).engine).table)
-    bound = rollout_bound_s(rates, rollout_works(scenario, 0)[0], 32 // scenario.engine.tensor_parallel)
-    numbers = evaluate_overrides(scenario, {}, with_baseline=False).numbers
-    assert numbers is not None
-    assert 1 <= numbers.generation_s / bound < 3
-
-
-@pytest.mark.parametrize("agent", ["failure_share: 0.3", "trajectory_timeout_s: 20"])
-def test_a_rollout_of_agents_takes_at_least_its_bound(agent: str) -> None:
-    turns = "turns: {kind: lognormal, mean_turns: 4}, observation_tokens: {kind: constant, tokens: 300}"
-    keys = (f"workload.agent={{{turns}, {agent}}}", "workload.response_tokens.mean_tokens=900")
-    scenario = load_scenario("qwen8b_rl_zero", ("simulation.replications=1", *keys))
-    rates = engine_rates(engine_prices(PriceInputs(scenario).engine).table)
-    bound = rollout_bound_s(rates, rollout_works(scenario, 0)[0], 32 // scenario.engine.tensor_parallel)
-    numbers = evaluate_overrides(scenario, {}, with_baseline=False).numbers
-    assert numbers is not None
-    assert 1 <= numbers.generation_s / bound < 20
-
-
-def _rules(lag: int) -> Asynchrony:
-    return Asynchrony(lag, membership="target", max_in_flight=lag)
-
-
-def test_bounds_fall_with_lag_replicas_and_speed(tiny: Scenario) -> None:
-    rates, work = engine_rates(engine_prices(PriceInputs(tiny).engine).table), rollout_works(tiny, 0)[0]
-    bounds = [lagged_bound_s(rates, [work] * 8, 4, _rules(lag), 1.0) for lag in (1, 2, 4, 8)]
-    assert bounds == sorted(bounds, reverse=True)
-    assert rollout_bound_s(rates, work, 8) <= rollout_bound_s(rates, work, 4)
-    assert lagged_bound_s(rates, [work] * 8, 4, _rules(1), 100.0) == 100.0
-    assert np.all(np.diff(np.diff(rates.rate) / np.diff(rates.batch)) <= 1e-9)
 
 
 FEW_LONG_SAMPLES = (
@@ -170,16 +138,15 @@ def test_best_yaml_is_the_best_plan(tiny: Scenario, tmp_path: Path) -> None:
     assert again.candidate.step_s.mean == pytest.approx(answer.best.step_s)
 
 
-def test_near_plans_pareto_front_and_current_scenario(tiny: Scenario) -> None:
+def test_finalists_pareto_front_and_current_scenario(tiny: Scenario) -> None:
     answer = plan(tiny, objective=Objective(statistic="mean"), limits=replace(SYNC, sizes=(8, 16, 32)))
-    best = answer.ranked[0].step_s
-    assert all(row.step_s <= 1.03 * best for row in answer.near)
-    costs = [row.numbers.cost_per_step_usd for row in answer.pareto]
-    times = [row.step_s for row in answer.pareto]
-    assert costs == sorted(costs)
-    assert times == sorted(times, reverse=True)
-    assert {row.numbers.num_gpus for row in answer.by_group} == {8, 16, 32}
-    assert pareto_front(answer.ranked)[-1].step_s == best
+    steps = [row.step_s for row in answer.finalists]
+    assert steps == sorted(steps) and answer.best == answer.finalists[0] and len(set(steps)) > 2
+    assert {row.numbers.num_gpus for row in answer.finalists} == {8, 16, 32}
+    costs, times = [row.numbers.cost_per_step_usd for row in answer.pareto], [row.step_s for row in answer.pareto]
+    assert costs == sorted(costs) and times == sorted(times, reverse=True)
+    for row in answer.finalists:
+        assert any(row.numbers.cost_per_step_usd >= c and row.step_s >= s for c, s in zip(costs, times, strict=True))
     assert answer.current is not None
     assert answer.current.step_s.mean >= answer.best.step_s
 
@@ -226,8 +193,8 @@ def test_the_smallest_cluster_that_reaches_a_target(tiny: Scenario) -> None:
 
 def sure_s(row: PlanRow) -> float:
     """Seconds that 90 % of the draws of the plan's step do not exceed."""
-    assert row.outlook is not None
-    return row.outlook.p90_s
+    assert row.step_p90_s is not None
+    return row.step_p90_s
 
 
 def test_constraints_bind_with_the_nearest_miss(tiny: Scenario) -> None:
@@ -244,10 +211,6 @@ def test_constraints_bind_with_the_nearest_miss(tiny: Scenario) -> None:
         plan(tiny, objective=Objective(steps=10, budget_usd=1e-6), limits=limits)
     with pytest.raises(Infeasible, match="leaves less than 97 % of device memory free"):
         plan(tiny, limits=replace(limits, memory_headroom=0.97))
-
-
-def allowed_s(objective: Objective, scenario: Scenario, row: PlanRow) -> float:
-    return min(allowed.longest_s for allowed in objective.allowed_steps(scenario, row.numbers.num_gpus))
 
 
 @pytest.fixture(scope="module")
@@ -279,33 +242,27 @@ def test_every_plan_keeps_the_constraints_in_nine_of_ten_draws(
         assert miss.needed > miss.available
         assert share < 1
         return
-    assert [row.replications for row in answer.near] == [3] * len(answer.near)
+    assert {row.replications for row in answer.finalists} == {3}
     assert min(one.probability for one in answer.constraints if one.unit == "s per step") >= 0.9
     for row in answer.ranked:
-        longest = allowed_s(objective, uneven, row)
+        longest = min(one.longest_s for one in objective.allowed_steps(uneven, row.numbers.num_gpus))
         assert row.step_s <= longest
-        assert row.outlook is None or row.outlook.p90_s <= longest * (1 + 1e-9)
-
-
-def test_a_plan_that_keeps_a_deadline_by_luck_of_one_draw_is_no_answer(uneven: Scenario, free: Plan) -> None:
-    lucky = simulate_cell((uneven, free.best.layout.overrides())).numbers
-    assert lucky is not None
-    assert lucky.step_s.mean < 0.97 * free.best.step_s
-    deadline_s = 0.5 * (lucky.step_s.mean + free.best.step_s)
-    with pytest.raises(Infeasible, match="no plan keeps to the deadline"):
-        plan(uneven, objective=Objective(steps=1, deadline_s=deadline_s, confidence=0.6), limits=SYNC)
+        assert row.step_p90_s is None or row.step_p90_s <= longest * (1 + 1e-9)
 
 
 def test_a_plan_has_one_number_everywhere(uneven: Scenario, free: Plan, tmp_path: Path) -> None:
     write_plan(free, tmp_path)
     ranked = pd.read_csv(tmp_path / "ranked.csv").set_index("plan")["step_s"]
     told = json.loads((tmp_path / "plan.json").read_text())
-    rows = [told["best"], *told["near"], *told["pareto"], *told["by_group"]]
+    rows = [told["best"], *told["finalists"], *told["pareto"]]
     for row in rows:
         assert row["step_s"] == pytest.approx(ranked[row["plan"]], rel=1e-8)
     assert len({row["step_s"] for row in rows if row["plan"] == free.best.name}) == 1
     assert isinstance(told["best"]["k"], int)
-    text = render_plan(free, [])
+    again = Plan.read(tmp_path / "plan.json")
+    assert again.as_dict() == free.as_dict() == told
+    assert again.best == replace(free.best, trainers=0)
+    text = render_plan(free)
     assert text.count(f"{free.best.step_s:.1f}") >= 3
     assert " USD at 3.00 per GPU and hour" in text
 
@@ -318,21 +275,7 @@ def test_the_waterfall_leads_from_the_scenario_to_the_plan(tiny: Scenario) -> No
     assert [change.what for change in stages] == ["as it is", "no speculation", "layouts", "GPUs, split and lag"]
     assert (stages[0].step_s, stages[-1].step_s) == (answer.current.step_s.mean, answer.best.step_s)
     assert stages[0].step_s == stages[1].step_s > stages[2].step_s
-    assert f"{stages[0].step_s / stages[-1].step_s:.2f}x (layouts " in render_plan(answer, [])
-
-
-def test_a_model_that_fits_nowhere_names_the_nearest_miss() -> None:
-    scenario = load_scenario("qwen235b_512")
-    with pytest.raises(Infeasible, match="no plan fits; the nearest miss is") as miss:
-        plan(scenario, limits=SearchLimits((1,), (0,)))
-    assert miss.value.needed > miss.value.available > 0
-
-
-def test_memory_headroom_holds_for_every_plan(tiny: Scenario) -> None:
-    answer = plan(tiny, limits=replace(SYNC, memory_headroom=0.25))
-    for row in answer.ranked:
-        used = max(row.numbers.generation_memory_bytes, row.numbers.training_memory_bytes)
-        assert used <= 0.75 * tiny.hardware.memory_bytes.value
+    assert f"{stages[0].step_s / stages[-1].step_s:.2f}x (layouts " in render_plan(answer)
 
 
 @pytest.mark.parametrize(
@@ -341,10 +284,10 @@ def test_memory_headroom_holds_for_every_plan(tiny: Scenario) -> None:
         (Objective(budget_usd=5.0), "--budget-usd needs --steps"),
         (Objective(deadline_s=5.0), "--deadline-hours needs --steps"),
         (Objective("time_to_n_steps"), "time_to_n_steps needs --steps"),
-        (Objective("gpus"), "belong together"),
-        (Objective(target_step_s=3.0), "belong together"),
+        (Objective("gpus"), "gpus=SECONDS"),
+        (Objective(target_step_s=3.0), "gpus=SECONDS"),
         (Objective(steps=0), "must be above 0"),
-        (Objective(confidence=1.0), "--confidence must lie between 0 and 1"),
+        (Objective(confidence=1.0), "confidence must lie between 0 and 1"),
         (Objective(statistic="p9"), "did you mean 'p90'"),  # type: ignore[arg-type]
         (Objective("speed"), "unknown 'speed'; measures are step_time"),  # type: ignore[arg-type]
     ],
@@ -354,40 +297,100 @@ def test_contradictions_are_said(tiny: Scenario, objective: Objective, said: str
         plan(tiny, objective=objective)
 
 
-def test_further_drafters_join_the_space(tiny: Scenario) -> None:
-    perfect = Drafter.parse("suffix:0.99:1.0")
-    answer = plan(tiny, limits=replace(SYNC, draft_lengths=(3,), drafters=(perfect,)))
-    assert "suffix k=3" in {row.name.split(", ")[3] for row in answer.ranked}
-    for text in ("mtp", "mtp:high", ":0.5", "mtp:0.5:0.9:1"):
-        with pytest.raises(InputError, match="--drafter"):
-            Drafter.parse(text)
-
-
 def test_the_plan_does_not_depend_on_the_number_of_jobs(tiny: Scenario) -> None:
     answers = [plan(tiny, limits=replace(SYNC, draft_lengths=(3,)), jobs=jobs) for jobs in (1, 2)]
     assert {**answers[0].as_dict(), "simulated": 0} == {**answers[1].as_dict(), "simulated": 0}
 
 
-def test_default_limits_follow_the_scenario(tiny: Scenario, lagged: Scenario) -> None:
-    assert default_limits(tiny) == SearchLimits((8,), (0, 1))
-    deep = vary(lagged, "loop.policy_lag=3", "simulation.warmup_steps=4")
-    assert default_limits(deep).lags == (0, 1, 2, 3)
-    assert default_limits(tiny, Objective("gpus", target_step_s=1.0)).sizes == (1, 2, 4, 8, 16, 32, 64)
+def simulated(tiny: Scenario, tensor: int, step_s: float, spread: float) -> Simulated:
+    """A plan whose step is ``step_s`` in the mean and lies evenly within a factor of 1 +- spread around it."""
+    cell = evaluate_timed(tiny, {"engine.tensor_parallel": tensor})
+    assert cell.result.numbers is not None and cell.timed is not None
+    central = cell.timed.prediction.central_s
+    factors = np.random.default_rng(tensor).permutation(np.linspace(1 - spread, 1 + spread, 2048))
+    timed = replace(cell.timed, step_s=step_s, prediction=replace(cell.timed.prediction, step_s=central * factors))
+    numbers = replace(cell.result.numbers, step_s=Interval(step_s, step_s * (1 - spread), step_s * (1 + spread)))
+    layout = Layout(GpuSplit(8, 0, 8, 8), Engine(EngineLayout(tensor), 3), TrainerLayout())
+    return Simulated(numbers, timed, Candidate(layout, 1, 0.0))
 
 
-def test_a_plan_is_a_valid_scenario_and_its_changes_give_it(tiny: Scenario) -> None:
-    from rlsim.planning.plan import changes
+@pytest.fixture(scope="module")
+def pair(tiny: Scenario) -> tuple[Simulated, Simulated]:
+    """A plan that is faster in the mean and one that is surer."""
+    return simulated(tiny, 1, 100.0, 0.4), simulated(tiny, 2, 105.0, 0.1)
 
-    answer = plan(tiny, limits=BOTH)
-    assert vary(tiny, *changes(tiny, answer.best)) == vary(tiny, answer.best.layout.overrides())
+
+@pytest.mark.parametrize(("statistic", "first"), [("mean", 0), ("p90", 1)])
+def test_a_sure_plan_wins_at_the_90th_percentile_and_a_fast_one_in_the_mean(
+    tiny: Scenario, pair: tuple[Simulated, Simulated], statistic: str, first: int
+) -> None:
+    contest = Contest(tiny, Objective(statistic=statistic), default_limits(tiny))  # type: ignore[arg-type]
+    ranked = contest.ranked(pair)
+    assert ranked[0] is pair[first]
+    assert sorted(sure_s(contest.row(one)) for one in ranked) == pytest.approx([105 * 1.08, 100 * 1.32], rel=1e-3)
 
 
-def test_a_miss_in_the_simulation_is_told_once_in_its_own_unit(tiny: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise Infeasible("one sequence exceeds the KV cache of a replica", 4000, 3000, "tokens")
+def test_constraints_hold_with_the_probability_that_is_asked_for(
+    tiny: Scenario, pair: tuple[Simulated, Simulated]
+) -> None:
+    """Within 112 s: the sure plan in 83 % of the draws, the fast one in 65 %."""
+    held = {}
+    for confidence in (0.6, 0.7, 0.9):
+        objective = Objective(steps=10, deadline_s=1120.0, confidence=confidence)
+        contest = Contest(tiny, objective, default_limits(tiny))
+        held[confidence] = [contest.keeps(one) for one in pair]
+        assert [contest.miss(one) <= 1 for one in pair] == held[confidence]
+    assert held == {0.6: [True, True], 0.7: [False, True], 0.9: [False, False]}
 
-    monkeypatch.setattr(sys.modules["rlsim.planning.evaluate"], "simulate_variant", full)
-    with pytest.raises(Infeasible) as told:
-        plan(tiny, limits=SearchLimits((8,), (0,)))
-    assert (told.value.needed, told.value.available, told.value.unit) == (4000, 3000, "tokens")
-    assert str(told.value).count("needed") == 1
+
+def test_plan_project_and_compare_have_one_interval_and_draws_are_common(tiny: Scenario) -> None:
+    answer = plan(tiny, limits=replace(SYNC, draft_lengths=(2, 3)))
+    best = vary(tiny, dict(answer.best.overrides))
+    assert project(best).candidate.step_s == answer.best.numbers.step_s
+    assert answer.current is not None
+    assert project(tiny).candidate.step_s == answer.current.step_s
+    now, speedup = answer.against[0], compare(tiny, best).speedup
+    assert now.rival == "the scenario as it is" and now.wins == answer.best.beats_current
+    assert [now.ratio.mean, now.ratio.low, now.ratio.high] == pytest.approx([speedup.mean, speedup.low, speedup.high])
+    assert isinstance(answer.best.numbers.step_s, Interval)
+    apart = [answer.best.numbers.step_s, answer.current.step_s]
+    assert now.ratio.high / now.ratio.mean < np.prod([s.high / s.mean for s in apart if isinstance(s, Interval)])
+    assert answer.objective_value == sure_s(answer.best)
+
+
+def test_what_the_search_alone_has_seen_has_no_interval(tiny: Scenario) -> None:
+    found = plan(tiny, limits=replace(SYNC, draft_lengths=tuple(range(1, 8)), sizes=(8, 16)))
+    assert found.rest
+    assert all(isinstance(row.numbers.step_s, Mean) and row.replications == 1 for row in found.rest)
+    frame = found.to_frame()
+    assert frame["step_s"].notna().all()
+    for column in ("step_low_s", "step_high_s", "step_p90_s"):
+        assert frame[column].notna().sum() == len(found.finalists)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("mean", ("step_time", "mean", None)),
+        ("cost_per_step", ("cost_per_step", "p90", None)),
+        ("p90, gpus=200", ("gpus", "p90", 200.0)),
+    ],
+)
+def test_an_objective_is_a_measure_a_statistic_or_both(text: str, found: tuple[str, str, float | None]) -> None:
+    assert parse_objective(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("p91", "unknown 'p91'; did you mean 'p90'"),
+        ("fastest,mean", "unknown 'fastest'; measures and statistics are step_time"),
+        ("mean,p90", "give one measure and one statistic"),
+        ("", "unknown ''"),
+        ("regret", "regret is no statistic of a plan any more"),
+        ("gpus=many", "must be a step time in seconds"),
+    ],
+)
+def test_unknown_objectives_say_what_is_known(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        parse_objective(text)

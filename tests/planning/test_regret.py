@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlsim.planning.regret import fitted, narrowed, regret, regrets, saved, saved_by_input, through
+from rlsim.planning.sensitivity import narrowed, regret, regrets, saved, saved_by_input
 
 DRAWS = 200_000
 
@@ -42,18 +42,6 @@ def test_what_moves_all_alternatives_alike_is_worth_nothing(parts: np.ndarray) -
     assert regrets(steps) == pytest.approx([0.0, 1.0])
 
 
-def test_nothing_known_saves_nothing(parts: np.ndarray) -> None:
-    steps = np.array([100 + parts[0], 100 + parts[1]])
-    assert saved(steps, np.zeros(DRAWS)) == 0.0
-    np.testing.assert_allclose(fitted(np.zeros(DRAWS), steps)[:, 0], steps.mean(axis=1))
-
-
-def test_a_cubic_is_fitted_exactly(parts: np.ndarray) -> None:
-    x = parts[0]
-    values = np.array([1 + x - 2 * x**2 + x**3, 4 * x])
-    np.testing.assert_allclose(fitted(x, values), values, atol=1e-9)
-
-
 def test_the_interval_narrows_by_what_is_known(parts: np.ndarray) -> None:
     whole = 0.3 * parts[0] + 0.4 * parts[1]
     assert narrowed(whole, parts[0]) == pytest.approx(0.8, rel=0.02)
@@ -68,8 +56,3 @@ def test_a_stated_input_is_worth_what_it_can_turn() -> None:
     expected = 100 * (1 - np.mean(np.exp(-0.1 * np.abs(quantiles))))
     assert saved_by_input(np.array([100.0, 100.0]), effects) == pytest.approx(expected, rel=0.05)
     assert saved_by_input(np.array([100.0, 200.0]), effects) == 0.0
-
-
-def test_a_parabola_goes_through_three_points() -> None:
-    places, values = np.array([0.0, 0.4, 1.0]), np.array([2.0, 0.0, -1.0])
-    np.testing.assert_allclose(through(places, values, places), values, atol=1e-12)

@@ -8,12 +8,12 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
 from rlsim.planning import sensitivity
-from rlsim.planning.alternatives import AS_IT_IS, alternatives
-from rlsim.planning.sensitivity_results import Sensitivity
-from rlsim.planning.sensitivity_text import render_sensitivity
-from rlsim.planning.uncertainty import ACCEPTED, UncertainInput, drawn_overrides, uncertain_inputs
+from rlsim.planning.sensitivity import AS_IT_IS, alternatives
+from rlsim.planning.stated_inputs import ACCEPTED, uncertain_inputs
 from rlsim.projection.project import project
+from rlsim.report.sensitivity import render_sensitivity
 from rlsim.report.style import Style
+from rlsim.results.sensitivity import Sensitivity
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
 
@@ -56,11 +56,6 @@ def test_alternatives_can_be_set(tiny: Scenario) -> None:
     rates = acceptance_of(tiny.speculation).position_rates
     other = acceptance_of(found["draft length 2"].scenario.speculation).position_rates
     np.testing.assert_allclose(other, rates[:2], atol=1e-4)
-
-
-def test_a_lagged_scenario_has_one_without_lag(lagged: Scenario) -> None:
-    (unlagged,) = [one for one in alternatives(lagged) if one.name.startswith("no lag")]
-    assert unlagged.scenario.loop.mode == "sync"
 
 
 def test_inputs_move_the_step_and_add_to_the_interval(tiny: Scenario, answer: Sensitivity) -> None:
@@ -112,27 +107,6 @@ def test_inputs_follow_the_scenario(tiny: Scenario) -> None:
     assert all(item.low < item.high and item.reason and item.centred for item in uncertain_inputs(tiny))
 
 
-def test_draws_stay_within_their_ranges_and_give_valid_scenarios(tiny: Scenario) -> None:
-    inputs = uncertain_inputs(tiny)
-    for share in (0.0, 0.5, 1.0):
-        drawn = vary(tiny, drawn_overrides(tiny, inputs, np.full(len(inputs), share)))
-        mean = next(item for item in inputs if item.key == "workload.response_tokens.mean_tokens")
-        assert getattr(drawn.workload.response_tokens, "mean_tokens", 0.0) == pytest.approx(
-            [mean.low, (mean.low * mean.high) ** 0.5, mean.high][int(2 * share)]
-        )
-        factor = 0.9 + 0.2 * share
-        own = acceptance_of(tiny.speculation).position_rates
-        np.testing.assert_allclose(acceptance_of(drawn.speculation).position_rates, np.minimum(factor * own, 1))
-
-
-def test_quantiles_of_a_range() -> None:
-    assert [UncertainInput("x", 1.0, 100.0, log=True).at(s) for s in (0.0, 0.5, 1.0)] == pytest.approx([1, 10, 100])
-    assert [UncertainInput("x", 1.0, 3.0).at(s) for s in (0.0, 0.5, 1.0)] == [1, 2, 3]
-    assert UncertainInput("x", 1.0, 100.0, log=True, own=10.0).places.tolist() == pytest.approx([0, 0.5, 1])
-    assert UncertainInput("x", 1.0, 5.0, own=2.0).places.tolist() == [0, 0.25, 1]
-    assert UncertainInput("x", 1.0, 5.0, own=9.0).simulated == (0.0, 0.5, 1.0)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -147,11 +121,3 @@ def test_quantiles_of_a_range() -> None:
 def test_bad_ranges_are_said(tiny: Scenario, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         sensitivity(tiny, uncertain=[text])
-
-
-def test_a_scenario_without_alternatives_has_no_regret(tiny: Scenario) -> None:
-    alone = ("speculation.method=none", "model=qwen3-0.6b", "cluster.num_gpus=1", "trainer.pipeline_parallel=1")
-    found = sensitivity(vary(tiny, *alone))
-    assert [one.name for one in found.alternatives] == [AS_IT_IS]
-    assert found.regret_s == 0.0
-    assert "What to measure next" in render_sensitivity(found)

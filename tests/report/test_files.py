@@ -26,7 +26,7 @@ FACTS = {
 def test_writes_the_four_files_of_the_contract(answer, tmp_path):
     made = answer("sync")
     paths = write(made, tmp_path)
-    assert paths == [tmp_path / name for name in NAMES]
+    assert sorted(paths) == sorted(tmp_path / name for name in NAMES)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(NAMES)
     assert (tmp_path / "projection.json").read_text() == made.to_json()
     assert (tmp_path / "scenario.yaml").read_text() == made.resolved_scenario
@@ -42,11 +42,11 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
         *("provenance", "support", "assumptions", "warnings"),
     }
     assert whole["provenance"].keys() == {"measured", "modelled", "assumed"}
-    assert whole["support"].keys() == {"grade", "meaning", "half_width", "distance", "halves", "leaning"}
-    for half in whole["support"]["halves"]:
-        assert half.keys() == {"half", "share", "distance", "nearest"}
-        assert all(row.keys() == {"id", "distance", "differences"} for row in half["nearest"])
-    for source in whole["support"]["leaning"]:
+    assert whole["support"].keys() == {"half_width", "nearest", "sources"}
+    for nearest in whole["support"]["nearest"]:
+        assert nearest.keys() == {"kind", "share", "runs"}
+        assert all(run.keys() == {"id", "differences"} for run in nearest["runs"])
+    for source in whole["support"]["sources"]:
         assert source.keys() == {"source", "kind", "share", "assumed", "settle", "command"}
     assert whole["rollout_speedup"].keys() == whole["end_to_end_speedup"].keys() == INTERVAL
     for arm in (whole["baseline"], whole["candidate"]):

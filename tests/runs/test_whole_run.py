@@ -72,13 +72,13 @@ def test_an_asynchronous_run_begins_with_an_empty_pool(steps: int, lag: int) -> 
 def test_every_second_has_a_cause(mode: dict[str, object]) -> None:
     answer = rlsim.run(small(mode, FAULTY), 30, replications=2)
     for side in answer.sides.values():
-        assert {loss.cause for loss in side.ledger} <= set(CAUSES)
-        assert sum(loss.seconds.mean for loss in side.ledger) == pytest.approx(side.seconds.mean, rel=1e-12)
+        assert side.ledger.keys() <= set(CAUSES)
+        assert sum(loss.seconds.mean for loss in side.ledger.values()) == pytest.approx(side.seconds.mean, rel=1e-12)
         assert side.steps["end_s"][-1] == pytest.approx(side.seconds.mean, rel=1e-9)
         of_causes = np.sum([side.steps[f"{cause}_s"] for cause in CAUSES], axis=0)
         assert np.allclose(of_causes, side.steps["step_s"], rtol=1e-12)
         assert side.seconds.low < side.seconds.mean < side.seconds.high
-        assert side.run_error_s is not None and side.run_error_s > 0
+        assert side.sampling.run_error_s is not None and side.sampling.run_error_s > 0
 
 
 def test_synchronous_chapters_leave_no_seam() -> None:
@@ -204,8 +204,8 @@ def test_the_section_changes_no_projection() -> None:
 
 def test_replications_are_independent_runs() -> None:
     one, three = (rlsim.run(small(), 6, replications=count, baseline=False).candidate for count in (1, 3))
-    assert one.run_error_s is None
-    assert three.run_error_s is not None and 0 < three.run_error_s < three.seconds.mean / 10
+    assert one.sampling.run_error_s is None
+    assert three.sampling.run_error_s is not None and 0 < three.sampling.run_error_s < three.seconds.mean / 10
     assert three.samples == one.samples
 
 

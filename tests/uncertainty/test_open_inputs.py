@@ -13,12 +13,13 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning.compare import compare
 from rlsim.planning.sweep import sweep
-from rlsim.planning.text import render_comparison, render_sweep
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.predictive import open_draws, prediction_of
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import simulate_variant
+from rlsim.report.compare import render_comparison
 from rlsim.report.projection import render_brief
+from rlsim.report.sweep import render_sweep
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
 
@@ -42,7 +43,7 @@ def test_a_guessed_length_is_in_the_interval_as_lengths_move_the_step(loop: tupl
     low = project(vary(guessing(*loop), f"workload.response_tokens.mean_tokens={mean * np.exp(-0.5 * 1.2816)}"))
     assert guessed.candidate.step_s.low < low.candidate.step_s.mean < known.candidate.step_s.low
     assert width(guessed.candidate.step_s) > 1.5 * width(known.candidate.step_s)
-    assert "guessed" in " ".join(one.source for one in (guessed.support.leaning if guessed.support else ()))
+    assert "guessed" in " ".join(one.source for one in (guessed.support.sources if guessed.support else ()))
 
 
 def test_the_verdict_names_what_was_guessed_until_it_is_stated() -> None:

@@ -1,8 +1,6 @@
-"""What an answer leans on, and its grade."""
+"""What the interval of an answer comes from, and what supports it."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.predictive import log_draws, parted_draws, phase_groups, posterior_of, prediction_of
 from rlsim.projection.uncertainty.sources import covariance_shares, mean_shares, sources_of, step_parts
-from rlsim.projection.uncertainty.support import GRADES, WORST, grade_of, support_of
+from rlsim.projection.uncertainty.support import support_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.report.projection import render
 from rlsim.report.style import Style
@@ -101,28 +99,20 @@ def test_a_release_that_was_never_measured_is_told() -> None:
     assert "vllm 9.9.0: never measured" in names
 
 
-def test_grades_follow_the_worse_of_interval_and_distance() -> None:
-    assert grade_of(0.05, 0.05)[0] == "A"
-    assert grade_of(0.05, 0.15)[0] == grade_of(0.15, 0.05)[0] == "B"
-    assert grade_of(0.30, 0.01)[0] == "C"
-    assert grade_of(0.01, float("inf")) == WORST
-    assert [most for _, most, _ in GRADES] == sorted(most for _, most, _ in GRADES)
-
-
 def test_the_answer_holds_its_support_and_says_it(answer: Projection) -> None:
     support = answer.support
     assert support is not None
     told = answer.as_dict()["support"]
-    assert told["grade"] == support.grade
-    assert {half["half"] for half in told["halves"]} == {"iteration", "training", "transfer", "step"}
-    assert sum(half["share"] for half in told["halves"] if half["half"] != "step") == pytest.approx(1.0, abs=0.05)
-    assert all(half["nearest"][0]["id"] for half in told["halves"])
+    shares = {nearest["kind"]: nearest["share"] for nearest in told["nearest"]}
+    assert shares.keys() == {"iteration", "training", "transfer", "step"}
+    assert sum(shares.values()) - shares["step"] == pytest.approx(1.0, abs=0.05)
+    assert all(nearest["runs"][0]["id"] for nearest in told["nearest"])
     low, high = answer.candidate.step_s.low, answer.candidate.step_s.high
     assert (1 + support.half_width) ** 2 == pytest.approx(high / low)
     for width in (60, 100):
         text = render(answer, Style(width))
-        section = text[text.index("Support: grade") :].split("\n\n")[0]
-        assert f"grade {support.grade}" in section
+        section = text[text.index("\nSupport\n") :].split("\n\n")[0].strip()
+        assert "either way (90 %); the nearest measured step, " in " ".join(section.split())
         assert "rlsim calibrate" in " ".join(section.split())
         assert max(map(len, section.splitlines()[1:])) <= width
 
@@ -130,9 +120,9 @@ def test_the_answer_holds_its_support_and_says_it(answer: Projection) -> None:
 def test_the_best_sources_are_named_first(answer: Projection) -> None:
     support = answer.support
     assert support is not None
-    largest = max(support.leaning, key=lambda one: one.share)
+    largest = max(support.sources, key=lambda one: one.share)
     assert largest.source.split()[0] in render(answer, Style(200))
-    assert render(replace(answer, support=None)).find("Support:") == -1
+    assert "\nSupport\n" not in render(answer.model_copy(update={"support": None}))
 
 
 def test_the_same_run_has_the_same_support(run: SimulatedVariant) -> None:

@@ -20,7 +20,7 @@ from rlsim.files.archives import archive, unarchived
 from rlsim.files.reading import TABLE_BYTES, read_bytes, shown_path
 from rlsim.parameters.posterior import evidence_path
 from rlsim.parameters.terms import Term
-from rlsim.projection.uncertainty.features import HALVES, runs_of
+from rlsim.projection.uncertainty.features import RUN_KINDS, runs_of
 from rlsim.projection.uncertainty.slopes import Slopes
 
 Kind = Literal["iteration", "training", "transfer", "step", "generation", "logprob", "train", "refit"]
@@ -49,15 +49,13 @@ class Evidence:
 class EvidenceTable:
     """Measured times and the terms that they are derived by, around the values that ``shifts`` moves the sets to.
 
-    digests: of the sets, by set; shifts: by term. distances: by kind what each difference between two runs adds to the
-    squared distance of their surprises (``variogram``); empty where it was not fitted yet.
+    digests: of the sets, by set; shifts: by term.
     """
 
     rows: tuple[Evidence, ...]
     terms: tuple[Term, ...]
     shifts: Mapping[str, float]
     digests: Mapping[str, str]
-    distances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """The file: equal tables give equal bytes."""
@@ -71,11 +69,10 @@ class EvidenceTable:
             "terms": [[term.name, term.spread, term.centre] for term in self.terms],
             "shifts": dict(self.shifts),
             "digests": dict(self.digests),
-            "distances": {kind: dict(weights) for kind, weights in self.distances.items()},
             "vocabulary": {},
         }
         runs: dict[str, np.ndarray] = {}
-        for kind in HALVES if self.distances else ():
+        for kind in RUN_KINDS:
             places, coded = runs_of(kind, ((row.kind, row.about) for row in self.rows))
             runs |= {f"{kind}_places": places.astype("<u2"), f"{kind}_values": coded.values.astype("<f4")}
             header["vocabulary"][kind] = coded.vocabulary
@@ -115,16 +112,16 @@ def _parsed(content: bytes, where: str) -> EvidenceTable:
         header = json.loads(arrays["header"].tobytes().decode())
         if header["schema"] != SCHEMA:
             raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
-        told = map(json.loads, arrays["rows"].tobytes().splitlines())
+        entries = map(json.loads, arrays["rows"].tobytes().splitlines())
         slopes, groups = (_rows(header["names"], arrays, name) for name in ("slopes", "groups"))
         rows = tuple(
             Evidence(kind, name, surprise, slope, group, about)
             for (kind, name, about), surprise, slope, group in zip(
-                told, arrays["surprise"].tolist(), slopes, groups, strict=True
+                entries, arrays["surprise"].tolist(), slopes, groups, strict=True
             )
         )
         terms = tuple(Term(*entry) for entry in header["terms"])
-        return EvidenceTable(rows, terms, header["shifts"], header["digests"], header["distances"])
+        return EvidenceTable(rows, terms, header["shifts"], header["digests"])
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{where}: is no evidence of rlsim ({str(error)[:80]})") from None
 

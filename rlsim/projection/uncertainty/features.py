@@ -1,4 +1,4 @@
-"""What two runs can differ in, by kind of measured time, and how much they do: the coordinates of distances."""
+"""What two runs can differ in, by kind of measured time, and how much they do."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rlsim.units import IntArray
 FloatArray = NDArray[np.float32]
 About = Mapping[str, str | float]
 """What a run ran: names as text, sizes as numbers (``Evidence.about``)."""
-Half = Literal["iteration", "training", "transfer", "step"]
-HALVES: tuple[Half, ...] = ("iteration", "training", "transfer", "step")
-"""Kinds of measured times that distances are known of."""
+RunKind = Literal["iteration", "training", "transfer", "step"]
+RUN_KINDS: tuple[RunKind, ...] = ("iteration", "training", "transfer", "step")
+"""Kinds of measured times whose runs an answer is set beside."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Feature:
 
     def value(self, about: About) -> str | float:
         """What a run has of it, so that equal values are equal: names without case, sizes as logarithms to base 2."""
-        told = about.get(self.name, "")
+        given = about.get(self.name, "")
         if self.sized:
-            size = float(told or 0.0) + self.zero
+            size = float(given or 0.0) + self.zero
             return float(np.log2(size)) if size > 0 else float("nan")
-        text = str(told).lower()
+        text = str(given).lower()
         if self.name == "device":
             return text.replace(" ", "_").partition("_")[0]
         if self.name == "release":
@@ -58,7 +58,7 @@ def _sized(*entries: tuple[str, str]) -> tuple[Feature, ...]:
 _ENGINE = (Feature("engine", "engine"), Feature("release", "engine release", within="engine"))
 _FRAMEWORK = (Feature("framework", "framework"), Feature("release", "framework release", within="framework"))
 _MACHINE = (Feature("model", "model"), Feature("device", "device"))
-FEATURES: Mapping[Half, tuple[Feature, ...]] = {
+FEATURES: Mapping[RunKind, tuple[Feature, ...]] = {
     "iteration": (
         *_ENGINE, *_MACHINE, Feature("precision", "precision"),
         *_sized(
@@ -93,12 +93,12 @@ FEATURES: Mapping[Half, tuple[Feature, ...]] = {
 class Coded:
     """Runs of one kind as coordinates: names as numbers and sizes as logarithms, shape (runs, features)."""
 
-    kind: Half
+    kind: RunKind
     values: FloatArray
     vocabulary: Mapping[str, int]
 
     @classmethod
-    def of(cls, kind: Half, runs: Sequence[About]) -> Coded:
+    def of(cls, kind: RunKind, runs: Sequence[About]) -> Coded:
         """The coordinates of ``runs``."""
         vocabulary: dict[str, int] = {}
         values = np.empty((len(runs), len(FEATURES[kind])), dtype=np.float32)
@@ -115,7 +115,7 @@ class Coded:
         return np.array(codes, dtype=np.float32)
 
 
-def differences(kind: Half, first: FloatArray, second: FloatArray) -> FloatArray:
+def differences(kind: RunKind, first: FloatArray, second: FloatArray) -> FloatArray:
     """How much runs differ in each feature: 1 or 0 in names, doublings in sizes; shape of the coordinates.
 
     A size that either does not tell counts as equal.
@@ -131,7 +131,7 @@ def differences(kind: Half, first: FloatArray, second: FloatArray) -> FloatArray
     return out
 
 
-def about(scenario: Scenario, kind: Half) -> dict[str, str | float]:
+def about(scenario: Scenario, kind: RunKind) -> dict[str, str | float]:
     """What ``scenario`` runs, as rows of a kind say it."""
     return {"iteration": engine_about, "training": trainer_about, "transfer": transfer_about, "step": step_about}[kind](
         scenario
@@ -218,23 +218,25 @@ def step_about(scenario: Scenario) -> dict[str, str | float]:
     }  # fmt: skip
 
 
-def run_of(kind: Half, row_kind: str, told: About) -> About | None:
+def run_of(kind: RunKind, row_kind: str, given: About) -> About | None:
     """The run of a measured row as runs of ``kind`` say it; None where it tells nothing of them.
 
     Updates of RL steps tell of training; their cluster's GPUs stand for the trainer's.
     """
     if row_kind == kind:
-        return told
+        return given
     if kind != "training" or row_kind != "train":
         return None
     return {
-        **told, "precision": told["train_precision"], "tensor_parallel": told["train_tensor_parallel"],
-        "pipeline_parallel": told["train_pipeline_parallel"], "sequence_tokens": told["response_tokens"],
+        **given, "precision": given.get("train_precision", ""),
+        "tensor_parallel": given.get("train_tensor_parallel", 0.0),
+        "pipeline_parallel": given.get("train_pipeline_parallel", 0.0),
+        "sequence_tokens": given.get("response_tokens", 0.0),
     }  # fmt: skip
 
 
-def runs_of(kind: Half, rows: Iterable[tuple[str, About]]) -> tuple[IntArray, Coded]:
+def runs_of(kind: RunKind, rows: Iterable[tuple[str, About]]) -> tuple[IntArray, Coded]:
     """Places and coordinates of the rows (kind, about) that tell of ``kind``."""
-    found = [(place, run_of(kind, row_kind, told)) for place, (row_kind, told) in enumerate(rows)]
-    kept = [(place, run) for place, run in found if run is not None]
-    return np.array([place for place, _ in kept], dtype=np.int64), Coded.of(kind, [run for _, run in kept])
+    found = [(place, run_of(kind, row_kind, given)) for place, (row_kind, given) in enumerate(rows)]
+    found_runs = [(place, run) for place, run in found if run is not None]
+    return np.array([place for place, _ in found_runs], dtype=np.int64), Coded.of(kind, [run for _, run in found_runs])

@@ -21,6 +21,7 @@ from rlsim.projection.uncertainty.predictive import (
     DRAWS,
     PHASES,
     Prediction,
+    kept_with_run,
     open_draws,
     parted_draws,
     posterior_of,
@@ -52,6 +53,7 @@ class Source:
     draws: FloatArray
 
 
+@kept_with_run
 def sources_of(run: SimulatedVariant) -> tuple[Source, ...]:
     """Sources of the variance of a step, largest share first."""
     scenario, posterior = run.scenario, posterior_of(run.scenario)
@@ -106,7 +108,7 @@ def mean_shares(prediction: Prediction) -> dict[str, float]:
     return out
 
 
-def half_shares(shares: Mapping[str, float]) -> dict[str, float]:
+def shares_by_kind(shares: Mapping[str, float]) -> dict[str, float]:
     """Shares of a step by the kind of measurement that tells of them."""
     return {
         "iteration": shares["generation"],

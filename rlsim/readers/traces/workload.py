@@ -22,7 +22,7 @@ from rlsim.readers.traces.fit import (
 from rlsim.readers.traces.requests import Requests
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
-from rlsim.results.projection import rounded
+from rlsim.results.record import rounded
 from rlsim.units import BoolArray, FloatArray
 
 SHORT = 120

@@ -10,11 +10,11 @@ from rlsim.report import format as fmt
 from rlsim.report.page.charts import Bar, Row, Scale, Segment, Words, bar_chart, forest, stacked, together
 from rlsim.report.page.markup import Markup, joined, tag
 from rlsim.report.page.page import KeyFigure, Part, Section, assumptions_section, details, table
-from rlsim.report.page.projection_data import ProjectionData, read_projection
+from rlsim.report.page.projection_data import read_projection, where
 from rlsim.report.page.projection_support import evidence_section
 from rlsim.report.page.projection_time import timeline_sections
 from rlsim.report.page.timeline import read_timeline
-from rlsim.results import PHASES, EngineStatistics, Interval, Variant
+from rlsim.results import PHASES, EngineStatistics, Interval, Projection, Variant
 from rlsim.units import GIB
 
 MEMORY_TONES = ("series0", "series1", "series2", "series3", "series4", "series5")
@@ -25,7 +25,7 @@ MOST_BOUNDS = 12
 def projection_part(folder: Path, notes: list[str]) -> Part:
     """The projection in ``folder``; ``notes`` takes what had to be left out."""
     data = read_projection(folder, notes)
-    where = f"on {data.told.where}" if data.told.where else "in this scenario"
+    place = f"on {where(data)}" if where(data) else "in this scenario"
     sections = [
         Section("projection-step", "The step", _step(data)),
         *timeline_sections(data, read_timeline(folder, notes)),
@@ -36,13 +36,13 @@ def projection_part(folder: Path, notes: list[str]) -> Part:
         *assumptions_section("projection", data.assumptions, data.warnings),
     ]
     mode = "asynchronous" if data.asynchronous else "synchronous"
-    about = ", ".join(filter(None, (data.told.model, mode, f"seed {data.seed}", f"digest {data.digest}")))
-    headline = findings.verdict_on(data.candidate, data.rollout_speedup, data.end_to_end_speedup, where)
-    lines = [line for line in (data.told.question, _look_here(data), about) if line]
+    about = ", ".join(filter(None, (data.model, mode, f"seed {data.seed}", f"digest {data.digest}")))
+    headline = findings.verdict_on(data.candidate, data.rollout_speedup, data.end_to_end_speedup, place)
+    lines = [line for line in (data.question, _look_here(data), about) if line]
     return Part("projection", data.scenario, headline, _figures(data), sections, lines)
 
 
-def _look_here(data: ProjectionData) -> str:
+def _look_here(data: Projection) -> str:
     """Where to look first; nothing where no part is told."""
     try:
         return findings.longest_part(data.candidate, data.asynchronous)
@@ -50,7 +50,7 @@ def _look_here(data: ProjectionData) -> str:
         return ""
 
 
-def _figures(data: ProjectionData) -> list[KeyFigure]:
+def _figures(data: Projection) -> list[KeyFigure]:
     arm = data.candidate
     figures = [_timed("A step takes", arm.step_s)]
     if arm.speculates:
@@ -60,7 +60,7 @@ def _figures(data: ProjectionData) -> list[KeyFigure]:
     ends = f"{fmt.number(round(rate.low))} to {fmt.number(round(rate.high))}"
     figures.append(KeyFigure("Tokens per second and GPU", fmt.number(round(rate.mean)), ends))
     if data.support is not None:
-        figures.append(KeyFigure("Support", f"Grade {data.support.grade}", data.support.meaning.split(":")[0]))
+        figures.append(KeyFigure("Step known within", fmt.percent(data.support.half_width), "either way (90 %)"))
     return figures
 
 
@@ -72,7 +72,7 @@ def _speedup(name: str, value: Interval) -> KeyFigure:
     return KeyFigure(name, f"{value.mean:.2f}x", f"{value.low:.2f}x to {value.high:.2f}x")
 
 
-def _step(data: ProjectionData) -> Markup:
+def _step(data: Projection) -> Markup:
     charts = [_waterfall(data)]
     if data.candidate.speculates:
         quantities = {"Rollout": data.rollout_speedup, "Step": data.end_to_end_speedup}
@@ -88,9 +88,9 @@ def _step(data: ProjectionData) -> Markup:
     return joined(charts)
 
 
-def _waterfall(data: ProjectionData) -> Markup:
+def _waterfall(data: Projection) -> Markup:
     """Every phase begins where the one before it ended, in each side."""
-    arms = data.arms
+    arms = data.variants
     phases = {name: findings.step_phases(arm, data.asynchronous) for name, arm in arms.items()}
     names = [
         name for name in dict.fromkeys(key for found in phases.values() for key in found)
@@ -133,8 +133,8 @@ def _reach(arm: Variant, phases: Iterable[float]) -> float:
     return max(arm.step_s.high, arm.step_s.mean, sum(value for value in phases if value > 0))
 
 
-def _phase_table(data: ProjectionData) -> Markup:
-    arms = data.arms
+def _phase_table(data: Projection) -> Markup:
+    arms = data.variants
     shown = {name for arm in arms.values() for name in findings.step_phases(arm, data.asynchronous)} - {"other"}
     rows: list[list[str | Interval | Markup]] = [["step", *(arm.step_s for arm in arms.values())]]
     for phase in PHASES:
@@ -148,7 +148,7 @@ def _deviation(arm: Variant) -> str:
     return fmt.fixed(arm.sampling.step_deviation_s, fmt.decimals_for(arm.sampling.step_deviation_s))
 
 
-def _bounds(data: ProjectionData) -> Markup:
+def _bounds(data: Projection) -> Markup:
     parts = sorted((part for part in data.candidate.parts if part.seconds > 0), key=lambda part: -part.seconds)
     shown = parts[:MOST_BOUNDS]
     rows = [
@@ -161,9 +161,9 @@ def _bounds(data: ProjectionData) -> Markup:
         for part in shown
     ]
     before = {(part.phase, part.name): part.seconds for part in data.baseline.parts}
-    two = len(data.arms) > 1
+    two = len(data.variants) > 1
     numbers = table(
-        ("phase", "part", "bound by", "rests on", *data.arms),
+        ("phase", "part", "bound by", "rests on", *data.variants),
         [
             (
                 _phase_name(part.phase, data), part.name, part.bound, part.label,
@@ -186,7 +186,7 @@ def _bounds(data: ProjectionData) -> Markup:
     return joined((bar_chart(words, rows, Scale(0, shown[0].seconds), numbers, keys=keys, unit="s"), _statistics(data)))
 
 
-def _phase_name(phase: str, data: ProjectionData) -> str:
+def _phase_name(phase: str, data: Projection) -> str:
     return fmt.phase_label(phase, data.asynchronous) if phase in fmt.PHASE_LABELS else phase
 
 
@@ -194,8 +194,8 @@ def _root(label: str) -> str:
     return label if label in ("measured", "modelled", "assumed") else "other"
 
 
-def _statistics(data: ProjectionData) -> Markup:
-    sides = [dict(arm.statistics.items()) for arm in data.arms.values()]
+def _statistics(data: Projection) -> Markup:
+    sides = [dict(arm.statistics.items()) for arm in data.variants.values()]
     rows = [
         (
             f"{label.text} ({label.unit})" if label.unit else label.text,
@@ -204,22 +204,22 @@ def _statistics(data: ProjectionData) -> Markup:
         for name, label in EngineStatistics.labels().items()
         if any(name in side for side in sides)
     ]
-    return details("What the engines did", table(("", *data.arms), rows, "Mean over the simulated steps."))
+    return details("What the engines did", table(("", *data.variants), rows, "Mean over the simulated steps."))
 
 
-def _memory(data: ProjectionData) -> Markup:
-    pools = dict.fromkeys(use.pool for arm in data.arms.values() for use in arm.memory)
+def _memory(data: Projection) -> Markup:
+    pools = dict.fromkeys(pool for arm in data.variants.values() for pool in arm.memory)
     return together(*(_pool(data, pool, i) for i, pool in enumerate(pools)))
 
 
-def _pool(data: ProjectionData, pool: str, number: int) -> Markup:
-    uses = {side: use for side, arm in data.arms.items() for use in arm.memory if use.pool == pool}
-    largest = {name: size for use in uses.values() for name, size in use.parts.items() if size > 0}
+def _pool(data: Projection, pool: str, number: int) -> Markup:
+    uses = {side: arm.memory[pool] for side, arm in data.variants.items() if pool in arm.memory}
+    largest = {name: size for use in uses.values() for name, size in use.parts_bytes.items() if size > 0}
     order = sorted(largest, key=lambda name: -largest[name])
     tones = {name: MEMORY_TONES[i] if i < len(MEMORY_TONES) - 1 else "other" for i, name in enumerate(order)}
     rows = []
     for side, use in uses.items():
-        parts = dict(use.parts.items())
+        parts = use.parts_bytes
         sizes = [(tones[name], parts.get(name, 0.0) / GIB, name) for name in order]
         value = f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB"
         rows.append(Row(side, value, [Bar(stacked(sizes), limit=use.available_bytes / GIB)]))
@@ -227,9 +227,7 @@ def _pool(data: ProjectionData, pool: str, number: int) -> Markup:
     keys: dict[str, str] = {}
     for name, tone in tones.items():
         keys[tone] = f"{keys[tone]}, {name}" if tone in keys else name
-    cells = [
-        [name, *(fmt.gibibytes(dict(use.parts.items()).get(name, 0.0)) for use in uses.values())] for name in order
-    ]
+    cells = [[name, *(fmt.gibibytes(use.parts_bytes.get(name, 0.0)) for use in uses.values())] for name in order]
     totals = [["total", *(fmt.gibibytes(use.total_bytes) for use in uses.values())]]
     totals += [["available", *(fmt.gibibytes(use.available_bytes) for use in uses.values())]]
     words = Words(
@@ -251,22 +249,22 @@ LEDGER = {
 }
 
 
-def _samples(data: ProjectionData) -> Markup:
+def _samples(data: Projection) -> Markup:
     return together(*(chart for chart in (_staleness(data), _ledger(data)) if chart is not None))
 
 
-def _staleness(data: ProjectionData) -> Markup | None:
-    ages = sorted({age for arm in data.arms.values() for age in arm.staleness})
+def _staleness(data: Projection) -> Markup | None:
+    ages = sorted({age for arm in data.variants.values() for age in arm.staleness})
     if not ages:
         return None
     tone = {"baseline": "baseline"}
     rows = [
         Row(
             f"{age} version{'' if age == 1 else 's'} old",
-            " → ".join(fmt.percent(arm.staleness.get(age, 0.0)) for arm in data.arms.values()),
+            " → ".join(fmt.percent(arm.staleness.get(age, 0.0)) for arm in data.variants.values()),
             [
                 Bar([Segment(0, 100 * arm.staleness.get(age, 0.0), tone.get(side, "candidate"), side)])
-                for side, arm in data.arms.items()
+                for side, arm in data.variants.items()
             ],
         )
         for age in ages[:12]
@@ -277,13 +275,15 @@ def _staleness(data: ProjectionData) -> Markup | None:
         "; ".join(f"{row.label}: {row.value}" for row in rows),
         "Share of consumed samples by age in versions of the weights.",
     )
-    cells = [(f"{age}", *(fmt.percent(arm.staleness.get(age, 0.0), 1) for arm in data.arms.values())) for age in ages]
-    numbers = table(("age", *data.arms), cells, "Share of consumed samples by age in versions.")
+    cells = [
+        (f"{age}", *(fmt.percent(arm.staleness.get(age, 0.0), 1) for arm in data.variants.values())) for age in ages
+    ]
+    numbers = table(("age", *data.variants), cells, "Share of consumed samples by age in versions.")
     return bar_chart(words, rows, Scale(0, 100), numbers, unit="%")
 
 
-def _ledger(data: ProjectionData) -> Markup | None:
-    ledgers = {side: arm.ledger for side, arm in data.arms.items() if arm.ledger is not None}
+def _ledger(data: Projection) -> Markup | None:
+    ledgers = {side: arm.ledger for side, arm in data.variants.items() if arm.ledger is not None}
     if not ledgers:
         return None
     rows = []

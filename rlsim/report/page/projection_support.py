@@ -1,44 +1,24 @@
-"""What a projection rests on: shares of evidence, the nearest measurements, what its interval leans on."""
+"""What a projection rests on: shares of measurements, the nearest measured runs, what its interval comes from."""
 
 from __future__ import annotations
-
-import math
 
 from rlsim.report import format as fmt
 from rlsim.report.page.charts import Bar, Row, Scale, Segment, Words, bar_chart, stacked
 from rlsim.report.page.markup import Markup, joined, tag
-from rlsim.report.page.page import Section, details, table
-from rlsim.report.page.projection_data import ProjectionData
-from rlsim.report.support import LABELS, leanings
-from rlsim.results import HalfSupport, Provenance, Support
+from rlsim.report.page.page import Section, table
+from rlsim.report.support import LABELS, nearest_step, shown_sources
+from rlsim.results import Projection, Provenance
+from rlsim.results.support import Support
 
 ROOTS = ("measured", "modelled", "assumed")
 
 
-def evidence_section(data: ProjectionData) -> Section:
-    """Grade, provenance, distances to what was measured, and what the interval leans on."""
-    shown = []
+def evidence_section(data: Projection) -> Section:
+    """Provenance, the nearest measured runs, and what the interval comes from."""
+    shown = [_provenance(data.provenance)]
     if data.support is not None:
-        shown.append(_grade(data.support))
-    if data.provenance is not None:
-        shown.append(_provenance(data.provenance))
-    if data.support is not None:
-        shown += [_distances(data.support), _leaning(data.support), _neighbours(data.support)]
-    if not shown:
-        shown = [tag("p", "The file says nothing of it.", class_="dim")]
+        shown = [tag("p", nearest_step(data.support)), *shown, _nearest(data.support), _sources(data.support)]
     return Section("projection-evidence", "Evidence", joined(shown))
-
-
-def _grade(support: Support) -> Markup:
-    text = (
-        f"{support.meaning[:1].upper()}{support.meaning[1:]}. The step lies within {fmt.percent(support.half_width)} "
-        f"either way (90 %), and measured runs that differ as much miss each other by {_away(support.distance)}."
-    )
-    return tag("div", tag("b", support.grade, aria_label=f"Grade {support.grade}"), tag("p", text), class_="grade")
-
-
-def _away(distance: float) -> str:
-    return fmt.percent(math.expm1(distance)) if math.isfinite(distance) else "nobody knows how much"
 
 
 def _provenance(shares: Provenance) -> Markup:
@@ -56,53 +36,23 @@ def _provenance(shares: Provenance) -> Markup:
     return bar_chart(words, [Row("all phases", "", [Bar(stacked(sizes))])], Scale(0, 100), numbers, keys=keys, unit="%")
 
 
-def _distances(support: Support) -> Markup:
-    halves = sorted(support.halves, key=lambda half: half.distance)
-    known = [100 * math.expm1(half.distance) for half in halves if math.isfinite(half.distance)]
+def _nearest(support: Support) -> Markup:
     rows = [
-        Row(
-            LABELS.get(half.half, half.half),
-            f"{_away(half.distance)} away" if half.nearest else "nothing measured",
-            [Bar(_distance_bar(half))],
-            _nearest(half),
+        (
+            LABELS.get(nearest.kind, nearest.kind),
+            run.id,
+            "; ".join(f"{each.feature}: {each.asked} asked, {each.measured} measured" for each in run.differences),
+            fmt.percent(nearest.share),
         )
-        for half in halves
+        for nearest in support.nearest
+        for run in nearest.runs
     ]
-    words = Words(
-        "projection-distance",
-        "Distance to the nearest measurement",
-        "; ".join(f"{row.label}: {row.value}" for row in rows),
-        "By how much measured runs that differ as much miss each other, beyond two that do not differ.",
-    )
-    numbers = table(
-        ("kind", "nearest measured run", "share of the step", "away"),
-        [
-            (
-                LABELS.get(half.half, half.half),
-                half.nearest[0].id if half.nearest else "nothing",
-                fmt.percent(half.share),
-                _away(half.distance),
-            )
-            for half in halves
-        ],
-        "Nearest measured run of each kind.",
-        2,
-    )
-    return bar_chart(words, rows, Scale(0, max(known, default=1.0) or 1.0), numbers, unit="%")
+    heads = ("kind", "measured run", "differs in", "share of the step")
+    return table(heads, rows, "The nearest measured runs and what they differ in.", 3)
 
 
-def _distance_bar(half: HalfSupport) -> list[Segment]:
-    if not math.isfinite(half.distance):
-        return []
-    return [Segment(0, 100 * math.expm1(half.distance), "candidate", half.half)]
-
-
-def _nearest(half: HalfSupport) -> str:
-    return f"{fmt.percent(half.share)} of the step" if half.half != "step" else ""
-
-
-def _leaning(support: Support) -> Markup:
-    sources = sorted(support.leaning, key=lambda one: -one.share)
+def _sources(support: Support) -> Markup:
+    sources = sorted(support.sources, key=lambda one: -one.share)
     if not sources:
         return joined(())
     rows = [
@@ -115,8 +65,8 @@ def _leaning(support: Support) -> Markup:
         for one in sources[:8]
     ]
     words = Words(
-        "projection-leaning",
-        "What the interval leans on",
+        "projection-sources",
+        "What the interval comes from",
         "; ".join(f"{row.label} {row.value}" for row in rows),
         "Shares of the variance of the step's logarithm; dotted: no measurement says anything of it.",
     )
@@ -126,21 +76,6 @@ def _leaning(support: Support) -> Markup:
         "Sources of the interval.",
         3,
     )
-    ways = dict.fromkeys((one.settle, one.command) for one in leanings(support))
-    told = [tag("p", f"To settle it: {settle}: ", tag("code", command)) for settle, command in ways]
-    return joined((bar_chart(words, rows, Scale(0, 100 * sources[0].share or 1.0), numbers, unit="%"), *told[:3]))
-
-
-def _neighbours(support: Support) -> Markup:
-    rows = [
-        (
-            LABELS.get(half.half, half.half),
-            one.id,
-            "; ".join(f"{each.feature}: {each.asked} asked, {each.measured} measured" for each in one.differences),
-            _away(one.distance),
-        )
-        for half in support.halves
-        for one in half.nearest
-    ]
-    heads = ("kind", "measured run", "differs in", "away")
-    return details("The nearest measured runs and what they differ in", table(heads, rows, "Nearest runs.", 3))
+    ways = dict.fromkeys((one.settle, one.command) for one in shown_sources(support))
+    shown = [tag("p", f"To settle it: {settle}: ", tag("code", command)) for settle, command in ways]
+    return joined((bar_chart(words, rows, Scale(0, 100 * sources[0].share or 1.0), numbers, unit="%"), *shown[:3]))

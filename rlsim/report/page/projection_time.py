@@ -9,8 +9,8 @@ from rlsim.report.page.charts import Bar, Row, Scale, Segment, Words, bar_chart
 from rlsim.report.page.markup import Markup, joined
 from rlsim.report.page.page import Section, table
 from rlsim.report.page.plots import Line, line_plot
-from rlsim.report.page.projection_data import ProjectionData
 from rlsim.report.page.timeline import PHASE_OF, SHOWN_STEPS, Lanes, LaneSpan
+from rlsim.results import Projection
 
 MOST_LANES = 10
 """Rows of an arm, the trainer first."""
@@ -20,9 +20,9 @@ TAIL = (0.5, 0.25, 0.1, 0.05, 0.01)
 """Shares of the rollout's sequences whose time the table of the tail tells."""
 
 
-def timeline_sections(data: ProjectionData, arms: Sequence[Lanes]) -> list[Section]:
+def timeline_sections(data: Projection, arms: Sequence[Lanes]) -> list[Section]:
     """Timeline and tail of the shown arms; nothing without a timeline."""
-    shown = [arm for arm in arms if arm.name.startswith("candidate") or "baseline" in data.arms]
+    shown = [arm for arm in arms if arm.name.startswith("candidate") or "baseline" in data.variants]
     if not shown:
         return []
     longest = max(end - start for start, end in (arm.window for arm in shown))
@@ -34,7 +34,7 @@ def timeline_sections(data: ProjectionData, arms: Sequence[Lanes]) -> list[Secti
     return [Section("projection-timeline", "Timeline", joined(charts))]
 
 
-def _lanes(arm: Lanes, number: int, longest_s: float, data: ProjectionData) -> Markup:
+def _lanes(arm: Lanes, number: int, longest_s: float, data: Projection) -> Markup:
     lanes = arm.shown()
     rows: list[Row] = []
     cells: list[tuple[str, ...]] = []
@@ -57,16 +57,16 @@ def _lanes(arm: Lanes, number: int, longest_s: float, data: ProjectionData) -> M
     return bar_chart(words, rows, Scale(0, longest_s or 1.0), numbers, keys=phases, unit="s")
 
 
-def _label(span: LaneSpan, data: ProjectionData) -> str:
+def _label(span: LaneSpan, data: Projection) -> str:
     return fmt.phase_label(PHASE_OF[span.phase], data.asynchronous) if span.phase != "other" else "other"
 
 
-def _segment(span: LaneSpan, data: ProjectionData) -> Segment:
+def _segment(span: LaneSpan, data: Projection) -> Segment:
     title = f"{_label(span, data)}, step {span.step}: {fmt.seconds(span.end_s - span.start_s)}"
     return Segment(span.start_s, span.end_s, span.phase, title, str(span.step))
 
 
-def _tail(running: Sequence[tuple[Lanes, list[float], list[float]]], data: ProjectionData) -> Markup:
+def _tail(running: Sequence[tuple[Lanes, list[float], list[float]]], data: Projection) -> Markup:
     lines = [
         Line(arm.name.split(":")[0], "baseline" if arm.name.startswith("baseline") else "candidate", xs, ys, i, True)
         for i, (arm, xs, ys) in enumerate(sorted(running, key=lambda each: each[0].name.startswith("baseline")))

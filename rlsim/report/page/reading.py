@@ -6,18 +6,16 @@ import csv
 import io
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import read_text, shown_path
-from rlsim.results import Interval
+from rlsim.results.record import LARGEST, Interval
 
 TEXT_CHARACTERS = 2000
 """Longest text that a report repeats."""
-LARGEST = 1e18
-"""Largest magnitude of a number; the energy of a long run on a large cluster has 1e13 J."""
 FIELD_CHARACTERS = 100_000
 MOST_LINES = 1_000_000
 MOST_DIGITS = 25
@@ -63,30 +61,6 @@ class Node:
             raise self._wrong(f"{self._name} must be text, got {_told(self._value)}")
         return shortened(self._value, TEXT_CHARACTERS)
 
-    def choice(self, valid: Collection[str]) -> str:
-        """One of the texts ``valid``."""
-        text = self.text()
-        if text not in valid:
-            raise self._wrong(f"{self._name} is '{shortened(text)}'; known are {', '.join(valid)}")
-        return text
-
-    def boolean(self) -> bool:
-        """True or false."""
-        if not isinstance(self._value, bool):
-            raise self._wrong(f"{self._name} must be true or false, got {_told(self._value)}")
-        return self._value
-
-    def interval(self) -> Interval:
-        """``{mean, low, high}``."""
-        return Interval(*(self.at(name).number() for name in ("mean", "low", "high")))
-
-    def positive_interval(self) -> Interval:
-        """The same with a mean above zero."""
-        value = self.interval()
-        if value.mean <= 0:
-            raise self._wrong(f"{self._name} must have a mean above 0")
-        return value
-
     def elements(self) -> list[Node]:
         """The values of a list."""
         return [Node(value, self._file, f"{self._path}[{i}]") for i, value in enumerate(self.raw_list())]
@@ -96,14 +70,6 @@ class Node:
         if not isinstance(self._value, list):
             raise self._wrong(f"{self._name} must be a list, got {_told(self._value)}")
         return self._value
-
-    def numbers(self) -> list[float]:
-        """A list of finite numbers."""
-        values = self.raw_list()
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST <= value <= LARGEST:
-                raise self._wrong(f"{self._name} must hold finite numbers, got {_told(value)}")
-        return [float(value) for value in values]
 
     def items(self) -> Iterator[tuple[str, Node]]:
         """Keys and values of a mapping."""
@@ -122,11 +88,6 @@ class Node:
         """The text of a key, empty where there is none."""
         found = self.get(key)
         return "" if found is None else found.text()
-
-    def check_schema(self, expected: str) -> None:
-        """Raise InputError where the document is of another format or version."""
-        if (found := self.at("schema").text()) != expected:
-            raise self._wrong(f"schema is '{shortened(found)}'; this version of rlsim reads '{expected}'")
 
     def _mapping(self) -> dict[str, Any]:
         if not isinstance(self._value, dict):

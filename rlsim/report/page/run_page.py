@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlsim.errors import InputError
 from rlsim.files.reading import TABLE_BYTES
 from rlsim.report import format as fmt
-from rlsim.report.format import METHODS
 from rlsim.report.page.charts import Bar, Row, Scale, Segment, Words, bar_chart, forest
 from rlsim.report.page.folder import needed_file
 from rlsim.report.page.markup import Markup, joined
 from rlsim.report.page.page import Cell, KeyFigure, Part, Section, assumptions_section, interval_text, table
 from rlsim.report.page.plots import Line, line_plot
-from rlsim.report.page.projection_data import read_told
-from rlsim.report.page.reading import Node, read_json
-from rlsim.report.run import DAY_S, HOUR_S, KILOWATT_HOUR_J, LABELS
+from rlsim.report.page.projection_data import where, with_scenario
+from rlsim.report.run import LABELS, unit_of
 from rlsim.results import Interval
-from rlsim.results.run import SCHEMA
+from rlsim.results.run import Run, RunSide
+from rlsim.units import JOULES_PER_KWH
 
 PANELS = (
     ("step_s", "Step time", "seconds, with all that a step lost"),
@@ -29,50 +27,27 @@ PANELS = (
 )
 
 
-@dataclass(frozen=True)
-class _Side:
-    node: Node
-    seconds: Interval
-    steps: dict[str, list[float]]
-
-
 def run_part(folder: Path, notes: list[str]) -> Part:
     """The run in ``folder``; ``notes`` takes what had to be left out."""
-    root = read_json(needed_file(folder, "run.json"), TABLE_BYTES)
-    root.check_schema(SCHEMA)
-    told = read_told(folder, notes)
-    baseline, speedup = root.get("baseline"), root.get("speedup")
-    sides = {} if baseline is None else {"baseline": _side(baseline)}
-    sides["candidate"] = _side(root.at("candidate"))
-    count = root.at("steps").integer()
+    run = with_scenario(Run.read(needed_file(folder, "run.json"), TABLE_BYTES), folder, notes)
+    sides = {} if run.baseline is None else {"baseline": run.baseline}
+    sides["candidate"] = run.candidate
+    if min(side.seconds.mean for side in sides.values()) <= 0:
+        raise InputError("run.json: 'seconds' must have a mean above 0")
     sections = [
         Section("run-totals", "The run", _totals(sides)),
         Section("run-course", "How the steps evolve", _course(sides)),
         Section("run-time", "Where the time goes", _ledger(sides)),
-        *assumptions_section("run", root.at("assumptions").texts(), root.at("warnings").texts()),
+        *assumptions_section("run", run.assumptions, run.warnings),
     ]
-    repeated = f"replications {root.at('replications').integer()}"
-    seed, digest = f"seed {root.at('seed').integer()}", f"digest {root.at('digest').text()}"
-    about = ", ".join(filter(None, (told.model, told.where, seed, repeated, digest)))
-    headline = _headline(count, sides, None if speedup is None else speedup.interval())
-    lines = [line for line in (told.question, about) if line]
-    return Part("run", root.at("scenario").text(), headline, _figures(sides, speedup), sections, lines)
+    given = (run.model, where(run), f"seed {run.seed}", f"replications {run.replications}", f"digest {run.digest}")
+    headline = _headline(run.num_steps, sides, run.speedup)
+    lines = [line for line in (run.question, ", ".join(filter(None, given))) if line]
+    return Part("run", run.scenario, headline, _figures(sides, run.speedup), sections, lines)
 
 
-def _side(node: Node) -> _Side:
-    node.at("method").choice(METHODS)
-    steps = {name: values.numbers() for name, values in node.at("steps").items()}
-    needed = node.at("steps")
-    number = len(needed.at("step").numbers())
-    needed.at("step_s")
-    if not number or any(len(values) != number for values in steps.values()):
-        raise InputError("run.json: the columns of 'steps' must be equally long, and not empty")
-    return _Side(node, node.at("seconds").positive_interval(), steps)
-
-
-def _unit(sides: dict[str, _Side]) -> tuple[float, str]:
-    longest = max(side.seconds.mean for side in sides.values())
-    return (DAY_S, "days") if longest >= 3 * DAY_S else (HOUR_S, "hours") if longest >= 2 * HOUR_S else (1.0, "s")
+def _unit(sides: dict[str, RunSide]) -> tuple[float, str]:
+    return unit_of(max(side.seconds.mean for side in sides.values()))
 
 
 def _in(value: Interval, unit: float) -> Interval:
@@ -84,7 +59,7 @@ def _shown(value: Interval) -> str:
     return f"{fmt.fixed(value.mean, places)} [{fmt.fixed(value.low, places)}, {fmt.fixed(value.high, places)}]"
 
 
-def _headline(count: int, sides: dict[str, _Side], speedup: Interval | None) -> str:
+def _headline(count: int, sides: dict[str, RunSide], speedup: Interval | None) -> str:
     scale, unit = _unit(sides)
     steps = f"{count:,} {'step takes' if count == 1 else 'steps take'}"
     took = f"{steps} {_shown(_in(sides['candidate'].seconds, scale))} {unit}"
@@ -93,19 +68,19 @@ def _headline(count: int, sides: dict[str, _Side], speedup: Interval | None) -> 
     return f"{took} in place of {_shown(_in(sides['baseline'].seconds, scale))} {unit}: {fmt.times(speedup)}."
 
 
-def _figures(sides: dict[str, _Side], speedup: Node | None) -> list[KeyFigure]:
+def _figures(sides: dict[str, RunSide], speedup: Interval | None) -> list[KeyFigure]:
     scale, unit = _unit(sides)
     side = sides["candidate"]
-    cost, energy = side.node.at("cost_usd").interval(), side.node.at("energy_at_most_j").interval()
+    cost, energy = side.cost_usd, side.energy_at_most_j
     figures = [_ranged("The run takes", _in(side.seconds, scale), unit)]
     if speedup is not None:
-        gain = speedup.interval()
-        figures.append(KeyFigure("Speed-up", f"{gain.mean:.2f}x", f"{gain.low:.2f}x to {gain.high:.2f}x"))
+        ends = f"{speedup.low:.2f}x to {speedup.high:.2f}x"
+        figures.append(KeyFigure("Speed-up", f"{speedup.mean:.2f}x", ends))
     return [
         *figures,
         _ranged("Cost", cost, "USD"),
-        _ranged("Energy, at most", _in(energy, 1e3 * KILOWATT_HOUR_J), "MWh"),
-        KeyFigure("GPU seconds at work", fmt.percent(side.node.at("busy_share").number())),
+        _ranged("Energy, at most", _in(energy, 1e3 * JOULES_PER_KWH), "MWh"),
+        KeyFigure("GPU seconds at work", fmt.percent(side.busy_share)),
     ]
 
 
@@ -115,7 +90,7 @@ def _ranged(name: str, value: Interval, unit: str) -> KeyFigure:
     return KeyFigure(name, f"{fmt.fixed(value.mean, places)} {unit}", f"{low} to {high} {unit}")
 
 
-def _totals(sides: dict[str, _Side]) -> Markup:
+def _totals(sides: dict[str, RunSide]) -> Markup:
     scale, unit = _unit(sides)
     rows = [
         (name, f"{_shown(_in(side.seconds, scale))} {unit}", _in(side.seconds, scale)) for name, side in sides.items()
@@ -130,9 +105,9 @@ def _totals(sides: dict[str, _Side]) -> Markup:
         ("", *sides),
         [
             (f"time ({unit})", *(_in(side.seconds, scale) for side in sides.values())),
-            ("cost (USD)", *(side.node.at("cost_usd").interval() for side in sides.values())),
+            ("cost (USD)", *(side.cost_usd for side in sides.values())),
             *(
-                (label, *(fmt.number(side.node.at(key).number()) for side in sides.values()))
+                (label, *(fmt.number(getattr(side, key)) for side in sides.values()))
                 for key, label in (
                     ("samples", "samples trained on"),
                     ("generated_tokens", "tokens generated"),
@@ -145,11 +120,17 @@ def _totals(sides: dict[str, _Side]) -> Markup:
     return forest(words, rows, numbers, unit=unit)
 
 
-def _course(sides: dict[str, _Side]) -> Markup:
+def _course(sides: dict[str, RunSide]) -> Markup:
     charts = []
     for column, title, what in PANELS:
         lines = [
-            Line(name, "baseline" if name == "baseline" else "candidate", side.steps["step"], side.steps[column], dash)
+            Line(
+                name,
+                "baseline" if name == "baseline" else "candidate",
+                list(side.steps["step"]),
+                list(side.steps[column]),
+                dash,
+            )
             for dash, (name, side) in enumerate(reversed(sides.items()))
             if column in side.steps
         ]
@@ -166,36 +147,39 @@ def _course(sides: dict[str, _Side]) -> Markup:
     return joined(charts)
 
 
-def _parts(sides: dict[str, _Side], column: str, title: str) -> Markup:
+def _tone(name: str) -> str:
+    return "baseline" if name == "baseline" else "candidate"
+
+
+def _parts(sides: dict[str, RunSide], column: str, title: str) -> Markup:
     """Means of a column over the parts of the run that the file names."""
     rows = []
     for name, side in sides.items():
-        for part in side.node.at("parts").elements():
-            first, last = part.at("first").integer(), part.at("last").integer()
-            value = part.at(column)
-            shown = interval_text(value.interval()) if column == "step_s" else fmt.number(value.number())
-            rows.append((f"{name}, steps {first:,} to {last:,}", shown))
+        for part in side.parts:
+            shown = interval_text(part.step_s) if column == "step_s" else fmt.number(getattr(part, column))
+            rows.append((f"{name}, steps {part.first:,} to {part.last:,}", shown))
     return table(("", title.lower()), rows, "Means over parts of the run; steps.csv has every step.")
 
 
-def _ledger(sides: dict[str, _Side]) -> Markup:
+def _ledger(sides: dict[str, RunSide]) -> Markup:
     scale, unit = _unit(sides)
-    found = {name: dict(side.node.at("ledger").items()) for name, side in sides.items()}
+    found = {name: side.ledger for name, side in sides.items()}
+    nothing = Interval(0.0, 0.0, 0.0)
     causes = [cause for cause in LABELS if any(cause in one for one in found.values())]
     rows: list[Row] = []
     cells: list[list[Cell]] = []
     for cause in causes:
-        taken = {name: _seconds(one.get(cause)) for name, one in found.items()}
+        taken = {name: one[cause].seconds if cause in one else nothing for name, one in found.items()}
         bars = [
             Bar(
-                [Segment(0, taken[name].mean / scale, "baseline" if name == "baseline" else "candidate", name)],
+                [Segment(0, taken[name].mean / scale, _tone(name), name)],
                 _in(taken[name], scale),
             )
             for name in sides
         ]
         shares = " → ".join(fmt.percent(taken[name].mean / side.seconds.mean, 1) for name, side in sides.items())
         rows.append(Row(LABELS[cause], shares, bars))
-        events = [one[cause].at("events").number() if cause in one else 0.0 for one in found.values()]
+        events = [one[cause].events if cause in one else 0.0 for one in found.values()]
         spent = [interval_text(_in(each, scale)) for each in taken.values()]
         cells.append([LABELS[cause], *spent, *map(fmt.number, events)])
     words = Words(
@@ -208,7 +192,3 @@ def _ledger(sides: dict[str, _Side]) -> Markup:
     keys = {"baseline": "baseline", "candidate": "candidate"} if len(sides) > 1 else None
     heads = ("cause", *sides, *(f"{name}, times" for name in sides))
     return bar_chart(words, rows, Scale(0, most or 1.0), table(heads, cells, f"In {unit}."), keys=keys, unit=unit)
-
-
-def _seconds(loss: Node | None) -> Interval:
-    return Interval(0.0, 0.0, 0.0) if loss is None else loss.at("seconds").interval()

@@ -11,7 +11,8 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES
 from rlsim.report.format import PHASE_LABELS
 from rlsim.report.page.folder import file_in
-from rlsim.report.page.reading import LARGEST, Node, read_json
+from rlsim.report.page.reading import Node, read_json
+from rlsim.results.record import LARGEST
 
 TICK_S = 2e-6
 """Files hold whole microseconds: what ends or begins within two of a bound lies beside it."""

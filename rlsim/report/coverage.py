@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rlsim.guidance.support import BATCH, RESPONSE_TOKENS, Coverage
 from rlsim.report import format as fmt
 from rlsim.report.bottlenecks import provenance_lines
 from rlsim.report.style import Style
 from rlsim.report.support import support_lines
 from rlsim.report.table import table
-from rlsim.results import PhasePart
+from rlsim.results.coverage import Coverage, StepPart
 
 SHARES = ("model, device and software", "model and device", "model", "device", "software", "any")
 LABELS = {
@@ -20,20 +19,19 @@ LEAST_SHARE = 0.01
 """Parts below this share of the step are left out of the list."""
 
 
-def render_coverage(answer: Coverage, style: Style) -> str:
-    """Tables, releases, measured runs, what a plain step rests on, what is refused."""
+def render_coverage(answer: Coverage, shape: str, style: Style) -> str:
+    """Tables, releases, measured runs, what a plain step rests on, what is refused. shape: of that step, in words."""
     total = sum(part.seconds for part in answer.parts)
     lines = [style.bold(f"{answer.model} on {answer.device} with {answer.engine}"), ""]
     lines += [*_tables(answer, style), "", *_measured(answer, style), ""]
-    gpus = answer.projection.num_gpus
-    lines += [style.bold("A plain step") + style.dim(f"  synchronous GRPO on {gpus:,} GPUs, laid out by plan")]
-    shape = f"{BATCH[0]} x {BATCH[1]} responses of {RESPONSE_TOKENS:,} tokens, BF16; another batch leans on other rows"
+    where = f"  synchronous GRPO on {answer.num_gpus:,} GPUs, laid out by plan"
+    lines += [style.bold("A plain step") + style.dim(where)]
     lines += style.wrapped(shape, "  ")
     for label in ("measured", "modelled", "assumed"):
-        parts = [part for part in answer.parts if part.label == label]
+        parts = [part for part in answer.parts if part.root == label]
         if parts:
             lines += style.wrapped(_listed(parts, total), f"  {label}: ", 4)
-    lines += ["", *provenance_lines(answer.projection, style), "", *support_lines(answer.projection, style), ""]
+    lines += ["", *provenance_lines(answer.provenance, style), "", *support_lines(answer.support, style), ""]
     return "\n".join([*lines, *_tried(answer, style)])
 
 
@@ -50,7 +48,7 @@ def _tables(answer: Coverage, style: Style) -> list[str]:
 
 def _measured(answer: Coverage, style: Style) -> list[str]:
     """Fitted releases, and measured times that share something with what was asked."""
-    releases = ", ".join(f"{version} ({rows})" for version, rows in answer.releases) or "none"
+    releases = ", ".join(f"{version} ({rows})" for version, rows in answer.releases.items()) or "none"
     rows = [(LABELS[kind], *(f"{counts[share]:,}" for share in SHARES)) for kind, counts in answer.counts.items()]
     heads = ("", "all three", "model, device", "model", "device", "software", "of")
     return [
@@ -60,11 +58,11 @@ def _measured(answer: Coverage, style: Style) -> list[str]:
     ]
 
 
-def _listed(parts: Iterable[PhasePart], total: float) -> str:
+def _listed(parts: Iterable[StepPart], total: float) -> str:
     """Parts by name with their share of the step, those of one name together."""
     shares: dict[str, float] = {}
     for part in parts:
-        shares[part.name] = shares.get(part.name, 0.0) + part.seconds / total
+        shares[part.part] = shares.get(part.part, 0.0) + part.seconds / total
     shown = sorted(((name, share) for name, share in shares.items() if share >= LEAST_SHARE), key=lambda one: -one[1])
     rest = sum(share for share in shares.values() if share < LEAST_SHARE)
     more = [f"smaller parts {fmt.percent(rest)}"] if rest > 0 else []

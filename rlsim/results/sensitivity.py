@@ -1,16 +1,15 @@
-"""What a sensitivity answers: what is worth measuring, as records to read and as JSON."""
+"""What a sensitivity answers: what is worth measuring."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Literal
 
-from rlsim.results import Interval
-from rlsim.results.projection import rounded
+from pydantic import Field
+
+from rlsim.results.record import Interval, Record, Rounded6
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Record):
     """An alternative. changes: overrides that lead to it. step_s: as ``project`` shows it.
 
     best: share of the draws in which it is the fastest. regret_s: expected regret of choosing it now, in seconds of a
@@ -20,13 +19,12 @@ class Choice:
     name: str
     changes: tuple[str, ...]
     step_s: Interval
-    best: float
-    regret_s: float
-    saved_s: float
+    best: Rounded6
+    regret_s: Rounded6
+    saved_s: Rounded6
 
 
-@dataclass(frozen=True)
-class SourceValue:
+class SourceValue(Record):
     """A source of the step's interval (as in ``support`` of a projection) and what knowing it is worth.
 
     share: of the variance. narrowed: width of the interval if it were known over its width now. saved_s: expected
@@ -36,63 +34,41 @@ class SourceValue:
     source: str
     kind: str
     assumed: bool
-    share: float
-    narrowed: float
-    saved_s: float
+    share: Rounded6
+    narrowed: Rounded6
+    saved_s: Rounded6
     settle: str
     command: str
 
 
-@dataclass(frozen=True)
-class InputEffect:
+class InputEffect(Record):
     """A stated input between two values. at_low, at_high: what they move the step by, as shares of it.
 
     saved_s: expected regret that knowing it would save, all values between being equally likely. reason: of the range.
     """
 
     key: str
-    low: float
-    high: float
-    at_low: float
-    at_high: float
-    saved_s: float
+    low: Rounded6
+    high: Rounded6
+    at_low: Rounded6
+    at_high: Rounded6
+    saved_s: Rounded6
     reason: str
 
 
-@dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Record):
     """What is worth measuring, largest first.
 
     step_s: the interval of ``project``; step_with_inputs_s: with the stated inputs uncertain as well. chosen: the
     alternative of least expected step; regret_s: the expected regret of choosing it now.
     """
 
+    schema_: Literal["rlsim.sensitivity/2"] = Field(default="rlsim.sensitivity/2", alias="schema")
     scenario: str
     step_s: Interval
     step_with_inputs_s: Interval
     chosen: str
-    regret_s: float
+    regret_s: Rounded6
     alternatives: tuple[Choice, ...]
     sources: tuple[SourceValue, ...]
     inputs: tuple[InputEffect, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The form of ``--json``."""
-        return {
-            "schema": "rlsim.sensitivity/2",
-            "scenario": self.scenario,
-            "step_s": self.step_s.as_dict(),
-            "step_with_inputs_s": self.step_with_inputs_s.as_dict(),
-            "chosen": self.chosen,
-            "regret_s": rounded(self.regret_s, 6),
-            "alternatives": [
-                _record(one) | {"changes": list(one.changes), "step_s": one.step_s.as_dict()}
-                for one in self.alternatives
-            ],
-            "sources": [_record(one) for one in self.sources],
-            "inputs": [_record(one) for one in self.inputs],
-        }
-
-
-def _record(one: Choice | SourceValue | InputEffect) -> dict[str, Any]:
-    return {name: rounded(value, 6) if isinstance(value, float) else value for name, value in asdict(one).items()}

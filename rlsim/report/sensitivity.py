@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from rlsim.planning.sensitivity_results import Sensitivity
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import Cell, cell, table
+from rlsim.results.sensitivity import Sensitivity
 
 STEPS_COMMAND = "rlsim calibrate own own_steps.csv"
 LEAST_SHARE, LEAST_SAVED = 0.02, 0.02
@@ -17,11 +17,11 @@ LEAST_SHARE, LEAST_SAVED = 0.02, 0.02
 def render_sensitivity(sensitivity: Sensitivity, style: Style = DEFAULT_STYLE) -> str:
     """The interval, the choice among alternatives, and what is worth measuring with the command that measures it."""
     step, more = sensitivity.step_s, sensitivity.step_with_inputs_s
-    told = (
+    head = (
         f"{sensitivity.scenario}: step {step.mean:.1f} s [{step.low:.1f}, {step.high:.1f}], with its stated inputs "
         f"uncertain as well [{more.low:.1f}, {more.high:.1f}]"
     )
-    sections = [style.wrapped(told), _choices(sensitivity, style), _sources(sensitivity, style)]
+    sections = [style.wrapped(head), _choices(sensitivity, style), _sources(sensitivity, style)]
     sections += [_settling(sensitivity, style), _inputs(sensitivity, style)]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
@@ -39,14 +39,14 @@ def _choices(sensitivity: Sensitivity, style: Style) -> list[str]:
     ]
     heads = ["", "step (s)", "fastest", "regret", "saved by a run"]
     share = fmt.percent(sensitivity.regret_s / sensitivity.step_s.mean, 1)
-    told = (
+    remark = (
         f"Choosing {sensitivity.chosen} now costs {sensitivity.regret_s:.2g} s a step ({share}) against always knowing "
         "better: the expected regret that measurements can save."
     )
     title = style.bold("Alternatives") + style.dim(
         "  regret in % of the step; share of it that one measured step saves"
     )
-    return [title, *table(heads, rows, style), *style.wrapped(told, "  ")]
+    return [title, *table(heads, rows, style), *style.wrapped(remark, "  ")]
 
 
 def _sources(sensitivity: Sensitivity, style: Style) -> list[str]:
@@ -82,8 +82,8 @@ def _settling(sensitivity: Sensitivity, style: Style) -> list[str]:
     best = max(sensitivity.alternatives, key=lambda one: one.saved_s)
     if best.changes and best.saved_s > 0:
         settings = " ".join(f"--set {shlex.quote(change)}" for change in best.changes)
-        told = f"time one step of {best.name} instead ({settings}), the most telling run: {STEPS_COMMAND}"
-        lines += style.wrapped(told, f"  {len(_ways(sensitivity)) + 1}. ")
+        way = f"time one step of {best.name} instead ({settings}), the most telling run: {STEPS_COMMAND}"
+        lines += style.wrapped(way, f"  {len(_ways(sensitivity)) + 1}. ")
     return [style.bold("How"), *lines]
 
 

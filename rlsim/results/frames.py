@@ -27,9 +27,9 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
 def _column(values: list[Any]) -> tuple[list[Any], None, str]:
     """Values, no index, and the type that holds them all: text where whole numbers exceed 64 bits."""
     given = [value for value in values if value is not None]
-    kinds = {type(value) for value in given}
-    numeric = bool(given) and kinds <= {int, float} and all(abs(v) <= LARGEST_INT for v in given if type(v) is int)
-    if numeric and kinds == {int}:
+    types = {type(value) for value in given}
+    numeric = bool(given) and types <= {int, float} and all(abs(v) <= LARGEST_INT for v in given if type(v) is int)
+    if numeric and types == {int}:
         return values, None, "int64" if len(given) == len(values) else "Int64"
     if numeric:
         return values, None, "float64"
@@ -48,7 +48,7 @@ def write_parquet(frame: DataFrame, path: Path, identity: str, scenario: str) ->
 
 
 def identity_in(path: Path) -> str | None:
-    """What :func:`write_parquet` was told, None where the file is missing or none of its own."""
+    """What :func:`write_parquet` was given, None where the file is missing or none of its own."""
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import read_schema
 

@@ -17,7 +17,7 @@ OPTIONAL = {
 }
 
 
-def told(scenario: Scenario) -> tuple[str, ...]:
+def run_assumptions(scenario: Scenario) -> tuple[str, ...]:
     """What the run assumes besides its steps, and what it leaves out."""
     run = scenario.run or RunConditions()
     out = []

@@ -1,26 +1,24 @@
-"""What a blame holds, as data."""
+"""What a blame holds: idle time by cause, what each removal gains, policies against the tail."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Literal
 
-SCHEMA = "rlsim.blame/1"
+from pydantic import Field
+
+from rlsim.results.record import Number, Record
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(Record):
     """GPU-seconds per step in which the GPUs of a pool do nothing, for one cause; share: of all of a step."""
 
     pool: str
     cause: str
-    gpu_s: float
-    share: float
+    gpu_s: Number
+    share: Number
 
 
-@dataclass(frozen=True)
-class Removal:
+class Removal(Record):
     """A cause taken away, on the same drawn work. step_s: of the step without it; saved_s: by it alone.
 
     chain_s: what it saves after those before it in the list were taken away too; these add up to all that is removed.
@@ -29,47 +27,34 @@ class Removal:
 
     cause: str
     how: str
-    step_s: float
-    saved_s: float
-    chain_s: float
+    step_s: Number
+    saved_s: Number
+    chain_s: Number
     why: str = ""
 
 
-@dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Record):
     """A policy against the tail, tried on the same drawn work: step time, or the reason where it cannot run."""
 
     name: str
     how: str
-    step_s: float | None
+    step_s: Number | None
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Blame:
+class Blame(Record):
     """Idle time of a scenario's step by cause, what each removal gains, and tail policies as what-ifs.
 
     step_s, left_s: mean step, and without every cause. work_share: of all GPU-seconds in which the GPUs compute.
     """
 
+    schema_: Literal["rlsim.blame/1"] = Field(default="rlsim.blame/1", alias="schema")
     scenario: str
     digest: str
     num_gpus: int
-    step_s: float
-    left_s: float
-    work_share: float
+    step_s: Number
+    left_s: Number
+    work_share: Number
     idle: tuple[Idle, ...]
     removals: tuple[Removal, ...]
     what_ifs: tuple[WhatIf, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The form of blame.json."""
-        return {"schema": SCHEMA, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Blame:
-        """The blame that a blame.json holds. KeyError and TypeError where it is none."""
-        values = {name: value for name, value in content.items() if name != "schema"}
-        lists = {"idle": Idle, "removals": Removal, "what_ifs": WhatIf}
-        values |= {name: tuple(kind(**one) for one in content[name]) for name, kind in lists.items()}
-        return cls(**values)

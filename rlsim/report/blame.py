@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rlsim.attribution.results import Blame
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import RULE, Cell, Row, table
+from rlsim.results.blame import Blame
 
 LEAST_SHARE = 0.0005
 """Of all GPU time; smaller causes are not shown."""
@@ -14,8 +14,8 @@ LEAST_SHARE = 0.0005
 def render_blame(blame: Blame, style: Style = DEFAULT_STYLE) -> str:
     """Idle time by cause, what each removal gains alone and in turn, and tail policies."""
     idle_share = fmt.percent(1.0 - blame.work_share)
-    told = f"{blame.scenario}: {blame.step_s:.1f} s a step; its {blame.num_gpus:,} GPUs are idle {idle_share} of it."
-    sections = [style.wrapped(told), _idle(blame, style), _removals(blame, style), _what_ifs(blame, style)]
+    head = f"{blame.scenario}: {blame.step_s:.1f} s a step; its {blame.num_gpus:,} GPUs are idle {idle_share} of it."
+    sections = [style.wrapped(head), _idle(blame, style), _removals(blame, style), _what_ifs(blame, style)]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 

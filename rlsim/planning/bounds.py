@@ -1,0 +1,330 @@
+"""Least time that a configuration can take, in closed form: what it need not be simulated for.
+
+With R replicas, W sequence-iterations to run, s(n) the context-free time of an iteration of n sequences and
+a(n, c) >= alpha n c its attention over mean context c,
+
+    T >= (W min_n s(n)/n + alpha C) / R,     C = sum over sequences of iterations x mean context,
+
+since every iteration of n sequences does n of the W. A single sequence needs T >= I min_n s(n) + alpha I c. With at
+most N sequences in flight at once, no instant is faster than R g(N / R), g the concave majorant of n / s(n).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.costs.engine.prices import engine_prices
+from rlsim.costs.interface import IterationTable
+from rlsim.costs.prices import PriceInputs
+from rlsim.costs.trainer.prices import TrainedBatch, step_cost, train_cost
+from rlsim.files.progress import ProgressLine
+from rlsim.loading.scenario import vary
+from rlsim.loading.variation import Overrides
+from rlsim.planning.execution import Runner
+from rlsim.planning.space import Engine, GpuSplit, Layout, Space, TrainerLayout
+from rlsim.schema.asynchrony import Asynchrony
+from rlsim.schema.scenario import Scenario
+from rlsim.units import FloatArray
+from rlsim.workload.agents import Turns
+from rlsim.workload.batches import Batch
+from rlsim.workload.draw import draw_step
+
+FIRST_DONE_MARGIN = 0.95
+"""Share of the bound that steps need which train on what is done first: those of a few steps are not the samples drawn
+for them, and shorter ones come first (seen: 2.3 % below the bound over twelve steps)."""
+POOL_MARGIN = 0.9
+"""Share of the drawn work that the measured steps of a lagged loop are taken to hold: the pool may have done some of it
+in the warm-up, and some of what it does is of later steps. In steady state both are equal; of 192 loops with 16 or 64
+samples a step and long tails one was below the whole, by 8 % (two measured steps of 16 samples)."""
+
+
+@dataclass(frozen=True)
+class RolloutWork:
+    """One drawn batch in sequence-iterations: total, weighted by context, and of the sequence with most."""
+
+    iterations: float
+    context_iterations: float
+    longest_iterations: float
+    longest_context: float
+    samples: int
+
+
+def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
+    """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
+    works, agent = [], scenario.workload.agent
+    plan = PriceInputs(scenario).draft_plan if scenario.speculation.variation is not None else None
+    drawn = draw_step(scenario, step, replication, plan)
+    for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True):
+        iterations = counts.astype(np.float64)
+        may_end_early = agent is not None and agent.trajectory_timeout_s is not None
+        if one.turns is None:
+            works.append(_work(one.batch, iterations))
+        else:
+            works.append(_agent_work(one.batch, one.turns, iterations, may_end_early))
+    return tuple(works)
+
+
+def _agent_work(batch: Batch, turns: Turns, iterations: FloatArray, first_alone: bool) -> RolloutWork:
+    """The work of trajectories, whose turns follow each other; first_alone: only their first turns are certain."""
+    half = 0.5 * np.maximum(turns.response_tokens - turns.response_tokens / np.maximum(iterations, 1), 0)
+    context = np.repeat(batch.prompt_tokens, np.diff(turns.first)) + turns.history_tokens + half
+    first = turns.first[:-1]
+    if first_alone:
+        return _summed(iterations[first], context[first])
+    whole = np.add.reduceat(iterations, first)
+    return _summed(whole, np.add.reduceat(iterations * context, first) / np.maximum(whole, 1.0))
+
+
+def _work(batch: Batch, iterations: FloatArray) -> RolloutWork:
+    half = 0.5 * np.maximum(batch.response_tokens - batch.response_tokens / np.maximum(iterations, 1), 0)
+    return _summed(iterations, batch.prompt_tokens + half)
+
+
+def _summed(iterations: FloatArray, context: FloatArray) -> RolloutWork:
+    """Sequences by their iterations and mean contexts."""
+    longest = int(np.argmax(iterations))
+    total, weighted = float(iterations.sum()), float((iterations * context).sum())
+    return RolloutWork(total, weighted, float(iterations[longest]), float(context[longest]), len(iterations))
+
+
+@dataclass(frozen=True)
+class EngineRates:
+    """What bounds need of an iteration table. sequence_s: min s(n)/n; iteration_s: min s(n); attention_s: alpha."""
+
+    sequence_s: float
+    iteration_s: float
+    attention_s: float
+    batch: FloatArray
+    rate: FloatArray
+
+    def rate_at(self, sequences: float) -> float:
+        """Concave majorant of n / s(n), sequence-iterations per second."""
+        return float(np.interp(sequences, self.batch, self.rate))
+
+
+def engine_rates(table: IterationTable) -> EngineRates:
+    """Rates of one replica; only batch sizes that fit its slots count."""
+    most = min(
+        len(table.step_s) - 1, table.max_running_sequences, table.max_batched_tokens // table.tokens_per_sequence
+    )
+    n = np.arange(1, max(1, most) + 1, dtype=np.float64)
+    step_s = table.step_s[1 : len(n) + 1]
+    contexts = np.arange(1, table.attention_s.shape[1]) * table.context_step_tokens
+    if contexts.size:
+        alpha = float(np.min(table.attention_s[1 : len(n) + 1, 1:] / (n[:, None] * contexts[None, :])))
+    else:
+        alpha = 0.0
+    batch, rate = _majorant(np.concatenate([[0.0], n]), np.concatenate([[0.0], n / step_s]))
+    return EngineRates(float(np.min(step_s / n)), float(np.min(step_s)), alpha, batch, rate)
+
+
+def _majorant(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Upper concave hull of points with increasing x, from 0 to its highest point, level beyond."""
+    top = int(np.argmax(y))
+    hull: list[int] = []
+    for i in range(top + 1):
+        while len(hull) > 1 and _below(x, y, hull[-2], hull[-1], i):
+            hull.pop()
+        hull.append(i)
+    return x[hull], y[hull]
+
+
+def _below(x: FloatArray, y: FloatArray, a: int, b: int, c: int) -> bool:
+    """Whether b lies on or under the line from a to c."""
+    return bool((y[b] - y[a]) * (x[c] - x[a]) <= (y[c] - y[a]) * (x[b] - x[a]))
+
+
+def straggler_bound_s(rates: EngineRates, work: RolloutWork) -> float:
+    """Least seconds of the sequence with most iterations, alone."""
+    return work.longest_iterations * (rates.iteration_s + rates.attention_s * work.longest_context)
+
+
+def spread_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
+    """Least seconds of a batch spread evenly over replicas that are always at their best batch size."""
+    return (work.iterations * rates.sequence_s + work.context_iterations * rates.attention_s) / replicas
+
+
+def rollout_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
+    """Least seconds from submission of a batch to its last token."""
+    return max(spread_bound_s(rates, work, replicas), straggler_bound_s(rates, work))
+
+
+def lagged_bound_s(
+    rates: EngineRates, works: Sequence[RolloutWork], replicas: int, rules: Asynchrony, trainer_s: float
+) -> float:
+    """Least mean seconds of the measured steps of a lagged loop, ``works`` drawn for each, beside a trainer of
+    ``trainer_s`` a step.
+
+    The trainer, and the pool with no more batches in flight than ``rules`` let start. Aborted and dropped work, pauses,
+    drains and stragglers only add to it. The pool's share is that of the steady state, whatever it had done when the
+    first step began, less POOL_MARGIN.
+    """
+    batches = rules.pace if rules.max_in_flight is None else rules.max_in_flight
+    spread_s = crowd_s = 0.0
+    for work in works:
+        spread_s += spread_bound_s(rates, work, replicas) / len(works)
+        crowd_s += work.iterations / (replicas * rates.rate_at(work.samples * batches / replicas)) / len(works)
+    pool_s = POOL_MARGIN * max(spread_s, crowd_s)
+    if rules.membership == "first_done":
+        return FIRST_DONE_MARGIN * max(trainer_s, pool_s)
+    return max(trainer_s, pool_s)
+
+
+TRAINERS_PER_TASK = 12
+SEARCH_REPLICATIONS = 1
+"""The search compares plans on one drawn workload, the same for all."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout with the fastest of ``trainers`` trainer layouts. bound_s: what its measured steps take at least in the
+    mean, in seconds."""
+
+    layout: Layout
+    trainers: int
+    bound_s: float
+
+
+@dataclass(frozen=True)
+class TrainerTask:
+    """Trainer layouts to price beside one engine on one split, each valid there. least_s: seconds per step of the
+    fastest layout known already."""
+
+    scenario: Scenario
+    split: GpuSplit
+    engine: Engine
+    trainers: tuple[TrainerLayout, ...]
+    least_s: float = math.inf
+
+    def inputs(self) -> Iterator[PriceInputs]:
+        """What prices of each trainer layout depend on, without speculation."""
+        fixed = {**self.split.overrides(), **self.engine.layout.overrides(), "k": 0}
+        settings: Overrides = {**fixed, "simulation.replications": SEARCH_REPLICATIONS}
+        return (PriceInputs(vary(self.scenario, {**settings, **trainer.overrides()})) for trainer in self.trainers)
+
+
+def bounded_candidates(scenario: Scenario, space: Space, run: Runner) -> list[Candidate]:
+    """Every split and engine with its fastest trainer, least bound first; none of splits without engine or trainer."""
+    trainers = fastest_trainers(scenario, space, run)
+    parts = [
+        (number, Layout(space.splits[number], engine, trainers[number][0]))
+        for number in space.usable
+        for engine in space.engines[number]
+    ]
+    rates = _rates(scenario, [layout for _, layout in parts], run)
+    works: dict[tuple[str, int], list[tuple[RolloutWork, ...]]] = {}
+    found = []
+    for number, layout in parts:
+        candidate = vary(scenario, layout.overrides())
+        key = (repr(candidate.speculation), layout.split.lag)
+        if key not in works:
+            works[key] = [rollout_works(candidate, step) for step in candidate.measured_steps]
+        # Weights are published once in loop.update_every steps.
+        trainer_s = trainers[number][1] + transfer_s(PriceInputs(candidate)) / candidate.loop.update_every
+        bound_s = _bound_s(candidate, rates[layout.engine], works[key], trainer_s)
+        found.append(Candidate(layout, len(space.trainers[number]), bound_s))
+    return sorted(found, key=lambda one: one.bound_s)
+
+
+def _bound_s(
+    scenario: Scenario, rates: EngineRates, works: Sequence[tuple[RolloutWork, ...]], trainer_s: float
+) -> float:
+    """Mean over the measured steps. The trainer's seconds hold all of a step but generation."""
+    replicas = scenario.cluster.generation // scenario.engine.gpus_per_replica
+    if scenario.loop.mode == "sync":
+        rewards_s = scenario.workload.environment_s
+        generation = [rollout_bound_s(rates, work, replicas) + rewards_s for step in works for work in step]
+        return sum(generation) / len(works) + trainer_s
+    rules = scenario.loop.asynchrony
+    return lagged_bound_s(rates, [work for (work,) in works], replicas, rules, trainer_s)
+
+
+def fastest_trainers(scenario: Scenario, space: Space, run: Runner) -> dict[int, tuple[TrainerLayout, float]]:
+    """Fastest trainer of each usable split with the seconds of its passes in a step: ranked on one, priced on all."""
+    fastest: dict[int, tuple[float, TrainerLayout]] = {}
+    places = [
+        (number, start) for number in space.usable for start in range(0, len(space.trainers[number]), TRAINERS_PER_TASK)
+    ]
+
+    def task(number: int, trainers: Sequence[TrainerLayout]) -> TrainerTask:
+        least_s = fastest[number][0] if number in fastest else math.inf
+        return TrainerTask(scenario, space.splits[number], space.engines[number][0], tuple(trainers), least_s)
+
+    tasks = (task(number, space.trainers[number][start : start + TRAINERS_PER_TASK]) for number, start in places)
+    with ProgressLine("trainer layouts priced, in dozens", len(places)) as progress:
+        for index, seconds in run(trainer_step_s, tasks):
+            number, start = places[index]
+            priced = zip(seconds, space.trainers[number][start : start + TRAINERS_PER_TASK], strict=False)
+            fastest[number] = min([*priced, *([fastest[number]] if number in fastest else [])])
+            progress.advance(1)
+    chosen = [(number, trainer) for number, (_, trainer) in fastest.items()]
+    passes = dict(run(trainer_passes_s, [task(number, (trainer,)) for number, trainer in chosen]))
+    return {number: (trainer, passes[index]) for index, (number, trainer) in enumerate(chosen)}
+
+
+def trainer_step_s(task: TrainerTask) -> list[float]:
+    """Seconds of each trainer layout on the first measured step with its weight transfer, enough to rank them.
+
+    Of a layout whose updates alone take longer than the fastest one, the updates are all that is priced. The transfer
+    adds up from the engine's and the trainer's.
+    """
+    out, least_s = [], task.least_s
+    for inputs in task.inputs():
+        first = inputs.scenario.measured_steps[0]
+        seconds = train_cost(inputs.trainer, _batch(inputs.scenario, first)).seconds
+        if seconds <= least_s:
+            seconds = _passes_s(inputs, (first,)) + transfer_s(inputs)
+            least_s = min(least_s, seconds)
+        out.append(seconds)
+    return out
+
+
+def trainer_passes_s(task: TrainerTask) -> float:
+    """Seconds per step of the passes of the task's one trainer layout, over all measured steps."""
+    (inputs,) = task.inputs()
+    return _passes_s(inputs, inputs.scenario.measured_steps)
+
+
+def _passes_s(inputs: PriceInputs, steps: Sequence[int]) -> float:
+    """Mean seconds of data handling, log-probs and training over the drawn work of ``steps``."""
+    seconds = 0.0
+    for step in steps:
+        cost = step_cost(inputs.trainer, _batch(inputs.scenario, step))
+        seconds += cost.data.seconds + cost.logprob.seconds + cost.train.seconds
+    return seconds / len(steps)
+
+
+def _batch(scenario: Scenario, step: int) -> TrainedBatch:
+    """What a step of the first replication trains on."""
+    drawn = draw_step(scenario, step, 0)
+    return TrainedBatch.of(drawn.trained_tokens, drawn.generated_samples)
+
+
+def transfer_s(inputs: PriceInputs) -> float:
+    """Seconds of the weight transfer, with everything around it in a synchronous step."""
+    transfers = inputs.transfers
+    return (transfers.prepare() if inputs.scenario.loop.mode == "sync" else transfers.transfer()).seconds
+
+
+def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[Engine, EngineRates]:
+    """Rates of each engine from the table of the split with most sequences per replica, which holds those of all."""
+    place: dict[Engine, Layout] = {}
+    for layout in sorted(layouts, key=lambda one: (one.split.generation, -one.split.lag)):
+        place.setdefault(layout.engine, layout)
+    tasks = [(scenario, layout.overrides()) for layout in place.values()]
+    engines = list(place)
+    with ProgressLine("engines bounded", len(tasks)) as progress:
+        out = {}
+        for index, rates in run(engine_rates_of, tasks):
+            out[engines[index]] = rates
+            progress.advance(1)
+    return out
+
+
+def engine_rates_of(task: tuple[Scenario, Overrides]) -> EngineRates:
+    """Rates of one engine replica."""
+    return engine_rates(engine_prices(PriceInputs(vary(*task)).engine).table)
