@@ -21,9 +21,8 @@ from rlsim.parameters.sets import (
 from rlsim.report.format import number, percent
 from rlsim.report.validation_text import notes
 from rlsim.results.validation import ComparedRow, Published, Score, Validation
-from rlsim.schema.engine_parameters import IterationFit
-from rlsim.schema.training_parameters import TrainingFit
-from rlsim.schema.transfer_parameters import TransferFit
+from rlsim.schema.engine_parameters import IterationFit, TransferFit
+from rlsim.schema.parameters import TrainingFit
 
 PICTURES = {
     "iterations": ("iterations_by_group.png", "model"),

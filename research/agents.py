@@ -26,8 +26,8 @@ from rlsim.errors import InputError, RlsimError
 from rlsim.evidence.phases import SUMMARISED, seconds_of, spread
 from rlsim.evidence.tables import Row, read_table
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.schema.agent import QuantileTime
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.workload import QuantileTime
 from rlsim.simulation.run import simulate
 from rlsim.workload.draw import draw
 

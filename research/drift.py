@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog
 
-from rlsim.schema.acceptance import MAX_LOGIT, Drift
-from rlsim.schema.speculation import Speculation
+from rlsim.schema.speculation import MAX_LOGIT, Drift, Speculation
 from rlsim.units import FloatArray
 from rlsim.workload.acceptance import Acceptance, acceptance_of, moved_rates
 from rlsim.workload.acceptance_steps import acceptance_at

@@ -10,14 +10,12 @@ from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.overheads import training_overheads
 from rlsim.costs.trainer.layer import HOST_BACKWARD, LAUNCHES_PER_LAYER_FACTOR, LayerTime, TrainingLayers
-from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.parameters.sets import stack_of_release
-from rlsim.schema.lengths import ConstantLength
 from rlsim.schema.loop import Cluster
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stack import Stack
-from rlsim.schema.trainer import Trainer
-from rlsim.schema.workload import Workload
+from rlsim.schema.trainer import Stack, Trainer
+from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.tables.operators import available
 
 PRETRAINING = "megatron_bridge"

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from bench.cases import HANDED_OVER
 from bench.measurements import Measurement, Measurements
 from research.assumptions.rows import Assumption, Basis, assumed, by, of_mode, slope_of, taken
-from rlsim.costs.transfer.job import links_of
+from rlsim.costs.transfer.job import HostCopies, links_of
 from rlsim.costs.transfer.methods import TransferTerms
-from rlsim.costs.transfer.offload import HostCopies
-from rlsim.schema.transfer_parameters import OTHER
+from rlsim.schema.engine_parameters import OTHER
 
 _PATHS = {"tensors": "a copy for each tensor", "foreach": "one call for all tensors", "bucket": "pack, copy, unpack"}
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from rlsim.attribution.causes import Cause, causes_of
+from rlsim.attribution.causes import Cause, causes_of, tail_policies
 from rlsim.attribution.idle import idle_of
-from rlsim.attribution.policies import tail_policies
 from rlsim.costs.interface import Prices
 from rlsim.costs.prices import PriceInputs, priced
 from rlsim.errors import Infeasible, InputError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens
 from rlsim.costs.engine.draft import draft_card
 from rlsim.costs.engine.prices import most_sequences
-from rlsim.costs.operators.recurrent_work import indexer_matrices, recurrent_matrices
+from rlsim.costs.operators.recurrent import indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.work import (
     Matrix,
     attention_matrices,

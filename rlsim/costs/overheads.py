@@ -9,10 +9,9 @@ from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters
-from rlsim.schema.parameters import GlobalParameters
+from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stack import StackFeatures
-from rlsim.schema.training_parameters import TrainingFramework, TrainingParameters
+from rlsim.schema.trainer import StackFeatures
 from rlsim.units import FloatArray
 
 

@@ -18,14 +18,14 @@ from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.errors import Infeasible
-from rlsim.parameters.fitted import fitted_of
+from rlsim.parameters.terms import fitted_of
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.operators import OperatorTables
 from rlsim.units import FloatArray
 from rlsim.workload.acceptance import DraftPlan
+from rlsim.workload.acceptance_steps import draft_outlook, draft_plan
 from rlsim.workload.batches import expected_prompt_tokens, expected_response_tokens
-from rlsim.workload.draft_outlook import draft_outlook, draft_plan
 from rlsim.workload.draw import DrawnWorkload
 
 

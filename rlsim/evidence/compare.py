@@ -17,8 +17,8 @@ from rlsim.evidence.structure import ERRORS, structures
 from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.training import validate_training
 from rlsim.evidence.transfers import validate_transfers
-from rlsim.parameters.fitted import current
 from rlsim.parameters.sets import Fitted
+from rlsim.parameters.terms import current
 from rlsim.projection.uncertainty.predictive import between, error_draws, log_draws
 from rlsim.results.validation import Validation
 

@@ -28,8 +28,8 @@ from rlsim.evidence.engines import (
 )
 from rlsim.evidence.rows import MeasuredRow, Prediction, compare
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value
-from rlsim.parameters.fitted import current
 from rlsim.parameters.sets import Fitted
+from rlsim.parameters.terms import current
 from rlsim.results.validation import ComparedRow, Detail, Score, SpeculationPair, SpeculationPairs, Validation
 from rlsim.simulation.closed_loop import closed_loop
 from rlsim.simulation.iteration_times import prepare

@@ -29,8 +29,7 @@ from rlsim.evidence.structure import step_s_of, tokens_of
 from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.times import compared_times, step_times
 from rlsim.evidence.transfers import distinct_rows
-from rlsim.parameters.device_order import shipped_order
-from rlsim.parameters.posterior import Posterior
+from rlsim.parameters.posterior import Posterior, shipped_order
 from rlsim.parameters.sets import Fitted, set_digest, shipped
 from rlsim.parameters.terms import Term, moved, term_family
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable

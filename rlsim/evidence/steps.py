@@ -24,7 +24,7 @@ from rlsim.projection.project import project
 from rlsim.results import Variant
 from rlsim.results.validation import PhaseError, Validation
 from rlsim.schema.scenario import NEMO_RL, Scenario
-from rlsim.schema.stack import Stack
+from rlsim.schema.trainer import Stack
 from rlsim.tables.profile import load_profile
 
 PROMPT_TOKENS = 107

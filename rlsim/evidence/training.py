@@ -16,12 +16,12 @@ from rlsim.evidence.names import device_profile_name, model_card_name
 from rlsim.evidence.rows import MeasuredRow, Prediction, compare, row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, whole_number
 from rlsim.loading.models import load_card
-from rlsim.parameters.fitted import current
 from rlsim.parameters.sets import Fitted, stack_of_release
+from rlsim.parameters.terms import current
 from rlsim.results.validation import Detail, Validation
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stack import Stack
+from rlsim.schema.trainer import Stack
 from rlsim.tables.profile import load_profile
 
 MEASURED = ("step_time_s", "implied_step_time_s")

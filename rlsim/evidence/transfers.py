@@ -11,17 +11,16 @@ from typing import Any
 from rlsim.costs.memory import weight_bytes
 from rlsim.costs.operators.groups import transfer_groups
 from rlsim.costs.trainer.layout import TENSORS_PER_ATTENTION, TENSORS_PER_EXPERT, TENSORS_PER_FFN, weight_tensors
-from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, expert_share, links_of, stacked_tensors
+from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, HostCopies, expert_share, links_of, stacked_tensors
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
-from rlsim.costs.transfer.offload import HostCopies
 from rlsim.evidence.names import device_profile_name, model_card_name
 from rlsim.evidence.rows import MeasuredRow, Prediction, compare
 from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, whole_number
 from rlsim.loading.models import load_card
-from rlsim.parameters.fitted import current
 from rlsim.parameters.sets import Fitted
+from rlsim.parameters.terms import current
 from rlsim.results.validation import Validation
-from rlsim.schema.transfer_parameters import OTHER
+from rlsim.schema.engine_parameters import OTHER
 from rlsim.tables.profile import load_profile
 
 ASSUMED_GPU = "h100"

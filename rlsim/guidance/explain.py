@@ -10,8 +10,7 @@ from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
 from rlsim.loading.document import REFERENCES
-from rlsim.loading.overrides import prefixes
-from rlsim.loading.places import Places
+from rlsim.loading.overrides import Places, prefixes
 from rlsim.loading.scenario import load_scenario, places_of
 from rlsim.loading.variation import WORDS
 from rlsim.report.style import Style

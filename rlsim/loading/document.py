@@ -12,8 +12,7 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, delivered_lengths, length_file
 from rlsim.files.yaml import read_yaml
 from rlsim.loading.models import load_card
-from rlsim.loading.overrides import Setting, prefixes
-from rlsim.loading.places import Places
+from rlsim.loading.overrides import Places, Setting, prefixes
 from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.parameters.posterior import SUFFIX, load_posterior
 from rlsim.parameters.sets import (

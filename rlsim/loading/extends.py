@@ -20,8 +20,7 @@ from rlsim.loading.document import (
     drop_stale_words,
     name_parameters,
 )
-from rlsim.loading.overrides import Setting
-from rlsim.loading.places import Places
+from rlsim.loading.overrides import Places, Setting
 
 EXTENDS = "extends"
 """Key of a file that names the scenario which it changes."""

@@ -30,8 +30,7 @@ from rlsim.loading.document import (
     traces,
 )
 from rlsim.loading.extends import EXTENDS, with_parents
-from rlsim.loading.overrides import Setting, prefixes, settings_of
-from rlsim.loading.places import Places
+from rlsim.loading.overrides import Places, Setting, prefixes, settings_of
 from rlsim.loading.variation import WORDS, has_words, without_words
 from rlsim.parameters.posterior import DEFAULT as DEFAULT_POSTERIOR
 from rlsim.parameters.posterior import evidence_path, posterior_digest

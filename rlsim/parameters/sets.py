@@ -12,13 +12,11 @@ from pathlib import Path
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.parameters.posterior import Posterior
 from rlsim.schema.base import Strict
-from rlsim.schema.engine_parameters import EngineParameters, standing_for, version_order
+from rlsim.schema.engine_parameters import EngineParameters, TransferParameters, standing_for, version_order
 from rlsim.schema.messages import read_record
-from rlsim.schema.parameters import GlobalParameters
+from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stack import Stack
-from rlsim.schema.training_parameters import TrainingParameters
-from rlsim.schema.transfer_parameters import TransferParameters
+from rlsim.schema.trainer import Stack
 
 DEFAULT = "nemo_rl"
 """Fit to the published steps of NeMo-RL."""

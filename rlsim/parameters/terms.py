@@ -13,18 +13,21 @@ from functools import lru_cache
 from math import exp, log
 from typing import TypeVar
 
+from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.parameters.sets import (
     Fitted,
     load_engine_parameters,
     load_parameters,
     load_training_parameters,
     load_transfer_parameters,
+    own_sets,
+    set_digest,
+    shipped,
 )
 from rlsim.schema.base import Strict
-from rlsim.schema.engine_parameters import EngineFamily, EngineParameters
-from rlsim.schema.parameters import EngineHost, GlobalParameters
-from rlsim.schema.training_parameters import TrainingFramework, TrainingParameters
-from rlsim.schema.transfer_parameters import TransferParameters
+from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, TransferParameters
+from rlsim.schema.parameters import EngineHost, GlobalParameters, TrainingFramework, TrainingParameters
+from rlsim.schema.scenario import Scenario
 
 START = "start"
 """Sets of the values that were assumed before anything was measured."""
@@ -281,3 +284,33 @@ def _steps(steps: GlobalParameters, path: str, z: float) -> GlobalParameters:
     after = max(STEP_LEAST.get(path, 0.0), step_value(steps, path) + STEP_SCALES[path] * z)
     after = min(1.0, after) if path.endswith("_efficiency") else after
     return steps.model_copy(update={name: {**getattr(steps, name), key: after} if key else after})
+
+
+def fitted_of(scenario: Scenario) -> Fitted:
+    """Fitted values of ``scenario``.
+
+    Sets other than those that its posterior belongs to stay as they are; groups then keep their deviations only where
+    all sets are those of the posterior.
+    """
+    posterior = load_posterior(scenario.simulation.posterior or DEFAULT)
+    return with_posterior(own_sets(scenario), posterior)
+
+
+def current() -> Fitted:
+    """The fitted values of rlsim."""
+    return with_posterior(shipped(), load_posterior(DEFAULT))
+
+
+def with_posterior(sets: Fitted, posterior: Posterior | None) -> Fitted:
+    """``sets`` moved by ``posterior``."""
+    return (
+        replace(sets, posterior=None) if posterior is None else _by_posterior(replace(sets, posterior=None), posterior)
+    )
+
+
+@lru_cache(maxsize=16)
+def _by_posterior(sets: Fitted, posterior: Posterior) -> Fitted:
+    known = {name: set_digest(one) == posterior.digests.get(name) for name, one in sets.sets.items()}
+    # A term's name begins with that of its set.
+    after = moved(sets, {name: z for name, z in posterior.shifts.items() if known.get(name.partition("/")[0])})
+    return replace(after, posterior=posterior if all(known.values()) else None)

@@ -8,8 +8,7 @@ from typing import Any
 
 from rlsim.planning.evaluate import STEP_PHASES
 from rlsim.projection.assumptions import warnings_of
-from rlsim.projection.expenses import cost_usd, energy_j, price_usd
-from rlsim.projection.summary import Timed, phase_parts, speedups, timed, variant_of
+from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Variant

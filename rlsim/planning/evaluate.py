@@ -11,10 +11,11 @@ from rlsim.costs.engine.draft_policy import counted
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.loading.variation import Overrides
-from rlsim.projection.expenses import cost_usd, energy_j
 from rlsim.projection.project import baseline_of
 from rlsim.projection.summary import (
     Timed,
+    cost_usd,
+    energy_j,
     iteration_tokens,
     mean_value,
     memory_of,

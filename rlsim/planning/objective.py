@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, cast, get_args
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.projection.expenses import price_usd
+from rlsim.projection.summary import price_usd
 from rlsim.schema.scenario import Scenario
 from rlsim.units import SECONDS_PER_HOUR, FloatArray
 

@@ -12,19 +12,16 @@ from rlsim.costs.transfer.job import job_of
 from rlsim.costs.transfer.methods import TransferTerms, tensor_s
 from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import own_sets
-from rlsim.projection.drafting_assumptions import drafting_assumptions
-from rlsim.projection.model_assumptions import model_assumptions
-from rlsim.projection.training_assumptions import training_assumptions
+from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, training_assumptions
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.uncertainty.predictive import open_draws
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.report.format import percent
-from rlsim.schema.agent import ConstantTime, LognormalTime, QuantileTime, Time
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.workload import TraceLength
-from rlsim.workload.length_files import ignored_ids
+from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength
+from rlsim.workload.lengths import ignored_ids
 
 TOLD_LAUNCH_SHARE = 0.05
 """Share of a rollout that waits for launches from which an answer says that it hangs on them."""

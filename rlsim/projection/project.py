@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rlsim.loading.scenario import dump_scenario, scenario_digest
 from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
 from rlsim.projection.summary import phase_parts, provenance_of, speedups, timed, variant_of
-from rlsim.projection.uncertainty.support import support_of
+from rlsim.projection.uncertainty.nearest import support_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Projection
 from rlsim.schema.scenario import Scenario

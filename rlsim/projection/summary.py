@@ -29,7 +29,9 @@ from rlsim.results import (
     Variant,
 )
 from rlsim.results.statistics import interval
+from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
+from rlsim.units import SECONDS_PER_HOUR
 from rlsim.workload.draw import steps_per_lag_cycle
 
 SHOWN_PARTS = 12
@@ -274,3 +276,18 @@ def provenance_of(parts: Sequence[PhasePart]) -> Provenance:
     measured = sum(part.seconds * part.measured for part in parts)
     assumed = sum(part.seconds * (1.0 - part.measured) for part in parts if part.source == "assumed")
     return Provenance(measured / total, max(0.0, 1.0 - (measured + assumed) / total), assumed / total)
+
+
+def price_usd(scenario: Scenario) -> float:
+    """Price of a GPU for an hour (hardware.price_per_gpu_hour_usd)."""
+    return scenario.hardware.price_per_gpu_hour_usd.value
+
+
+def cost_usd(scenario: Scenario, seconds: float) -> float:
+    """Price of all GPUs of the scenario for ``seconds``, busy or not."""
+    return scenario.cluster.num_gpus * price_usd(scenario) * seconds / SECONDS_PER_HOUR
+
+
+def energy_j(scenario: Scenario, seconds: float) -> float:
+    """Energy in joules of all GPUs at their power limit (hardware.power_w) for ``seconds``: an upper bound."""
+    return scenario.cluster.num_gpus * scenario.hardware.power_w.value * seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import table
-from rlsim.results.support import MeasuredRun, NearestRuns, Support, VarianceSource
+from rlsim.results.projection import MeasuredRun, NearestRuns, Support, VarianceSource
 
 LABELS = {"step": "step", "iteration": "engine", "training": "trainer", "transfer": "transfer"}
 LEAST_RUNS_SHARE = 0.05

@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlsim.results.projection import Provenance
+from rlsim.results.projection import Provenance, Support
 from rlsim.results.record import Number, Record, Rounded6
-from rlsim.results.support import Support
 
 
 class TableSet(Record):

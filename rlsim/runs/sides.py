@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlsim.projection.expenses import cost_usd, energy_j
-from rlsim.projection.summary import sampling_error
+from rlsim.projection.summary import cost_usd, energy_j, sampling_error
 from rlsim.projection.uncertainty.predictive import DRAWS, around, between
 from rlsim.results import PHASES, Interval, TokenLedger
 from rlsim.results.run import CAUSES, STATES, Loss, Part, RunSampling, RunSide

@@ -9,7 +9,7 @@ from typing import Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from rlsim.schema.base import Fraction01, NonNegativeFloat, Strict
+from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
 
 Record = TypeVar("Record")
 EngineName = Literal["vllm", "sglang", "trtllm"]
@@ -132,3 +132,141 @@ class EngineParameters(Strict):
             if one.engine == engine:
                 return one
         raise KeyError(engine)
+
+
+OTHER = "other"
+"""Name of a framework without measurements: the values over all frameworks, with their spread as error."""
+
+
+class TransferFamily(Strict):
+    """One framework over its releases, relative to the values over all of them."""
+
+    framework: str = Field(min_length=1, max_length=60, description="Framework.")
+    rails: Literal["node", "one"] = Field(
+        description="GPUs of the sending node in the group that a broadcast runs in: all of them, each with its "
+        "network port (node), or the sender alone (one)."
+    )
+    source: str = Field(min_length=1, description="Where the rails and the measured rows come from.")
+    rows: int = Field(ge=0, description="Measured transfers behind the values.")
+    link_factor: PositiveFloat = Field(description="Achieved share of the links relative to all frameworks.")
+    gather_factor: PositiveFloat = Field(
+        description="Share of the links that gathers of sharded tensors reach, relative to that of sends."
+    )
+    host_factor: PositiveFloat = Field(description="Host time per weight tensor relative to all frameworks.")
+    fixed_s: NonNegativeFloat = Field(description="Fixed time of a transfer: pause, handshakes, barriers.")
+    median_error: NonNegativeFloat = Field(description="Median absolute error on its rows, as a share.")
+
+
+class TransferFit(Strict):
+    """How the parameters came about and how well they do; errors as shares of the measured time."""
+
+    command: str = Field(description="Command that makes this file anew.")
+    rows: int = Field(ge=0, description="Measured transfers used, each once.")
+    values: int = Field(ge=0, description="Numbers fitted, of all frameworks together and of each.")
+    determined: NonNegativeFloat = Field(
+        description="Of these, how many the rows determine: the trace of the hat matrix, the rest is the priors'."
+    )
+    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of each table.")
+    median_error: NonNegativeFloat = Field(description="Median absolute error on the rows used.")
+    p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
+    held_out_median_error: NonNegativeFloat = Field(
+        description="Median absolute error on frameworks, each left out of the fit in turn."
+    )
+    held_out_error: NonNegativeFloat = Field(
+        description="Standard deviation of ln(predicted / measured) on the same; error of a framework without rows."
+    )
+
+
+class TransferValues(Strict):
+    """Values over all frameworks."""
+
+    nvlink_share: PositiveFraction = Field(description="Share of NVLink's rate that gathers and broadcasts reach.")
+    network_share: PositiveFraction = Field(description="Share of the network ports' rate that these reach.")
+    shard_share: PositiveFraction = Field(
+        description="Share of its own port's rate at which a GPU receives its shard (resharding, RDMA)."
+    )
+    host_link_share: PositiveFraction = Field(description="Share of the host link's rate that pinned copies reach.")
+    export_tensor_s: NonNegativeFloat = Field(description="Trainer's host time per exported weight tensor, x86.")
+    load_tensor_s: NonNegativeFloat = Field(description="Engine's host time per loaded weight tensor, x86.")
+    ipc_tensor_s: NonNegativeFloat = Field(
+        description="Further host time per tensor that is handed over by CUDA IPC handles on shared GPUs, x86."
+    )
+    collective_tensor_s: NonNegativeFloat = Field(description="Time of one tensor's own collective, unpacked.")
+    fsdp_tensor_s: NonNegativeFloat = Field(description="Host time to gather one sharded tensor under FSDP.")
+    fsdp_node_s: NonNegativeFloat = Field(description="The same for every further node that its shards lie on.")
+    rdma_tensor_s: NonNegativeFloat = Field(description="Trainer's host time to register and describe one tensor.")
+    shard_tensor_s: NonNegativeFloat = Field(
+        description="Time per tensor of a training rank that is resharded: plan and launch of its sends, x86."
+    )
+    shard_peer_s: NonNegativeFloat = Field(
+        description="Time per training rank that an engine GPU receives a reshard from: connection and barrier, x86."
+    )
+    quantise_tensor_s: NonNegativeFloat = Field(description="Time to quantise one tensor on arrival, x86.")
+    delta_tensor_s: NonNegativeFloat = Field(description="Time to compare and apply one tensor of a delta, x86.")
+    delta_bytes_per_s: PositiveFloat = Field(description="Rate at which changed values and their places are handled.")
+    grace_factor: PositiveFloat = Field(description="Host times on Grace relative to x86.")
+    fixed_s: NonNegativeFloat = Field(description="Fixed time of a transfer.")
+    sleep_wake_s: NonNegativeFloat = Field(
+        description="Fixed time around a transfer on shared GPUs: engine's sleep and wake, emptied caches."
+    )
+    pageable_out_bytes_per_s: PositiveFloat = Field(
+        description="Rate of a copy from a GPU to new pageable memory of an x86 host, all GPUs of a node at once."
+    )
+    pageable_out_grace_bytes_per_s: PositiveFloat = Field(description="The same on Grace.")
+    pageable_in_bytes_per_s: PositiveFloat = Field(description="Rate of a copy from pageable host memory to a GPU.")
+    copy_s: NonNegativeFloat = Field(description="Host time per pageable copy of one tensor, x86.")
+
+
+class TransferParameters(Strict):
+    """Values over all frameworks, and how each framework deviates from them."""
+
+    name: str = Field(min_length=1, description="Name of the set.")
+    description: str = Field(description="What it was fitted to.")
+    fit: TransferFit
+    values: TransferValues
+    assumed: tuple[str, ...] = Field(default=(), description="Values that no row used determined.")
+    families: tuple[TransferFamily, ...] = Field(min_length=1, description="Frameworks.")
+    error: Fraction01 = Field(
+        description="Standard deviation of ln(predicted / measured) of a transfer of a framework with rows."
+    )
+
+    def __hash__(self) -> int:
+        """Equal sets have equal names, values and families."""
+        return hash((self.name, self.values, self.families))
+
+    @model_validator(mode="after")
+    def _each_framework_once(self) -> Self:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"families names a framework twice: {', '.join(self.names)}")
+        if OTHER in self.names:
+            raise ValueError(f"families cannot hold {OTHER}, which means a framework without measurements")
+        unknown = [name for name in self.assumed if name not in TransferValues.model_fields]
+        if unknown:
+            raise ValueError(f"assumed names {unknown[0]}, which is none of values")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Frameworks of the set."""
+        return tuple(one.framework for one in self.families)
+
+    def family(self, framework: str) -> TransferFamily:
+        """Deviations of ``framework``; none, and one port, for a framework that the set does not hold."""
+        for one in self.families:
+            if one.framework == framework:
+                return one
+        return TransferFamily(
+            framework=OTHER,
+            rails="one",
+            source="no measurement",
+            rows=0,
+            link_factor=1.0,
+            gather_factor=1.0,
+            host_factor=1.0,
+            fixed_s=self.values.fixed_s,
+            median_error=self.fit.held_out_median_error,
+        )
+
+    def error_of(self, framework: str) -> float:
+        """Standard deviation of the logarithm of a transfer of ``framework``."""
+        return self.error if framework in self.names else max(self.error, self.fit.held_out_error)

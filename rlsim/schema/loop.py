@@ -18,10 +18,8 @@ from rlsim.schema.asynchrony import (
     Unit,
 )
 from rlsim.schema.base import Strict
-from rlsim.schema.engine_parameters import EngineParameters
-from rlsim.schema.parameters import GlobalParameters
-from rlsim.schema.training_parameters import TrainingParameters
-from rlsim.schema.transfer_parameters import TransferParameters
+from rlsim.schema.engine_parameters import EngineParameters, TransferParameters
+from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 
 ASYNCHRONOUS_KEYS = (
     "staleness_fraction", "queue_batches", "update_every", "restart_requests", "membership", "max_in_flight_groups",

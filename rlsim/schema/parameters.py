@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
 from rlsim.schema.engine_parameters import standing_for
@@ -114,6 +114,125 @@ class GlobalParameters(Strict):
         sequence = self.sequence_s + (self.in_process_sequence_s if in_process else 0.0)
         factor = self.host_factor(host_cpu)
         return iteration * factor, sequence * factor
+
+    def host_factor(self, host_cpu: str) -> float:
+        """Host time relative to x86; 1 for processors without a fit."""
+        words = host_cpu.lower()
+        return next((factor for name, factor in self.host_cpu_factors.items() if name.lower() in words), 1.0)
+
+
+class TrainingRelease(Strict):
+    """What one release differs by from its framework, drawn towards 1 the fewer rows there are."""
+
+    version: str = Field(min_length=1, description="Release.")
+    grouped_speed: PositiveFloat = Field(description="Speed of expert products and permutation over the framework's.")
+    host_factor: PositiveFloat = Field(description="Host time of a MoE layer over the framework's.")
+    rows: int = Field(ge=1, description="Measured steps of this release.")
+
+
+class TrainingFramework(Strict):
+    """One training framework over its releases."""
+
+    framework: str = Field(min_length=1, description="Framework, as stacks name it.")
+    rows: int = Field(ge=0, description="Measured steps behind the values.")
+    speed: PositiveFloat = Field(description="Speed of its kernels over that of all frameworks.")
+    blackwell_speed: PositiveFloat = Field(
+        default=1.0, description="The same on Blackwell over that on Hopper: whether its kernels were made for it."
+    )
+    host_factor: PositiveFloat = Field(description="Host time of its layers over that of all frameworks.")
+    releases: tuple[TrainingRelease, ...] = Field(default=(), description="Measured releases, oldest first.")
+
+    def release(self, version: str | None) -> TrainingRelease | None:
+        """The newest measured release that is not newer than ``version``, the oldest where all are newer.
+
+        The newest one without a version; None where none was measured.
+        """
+        if not self.releases or version is None:
+            return self.releases[-1] if self.releases else None
+        return standing_for(version, self.releases, lambda one: one.version)
+
+
+class TrainingFit(Strict):
+    """How the parameters came about and how well they do; errors as shares of the measured time."""
+
+    command: str = Field(description="Command that makes this file anew.")
+    rows: int = Field(ge=0, description="Measured steps used.")
+    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of the table of steps.")
+    median_error: NonNegativeFloat = Field(description="Median absolute error on the rows used.")
+    p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
+    held_out_median_error: dict[str, NonNegativeFloat] = Field(
+        default_factory=dict, description="Median error on rows of a group left out of the fit, by grouping."
+    )
+
+
+class TrainingParameters(Strict):
+    """Terms of a layer, a micro-batch and a step that all frameworks share, and what frameworks differ by."""
+
+    name: str = Field(min_length=1, description="Name of the set.")
+    description: str = Field(description="What it was fitted to.")
+    fit: TrainingFit
+    dense_efficiency: PositiveFloat = Field(
+        description="Speed of matrix products within a step over that of the operator tables; tables of engines hold "
+        "the quantisation of activations, which is counted apart here, so that it may exceed 1."
+    )
+    grouped_efficiency: PositiveFraction = Field(
+        description="Speed of the products of one expert after the other over that of the operator tables."
+    )
+    fused_grouped_gain: PositiveFloat = Field(
+        description="Speed of a fused grouped MLP in MXFP8 (Megatron-Core of NeMo 26.06) over products one by one."
+    )
+    nvfp4_gain: PositiveFloat = Field(
+        description="Speed of training's products in NVFP4 over the operator tables', relative to other precisions: "
+        "those tables were collected on engines' kernels for small batches."
+    )
+    elementwise_passes: PositiveFloat = Field(
+        description="Memory traffic of norms, residuals and activations over that of perfectly fused kernels."
+    )
+    permute_passes: PositiveFloat = Field(
+        description="Reads and writes of the routed activations around the experts, forward."
+    )
+    quantise_bytes: PositiveFloat = Field(
+        description="Bytes moved for each input and output element of a product in 8 or 4 bits: reading BF16, writing "
+        "row-wise and column-wise copies, scales."
+    )
+    logits_passes: PositiveFloat = Field(description="Passes over FP32 logits of loss or log-probs.")
+    overlap_cost: Fraction01 = Field(
+        description="What a second of communication hidden behind computation still costs: SMs, memory bandwidth and "
+        "power that it takes, and the ends that nothing hides."
+    )
+    context_attention: PositiveFloat = Field(
+        description="Attention of a context-parallel rank over its share of the attention of a whole sequence: smaller "
+        "blocks, and partial results that must be joined."
+    )
+    moe_host_layer_s: NonNegativeFloat = Field(
+        description="Least host time of one MoE layer's forward pass on an x86 host without CUDA graphs."
+    )
+    graph_host_share: Fraction01 = Field(
+        description="Share of that which remains where attention, router and dispatch preparation are CUDA graphs."
+    )
+    host_cpu_factors: dict[str, PositiveFloat] = Field(description="Host time relative to x86 by host processor.")
+    step_fixed_s: NonNegativeFloat = Field(
+        description="Fixed time of an optimizer step: gradient norm, its synchronisation, and their launches."
+    )
+    frameworks: tuple[TrainingFramework, ...] = Field(description="Frameworks that were measured.")
+    error: Fraction01 = Field(
+        description="Standard deviation of ln(predicted / measured) of steps of models left out of the fit."
+    )
+
+    def __hash__(self) -> int:
+        """Equal sets have equal names and frameworks; the mapping in them has no hash of its own."""
+        return hash((self.name, self.dense_efficiency, self.moe_host_layer_s, self.frameworks))
+
+    @model_validator(mode="after")
+    def _each_framework_once(self) -> Self:
+        names = [one.framework for one in self.frameworks]
+        if len(set(names)) < len(names):
+            raise ValueError(f"frameworks names one twice: {', '.join(names)}")
+        return self
+
+    def framework(self, name: str) -> TrainingFramework | None:
+        """The framework called ``name``; None where it was not measured."""
+        return next((one for one in self.frameworks if one.framework == name), None)
 
     def host_factor(self, host_cpu: str) -> float:
         """Host time relative to x86; 1 for processors without a fit."""

@@ -8,14 +8,13 @@ from pydantic import Field, model_validator
 
 from rlsim.schema.base import Strict
 from rlsim.schema.engine import Engine
+from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
 from rlsim.schema.model import ModelCard
 from rlsim.schema.run import RunConditions
 from rlsim.schema.speculation import Speculation
-from rlsim.schema.stack import Stack, StackFeatures
-from rlsim.schema.trainer import Trainer
-from rlsim.schema.transfer_parameters import OTHER
+from rlsim.schema.trainer import Stack, StackFeatures, Trainer
 from rlsim.schema.workload import Workload
 
 NEMO_RL = "nemo_rl"

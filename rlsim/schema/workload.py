@@ -2,13 +2,250 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Literal
+
 from pydantic import Field, model_validator
 
-from rlsim.schema.agent import Agent
 from rlsim.schema.base import Strict
-from rlsim.schema.lengths import ConstantLength, Length, LognormalLength, QuantileLength, TraceLength
 
-__all__ = ["ConstantLength", "Length", "LognormalLength", "QuantileLength", "TraceLength", "Workload"]
+
+def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str) -> None:
+    """Raise ValueError where points are no inverse distribution function of something that is not negative."""
+    if len(quantiles) != len(values):
+        raise ValueError(f"quantiles has {len(quantiles)} entries and {name} {len(values)}; they must agree")
+    if quantiles[0] != 0 or quantiles[-1] != 1:
+        raise ValueError("quantiles must start at 0 and end at 1")
+    if any(b <= a for a, b in pairwise(quantiles)):
+        raise ValueError("quantiles must increase strictly")
+    if values[0] < 0 or any(b < a for a, b in pairwise(values)):
+        raise ValueError(f"{name} must be non-negative and must not decrease")
+
+
+class ConstantLength(Strict):
+    """Every length is the same."""
+
+    kind: Literal["constant"] = "constant"
+    tokens: int = Field(ge=1, le=10_000_000, description="Length of every sample in tokens.")
+
+
+class LognormalLength(Strict):
+    """Lognormal lengths, truncated at the cap with a point mass there.
+
+    The location is solved so that the mean *after* truncation is ``mean_tokens``, as published means are.
+    """
+
+    kind: Literal["lognormal"] = "lognormal"
+    mean_tokens: float = Field(ge=1, le=1e7, description="Mean length after truncation at the cap, in tokens.")
+    log_sigma: float = Field(
+        default=0.6, ge=0, le=3, description="Standard deviation of the logarithm of the untruncated length."
+    )
+
+
+class QuantileLength(Strict):
+    """Empirical inverse distribution function, linear between its points."""
+
+    kind: Literal["quantiles"] = "quantiles"
+    quantiles: tuple[float, ...] = Field(min_length=2, description="Increasing, from 0 to 1.")
+    tokens: tuple[float, ...] = Field(min_length=2, description="Length in tokens at each quantile, non-decreasing.")
+    mean_tokens: float | None = Field(
+        default=None,
+        ge=1,
+        le=1e7,
+        description="Where given, all lengths are scaled so that the mean after truncation is this.",
+    )
+
+    @model_validator(mode="after")
+    def _shape(self) -> QuantileLength:
+        check_inverse(self.quantiles, self.tokens, "tokens")
+        return self
+
+
+class TraceLength(Strict):
+    """Lengths drawn with replacement from a file of served requests."""
+
+    kind: Literal["trace"] = "trace"
+    path: str = Field(
+        min_length=1,
+        description="JSONL or CSV file; formats: Mooncake JSONL, Azure CSV, or one column of output tokens.",
+    )
+    column: str | None = Field(default=None, description="Column or key with output tokens; guessed for known formats.")
+    mean_tokens: float | None = Field(
+        default=None,
+        ge=1,
+        le=1e7,
+        description="Where given, all lengths are scaled so that the mean after truncation is this.",
+    )
+
+
+Length = Annotated[ConstantLength | LognormalLength | QuantileLength | TraceLength, Field(discriminator="kind")]
+
+
+MAX_TURNS = 1000
+"""Turns of a trajectory at most."""
+
+
+class ConstantTurns(Strict):
+    """Every trajectory has as many turns."""
+
+    kind: Literal["constant"] = "constant"
+    turns: int = Field(ge=1, le=MAX_TURNS, description="Turns of every trajectory.")
+
+
+class LognormalTurns(Strict):
+    """Lognormal numbers of turns, rounded, cut at ``max_turns``; the location is solved for the mean after the cut."""
+
+    kind: Literal["lognormal"] = "lognormal"
+    mean_turns: float = Field(ge=1, le=MAX_TURNS, description="Mean turns of a trajectory after the cut at max_turns.")
+    log_sigma: float = Field(default=0.5, ge=0, le=3, description="Standard deviation of the logarithm before the cut.")
+
+
+class QuantileTurns(Strict):
+    """Empirical inverse distribution function, linear between its points."""
+
+    kind: Literal["quantiles"] = "quantiles"
+    quantiles: tuple[float, ...] = Field(min_length=2, description="Increasing, from 0 to 1.")
+    turns: tuple[float, ...] = Field(min_length=2, description="Turns at each quantile, non-decreasing; rounded.")
+
+    @model_validator(mode="after")
+    def _shape(self) -> QuantileTurns:
+        check_inverse(self.quantiles, self.turns, "turns")
+        return self
+
+
+Turns = Annotated[ConstantTurns | LognormalTurns | QuantileTurns, Field(discriminator="kind")]
+
+
+class ConstantTime(Strict):
+    """Always as long."""
+
+    kind: Literal["constant"] = "constant"
+    seconds: float = Field(ge=0, le=1e6, description="Seconds.")
+
+
+class LognormalTime(Strict):
+    """Lognormal times."""
+
+    kind: Literal["lognormal"] = "lognormal"
+    mean_s: float = Field(gt=0, le=1e6, description="Mean in seconds.")
+    log_sigma: float = Field(default=1.0, ge=0, le=4, description="Standard deviation of the logarithm.")
+
+
+class QuantileTime(Strict):
+    """Empirical inverse distribution function, linear between its points."""
+
+    kind: Literal["quantiles"] = "quantiles"
+    quantiles: tuple[float, ...] = Field(min_length=2, description="Increasing, from 0 to 1.")
+    seconds: tuple[float, ...] = Field(min_length=2, description="Seconds at each quantile, non-decreasing.")
+
+    @model_validator(mode="after")
+    def _shape(self) -> QuantileTime:
+        check_inverse(self.quantiles, self.seconds, "seconds")
+        return self
+
+
+class TraceTime(Strict):
+    """Times drawn with replacement from a file of measured ones."""
+
+    kind: Literal["trace"] = "trace"
+    path: str = Field(min_length=1, description="JSONL or CSV file with one time in seconds per row.")
+    column: str | None = Field(
+        default=None, description="Column or key with the seconds; guessed where there is one, or one named seconds."
+    )
+
+
+Time = Annotated[ConstantTime | LognormalTime | QuantileTime | TraceTime, Field(discriminator="kind")]
+
+
+class Judge(Strict):
+    """A reward model or judge on GPUs of its own, which sees every trajectory once, after its last turn."""
+
+    gpus: int = Field(ge=1, le=1_000_000, description="GPUs of the judge, beside cluster.num_gpus; not in the USD.")
+    concurrency: int = Field(ge=1, le=1_000_000, description="Trajectories that it judges at once; others queue.")
+    trajectory_s: Time = Field(description="Time to judge one trajectory.")
+
+
+class Agent(Strict):
+    """Trajectories of several turns: the policy generates, the environment answers, the policy generates...
+
+    The environment works after every turn but the last, whose reward takes ``workload.environment_s``. The policy
+    generates ``workload.response_tokens`` in each turn.
+    """
+
+    turns: Turns = Field(default=ConstantTurns(turns=1), description="Turns of a trajectory.")
+    max_turns: int = Field(default=MAX_TURNS, ge=1, le=MAX_TURNS, description="Turns after which a trajectory ends.")
+    observation_tokens: Length = Field(
+        default=ConstantLength(tokens=1),
+        description="Tokens that the environment answers to a turn: the next prompt is longer by them and by the turn.",
+    )
+    environment_s: Time = Field(
+        default=ConstantTime(seconds=0.0), description="Time that the environment works after a turn."
+    )
+    environment_group_correlation: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the variance of log environment time common to all trajectories of a prompt.",
+    )
+    environment_trajectory_correlation: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share common to all turns of a trajectory, beside its prompt's.",
+    )
+    max_environments: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="Turns that environments work on at once; others queue.",
+    )
+    max_trajectories: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="Trajectories in flight at once, each in an environment of its own from its first turn to its "
+        "last; others wait to start. None: all.",
+    )
+    keep_prefix: bool = Field(
+        default=True,
+        description="The context stays in the prefix cache of its replica while the environment works, as blocks that "
+        "others may reclaim (needs engine.prefix_caching); false prefills it again every turn.",
+    )
+    turn_timeout_s: float | None = Field(
+        default=None, gt=0, le=1e6, description="Time after which the environment gives a turn up and answers so."
+    )
+    trajectory_timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e7,
+        description="Time from the first turn after which a trajectory ends with what it has; a turn that is being "
+        "generated is finished.",
+    )
+    failure_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of trajectories that fail after one of their turns, each as likely, and start anew.",
+    )
+    max_attempts: int = Field(
+        default=3, ge=1, le=100, description="Attempts at a trajectory; the last one never fails."
+    )
+    judge: Judge | None = Field(default=None, description="Reward model or judge on GPUs of its own.")
+
+    @model_validator(mode="after")
+    def _correlations(self) -> Agent:
+        if (both := self.environment_group_correlation + self.environment_trajectory_correlation) > 1:
+            raise ValueError(
+                "environment_group_correlation + environment_trajectory_correlation must not exceed 1; "
+                f"they are {both:g}"
+            )
+        turns = self.turns
+        if isinstance(turns, ConstantTurns) and turns.turns > self.max_turns:
+            raise ValueError(f"turns.turns ({turns.turns}) must not exceed max_turns ({self.max_turns})")
+        if isinstance(turns, LognormalTurns) and turns.mean_turns >= self.max_turns > 1:
+            raise ValueError(f"turns.mean_turns ({turns.mean_turns:g}) must be below max_turns ({self.max_turns})")
+        return self
 
 
 class Workload(Strict):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from rlsim.costs.interface import EngineCounters
-from rlsim.schema.agent import Agent
+from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Finished, GenerationPool
 from rlsim.simulation.requests import Request
 from rlsim.simulation.trajectories import AgentCounters, AgentTimeline, Trajectories

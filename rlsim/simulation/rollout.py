@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
-from rlsim.schema.agent import Agent
+from rlsim.schema.workload import Agent
 from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.closed_form import ReplicaBatches, closed_form
 from rlsim.simulation.iteration_times import IterationTimes, prepare

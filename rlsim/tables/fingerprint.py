@@ -13,7 +13,7 @@ from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.files import EXPERT_EXCHANGE, table_path
 from rlsim.tables.operators import MEASURED, available, tables_folder
-from rlsim.tables.reference import table_device
+from rlsim.tables.profile import table_device
 
 
 def file_digest(path: Path) -> str:

@@ -13,8 +13,7 @@ from itertools import count
 
 import numpy as np
 
-from rlsim.schema.agent import Agent
-from rlsim.schema.workload import Workload
+from rlsim.schema.workload import Agent, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.fresh import cached_with_files
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, solve_time, solve_turns, whole_tokens

@@ -12,14 +12,13 @@ from statistics import NormalDist
 import numpy as np
 
 from rlsim.errors import Infeasible
-from rlsim.schema.acceptance import Variation
+from rlsim.schema.speculation import Variation
 from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
-from rlsim.workload.acceptance import Acceptance, DraftPlan, SampleMoves, iterations_needed
+from rlsim.workload.acceptance import Acceptance, DraftPlan, SampleMoves, iterations_needed, moves_of
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.fresh import cached_with_files
 from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
-from rlsim.workload.variation import moves_of
 
 _PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY = range(7)
 _CAP_POINTS = 32

@@ -7,9 +7,8 @@ from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from rlsim.files.lookup import length_file
-from rlsim.schema.agent import TraceTime
 from rlsim.schema.base import Strict
-from rlsim.schema.lengths import TraceLength
+from rlsim.schema.workload import TraceLength, TraceTime
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")

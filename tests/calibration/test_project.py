@@ -40,7 +40,7 @@ HUGGINGFACE = {
 def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder that ``rlsim calibrate --device cpu --quick`` wrote, along very short axes."""
     monkeypatch.setattr(cases, "axes_for", lambda *_: FEW)
-    told = CliRunner().invoke(app, ["calibrate", "--device", "cpu", "--quick", "--out", str(tmp_path / "cpu")])
+    told = CliRunner().invoke(app, ["calibrate", "device", "cpu", "--quick", "--out", str(tmp_path / "cpu")])
     assert told.exit_code == 0, told.output
     assert "self-check" in told.output
     return tmp_path / "cpu"

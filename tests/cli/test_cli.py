@@ -201,7 +201,7 @@ def test_what_is_no_regular_file_or_too_large_is_refused(
             "loading.scenario",
             "schema.messages",
             "evidence.tables",
-            "workload.length_files",
+            "workload.lengths",
             "files.yaml",
         ):
             for name in ("DOCUMENT_BYTES", "TABLE_BYTES", "TRACE_BYTES"):

@@ -25,11 +25,10 @@ from rlsim.loading.models import load_card
 from rlsim.parameters.sets import load_transfer_parameters
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stack import StackFeatures
+from rlsim.schema.trainer import StackFeatures
 from rlsim.tables.files import TableLayout
 from rlsim.tables.operators import OperatorTables
-from rlsim.tables.profile import load_profile
-from rlsim.tables.reference import table_device
+from rlsim.tables.profile import load_profile, table_device
 
 
 @dataclass(frozen=True)

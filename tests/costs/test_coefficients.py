@@ -16,7 +16,7 @@ from rlsim.costs.interface import Part
 from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators
-from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.hardware import HardwareProfile

@@ -28,9 +28,9 @@ from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.trainer.layer import LayerTime, TrainingLayers
-from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.schema.model import parameter_counts
-from rlsim.schema.stack import StackFeatures
+from rlsim.schema.trainer import StackFeatures
 
 # --- one layer --------------------------------------------------------------------------------------------------------
 

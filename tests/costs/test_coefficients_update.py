@@ -23,9 +23,9 @@ from training_parts import (
 from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.work import Matrix
-from rlsim.costs.trainer.update import newton_schulz_flops
+from rlsim.costs.trainer.layer import newton_schulz_flops
 from rlsim.schema.model import parameter_counts
-from rlsim.schema.stack import StackFeatures
+from rlsim.schema.trainer import StackFeatures
 from rlsim.tables.profile import load_profile
 
 # --- the update -------------------------------------------------------------------------------------------------------

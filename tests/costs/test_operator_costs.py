@@ -14,8 +14,7 @@ from rlsim.costs.operators.operators import DEFAULT_COMPUTE, DEFAULT_MEMORY, KER
 from rlsim.costs.operators.time import OperatorTime, modelled, zero
 from rlsim.costs.operators.work import Matrix
 from rlsim.loading.models import load_card
-from rlsim.tables.profile import load_profile
-from rlsim.tables.reference import table_device
+from rlsim.tables.profile import load_profile, table_device
 from rlsim.units import TERA
 
 H100 = load_profile("h100_sxm")

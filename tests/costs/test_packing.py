@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.costs.trainer.packing import bins_by_step, dealt_bins, dealt_samples, packed_bins, padded_samples
+from rlsim.costs.trainer.layout import bins_by_step, dealt_bins, dealt_samples, packed_bins, padded_samples
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.memory import activation_bytes_per_token, engine_memory, state_bytes_per_gpu_sequence
-from rlsim.costs.operators import recurrent_work, work
+from rlsim.costs.operators import recurrent, work
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.operators import Operators
@@ -97,7 +97,7 @@ def test_a_verification_reads_one_state_and_writes_one_per_token() -> None:
     card = load_card("nemotron-3-nano-30b-a3b").mamba
     assert card is not None
     state = 10 * 64 * 64 * 128 * 4 / 2  # ten sequences, half of the heads
-    once, four = (recurrent_work.recurrent_step(10, card, 2, queries) for queries in (1, 4))
+    once, four = (recurrent.recurrent_step(10, card, 2, queries) for queries in (1, 4))
     assert (float(once.bytes), float(four.bytes)) == (2 * state, 5 * state)
     assert float(four.flops) == 4 * float(once.flops)
 
@@ -107,7 +107,7 @@ def test_work_over_prompts_grows_with_tokens_alone() -> None:
         LinearAttentionCard(num_key_heads=2, num_value_heads=4, key_head_dim=16, value_head_dim=16),
         MambaCard(num_heads=4, head_dim=16, state_size=16, num_groups=2),
     ):
-        one, ten = (recurrent_work.recurrent_prompt(tokens, card, 1) for tokens in (1000.0, 10_000.0))
+        one, ten = (recurrent.recurrent_prompt(tokens, card, 1) for tokens in (1000.0, 10_000.0))
         assert float(ten.flops) == exactly(10 * float(one.flops))
         assert float(ten.bytes) == exactly(10 * float(one.bytes))
 
@@ -115,7 +115,7 @@ def test_work_over_prompts_grows_with_tokens_alone() -> None:
 def test_products_of_a_delta_rule_chunk() -> None:
     """Per token and head of 10 x 10: three products with the state (600), and 64 tokens x (6 x 10 + 4 x 10)."""
     card = LinearAttentionCard(num_key_heads=1, num_value_heads=1, key_head_dim=10, value_head_dim=10)
-    assert float(recurrent_work.recurrent_prompt(1, card, 1).flops) == 600 + 64 * 100
+    assert float(recurrent.recurrent_prompt(1, card, 1).flops) == 600 + 64 * 100
 
 
 def test_ungated_experts_have_two_matrices() -> None:

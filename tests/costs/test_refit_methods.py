@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from rlsim.costs.transfer.job import HostCopies
 from rlsim.costs.transfer.methods import (
     Links,
     Method,
@@ -19,9 +20,8 @@ from rlsim.costs.transfer.methods import (
     tensor_s,
     transfer_parts,
 )
-from rlsim.costs.transfer.offload import HostCopies
 from rlsim.parameters.sets import load_transfer_parameters
-from rlsim.schema.transfer_parameters import OTHER
+from rlsim.schema.engine_parameters import OTHER
 
 METHODS: tuple[Method, ...] = get_args(Method)
 START = load_transfer_parameters("start")

@@ -15,7 +15,7 @@ from rlsim.costs.operators import work
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.time import OperatorTime, mean_layer, modelled
 from rlsim.costs.trainer.layer import TrainingLayers
-from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.loading.models import load_card
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario

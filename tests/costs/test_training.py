@@ -11,7 +11,7 @@ import pytest
 
 from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.operators.device import device_of
-from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.costs.trainer.training import TrainingCosts
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario

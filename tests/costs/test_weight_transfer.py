@@ -16,7 +16,7 @@ from rlsim.costs.transfer.job import WeightTransfer, job_of
 from rlsim.errors import InputError
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
-from rlsim.parameters.fitted import fitted_of
+from rlsim.parameters.terms import fitted_of
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.scenario import Scenario
 

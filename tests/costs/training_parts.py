@@ -10,10 +10,10 @@ import pytest
 
 from rlsim.costs.interface import Part
 from rlsim.costs.operators.device import device_of
-from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.costs.trainer.training import TrainingCosts
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stack import StackFeatures
+from rlsim.schema.trainer import StackFeatures
 
 BARE = builders.without_tables("h100_sxm")
 BANDWIDTH = 3.35e12 * 0.8

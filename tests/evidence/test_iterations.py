@@ -17,7 +17,7 @@ from rlsim.evidence.engines import (
 )
 from rlsim.evidence.iterations import decode_step_s, speculation_pairs
 from rlsim.evidence.tables import SkippedRow
-from rlsim.parameters.fitted import current
+from rlsim.parameters.terms import current
 from rlsim.results.validation import ComparedRow, Validation
 
 POINT = {

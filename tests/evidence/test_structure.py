@@ -15,9 +15,8 @@ from rlsim.evidence.tables import Kind, Table, read_table
 from rlsim.evidence.training import validate_training
 from rlsim.evidence.transfers import validate_transfers
 from rlsim.files.reading import data_folder
-from rlsim.parameters.fitted import current
 from rlsim.parameters.sets import Fitted, shipped
-from rlsim.parameters.terms import moved, terms_of
+from rlsim.parameters.terms import current, moved, terms_of
 from tests.evidence.measured_tables import write
 
 MOVE = 0.01

@@ -17,8 +17,8 @@ from rlsim.evidence.tables import SkippedRow
 from rlsim.evidence.transfers import framework_of, links_of_row, method_of, transfer_job, weights_of
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
-from rlsim.parameters.fitted import current
 from rlsim.parameters.sets import load_transfer_parameters
+from rlsim.parameters.terms import current
 from rlsim.results.validation import Validation
 
 ROW = {

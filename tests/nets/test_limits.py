@@ -11,7 +11,7 @@ from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario
-from rlsim.projection.training_assumptions import training_assumptions
+from rlsim.projection.model_assumptions import training_assumptions
 from rlsim.schema.hardware import BOUNDS
 from rlsim.tables.profile import list_profiles, load_profile
 

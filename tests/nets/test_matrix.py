@@ -12,7 +12,7 @@ from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_prices
 from rlsim.costs.operators.device import Device, device_of
 from rlsim.costs.overheads import NO_HOST
-from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.costs.trainer.training import TrainingCosts
 from rlsim.loading.models import list_cards, load_card
 from rlsim.schema.engine import Engine

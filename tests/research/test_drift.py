@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from research.drift import fit_trend, fit_within
-from rlsim.schema.acceptance import Drift
-from rlsim.schema.speculation import Speculation
+from rlsim.schema.speculation import Drift, Speculation
 from rlsim.workload.acceptance_steps import acceptance_at
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_cases import cost_table, counted
 
-from rlsim.schema.agent import Agent
+from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import AgentRollout, agent_rollout
 from rlsim.workload.agents import Turns

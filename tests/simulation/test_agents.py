@@ -11,7 +11,7 @@ from rollout_cases import cost_table, counted
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, scenario_digest
-from rlsim.schema.agent import Agent
+from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.rollout import AgentRollout, agent_rollout, rollout
 from rlsim.workload.agents import Turns

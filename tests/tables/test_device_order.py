@@ -11,8 +11,7 @@ import pytest
 from rlsim.costs.operators.groups import engine_groups
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
-from rlsim.parameters.device_order import order_of, ordered_mean, shipped_order
-from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
+from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior, order_of, ordered_mean, shipped_order
 from rlsim.projection.project import project
 from rlsim.tables.profile import load_profile
 

@@ -10,10 +10,9 @@ import pytest
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest
-from rlsim.parameters.fitted import current, fitted_of
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.parameters.sets import shipped
-from rlsim.parameters.terms import moved, terms_of
+from rlsim.parameters.terms import current, fitted_of, moved, terms_of
 from rlsim.projection.project import project
 
 

@@ -11,10 +11,10 @@ from rlsim.costs.overheads import training_overheads
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, vary
-from rlsim.parameters.fitted import fitted_of
 from rlsim.parameters.sets import DEFAULT_STACK, load_stack, load_training_parameters
-from rlsim.schema.stack import StackFeatures
-from rlsim.schema.training_parameters import TrainingFramework, TrainingRelease
+from rlsim.parameters.terms import fitted_of
+from rlsim.schema.parameters import TrainingFramework, TrainingRelease
+from rlsim.schema.trainer import StackFeatures
 
 STACKS = sorted(path.stem for path in (data_folder("calibration") / "stacks").glob("*.yaml"))
 TERMS = sorted(path.stem for path in (data_folder("calibration") / "training").glob("*.yaml"))

@@ -11,7 +11,7 @@ import yaml
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.parameters.sets import load_transfer_parameters, own_sets
-from rlsim.schema.transfer_parameters import OTHER
+from rlsim.schema.engine_parameters import OTHER
 
 
 def write(folder: Path, **changes: Any) -> str:

@@ -11,8 +11,7 @@ import pytest
 from rlsim.costs.overheads import overheads_after, overheads_of
 from rlsim.costs.trainer.prices import TrainedBatch, step_cost
 from rlsim.loading.scenario import load_scenario
-from rlsim.parameters.fitted import fitted_of
-from rlsim.parameters.terms import moved
+from rlsim.parameters.terms import fitted_of, moved
 from rlsim.projection.uncertainty import slopes
 from rlsim.projection.uncertainty.predictive import between, log_draws, posterior_of
 from rlsim.projection.uncertainty.slopes import LAUNCH, STEP, phase_slopes

@@ -7,9 +7,9 @@ import pytest
 
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
+from rlsim.projection.uncertainty.nearest import support_of
 from rlsim.projection.uncertainty.predictive import log_draws, parted_draws, phase_groups, posterior_of, prediction_of
 from rlsim.projection.uncertainty.sources import covariance_shares, mean_shares, sources_of, step_parts
-from rlsim.projection.uncertainty.support import support_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.report.projection import render
 from rlsim.report.style import Style

@@ -8,17 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsim.errors import InputError
-from rlsim.schema.acceptance import Variation
-from rlsim.schema.speculation import Speculation
+from rlsim.schema.speculation import Speculation, Variation
 from rlsim.workload.acceptance import (
     Acceptance,
     SampleMoves,
     acceptance_of,
     iterations_needed,
+    moves_of,
     solve_rates,
     two_parameter_rates,
 )
-from rlsim.workload.variation import moves_of
 
 # Acceptance length over k and the two parameters (a_1, d): NVIDIA arXiv:2604.26779; vLLM pull requests 20780 and 32628.
 PUBLISHED = [

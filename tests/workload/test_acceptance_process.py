@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, scenario_digest
-from rlsim.schema.acceptance import Drift, Sampling, Variation
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.speculation import Speculation
-from rlsim.workload.acceptance import Acceptance, SampleMoves, acceptance_of, iterations_needed, two_parameter_rates
+from rlsim.schema.speculation import Drift, Sampling, Speculation, Variation
+from rlsim.workload.acceptance import (
+    Acceptance,
+    SampleMoves,
+    acceptance_of,
+    iterations_needed,
+    moves_of,
+    two_parameter_rates,
+)
 from rlsim.workload.acceptance_steps import acceptance_at, mismatch_at, move_to
 from rlsim.workload.draw import draw, draw_step
-from rlsim.workload.variation import moves_of
 
 RATES = st.tuples(st.floats(0.05, 0.95), st.floats(0.6, 1.0), st.integers(1, 8)).map(
     lambda one: Acceptance(two_parameter_rates(*one))

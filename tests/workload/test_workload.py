@@ -16,8 +16,7 @@ from rlsim.errors import InputError
 from rlsim.schema.workload import Workload
 from rlsim.workload.acceptance import Acceptance
 from rlsim.workload.batches import draw_batch, draw_iterations
-from rlsim.workload.length_files import ignored_ids, read_lengths
-from rlsim.workload.lengths import limited_lognormal_mean
+from rlsim.workload.lengths import ignored_ids, limited_lognormal_mean, read_lengths
 
 
 def workload(response: dict[str, Any], **keys: Any) -> Workload:

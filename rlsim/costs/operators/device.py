@@ -11,8 +11,7 @@ from rlsim.costs.operators.operators import Operators
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.fingerprint import exchange_entry, tables_state
 from rlsim.tables.operators import MEASURED, OperatorTables, available
-from rlsim.tables.profile import load_profile
-from rlsim.tables.reference import table_device
+from rlsim.tables.profile import load_profile, table_device
 
 
 @dataclass(frozen=True)

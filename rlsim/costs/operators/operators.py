@@ -3,7 +3,7 @@
 Of a time measured on another profile the part that its roofline explains is scaled, the rest stays, and it counts as
 modelled.
 What imported tables lack (attention of several queries, sampling, rejection, host) is None unless tables of ``rlsim
-calibrate`` hold it (:mod:`rlsim.costs.operators.borrowed`).
+calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 """
 
 from __future__ import annotations

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from rlsim.costs.operators import recurrent_work
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
-from rlsim.costs.operators.work import Work
+from rlsim.costs.operators.work import Matrix, Work
 from rlsim.schema.architecture import LinearAttentionCard, MambaCard
+from rlsim.schema.model import ModelCard
 from rlsim.tables import recurrent as look
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import OperatorTables
-from rlsim.units import FloatArray
+from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 MEASURED_HEAD = 128
 """Key and value width of the heads that were measured."""
@@ -46,13 +47,13 @@ class RecurrentBlock:
         copied: the state after the last accepted token is copied back.
         """
         own = np.maximum(sequences, 1.0)
-        amount = recurrent_work.recurrent_step(own, self.card, self.tensor_parallel)
+        amount = recurrent_step(own, self.card, self.tensor_parallel)
         state = self._timed(lambda tables: self._step(tables, own), amount)
         if queries > 1:
-            several = recurrent_work.recurrent_step(own, self.card, self.tensor_parallel, queries)
+            several = recurrent_step(own, self.card, self.tensor_parallel, queries)
             moved = several.bytes + (amount.bytes if copied else 0.0)
             state = modelled(state.seconds * moved / amount.bytes, state.bound)
-        tail = recurrent_work.convolution_step(own * queries, self.card, self.tensor_parallel)
+        tail = convolution_step(own * queries, self.card, self.tensor_parallel)
         channels, kernel = self._channels, self.card.conv_kernel
         shift = self._timed(lambda t: look.convolution_decode_s(t, kernel, channels, own * queries), tail)
         return state + (shift if queries == 1 else shift.unmeasured())
@@ -65,7 +66,7 @@ class RecurrentBlock:
         b, p = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
         b, p, tp = np.maximum(b, LEAST_CHUNK_SHARE), np.maximum(p, 1.0), self.tensor_parallel
         state = self._scan(b, p, training)
-        row = recurrent_work.convolution_prompt(b * p, self.card, tp)
+        row = convolution_prompt(b * p, self.card, tp)
         kernel = self.card.conv_kernel
         return state + self._timed(
             lambda t: look.convolution_prefill_s(t, kernel, self._channels, np.maximum(b, 1.0), p), row
@@ -74,7 +75,7 @@ class RecurrentBlock:
     def _scan(self, batch: FloatArray, prompt_tokens: FloatArray, training: bool) -> OperatorTime:
         """The chunked recurrence without the convolution before it."""
         card, tp = self.card, self.tensor_parallel
-        amount = recurrent_work.recurrent_prompt(batch * prompt_tokens, card, tp)
+        amount = recurrent_prompt(batch * prompt_tokens, card, tp)
         if isinstance(card, LinearAttentionCard):
             if not training:
                 return self._timed(lambda tables: self._chunks(tables, batch, prompt_tokens), amount)
@@ -88,7 +89,7 @@ class RecurrentBlock:
         found = RecurrentBlock(self.operators, kin, tp)._triton_chunks(batch, prompt_tokens)
         if found is None:
             return roof
-        same = recurrent_work.recurrent_prompt(batch * prompt_tokens, kin, tp)
+        same = recurrent_prompt(batch * prompt_tokens, kin, tp)
         ideal = self.operators.roofline(same, "bf16", "prefill_attention")
         return modelled(roof.seconds * found.seconds / ideal.seconds, roof.bound)
 
@@ -106,7 +107,7 @@ class RecurrentBlock:
 
     @property
     def _channels(self) -> int:
-        return recurrent_work.convolution_channels(self.card, self.tensor_parallel)
+        return convolution_channels(self.card, self.tensor_parallel)
 
     def _timed(self, find: Callable[[OperatorTables], TableTime | None], amount: Work) -> OperatorTime:
         """What the engine's own tables hold, else those of another engine of the device (not measured then)."""
@@ -133,3 +134,148 @@ class RecurrentBlock:
         keys, values = max(1, card.num_key_heads // tp), card.num_value_heads // tp
         shape = (keys, values, card.key_head_dim, card.value_head_dim)
         return look.delta_rule_prefill_s(tables, *shape, np.maximum(batch, 1.0), prompt_tokens)
+
+
+STATE = BYTES_PER_ELEMENT["fp32"]
+VALUE = BYTES_PER_ELEMENT["bf16"]
+DELTA_CHUNK_TOKENS = 64
+"""Tokens of a chunk of the delta rule in prefill and training (chunk_gated_delta_rule of flash-linear-attention)."""
+DELTA_STEP_FLOPS, MAMBA_STEP_FLOPS = 7.0, 5.0
+"""FLOP per element of state and token. Delta rule: decay (1), read with the key (2), rank-one update (2), read with the
+query (2); Mamba-2: decay (1), rank-one update (2), read with C (2)."""
+DELTA_CHUNK_PRODUCTS, MAMBA_CHUNK_PRODUCTS = 3, 2
+"""Products of a chunk with its state: what it holds of the keys (delta rule alone), the update, the read."""
+STATE_PASSES = 4.0
+"""Times that chunked kernels move the states of all chunks: written, read and written when they are passed on, read."""
+
+
+def recurrent_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:
+    """Projections of one recurrent mixer as one of ``tensor_parallel`` GPUs holds them; empty without.
+
+    >>> from rlsim.loading.models import load_card
+    >>> [(one.name, one.n, one.k) for one in recurrent_matrices(load_card("qwen3.5-397b-a17b"), tensor_parallel=8)]
+    [('qkvz', 2560, 4096), ('rates', 16, 4096), ('output', 4096, 1024)]
+    >>> [(one.name, one.n, one.k) for one in recurrent_matrices(load_card("nemotron-3-nano-30b-a3b"), 1)]
+    [('zxbcdt', 10304, 2688), ('output', 2688, 4096)]
+    """
+    t, hidden = tensor_parallel, card.hidden_size
+    if card.linear_attention is not None:
+        linear = card.linear_attention
+        keys = max(1, linear.num_key_heads // t) * linear.key_head_dim
+        values = linear.value_width // t
+        rates = Matrix("rates", max(1, 2 * linear.num_value_heads // t), hidden)
+        return [Matrix("qkvz", 2 * (keys + values), hidden), rates, Matrix("output", hidden, values)]
+    if card.mamba is None:
+        return []
+    mamba = card.mamba
+    inner, groups = mamba.inner_width // t, max(1, mamba.num_groups // t)
+    inputs = 2 * inner + 2 * groups * mamba.state_size + mamba.num_heads // t
+    return [Matrix("zxbcdt", inputs, hidden), Matrix("output", hidden, inner)]
+
+
+def indexer_matrices(card: ModelCard) -> list[Matrix]:
+    """Projections of one indexer, which every GPU holds whole; empty without.
+
+    >>> from rlsim.loading.models import load_card
+    >>> [(one.name, one.n, one.k) for one in indexer_matrices(load_card("glm-5"))]
+    [('index_query', 4096, 2048), ('index_key', 160, 6144)]
+    """
+    sparse, mla = card.sparse_attention, card.mla
+    if sparse is None or mla is None or mla.q_lora_rank is None:
+        return []
+    queries = Matrix("index_query", sparse.index_heads * sparse.index_head_dim, mla.q_lora_rank)
+    return [queries, Matrix("index_key", sparse.index_head_dim + sparse.index_heads, card.hidden_size)]
+
+
+def index_scores(queries: ArrayLike, context_tokens: ArrayLike, card: ModelCard) -> Work:
+    """Scores of ``queries`` positions over ``context_tokens`` cached tokens each: every index head on every key.
+
+    Keys are read once for each query, in FP8 with their scales.
+    """
+    sparse = card.sparse_attention
+    if sparse is None:
+        raise ValueError(f"{card.name} has no indexer")
+    pairs = np.asarray(queries, dtype=np.float64) * np.asarray(context_tokens, dtype=np.float64)
+    return Work(2.0 * pairs * sparse.index_heads * sparse.index_head_dim, pairs * sparse.key_bytes)
+
+
+def convolution_channels(recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> int:
+    """Channels of the short convolution of one GPU."""
+    if isinstance(recurrent, LinearAttentionCard):
+        keys = max(1, recurrent.num_key_heads // tensor_parallel) * recurrent.key_head_dim
+        return 2 * keys + recurrent.value_width // tensor_parallel
+    groups = max(1, recurrent.num_groups // tensor_parallel)
+    return recurrent.inner_width // tensor_parallel + 2 * groups * recurrent.state_size
+
+
+def convolution_step(sequences: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> Work:
+    """Short convolution of one token of each sequence: its tail read and written, the token read and written."""
+    channels = np.asarray(sequences, dtype=np.float64) * convolution_channels(recurrent, tensor_parallel)
+    return Work(2.0 * channels * recurrent.conv_kernel, 2.0 * channels * recurrent.conv_kernel * VALUE)
+
+
+def convolution_prompt(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> Work:
+    """Short convolution of ``tokens`` tokens of prompts: read and written once."""
+    channels = np.asarray(tokens, dtype=np.float64) * convolution_channels(recurrent, tensor_parallel)
+    return Work(2.0 * channels * recurrent.conv_kernel, 2.0 * channels * VALUE)
+
+
+def recurrent_step(
+    sequences: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int, queries: int = 1
+) -> Work:
+    """State update of ``queries`` tokens of each sequence.
+
+    One token reads the state and writes it. A verification keeps the state after each of its tokens, so that a
+    rejection falls back to the one after the last accepted token without computing anything again: it reads one state
+    and writes as many as it has tokens.
+
+    >>> card = LinearAttentionCard(num_key_heads=1, num_value_heads=1, key_head_dim=10, value_head_dim=10)
+    >>> [float(recurrent_step(1, card, 1, queries).bytes) for queries in (1, 4)]  # 400 bytes of state
+    [800.0, 2000.0]
+    """
+    state = np.asarray(sequences, dtype=np.float64) * recurrent.state_elements / tensor_parallel
+    each = DELTA_STEP_FLOPS if isinstance(recurrent, LinearAttentionCard) else MAMBA_STEP_FLOPS
+    return Work(each * queries * state, (1.0 + queries) * state * STATE)
+
+
+def recurrent_prompt(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> Work:
+    """Chunked recurrence over ``tokens`` tokens of prompts, forward.
+
+    FLOP per token: products of a chunk with its state, and within the chunk of C tokens the scores of queries (and for
+    the delta rule of keys) on keys and their products with values. Bytes: inputs and outputs of all heads, and the
+    states of all chunks STATE_PASSES times, in FP32 of Mamba-2 (mamba_ssm) and BF16 of the delta rule
+    (flash-linear-attention).
+    """
+    t = np.asarray(tokens, dtype=np.float64) / tensor_parallel
+    if isinstance(recurrent, LinearAttentionCard):
+        chunk, heads = DELTA_CHUNK_TOKENS, recurrent.num_value_heads
+        keys, values = recurrent.key_head_dim, recurrent.value_head_dim
+        within = chunk * (6.0 * keys + 4.0 * values)
+        flops = heads * (2.0 * DELTA_CHUNK_PRODUCTS * keys * values + within)
+        rows, state = 2.0 * (recurrent.key_width + recurrent.value_width), VALUE
+    else:
+        chunk, heads = recurrent.chunk_tokens, recurrent.num_heads
+        keys, values = recurrent.state_size, recurrent.head_dim
+        scores = 2.0 * chunk * recurrent.num_groups * keys
+        flops = heads * (2.0 * MAMBA_CHUNK_PRODUCTS * keys * values + 2.0 * chunk * values) + scores
+        # Values are read for the states and again for the outputs, the gate once; outputs are written once.
+        rows, state = 4.0 * recurrent.inner_width + 2.0 * recurrent.num_groups * keys, STATE
+    states = STATE_PASSES * recurrent.state_elements / chunk * state
+    return Work(t * flops, t * (rows * VALUE + states))
+
+
+def split_bytes(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> FloatArray:
+    """Bytes of sorting a projection's output into what convolution and gate read: read and written once.
+
+    None of Mamba-2, whose convolution reads its part of the projection where it lies.
+    """
+    if not isinstance(recurrent, LinearAttentionCard):
+        return np.zeros_like(np.asarray(tokens, dtype=np.float64))
+    width = convolution_channels(recurrent, tensor_parallel) + recurrent.value_width / tensor_parallel
+    return np.asarray(2.0 * np.asarray(tokens, dtype=np.float64) * width * VALUE, dtype=np.float64)
+
+
+def gate_bytes(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> FloatArray:
+    """Bytes of the gated norm of a mixer's output: output and gate read, one row written."""
+    width = recurrent.value_width if isinstance(recurrent, LinearAttentionCard) else recurrent.inner_width
+    return np.asarray(3.0 * np.asarray(tokens, dtype=np.float64) * width / tensor_parallel * VALUE, dtype=np.float64)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlsim.costs.operators import recurrent_work, work
+from rlsim.costs.operators import recurrent, work
 from rlsim.costs.operators.latent import BASE_CONTEXT, LatentBlock, Variant
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
@@ -50,7 +50,7 @@ class SparseBlock(LatentBlock):
 
     def _matrices(self) -> list[Matrix]:
         own = work.attention_matrices(self.card, self.tensor_parallel)
-        return [*own, *(recurrent_work.indexer_matrices(self.card) if self.indexer else ())]
+        return [*own, *(recurrent.indexer_matrices(self.card) if self.indexer else ())]
 
     def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
         return sparse_decode_s(tables, self._shape, batch, context) if self._as_measured else None
@@ -66,7 +66,7 @@ class SparseBlock(LatentBlock):
         attended = super()._attention_work(batch, self._attended(context))
         if not self.indexer:
             return attended
-        scores = recurrent_work.index_scores(batch, context, self.card)
+        scores = recurrent.index_scores(batch, context, self.card)
         return Work(attended.flops + scores.flops, attended.bytes + scores.bytes)
 
     def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
@@ -96,7 +96,7 @@ class SparseBlock(LatentBlock):
         attended = super()._attention(variant, batch, self._attended(context)).unmeasured()
         if not self.indexer:
             return attended
-        return attended + self.operators.roofline(recurrent_work.index_scores(batch, context, self.card), "fp8")
+        return attended + self.operators.roofline(recurrent.index_scores(batch, context, self.card), "fp8")
 
     def _mean_keys(self, prompt_tokens: FloatArray) -> FloatArray:
         """All before it until there are more than the ranking keeps."""
@@ -109,7 +109,7 @@ class SparseBlock(LatentBlock):
         if module is None or not self.indexer:
             return module
         earlier = (prompt_tokens - np.minimum(tokens, prompt_tokens)) / 2.0
-        flops = recurrent_work.index_scores(tokens, earlier, self.card).flops
+        flops = recurrent.index_scores(tokens, earlier, self.card).flops
         seconds = self.operators.roofline(Work(flops, np.zeros_like(flops)), "fp8").seconds
         return module + modelled(np.where(flops > 0, seconds, 0.0), "compute")
 
@@ -121,6 +121,6 @@ def prompt_scores(operators: Operators, card: ModelCard, batch: FloatArray, prom
         raise ValueError(f"{card.name} has no indexer")
     share = card.num_index_layers / card.num_attention_layers
     # Every query meets half of the prompt; keys of a prompt are read once for a tile of queries, not for each.
-    scores = recurrent_work.index_scores(batch * prompt_tokens / 2.0, prompt_tokens, card)
+    scores = recurrent.index_scores(batch * prompt_tokens / 2.0, prompt_tokens, card)
     moved = batch * prompt_tokens * sparse.key_bytes
     return operators.roofline(Work(scores.flops, np.asarray(moved, dtype=np.float64)), "fp8").repeated(share)

@@ -13,7 +13,7 @@ from rlsim.costs.engine.draft import draft_card
 from rlsim.costs.interface import Part, PhaseCost, StepCost
 from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.trainer.packing import (
+from rlsim.costs.trainer.layout import (
     Bins,
     MicroBatches,
     bins_by_step,
@@ -27,8 +27,7 @@ from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.stack import RankBalance
-from rlsim.schema.trainer import Trainer
+from rlsim.schema.trainer import RankBalance, Trainer
 from rlsim.units import FloatArray
 
 STEPS_KEPT = 1024

@@ -15,10 +15,8 @@ from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.trainer.layer import TrainingLayers
-from rlsim.costs.trainer.layout import TrainLayout, train_layout
-from rlsim.costs.trainer.packing import MicroBatches
-from rlsim.costs.trainer.update import TrainingUpdate
+from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate
+from rlsim.costs.trainer.layout import MicroBatches, TrainLayout, train_layout
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Trainer
 from rlsim.units import BYTES_PER_ELEMENT

@@ -15,16 +15,14 @@ from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.operators import Operators
-from rlsim.costs.operators.recurrent import RecurrentBlock
-from rlsim.costs.operators.recurrent_work import gate_bytes, indexer_matrices, recurrent_matrices
+from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.sparse import prompt_scores
 from rlsim.costs.operators.time import OperatorTime, zero
 from rlsim.costs.operators.work import Matrix
-from rlsim.costs.trainer.packing import MicroBatches
+from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape, MoECard
 from rlsim.schema.model import ModelCard
-from rlsim.schema.stack import Dispatcher
-from rlsim.schema.trainer import Trainer
+from rlsim.schema.trainer import Dispatcher, Trainer
 from rlsim.units import BYTES_PER_ELEMENT
 
 BIASED_WIDTHS, BIASED_ROWS = 12, 2

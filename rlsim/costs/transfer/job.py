@@ -18,12 +18,51 @@ from rlsim.costs.operators.groups import refit_method
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.trainer.layout import TrainLayout, train_layout, weight_tensors
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
-from rlsim.costs.transfer.offload import HostCopies
 from rlsim.schema.drafter import draft_parameters
+from rlsim.schema.engine_parameters import TransferValues
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.units import BYTES_PER_ELEMENT
+
+
+@dataclass(frozen=True)
+class HostCopies:
+    """Copies of one GPU while the others of its node copy too. pinned: host memory that the device can address.
+
+    line: at the rate of the link, as nothing can be faster.
+    """
+
+    values: TransferValues
+    links: Links
+    pinned: bool
+    line: bool = False
+
+    @property
+    def _link(self) -> float:
+        return self.links.host_bytes_per_s * self.values.host_link_share
+
+    def out_s(self, copied_bytes: float, copies: float) -> float:
+        """GPU to host, in ``copies`` tensors."""
+        return self._seconds(copied_bytes, copies, self._pageable_out)
+
+    def in_s(self, copied_bytes: float, copies: float) -> float:
+        """Host to GPU, in ``copies`` tensors."""
+        # Its pages are there already: never slower than the copy out, which must fault them in.
+        return self._seconds(copied_bytes, copies, max(self.values.pageable_in_bytes_per_s, self._pageable_out))
+
+    @property
+    def _pageable_out(self) -> float:
+        values = self.values
+        return values.pageable_out_grace_bytes_per_s if self.links.grace else values.pageable_out_bytes_per_s
+
+    def _seconds(self, copied_bytes: float, copies: float, pageable: float) -> float:
+        if self.line:
+            return copied_bytes / self.links.host_bytes_per_s
+        if self.pinned:
+            return copied_bytes / self._link
+        return copied_bytes / min(pageable, self._link) + copies * self.values.copy_s
+
 
 OPTIMIZER_TENSORS = 3
 """Master weight and two moments of each parameter (Adam)."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlsim.costs.interface import Part
-from rlsim.schema.transfer_parameters import TransferFamily, TransferParameters, TransferValues
+from rlsim.schema.engine_parameters import TransferFamily, TransferParameters, TransferValues
 
 Method = Literal[
     "cuda_ipc", "nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "checkpoint_engine", "checkpoint_engine_p2p",

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.operators.groups import refit_method, series
-from rlsim.schema.agent import ConstantTurns, LognormalTurns
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.workload import ConstantLength, Length, Workload
+from rlsim.schema.workload import ConstantLength, ConstantTurns, Length, LognormalTurns, Workload
 from rlsim.units import IntArray
 
 FloatArray = NDArray[np.float32]

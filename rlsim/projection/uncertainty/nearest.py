@@ -7,6 +7,7 @@ a size half. The order says where to look and is no measure of error: that is th
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +31,10 @@ from rlsim.projection.uncertainty.features import (
     differences,
     run_of,
 )
-from rlsim.results.support import Difference, MeasuredRun
+from rlsim.projection.uncertainty.predictive import between, kept_with_run, prediction_of
+from rlsim.projection.uncertainty.sources import mean_shares, shares_by_kind, sources_of
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.results.projection import Difference, MeasuredRun, NearestRuns, Support, VarianceSource
 from rlsim.schema.scenario import Scenario
 
 DOUBLING = 0.5
@@ -111,3 +115,28 @@ def _read(path: Path, modified_ns: int, size: int) -> dict[RunKind, Runs]:
         }
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{shown_path(path)}: is no evidence of rlsim ({str(error)[:80]})") from None
+
+
+NEIGHBOURS = 3
+"""Measured runs that are named of each kind."""
+
+
+@kept_with_run
+def support_of(run: SimulatedVariant) -> Support:
+    """What supports the step of a simulated scenario."""
+    predicted = prediction_of(run)
+    low, high = between(predicted.step_factor)
+    shares = {**shares_by_kind(mean_shares(predicted)), "step": 1.0}
+    found = (NearestRuns(kind=k, share=shares[k], runs=nearest(run.scenario, k, NEIGHBOURS)) for k in RUN_KINDS)
+    sources = (
+        VarianceSource(
+            source=one.name,
+            kind=one.kind,
+            share=one.share,
+            assumed=one.assumed,
+            settle=one.settle,
+            command=one.command,
+        )
+        for one in sources_of(run)
+    )
+    return Support(half_width=math.sqrt(high / low) - 1, nearest=tuple(found), sources=tuple(sources))

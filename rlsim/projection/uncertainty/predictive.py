@@ -179,7 +179,7 @@ def _direction(posterior: Posterior, slopes: Slopes, groups: Mapping[str, float]
 def tables_draws(run: SimulatedVariant) -> FloatArray:
     """Draws of what the operator tables in use miss by their own checks, normal, in logarithms.
 
-    (:func:`rlsim.costs.operators.borrowed.tables_error`; 0 for imported tables, which the posterior was fitted with.)
+    (:func:`rlsim.costs.operators.device.tables_error`; 0 for imported tables, which the posterior was fitted with.)
     """
     error = run.prices.overheads.tables_error
     return error * _heavy(f"operator tables: {run.scenario.hardware.name}", NORMAL) if error else np.zeros(DRAWS)

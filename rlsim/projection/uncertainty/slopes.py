@@ -17,9 +17,8 @@ from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, ove
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
-from rlsim.parameters.fitted import fitted_of
 from rlsim.parameters.sets import SETS, Fitted
-from rlsim.parameters.terms import Term, moved, terms_of
+from rlsim.parameters.terms import Term, fitted_of, moved, terms_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.schema.base import Strict
 from rlsim.schema.scenario import Scenario

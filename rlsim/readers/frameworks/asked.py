@@ -8,7 +8,7 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.evidence.names import model_card_name
 from rlsim.evidence.tables import SkippedRow
-from rlsim.schema.agent import MAX_TURNS
+from rlsim.schema.workload import MAX_TURNS
 
 PROMPT_TOKENS = 107
 """OpenMathInstruct-2 with its template, the prompts of NeMo-RL's performance recipes (schema/workload.py)."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rlsim.loading.scenario import vary
 from rlsim.readers.logs.steady import Steady
-from rlsim.schema.lengths import ConstantLength
 from rlsim.schema.scenario import Scenario
+from rlsim.schema.workload import ConstantLength
 
 SAME = 0.02
 """Difference from what the scenario states, as a share, up to which its key stays as it is."""

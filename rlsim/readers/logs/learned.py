@@ -16,11 +16,11 @@ from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import InputError
 from rlsim.evidence.own_rows import updated
 from rlsim.evidence.times import simulated_evidence, with_sets
-from rlsim.parameters.fitted import fitted_of
 from rlsim.parameters.posterior import Posterior
+from rlsim.parameters.terms import fitted_of
 from rlsim.projection.uncertainty.evidence import Evidence, Kind
 from rlsim.projection.uncertainty.predictive import posterior_of
-from rlsim.projection.uncertainty.settling import origin_of
+from rlsim.projection.uncertainty.sources import origin_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.readers.logs.steady import Steady
 from rlsim.schema.scenario import Scenario

@@ -10,7 +10,7 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import text_lines
 from rlsim.readers.logs.scalars import Scalars, number_of
-from rlsim.workload.length_files import rows_of
+from rlsim.workload.lengths import rows_of
 
 MLLOG = ":::MLLOG "
 STEPS = ("_step", "step", "Step", "train/global_step", "global_step", "trainer/global_step", "training/global_step")

@@ -11,7 +11,7 @@ import numpy as np
 from rlsim.errors import InputError, shortened
 from rlsim.readers.traces.requests import Requests, group_numbers
 from rlsim.units import FloatArray
-from rlsim.workload.length_files import PROMPT_IDS, guessed_column, known_column
+from rlsim.workload.lengths import PROMPT_IDS, guessed_column, known_column
 
 MAGIC = b"PAR1"
 MOST_ROWS = 20_000_000

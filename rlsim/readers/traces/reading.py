@@ -15,7 +15,7 @@ from rlsim.readers.traces.form import Format
 from rlsim.readers.traces.parquet import MAGIC, parquet_requests
 from rlsim.readers.traces.requests import Collected, Requests
 from rlsim.readers.traces.rollouts import add_nemo_rl, add_verl
-from rlsim.workload.length_files import PROMPT_IDS, QUANTILE, guessed_column, known_column, number_in, rows_of
+from rlsim.workload.lengths import PROMPT_IDS, QUANTILE, guessed_column, known_column, number_in, rows_of
 
 MOST_FILES = 1000
 """Files of a folder of rollouts that are read; they may hold TRACE_BYTES together."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlsim.errors import InputError
 from rlsim.readers.traces.requests import Collected
-from rlsim.workload.length_files import known_column, number_in
+from rlsim.workload.lengths import known_column, number_in
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 

@@ -8,7 +8,7 @@ from rlsim.report.page.markup import Markup, joined, tag
 from rlsim.report.page.page import Section, table
 from rlsim.report.support import LABELS, nearest_step, shown_sources
 from rlsim.results import Projection, Provenance
-from rlsim.results.support import Support
+from rlsim.results.projection import Support
 
 ROOTS = ("measured", "modelled", "assumed")
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from rlsim.schema.agent import Agent
+from rlsim.schema.workload import Agent
 from rlsim.simulation.kernel.library import RulesStruct, address
 from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.trajectories import AgentCounters, AgentTimeline, Presence, Trajectories
