@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.parameters.sets import Fitted
+from rlsim.schema.base import changed
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters
 from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
@@ -197,7 +198,7 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     gated = scenario.model.moe is None or scenario.model.moe.gated
     if not (trainer.precision == "fp8" and _blackwell(scenario) and gated):
         # The kernel is one for MXFP8 and SwiGLU (TransformerEngine: ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
-        features = features.model_copy(update={"fused_grouped_mlp": False})
+        features = changed(features, fused_grouped_mlp=False)
     if features.fused_grouped_mlp:
         grouped *= terms.fused_grouped_gain
     gain = terms.nvfp4_gain if trainer.precision == "nvfp4" else 1.0

@@ -24,7 +24,7 @@ from rlsim.parameters.sets import (
     set_digest,
     shipped,
 )
-from rlsim.schema.base import Strict
+from rlsim.schema.base import Strict, replaced
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, TransferParameters
 from rlsim.schema.parameters import EngineHost, GlobalParameters, TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
@@ -212,7 +212,7 @@ def _moved(fitted: Fitted, name: str, z: float) -> Fitted:
 
 def _scaled(record: Record, name: str, z: float) -> Record:
     value = getattr(record, name) * exp(z)
-    return record.model_copy(update={name: min(1.0, value) if name in SHARES else value})
+    return replaced(record, {name: min(1.0, value) if name in SHARES else value})
 
 
 def _one(
@@ -230,18 +230,17 @@ def _engines(engines: EngineParameters, path: str, z: float) -> EngineParameters
 
     def change(one: EngineFamily) -> EngineFamily:
         if name not in ENGINE_VALUES:
-            return one.model_copy(
-                update={
-                    "releases": _one(one.releases, lambda r: r.version == name, lambda r: _scaled(r, "iteration_s", z))
-                }
+            return replaced(
+                one,
+                {"releases": _one(one.releases, lambda r: r.version == name, lambda r: _scaled(r, "iteration_s", z))},
             )
         if name != "iteration_s":
             return _scaled(one, name, z)
         # A family's host time is that of its releases, each with its own deviation.
         releases = tuple(_scaled(release, "iteration_s", z) for release in one.releases)
-        return _scaled(one, name, z).model_copy(update={"releases": releases})
+        return replaced(_scaled(one, name, z), {"releases": releases})
 
-    return engines.model_copy(update={"families": _one(engines.families, lambda one: one.engine == family, change)})
+    return replaced(engines, {"families": _one(engines.families, lambda one: one.engine == family, change)})
 
 
 def _training(training: TrainingParameters, path: str, z: float) -> TrainingParameters:
@@ -254,21 +253,21 @@ def _training(training: TrainingParameters, path: str, z: float) -> TrainingPara
         if not factor:
             return _scaled(one, name, z)
         releases = _one(one.releases, lambda r: r.version == release, lambda r: _scaled(r, factor, z))
-        return one.model_copy(update={"releases": releases})
+        return replaced(one, {"releases": releases})
 
     frameworks = _one(training.frameworks, lambda one: one.framework == framework, change)
-    return training.model_copy(update={"frameworks": frameworks})
+    return replaced(training, {"frameworks": frameworks})
 
 
 def _transfers(transfers: TransferParameters, path: str, z: float) -> TransferParameters:
     framework, _, name = path.partition("/")
     if name:
         families = _one(transfers.families, lambda one: one.framework == framework, lambda one: _scaled(one, name, z))
-        return transfers.model_copy(update={"families": families})
-    out = transfers.model_copy(update={"values": _scaled(transfers.values, path, z)})
+        return replaced(transfers, {"families": families})
+    out = replaced(transfers, {"values": _scaled(transfers.values, path, z)})
     if path != "fixed_s":
         return out
-    return out.model_copy(update={"families": tuple(_scaled(one, path, z) for one in transfers.families)})
+    return replaced(out, {"families": tuple(_scaled(one, path, z) for one in transfers.families)})
 
 
 def _steps(steps: GlobalParameters, path: str, z: float) -> GlobalParameters:
@@ -276,14 +275,14 @@ def _steps(steps: GlobalParameters, path: str, z: float) -> GlobalParameters:
         _, engine, version = path.split("/")
 
         def change(host: EngineHost) -> EngineHost:
-            return host.model_copy(update={"iteration_s": max(0.0, host.iteration_s + ENGINE_HOST_SCALE * z)})
+            return replaced(host, {"iteration_s": max(0.0, host.iteration_s + ENGINE_HOST_SCALE * z)})
 
         hosts = _one(steps.engine_hosts, lambda h: (h.engine, h.version) == (engine, version), change)
-        return steps.model_copy(update={"engine_hosts": hosts})
+        return replaced(steps, {"engine_hosts": hosts})
     name, _, key = path.partition(".")
     after = max(STEP_LEAST.get(path, 0.0), step_value(steps, path) + STEP_SCALES[path] * z)
     after = min(1.0, after) if path.endswith("_efficiency") else after
-    return steps.model_copy(update={name: {**getattr(steps, name), key: after} if key else after})
+    return replaced(steps, {name: {**getattr(steps, name), key: after} if key else after})
 
 
 def fitted_of(scenario: Scenario) -> Fitted:

@@ -254,16 +254,16 @@ def _shown(phase: str, parts: Iterable[Part]) -> list[PhasePart]:
     sources = {part.source for part in rest if part.measured < 1.0}
     (other,) = add_up(rest)
     source: Literal["modelled", "assumed"] = "modelled" if "modelled" in sources else "assumed"
-    mixed = _phase_part(phase, replace(other, source=source)).model_copy(update={"bound": "mixed"})
+    mixed = _phase_part(phase, replace(other, source=source), "mixed")
     return [*(_phase_part(phase, part) for part in ordered[: SHOWN_PARTS - 1]), mixed]
 
 
-def _phase_part(phase: str, part: Part) -> PhasePart:
+def _phase_part(phase: str, part: Part, bound: str = "") -> PhasePart:
     return PhasePart(
         phase=phase,
         name=part.name,
         seconds=part.seconds,
-        bound=part.bound,
+        bound=bound or part.bound,
         label="measured" if part.measured >= 0.5 else part.source,
         measured=part.measured,
         source=part.source,

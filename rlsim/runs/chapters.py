@@ -28,6 +28,7 @@ from rlsim.results.run import STATES
 from rlsim.results.trace import PHASES
 from rlsim.runs.blocks import BlockRecord, block_of
 from rlsim.runs.validations import validation_seconds
+from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
 from rlsim.workload.draw import DrawnStep, DrawnWorkload, Stretch, steps_per_lag_cycle
@@ -140,7 +141,7 @@ def _tokens(variant: SimulatedVariant) -> list[float] | None:
 
 def _counting(scenario: Scenario, steps: int, forgotten: int) -> Scenario:
     amounts = {"steps": steps, "warmup_steps": forgotten}
-    return scenario.model_copy(update={"simulation": scenario.simulation.model_copy(update=amounts)})
+    return changed(scenario, simulation=changed(scenario.simulation, **amounts))
 
 
 def _blocks(

@@ -19,6 +19,7 @@ from rlsim.results.run import Run
 from rlsim.runs.assumptions import run_assumptions
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
 from rlsim.runs.sides import Summed, summed
+from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 
 COMMAND = "run"
@@ -89,7 +90,7 @@ def _check(steps: int, replications: int, chapter_steps: int | None) -> None:
 def _of_run(scenario: Scenario, replications: int) -> Scenario:
     """The scenario without what a run does not ask for: how much of it a projection simulates."""
     amounts = {"replications": replications, "steps": 1, "warmup_steps": 0}
-    return scenario.model_copy(update={"simulation": scenario.simulation.model_copy(update=amounts)})
+    return changed(scenario, simulation=changed(scenario.simulation, **amounts))
 
 
 def _identity(given: Scenario, sides: list[Scenario], chapters: tuple[Chapter, ...]) -> str:

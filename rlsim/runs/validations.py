@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.layout import train_layout
+from rlsim.schema.base import changed
 from rlsim.schema.loop import Loop
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.run import Checkpoint, Validation
@@ -46,8 +47,8 @@ def _generated(
     """The time from the first request to the last reward, on all replicas, with the weights already there."""
     # A step of its own: so many prompts of one sample each, on the same engine.
     counts = {"prompts_per_step": samples, "generations_per_prompt": 1, "generated_batch_factor": 1.0}
-    workload = scenario.workload.model_copy(update={**counts, "usable_group_share": 1.0})
-    alone = scenario.model_copy(update={"workload": workload, "loop": Loop()})
+    workload = changed(scenario.workload, **counts, usable_group_share=1.0)
+    alone = changed(scenario, workload=workload, loop=Loop())
     table = engine_prices(PriceInputs(alone).engine).table
     engine, seed = scenario.engine, scenario.simulation.seed
     replicas = scenario.cluster.generation // engine.gpus_per_replica

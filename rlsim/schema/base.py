@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -39,3 +39,16 @@ class Strict(BaseModel):
         if not isinstance(data, Mapping):
             return data
         return {key: _lists_to_tuples(value) for key, value in data.items()}
+
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+def changed(record: Section, **values: Any) -> Section:
+    """A copy of ``record`` with other values of some keys, validated like a file. Raises pydantic's ValidationError."""
+    return type(record).model_validate({**dict(record), **values})
+
+
+def replaced(record: Section, values: Mapping[str, Any]) -> Section:
+    """A copy of ``record`` as no file may state it: fitted values moved by a posterior, a part without what it ignores."""
+    return record.model_copy(update=dict(values))

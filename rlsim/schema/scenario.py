@@ -6,7 +6,7 @@ import math
 
 from pydantic import Field, model_validator
 
-from rlsim.schema.base import Strict
+from rlsim.schema.base import Strict, changed
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.hardware import HardwareProfile
@@ -106,7 +106,7 @@ class Scenario(Strict):
     @property
     def released_engine(self) -> Engine:
         """The rollout engine with its release: the stated one, or that of the stack."""
-        return self.engine.model_copy(update={"version": self.engine_version})
+        return changed(self.engine, version=self.engine_version)
 
     @property
     def rack_aligned(self) -> bool:
@@ -155,7 +155,7 @@ class Scenario(Strict):
         features = StackFeatures() if stack is None else stack.trainer_features(self.rack)
         names = StackFeatures.model_fields
         stated = {name: getattr(self.trainer, name) for name in names if getattr(self.trainer, name) is not None}
-        return features.model_copy(update=stated)
+        return changed(features, **stated)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Scenario:

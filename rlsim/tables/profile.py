@@ -8,6 +8,7 @@ from pathlib import Path
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.files.reading import shown_path
+from rlsim.schema.base import changed
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.messages import read_record
 
@@ -26,7 +27,7 @@ def load_profile(name_or_path: str | Path, base: Path | None = None) -> Hardware
     path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, catalogue("hardware_profiles"), "hardware profile")
     profile = read_record(path, HardwareProfile)
     own = anchored_tables(profile.operator_tables, path.parent)
-    return profile if own == profile.operator_tables else profile.model_copy(update={"operator_tables": own})
+    return profile if own == profile.operator_tables else changed(profile, operator_tables=own)
 
 
 def anchored_tables(operator_tables: str | None, folder: Path) -> str | None:

@@ -23,6 +23,7 @@ from rlsim.costs.engine.iteration import (
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import HostOverheads
+from rlsim.schema.base import changed, replaced
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
@@ -79,7 +80,7 @@ def engine_inputs(
     """
     engine, most = scenario.released_engine, most_sequences(scenario)
     if running_sequences is not None and running_sequences < most:
-        engine = engine.model_copy(update={"max_running_sequences": running_sequences})
+        engine = changed(engine, max_running_sequences=running_sequences)
         most = running_sequences
     return EngineInputs(
         scenario.model,
@@ -100,7 +101,7 @@ def _drafting(speculation: Speculation) -> Speculation:
     plain = Speculation()
     if not speculation.active:
         return plain
-    return speculation.model_copy(update={name: getattr(plain, name) for name in ACCEPTANCE_KEYS})
+    return replaced(speculation, {name: getattr(plain, name) for name in ACCEPTANCE_KEYS})
 
 
 def most_sequences(scenario: Scenario) -> int:
@@ -141,8 +142,8 @@ def drafting_fixed(inputs: EngineInputs, draft_length: int) -> EngineInputs:
     engine, longest = inputs.engine, inputs.drafting.draft_length
     if engine.name == "vllm" and engine.max_captured_tokens is None:
         captured = largest_captured_tokens(engine, longest, inputs.device.operators.profile)
-        engine = engine.model_copy(update={"max_captured_tokens": captured})
-    drafting = inputs.drafting.model_copy(update={"draft_length": draft_length}) if draft_length else Speculation()
+        engine = changed(engine, max_captured_tokens=captured)
+    drafting = replaced(inputs.drafting, {"draft_length": draft_length}) if draft_length else Speculation()
     return replace(inputs, engine=engine, drafting=drafting, policy=None)
 
 
@@ -163,7 +164,7 @@ def decode_points_of_hosts_s(
     if choice is not None:
         return _chosen_points_s(inputs, choice, hosts, sequences, context_tokens)
     # Of the host, kernels know two values alone: many hosts, and the cells of a sweep over them, share a device's work.
-    engine = inputs.engine.model_copy(update=dict.fromkeys(HOST_KEYS))
+    engine = changed(inputs.engine, **dict.fromkeys(HOST_KEYS))
     points = np.asarray(sequences, dtype=np.float64).tobytes(), np.asarray(context_tokens, dtype=np.float64).tobytes()
     out: FloatArray = np.empty((len(hosts), len(sequences)))
     for number, host in enumerate(hosts):

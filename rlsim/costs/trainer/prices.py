@@ -24,6 +24,7 @@ from rlsim.costs.trainer.layout import (
 )
 from rlsim.costs.trainer.training import LM_HEAD, LOSS, TrainingCosts
 from rlsim.costs.transfer.job import WeightTransfer
+from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
@@ -82,7 +83,7 @@ def trainer_inputs(
     """What the trainer of ``scenario`` depends on."""
     trainer = scenario.trainer
     if trainer.sequence_packing and not scenario.sequence_packing:
-        trainer = trainer.model_copy(update={"sequence_packing": False})
+        trainer = changed(trainer, sequence_packing=False)
     return TrainerInputs(
         scenario.model,
         device,

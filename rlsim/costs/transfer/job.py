@@ -18,6 +18,7 @@ from rlsim.costs.operators.groups import refit_method
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.trainer.layout import TrainLayout, train_layout, weight_tensors
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
+from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.engine_parameters import TransferValues
 from rlsim.schema.hardware import HardwareProfile
@@ -92,7 +93,7 @@ def stacked_tensors(card: ModelCard) -> float:
     """Weight tensors with all experts of a layer as one of each kind."""
     if card.moe is None:
         return float(weight_tensors(card))
-    one = card.model_copy(update={"moe": card.moe.model_copy(update={"num_experts": 1, "top_k": 1})})
+    one = changed(card, moe=changed(card.moe, num_experts=1, top_k=1))
     return float(weight_tensors(one))
 
 

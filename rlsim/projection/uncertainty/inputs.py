@@ -17,6 +17,7 @@ from rlsim.costs.prices import PriceInputs
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.schema.base import changed
 from rlsim.schema.scenario import ACCEPTANCE, PROMPT, RESPONSE, Assumption, Scenario
 from rlsim.units import FloatArray
 
@@ -130,4 +131,4 @@ def _captured(run: SimulatedVariant) -> OpenInput:
 
 def engine_with(inputs: EngineInputs, captured_tokens: int) -> EngineInputs:
     """The same engine with another largest captured graph."""
-    return replace(inputs, engine=inputs.engine.model_copy(update={"max_captured_tokens": captured_tokens}))
+    return replace(inputs, engine=changed(inputs.engine, max_captured_tokens=captured_tokens))
