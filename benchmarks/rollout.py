@@ -23,6 +23,7 @@ import numpy as np
 import simpy
 
 from rlsim.simulation.pool import Fleet
+from rlsim.workload.lengths import Place
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "simulation"))
 
@@ -154,8 +155,8 @@ def compare(name: str, rollouts: int, run: Callable[[], object]) -> None:
 
 def main() -> None:
     """Run everything and print the table."""
-    batch: Batch = draw_batch(Workload.model_validate(WORKLOAD), 0, 0, 0)
-    iterations = draw_iterations(batch, Acceptance(np.zeros(0)), 0, 0, 0)
+    batch: Batch = draw_batch(Workload.model_validate(WORKLOAD), Place(0, 0, 0))
+    iterations = draw_iterations(batch, Acceptance(np.zeros(0)), Place(0, 0, 0))
     table, queued = costs(1024), costs(32)
     samples = samples_of(batch, iterations, np.arange(batch.samples))
     batches = [[samples[i] for i in part] for part in np.array_split(np.arange(batch.samples), REPLICAS)]

@@ -19,6 +19,7 @@ from rlsim.units import BYTES_PER_ELEMENT
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import draw_batch, draw_iterations
 from rlsim.workload.draw import Stretch
+from rlsim.workload.lengths import Place
 
 VALIDATION_NUMBER = 1_000_000
 """Number of the rollout whose random numbers a validation draws: beyond those of any step."""
@@ -57,9 +58,9 @@ def _generated(
         if not due(validation.every_steps, step):
             return 0.0
         scale = stretch.response_scale(step)
-        batch = draw_batch(workload, seed, step, replication, VALIDATION_NUMBER, scale)
+        batch = draw_batch(workload, Place(seed, step, replication, VALIDATION_NUMBER), scale)
         acceptance = acceptance_at(scenario.speculation, step)
-        iterations = draw_iterations(batch, acceptance, seed, step, replication, VALIDATION_NUMBER)
+        iterations = draw_iterations(batch, acceptance, Place(seed, step, replication, VALIDATION_NUMBER))
         found = rollout(batch, iterations, Fleet(replicas, engine.dispatch, table, engine.prefix_caching))
         return float(found.seconds + workload.environment_s)
 

@@ -50,5 +50,5 @@ def changed(record: Section, **values: Any) -> Section:
 
 
 def replaced(record: Section, values: Mapping[str, Any]) -> Section:
-    """A copy of ``record`` as no file may state it: fitted values moved by a posterior, a part without what it ignores."""
+    """A copy of ``record`` as no file may state it: moved by a posterior, or without what a part ignores."""
     return record.model_copy(update=dict(values))

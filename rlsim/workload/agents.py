@@ -16,7 +16,7 @@ import numpy as np
 from rlsim.schema.workload import Agent, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.fresh import cached_with_files
-from rlsim.workload.lengths import LengthDistribution, solve_distribution, solve_time, solve_turns, whole_tokens
+from rlsim.workload.lengths import LengthDistribution, Place, solve_distribution, solve_time, solve_turns, whole_tokens
 
 _FIRST_PURPOSE = 16
 _COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES, _FAILURES, _JUDGE = range(
@@ -68,7 +68,7 @@ class _Draw:
 
     workload: Workload
     agent: Agent
-    seeds: tuple[int, int, int, int]
+    place: Place
     prompt: IntArray
     group: IntArray
     shared: FloatArray
@@ -77,7 +77,7 @@ class _Draw:
 
     def stream(self, purpose: int, attempt: int = 0) -> np.random.Generator:
         """A stream of its own for each purpose and attempt."""
-        seed, replication, step, number = self.seeds
+        seed, step, replication, number = self.place
         return np.random.default_rng([seed, replication, step, purpose, number, attempt])
 
     def normals(self, purpose: int, attempt: int = 0) -> Iterator[FloatArray]:
@@ -100,26 +100,27 @@ def _distributions(agent: Agent) -> tuple[LengthDistribution, ...]:
 
 def draw_turns(
     workload: Workload,
-    agent: Agent,
-    seeds: tuple[int, int, int, int],
-    prompt: IntArray,
-    group: IntArray,
+    place: Place,
+    trajectories: tuple[IntArray, IntArray],
     scores: tuple[FloatArray, FloatArray],
     turn_lengths: LengthDistribution,
 ) -> tuple[Turns, IntArray]:
     """The turns of a rollout, and each trajectory's tokens beyond its prompt that are trained on.
 
-    seeds: seed, replication, step, number of the rollout. prompt, group: of each trajectory. scores: normal scores of
-    prompts and of first turns. A trajectory also ends where its context reaches max_sequence_tokens.
+    trajectories: tokens of the prompt and group of each. scores: normal scores of prompts and of first turns. A
+    trajectory also ends where its context reaches max_sequence_tokens. Raises ValueError without agents.
     """
-    draw = _Draw(workload, agent, seeds, prompt, group, scores[0], turn_lengths)
+    agent, (prompt, group) = workload.agent, trajectories
+    if agent is None:
+        raise ValueError("a workload without agents has no turns")
+    draw = _Draw(workload, agent, place, prompt, group, scores[0], turn_lengths)
     trained = np.zeros(prompt.size, dtype=np.int64)
     open_ = np.ones(prompt.size, dtype=np.bool_)
     failing = draw.stream(_FAILURES)
     for attempt in range(agent.max_attempts if agent.failure_share else 1):
-        chance, place = failing.random(prompt.size), failing.random(prompt.size)
+        chance, at = failing.random(prompt.size), failing.random(prompt.size)
         fails = open_ & (chance < agent.failure_share) & (attempt + 1 < agent.max_attempts)
-        tokens = _attempt(draw, attempt, open_, np.where(fails, place, -1.0), scores[1] if attempt == 0 else None)
+        tokens = _attempt(draw, attempt, open_, np.where(fails, at, -1.0), scores[1] if attempt == 0 else None)
         trained = np.where(open_, tokens, trained)
         open_ = fails
         if not open_.any():

@@ -6,7 +6,7 @@ Lengths depend on (seed, replication, step), never on a deployment: whatever is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -15,10 +15,10 @@ from rlsim.errors import Infeasible
 from rlsim.schema.speculation import Variation
 from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
-from rlsim.workload.acceptance import Acceptance, DraftPlan, SampleMoves, iterations_needed, moves_of
+from rlsim.workload.acceptance import Acceptance, SampleMoves, iterations_needed, moves_of
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.fresh import cached_with_files
-from rlsim.workload.lengths import LengthDistribution, solve_distribution, whole_tokens
+from rlsim.workload.lengths import LengthDistribution, Place, solve_distribution, whole_tokens
 
 _PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY = range(7)
 _CAP_POINTS = 32
@@ -67,9 +67,7 @@ class Generated:
 
 
 @cached_with_files(64)
-def draw_rollouts(
-    workload: Workload, seed: int, step: int, replication: int, response_scale: float = 1.0
-) -> tuple[Generated, ...]:
+def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0) -> tuple[Generated, ...]:
     """The rollouts of a step: one, or under dynamic sampling as many as give prompts_per_step usable groups.
 
     Each group is usable with probability usable_group_share, whatever its lengths; the first usable ones are trained
@@ -77,9 +75,9 @@ def draw_rollouts(
     variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
     """
     wanted, found = workload.prompts_per_step, []
-    rng = _generator(seed, replication, step, _USABLE)
+    rng = place.generator(_USABLE)
     for number in range(workload.max_rollouts_per_step):
-        batch, turns = _draw(workload, seed, step, replication, number, response_scale)
+        batch, turns = _draw(workload, place._replace(number=number), response_scale)
         usable = np.ones(int(batch.group[-1]) + 1, dtype=np.bool_)
         if workload.usable_group_share < 1:
             usable = rng.random(usable.size) < workload.usable_group_share
@@ -90,7 +88,7 @@ def draw_rollouts(
             return tuple(found)
     needed = workload.prompts_per_step
     raise Infeasible(
-        f"step {step} found too few usable prompt groups in {len(found)} rollouts; allow more of them "
+        f"step {place.step} found too few usable prompt groups in {len(found)} rollouts; allow more of them "
         "(workload.max_rollouts_per_step) or generate more in each (workload.generated_batch_factor)",
         needed,
         needed - wanted,
@@ -98,91 +96,60 @@ def draw_rollouts(
     )
 
 
-def draw_batch(
-    workload: Workload, seed: int, step: int, replication: int, number: int = 0, response_scale: float = 1.0
-) -> Batch:
-    """Draw rollout ``number`` of a step: ceil(prompts_per_step x generated_batch_factor) groups.
+def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) -> Batch:
+    """A rollout of a step: ceil(prompts_per_step x generated_batch_factor) groups.
 
     Log lengths (normal scores for other distributions) are sqrt(rho) u_prompt + sqrt(1 - rho) e_sample with
     rho = group_correlation. Prompts stay below max_sequence_tokens; responses are cut where prompt and response reach
     it. Raises InputError where a mean length reaches its cap or a length file cannot be used.
     """
-    return _draw(workload, seed, step, replication, number, response_scale)[0]
+    return _draw(workload, place, response_scale)[0]
 
 
-def _draw(
-    workload: Workload, seed: int, step: int, replication: int, number: int, response_scale: float
-) -> tuple[Batch, Turns | None]:
-    """Rollout ``number`` of a step, and the turns of its trajectories where they have any."""
+def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batch, Turns | None]:
+    """A rollout of a step, and the turns of its trajectories where they have any."""
     prompts, responses = _distributions(workload)
     if response_scale != 1.0:
         responses = responses.scaled(response_scale)
     groups = math.ceil(workload.prompts_per_step * workload.generated_batch_factor - 1e-9)
     size = workload.generations_per_prompt
-    prompt = whole_tokens(
-        prompts.at(_normals(groups, seed, replication, step, _PROMPTS, number)), workload.max_sequence_tokens - 1
-    )
-    shared = _normals(groups, seed, replication, step, _GROUPS, number)
-    own = _normals(groups * size, seed, replication, step, _SAMPLES, number)
+    prompt = whole_tokens(prompts.at(place.normals(groups, _PROMPTS)), workload.max_sequence_tokens - 1)
+    shared, own = place.normals(groups, _GROUPS), place.normals(groups * size, _SAMPLES)
     rho = workload.group_correlation
     scores = np.repeat(math.sqrt(rho) * shared, size) + math.sqrt(1 - rho) * own
     prompt, group = np.repeat(prompt, size), np.repeat(np.arange(groups), size)
     if workload.agent is not None:
-        seeds, drawn = (seed, replication, step, number), (np.repeat(shared, size), own)
-        turns, trained = draw_turns(workload, workload.agent, seeds, prompt, group, drawn, responses)
+        drawn = np.repeat(shared, size), own
+        turns, trained = draw_turns(workload, place, (prompt, group), drawn, responses)
         return Batch(prompt, trained, group), turns
     return Batch(prompt, whole_tokens(responses.at(scores), workload.max_sequence_tokens - prompt), group), None
 
 
 def draw_iterations(
-    batch: Batch | Turns,
-    acceptance: Acceptance,
-    seed: int,
-    step: int,
-    replication: int,
-    number: int = 0,
-    moves: SampleMoves | None = None,
+    batch: Batch | Turns, acceptance: Acceptance, place: Place, moves: SampleMoves | None = None
 ) -> IntArray:
-    """Decode iterations of each sample of ``batch``, rollout ``number`` of its step, or of each turn.
+    """Decode iterations of each sample of ``batch``, or of each turn.
 
     The prefill emits the first token; the rest takes one iteration a token, or as many verifications as it needs.
     moves: of samples, or turns, whose acceptance differs.
     """
-    rng = _generator(seed, replication, step, _ACCEPTANCE, number)
-    return iterations_needed(batch.response_tokens - 1, acceptance, rng, moves)
+    return iterations_needed(batch.response_tokens - 1, acceptance, place.generator(_ACCEPTANCE), moves)
 
 
 def draw_moves(
-    workload: Workload,
-    variation: Variation,
-    acceptance: Acceptance,
-    rollout: Generated,
-    seed: int,
-    step: int,
-    replication: int,
-    number: int = 0,
-    plan: DraftPlan | None = None,
+    workload: Workload, variation: Variation, acceptance: Acceptance, rollout: Generated, place: Place
 ) -> SampleMoves:
     """Where the acceptance of each sample of ``rollout`` lies, or of each turn: turns of a trajectory agree.
 
     Scores have streams of their own, so that neither lengths nor the draws of verifications depend on a spread.
     """
     groups = int(rollout.batch.group[-1]) + 1
-    prompt = _normals(groups, seed, replication, step, _PROMPT_DIFFICULTY, number)[rollout.batch.group]
-    own = _normals(rollout.batch.samples, seed, replication, step, _SAMPLE_DIFFICULTY, number)
+    prompt = place.normals(groups, _PROMPT_DIFFICULTY)[rollout.batch.group]
+    own = place.normals(rollout.batch.samples, _SAMPLE_DIFFICULTY)
     if rollout.turns is not None:
         turns = np.diff(rollout.turns.first)
         prompt, own = np.repeat(prompt, turns), np.repeat(own, turns)
-    return replace(moves_of(variation, acceptance, prompt, own, likely_lengths(workload)), plan=plan)
-
-
-def _generator(seed: int, replication: int, step: int, purpose: int, number: int = 0) -> np.random.Generator:
-    """Stream of its own for each purpose and for each further rollout of a step."""
-    return np.random.default_rng([seed, replication, step, purpose, *([number] if number else [])])
-
-
-def _normals(count: int, seed: int, replication: int, step: int, purpose: int, number: int) -> FloatArray:
-    return _generator(seed, replication, step, purpose, number).standard_normal(count)
+    return moves_of(variation, acceptance, prompt, own, likely_lengths(workload))
 
 
 @cached_with_files(64)

@@ -7,7 +7,7 @@ work and their ratios hold none of its spread.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ from rlsim.workload.acceptance import Acceptance, DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_rollouts
 from rlsim.workload.fresh import cached_with_files
+from rlsim.workload.lengths import Place
 
 STEPS_KEPT = 64
 """Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same."""
@@ -152,7 +153,7 @@ def draw_step(
 
     response_scale: factor on the lengths of responses, before they are cut at the cap.
     """
-    place = scenario.simulation.seed, step, replication
+    place = Place(scenario.simulation.seed, step, replication)
     return _drawn_step(scenario.workload, scenario.speculation, place, plan, response_scale)
 
 
@@ -160,29 +161,27 @@ def draw_step(
 def _drawn_step(
     workload: Workload,
     speculation: Speculation,
-    place: tuple[int, int, int],
+    place: Place,
     plan: DraftPlan | None,
     response_scale: float,
 ) -> DrawnStep:
-    seed, step, replication = place
-    rollouts = draw_rollouts(workload, seed, step, replication, response_scale)
+    rollouts = draw_rollouts(workload, place, response_scale)
     iterations = (
-        rollout_iterations(workload, speculation, one, (seed, step, replication, number), plan)
+        _rollout_iterations(workload, speculation, one, place._replace(number=number), plan)
         for number, one in enumerate(rollouts)
     )
-    return DrawnStep(rollouts, tuple(iterations), acceptance_at(speculation, step))
+    return DrawnStep(rollouts, tuple(iterations), acceptance_at(speculation, place.step))
 
 
-def rollout_iterations(
+def _rollout_iterations(
     workload: Workload,
     speculation: Speculation,
     rollout: Generated,
-    place: tuple[int, int, int, int],
+    place: Place,
     plan: DraftPlan | None = None,
 ) -> IntArray:
-    """Decode iterations of each sample of a rollout, or of each turn; place: seed, step, replication and its number."""
-    _, step, _, _ = place
-    acceptance, moves = acceptance_at(speculation, step), None
+    """Decode iterations of each sample of a rollout, or of each turn."""
+    acceptance, moves = acceptance_at(speculation, place.step), None
     if speculation.variation is not None and speculation.active:
-        moves = draw_moves(workload, speculation.variation, acceptance, rollout, *place, plan)
-    return draw_iterations(rollout.generated, acceptance, *place, moves)
+        moves = replace(draw_moves(workload, speculation.variation, acceptance, rollout, place), plan=plan)
+    return draw_iterations(rollout.generated, acceptance, place, moves)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -65,6 +65,27 @@ _KEYS: dict[Subject, str] = {
 _UNITS: dict[Subject, str] = {"time": "seconds"}
 QUANTILE = "quantile"
 PROMPT_IDS = ("prompt_id", "prompt_index", "group_id", "group", "uid", "hash_ids")
+
+
+class Place(NamedTuple):
+    """What random numbers belong to: a step of a replication, and the number of a repeated rollout of it.
+
+    Equal places give equal draws, whatever the configuration, so that two of them meet the same work.
+    """
+
+    seed: int
+    step: int
+    replication: int
+    number: int = 0
+
+    def generator(self, purpose: int) -> np.random.Generator:
+        """A stream of its own for each purpose and for each further rollout of a step."""
+        again = [self.number] if self.number else []
+        return np.random.default_rng([self.seed, self.replication, self.step, purpose, *again])
+
+    def normals(self, count: int, purpose: int) -> FloatArray:
+        """``count`` standard normal scores."""
+        return self.generator(purpose).standard_normal(count)
 
 
 def read_lengths(path: str, column: str | None, subject: Subject) -> tuple[FloatArray, FloatArray]:

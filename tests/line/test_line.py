@@ -25,6 +25,7 @@ from rlsim.simulation.run import simulate
 from rlsim.workload import acceptance, batches
 from rlsim.workload.batches import draw_batch, expected_prompt_tokens
 from rlsim.workload.draw import draw
+from rlsim.workload.lengths import Place
 
 SCENARIOS = ("quickstart", "qwen8b_rl_zero", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512", "qwen235b_2048")
 LONG_PROMPTS = (
@@ -163,6 +164,6 @@ def test_priced_prompts_are_as_long_as_drawn_ones(length: str, tmp_path: Any) ->
         length = f"{{kind: trace, path: {path}, column: prompt_tokens}}"
     keys = [f"workload.prompt_tokens={length}", "workload.max_sequence_tokens=12000", "workload.prompts_per_step=4096"]
     scenario = one("quickstart", *keys, "workload.generations_per_prompt=1", "trainer.global_batch_samples=null")
-    drawn = np.mean([draw_batch(scenario.workload, 0, step, 0).prompt_tokens.mean() for step in range(4)])
+    drawn = np.mean([draw_batch(scenario.workload, Place(0, step, 0)).prompt_tokens.mean() for step in range(4)])
     assert expected_prompt_tokens(scenario.workload) == pytest.approx(drawn, rel=0.05)
     assert prices.PriceInputs(scenario).engine.prompt_tokens == expected_prompt_tokens(scenario.workload)

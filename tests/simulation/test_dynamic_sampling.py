@@ -16,6 +16,7 @@ from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.schema.workload import Workload
 from rlsim.workload.batches import draw_batch, draw_rollouts
+from rlsim.workload.lengths import Place
 
 SHARE = "workload.usable_group_share=0.4"
 LOGNORMAL = "workload.response_tokens={kind: lognormal, mean_tokens: 300, log_sigma: 0.8}"
@@ -32,8 +33,8 @@ def workload(**keys: object) -> Workload:
 
 
 def test_without_unusable_groups_there_is_one_rollout_as_ever() -> None:
-    (only,) = draw_rollouts(workload(generated_batch_factor=1.5), 0, 3, 1)
-    assert np.array_equal(only.batch.response_tokens, draw_batch(only_workload(), 0, 3, 1).response_tokens)
+    (only,) = draw_rollouts(workload(generated_batch_factor=1.5), Place(0, 3, 1))
+    assert np.array_equal(only.batch.response_tokens, draw_batch(only_workload(), Place(0, 3, 1)).response_tokens)
     assert np.array_equal(only.trained, only.batch.group < 64)
 
 
@@ -44,7 +45,7 @@ def only_workload() -> Workload:
 def test_rollouts_repeat_until_just_enough_whole_groups_are_usable() -> None:
     counts = []
     for step in range(200):
-        found = draw_rollouts(workload(usable_group_share=0.4), 0, step, 0)
+        found = draw_rollouts(workload(usable_group_share=0.4), Place(0, step, 0))
         counts.append(len(found))
         trained = [one.trained for one in found]
         assert sum(int(mask.sum()) for mask in trained) == 64 * 4
@@ -94,7 +95,7 @@ def test_too_few_usable_groups_end_as_infeasible() -> None:
     outcomes = []
     for step in range(60):
         try:
-            outcomes.append(len(draw_rollouts(unlucky, 0, step, 0)))
+            outcomes.append(len(draw_rollouts(unlucky, Place(0, step, 0))))
         except Infeasible as error:
             assert "too few usable prompt groups in 2 rollouts" in str(error)
             assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -21,6 +21,7 @@ from rlsim.simulation.replica import Replica
 from rlsim.simulation.rollout import replica_batches, rollout, samples_of
 from rlsim.workload.acceptance import Acceptance, two_parameter_rates
 from rlsim.workload.batches import Batch, draw_batch, draw_iterations
+from rlsim.workload.lengths import Place
 
 NONE = Acceptance(np.zeros(0))
 DRAFTED = Acceptance(two_parameter_rates(0.8, 0.97, 3))
@@ -35,7 +36,7 @@ def drawn(prompts: int = 24, mean: float = 300.0, seed: int = 0, size: int = 8) 
             "response_tokens": {"kind": "lognormal", "mean_tokens": mean, "log_sigma": 0.7},
         }
     )
-    return draw_batch(workload, seed, 0, 0)
+    return draw_batch(workload, Place(seed, 0, 0))
 
 
 def scalar(
@@ -80,7 +81,7 @@ def test_closed_form_agrees_with_the_event_driven_path(
         kv_capacity_tokens=capacity,
         chunked_prefill=chunked,
     )
-    iterations = draw_iterations(batch, DRAFTED if drafted else NONE, seed, 0, 0)
+    iterations = draw_iterations(batch, DRAFTED if drafted else NONE, Place(seed, 0, 0))
     result = rollout(batch, iterations, Fleet(replicas, dispatch, table, sharing))
     finish, counters, peaks = scalar(batch, iterations, result.replica, table, sharing)
     assert result.finish_s == pytest.approx(finish, rel=1e-9)
@@ -95,7 +96,7 @@ def test_closed_form_agrees_with_the_event_driven_path(
 
 def test_closed_form_is_used_where_everything_fits_and_only_there() -> None:
     batch = drawn()
-    iterations = draw_iterations(batch, NONE, 0, 0, 0)
+    iterations = draw_iterations(batch, NONE, Place(0, 0, 0))
     batches = replica_batches(batch, iterations, np.arange(batch.samples) % 4, 4)
     assert closed_form(IterationTimes(cost_table()), batches, True, EngineCounters(64)).valid.all()
     assert not closed_form(
@@ -133,16 +134,16 @@ def test_identical_sequences_by_hand() -> None:
 
 def test_no_drafting_is_the_baseline() -> None:
     batch = drawn()
-    plain = rollout(batch, draw_iterations(batch, NONE, 0, 0, 0), Fleet(4, "static", cost_table()))
+    plain = rollout(batch, draw_iterations(batch, NONE, Place(0, 0, 0)), Fleet(4, "static", cost_table()))
     rejected = rollout(
-        batch, draw_iterations(batch, Acceptance(np.zeros(3)), 0, 0, 0), Fleet(4, "static", cost_table())
+        batch, draw_iterations(batch, Acceptance(np.zeros(3)), Place(0, 0, 0)), Fleet(4, "static", cost_table())
     )
     assert np.array_equal(plain.finish_s, rejected.finish_s)
 
 
 def test_full_acceptance_divides_the_decode_iterations() -> None:
     batch = make_batch([50] * 8, [401] * 8)
-    iterations = draw_iterations(batch, Acceptance(np.ones(3)), 0, 0, 0)
+    iterations = draw_iterations(batch, Acceptance(np.ones(3)), Place(0, 0, 0))
     free = {"attention_s": 0.0, "prefill_s": 0.0, "sequence_s": 0.0}
     plain = rollout(batch, batch.response_tokens - 1, Fleet(2, "static", cost_table(**free)))
     drafted = rollout(batch, iterations, Fleet(2, "static", cost_table(**free, tokens_per_sequence=4)))
@@ -152,7 +153,7 @@ def test_full_acceptance_divides_the_decode_iterations() -> None:
 def test_running_curve_starts_full_and_ends_empty() -> None:
     batch = drawn()
     times, running = rollout(
-        batch, draw_iterations(batch, NONE, 0, 0, 0), Fleet(4, "static", cost_table())
+        batch, draw_iterations(batch, NONE, Place(0, 0, 0)), Fleet(4, "static", cost_table())
     ).running_curve()
     assert (running[0], running[-1]) == (batch.samples, 0)
     assert np.all(np.diff(running) <= 0) and np.all(np.diff(times) > 0)
@@ -208,7 +209,7 @@ def test_more_replicas_shorten_drawn_rollouts() -> None:
             runs = []
             for seed in range(12):
                 batch = drawn(seed=seed)
-                iterations = draw_iterations(batch, NONE, seed, 0, 0)
+                iterations = draw_iterations(batch, NONE, Place(seed, 0, 0))
                 runs.append(rollout(batch, iterations, Fleet(replicas, "shared_queue", table)).seconds)
             means.append(np.mean(runs))
         assert np.all(np.diff(means) < 0)
@@ -216,7 +217,7 @@ def test_more_replicas_shorten_drawn_rollouts() -> None:
 
 def test_one_queue_beats_a_static_split_when_samples_wait() -> None:
     batch = drawn(prompts=32)
-    iterations = draw_iterations(batch, NONE, 0, 0, 0)
+    iterations = draw_iterations(batch, NONE, Place(0, 0, 0))
     table = cost_table(max_running_sequences=8)
     shared = rollout(batch, iterations, Fleet(4, "shared_queue", table))
     static = rollout(batch, iterations, Fleet(4, "static", table))
@@ -232,7 +233,7 @@ def test_one_queue_beats_a_static_split_when_samples_wait() -> None:
 def test_rollout_agrees_with_the_token_by_token_reference(capacity: float) -> None:
     batch = drawn(prompts=10, mean=150.0)
     table = cost_table(tokens_per_sequence=4, kv_capacity_tokens=capacity, max_running_sequences=32)
-    iterations = draw_iterations(batch, DRAFTED, 0, 0, 0)
+    iterations = draw_iterations(batch, DRAFTED, Place(0, 0, 0))
     result = rollout(batch, iterations, Fleet(2, "static", table))
     for number in range(2):
         mine = np.flatnonzero(result.replica == number)
@@ -268,7 +269,7 @@ def test_drawing_iterations_up_front_is_the_same_process() -> None:
     truth = np.array([accept_per_iteration(batch, table, DRAFTED.position_rates, r) for r in range(count)])
     fast = np.array(
         [
-            rollout(batch, draw_iterations(batch, DRAFTED, 1, 0, r), Fleet(1, "static", table, False)).finish_s
+            rollout(batch, draw_iterations(batch, DRAFTED, Place(1, 0, r)), Fleet(1, "static", table, False)).finish_s
             for r in range(count)
         ]
     )

@@ -16,7 +16,7 @@ from rlsim.errors import InputError
 from rlsim.schema.workload import Workload
 from rlsim.workload.acceptance import Acceptance
 from rlsim.workload.batches import draw_batch, draw_iterations
-from rlsim.workload.lengths import ignored_ids, limited_lognormal_mean, read_lengths
+from rlsim.workload.lengths import Place, ignored_ids, limited_lognormal_mean, read_lengths
 
 
 def workload(response: dict[str, Any], **keys: Any) -> Workload:
@@ -25,7 +25,7 @@ def workload(response: dict[str, Any], **keys: Any) -> Workload:
 
 
 def means(work: Workload, count: int = 40) -> np.ndarray:
-    return np.array([draw_batch(work, 3, 0, r).response_tokens.mean() for r in range(count)])
+    return np.array([draw_batch(work, Place(3, 0, r)).response_tokens.mean() for r in range(count)])
 
 
 SCORES = np.array([NormalDist().inv_cdf((i + 0.5) / 20_000) for i in range(20_000)])
@@ -44,7 +44,7 @@ def test_mean_after_truncation_is_the_published_one(mean: float) -> None:
 
 
 def test_a_point_mass_stands_at_the_cap() -> None:
-    batch = draw_batch(workload({"kind": "lognormal", "mean_tokens": 7000.0, "log_sigma": 0.6}), 0, 0, 0)
+    batch = draw_batch(workload({"kind": "lognormal", "mean_tokens": 7000.0, "log_sigma": 0.6}), Place(0, 0, 0))
     at_cap = batch.total_tokens == 8192
     assert 0.4 < at_cap.mean() < 0.95
     assert batch.total_tokens.max() == 8192
@@ -58,7 +58,7 @@ def test_share_of_variance_between_groups(rho: float) -> None:
         prompts_per_step=2000,
         max_sequence_tokens=1_000_000,
     )
-    logs = np.log(draw_batch(work, 1, 0, 0).response_tokens).reshape(2000, 16)
+    logs = np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).reshape(2000, 16)
     between = logs.mean(axis=1).var() - logs.var(axis=1, ddof=1).mean() / 16
     assert between / logs.var() == pytest.approx(rho, abs=0.04)
 
@@ -71,21 +71,21 @@ def test_prompt_and_sample_scores_are_independent() -> None:
         prompts_per_step=5000,
         max_sequence_tokens=1_000_000,
     )
-    assert np.log(draw_batch(work, 1, 0, 0).response_tokens).std() == pytest.approx(0.5, rel=0.05)
+    assert np.log(draw_batch(work, Place(1, 0, 0)).response_tokens).std() == pytest.approx(0.5, rel=0.05)
 
 
 def test_draws_depend_on_seed_step_and_replication_only() -> None:
     work = workload({"kind": "lognormal", "mean_tokens": 900.0})
-    first = draw_batch(work, 5, 2, 1)
-    assert np.array_equal(first.response_tokens, draw_batch(work, 5, 2, 1).response_tokens)
+    first = draw_batch(work, Place(5, 2, 1))
+    assert np.array_equal(first.response_tokens, draw_batch(work, Place(5, 2, 1)).response_tokens)
     for other in ((6, 2, 1), (5, 3, 1), (5, 2, 0)):
-        assert not np.array_equal(first.response_tokens, draw_batch(work, *other).response_tokens)
+        assert not np.array_equal(first.response_tokens, draw_batch(work, Place(*other)).response_tokens)
     wider = work.model_validate({**work.model_dump(), "environment_s": 3.0})
-    assert np.array_equal(first.response_tokens, draw_batch(wider, 5, 2, 1).response_tokens)
+    assert np.array_equal(first.response_tokens, draw_batch(wider, Place(5, 2, 1)).response_tokens)
 
 
 def test_groups_are_contiguous_and_the_generated_factor_counts() -> None:
-    batch = draw_batch(workload({"kind": "constant", "tokens": 5}, generated_batch_factor=1.5), 0, 0, 0)
+    batch = draw_batch(workload({"kind": "constant", "tokens": 5}, generated_batch_factor=1.5), Place(0, 0, 0))
     assert batch.samples == 384 * 16
     assert np.array_equal(batch.group, np.repeat(np.arange(384), 16))
 
@@ -95,7 +95,7 @@ def test_varying_prompts_share_one_length_in_a_group_and_leave_room() -> None:
         {"kind": "lognormal", "mean_tokens": 2500.0},
         prompt_tokens={"kind": "lognormal", "mean_tokens": 3000.0, "log_sigma": 1.0},
     )
-    batches = [draw_batch(work, 0, 0, r) for r in range(40)]
+    batches = [draw_batch(work, Place(0, 0, r)) for r in range(40)]
     by_group = batches[0].prompt_tokens.reshape(-1, 16)
     assert np.all(by_group == by_group[:, :1])
     assert max(b.total_tokens.max() for b in batches) <= 8192
@@ -121,13 +121,13 @@ def test_quantiles_and_scaling_to_a_mean() -> None:
 )
 def test_mean_at_the_cap_is_an_input_error(shape: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"workload\.response_tokens\.mean_tokens must be below 8085"):
-        draw_batch(workload(shape), 0, 0, 0)
+        draw_batch(workload(shape), Place(0, 0, 0))
 
 
 def test_delivered_reasoning_quantiles_have_their_published_statistics() -> None:
     """ServeGen, DeepSeek-R1 traffic: mean 1.5-1.7k, median about 800, 90 % 3.4-4.2k, 99 % 12.6-13.5k."""
     work = workload({"kind": "trace", "path": "deepseek_r1_quantiles.csv"}, max_sequence_tokens=40_000)
-    tokens = np.concatenate([draw_batch(work, 0, 0, r).response_tokens for r in range(20)])
+    tokens = np.concatenate([draw_batch(work, Place(0, 0, r)).response_tokens for r in range(20)])
     assert 1400 < tokens.mean() < 1800
     assert np.median(tokens) == pytest.approx(800, rel=0.15)
     assert 3000 < np.quantile(tokens, 0.9) < 4500
@@ -151,7 +151,7 @@ def test_known_formats(tmp_path: Path, name: str) -> None:
     keys: dict[str, Any] = {}
     if name not in ("plain.csv", "bare.csv"):
         keys["prompt_tokens"] = {"kind": "trace", "path": str(path)}
-    batch = draw_batch(workload(response, **keys), 0, 0, 0)
+    batch = draw_batch(workload(response, **keys), Place(0, 0, 0))
     assert set(batch.response_tokens.tolist()) == {7}
     assert set(batch.prompt_tokens.tolist()) == {70 if keys else 107}
 
@@ -178,24 +178,24 @@ def test_bad_files_are_named_with_their_line(tmp_path: Path, text: str, message:
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message) as error:
-        draw_batch(workload({"kind": "trace", "path": str(path)}), 0, 0, 0)
+        draw_batch(workload({"kind": "trace", "path": str(path)}), Place(0, 0, 0))
     assert "bad.csv" in str(error.value)
 
 
 def test_missing_and_binary_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not found"):
-        draw_batch(workload({"kind": "trace", "path": "nowhere.csv"}), 0, 0, 0)
+        draw_batch(workload({"kind": "trace", "path": "nowhere.csv"}), Place(0, 0, 0))
     binary = tmp_path / "b.csv"
     binary.write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(InputError, match="is not a text file"):
-        draw_batch(workload({"kind": "trace", "path": str(binary)}), 0, 0, 0)
+        draw_batch(workload({"kind": "trace", "path": str(binary)}), Place(0, 0, 0))
 
 
 def test_first_token_comes_from_the_prefill() -> None:
-    batch = draw_batch(workload({"kind": "lognormal", "mean_tokens": 900.0}), 0, 0, 0)
-    plain = draw_iterations(batch, Acceptance(np.zeros(0)), 0, 0, 0)
+    batch = draw_batch(workload({"kind": "lognormal", "mean_tokens": 900.0}), Place(0, 0, 0))
+    plain = draw_iterations(batch, Acceptance(np.zeros(0)), Place(0, 0, 0))
     assert np.array_equal(plain, batch.response_tokens - 1)
-    drafted = draw_iterations(batch, Acceptance(np.array([0.8, 0.6])), 0, 0, 0)
+    drafted = draw_iterations(batch, Acceptance(np.array([0.8, 0.6])), Place(0, 0, 0))
     assert (batch.response_tokens - 1).sum() / drafted.sum() == pytest.approx(2.4, rel=0.01)
 
 
