@@ -12,7 +12,7 @@ from rlsim.files.lookup import catalogue
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.tables.interpolation import TableTime
-from rlsim.tables.operators import OperatorTables, available
+from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
 from rlsim.tables.profile import load_profile
 
 REFERENCE_ENGINE = "vllm"
@@ -46,12 +46,13 @@ def _imported(case: Case, tables: OperatorTables) -> TableTime | None:
         return tables.gemm_s(case.text("dtype"), n("m"), n("n"), n("k"))
     if case.op == "decode_attention":
         cached = n("context") + 1
-        return tables.decode_attention_s(n("heads"), n("kv_heads"), n("head_dim"), "bf16", n("batch"), cached)
+        return tables.decode_attention_s(Heads(n("heads"), n("kv_heads"), n("head_dim"), "bf16"), n("batch"), cached)
     if case.op == "prefill_attention":
-        return tables.prefill_attention_s(n("heads"), n("kv_heads"), n("head_dim"), "bf16", n("batch"), n("tokens"))
+        heads = Heads(n("heads"), n("kv_heads"), n("head_dim"), "bf16")
+        return tables.prefill_attention_s(heads, n("batch"), n("tokens"))
     if case.op == "moe":
         shape = (n("hidden"), n("width"), n("top_k"), n("experts"))
-        return tables.moe_s("bf16", *shape, 1, 1, case.text("distribution"), n("tokens"))
+        return tables.moe_s(ExpertShape("bf16", *shape, 1, 1), case.text("distribution"), n("tokens"))
     if case.op == "all_reduce":
         return tables.all_reduce_s(n("ranks"), n("bytes"), case.text("mode") == "graph")
     return None

@@ -37,8 +37,8 @@ def project(scenario: Scenario, progress: Progress | None = None, tables: Operat
     return _answer(scenario, runs[0], runs[-1])
 
 
-def _advance(progress: Progress | None, before: int, total: int) -> Callable[[int], object]:
-    return lambda done: progress(before + done, total) if progress is not None else None
+def _advance(progress: Progress | None, before: int, total: int) -> Callable[[int, object], object]:
+    return lambda done, work: progress(before + done, total) if progress is not None else None
 
 
 def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) -> Projection:

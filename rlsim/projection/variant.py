@@ -74,25 +74,22 @@ class SimulatedVariant:
 def simulate_variant(
     scenario: Scenario,
     tables: OperatorTables | None = None,
-    advance: Callable[[int], object] = lambda done: None,
+    see: Callable[[int, DrawnWorkload], object] = lambda done, work: None,
     detailed: bool = False,
     stretch: Stretch = BEGINNING,
-    see_work: Callable[[DrawnWorkload], object] = lambda work: None,
 ) -> SimulatedVariant:
     """Draw, price and simulate every replication of ``scenario``.
 
-    tables: in place of those that the hardware profile names. advance: called with the number of replications done.
-    detailed: with spans and curves of the first replication. stretch: the part of a run to draw. see_work: called with
-    the work of each replication, which is not kept. Raises Infeasible where it cannot run and InputError where it makes
-    no sense.
+    tables: in place of those that the hardware profile names. see: called with the number of replications done and the
+    work of the last one, which is not kept. detailed: with spans and curves of the first replication. stretch: the part
+    of a run to draw. Raises Infeasible where it cannot run and InputError where it makes no sense.
     """
     prices, traces, first_steps = [], [], []
     inputs = PriceInputs(scenario, tables)
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication, inputs.draft_plan, stretch)
-        see_work(workload)
         prices.append(priced(inputs, workload))
         traces.append(simulate(scenario, workload, prices[-1], detailed=detailed and replication == 0))
         first_steps.append(workload.steps[scenario.measured_steps.start])
-        advance(replication + 1)
+        see(replication + 1, workload)
     return SimulatedVariant(scenario, first_steps[0], tuple(prices), tuple(traces), stretch, inputs.draft_plan, tables)

@@ -112,11 +112,11 @@ def simulate_chapter(scenario: Scenario, chapter: Chapter) -> ChapterRecord:
     kept = slice(chapter.forgotten, chapter.forgotten + chapter.steps)
     lengths: list[list[tuple[float, float]]] = []
 
-    def see(work: DrawnWorkload) -> None:
+    def see(done: int, work: DrawnWorkload) -> None:
         lengths.append([_lengths(scenario, step) for step in work.steps[kept]])
 
     part = _counting(scenario, chapter.steps, chapter.forgotten)
-    variant = simulate_variant(part, stretch=stretch, see_work=see)
+    variant = simulate_variant(part, stretch=stretch, see=see)
     factor = tokens_factor(variant.prices.engine, variant.counters)
     rows = [
         [_values(step, length, factor) for step, length in zip(trace.steps[kept], lengths[number], strict=True)]

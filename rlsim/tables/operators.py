@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,6 +40,27 @@ WIDER = {
 EAGER_PROBE_BYTES = 64 * 1024
 """Largest all-reduce message whose time is launch rather than transfer; the host cost is read below it."""
 EAGER_PROBE_GPUS = (2, 4)
+
+
+class Heads(NamedTuple):
+    """Attention heads of one rank, the width of each, and the precision of the KV cache."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    kv_precision: str
+
+
+class ExpertShape(NamedTuple):
+    """Routed experts of a layer and how ranks share them; precision: bf16, fp8, fp8_block or nvfp4."""
+
+    precision: str
+    hidden: int
+    width: int
+    top_k: int
+    experts: int
+    tensor_parallel: int
+    expert_parallel: int
 
 
 @dataclass(frozen=True)
@@ -114,16 +135,17 @@ class OperatorTables:
         return grid.lookup(k, m) if grid else None
 
     def expert_exchange_s(
-        self, transport: str, phase: str, precision: str, hidden: int, num_gpus: int, tokens: ArrayLike
+        self, step: tuple[str, str], precision: str, hidden: int, num_gpus: int, tokens: ArrayLike
     ) -> TableTime | None:
         """One phase of an all-to-all of TensorRT-LLM around experts over NVLink; None where it was not measured.
 
-        transport: two_sided (phases prepare, dispatch, combine) or one_sided (dispatch, combine). tokens: of one GPU. A
-        precision, a width or a number of GPUs that was not measured takes the nearest and counts as not measured.
+        step: transport and phase, two_sided (prepare, dispatch, combine) or one_sided (dispatch, combine). tokens: of
+        one GPU. A precision, a width or a number of GPUs that was not measured takes the nearest and counts as not
+        measured.
         """
         table = self._table(files.EXPERT_EXCHANGE)
         wider = WIDER[precision]
-        keys = [key for key in table.rows if key[:2] == (transport, phase) and key[2] in wider]
+        keys = [key for key in table.rows if key[:2] == step and key[2] in wider]
         if not keys:
             return None
         near = min(keys, key=lambda k: (wider.index(str(k[2])), _far(k[6:], (num_gpus,))))
@@ -134,16 +156,14 @@ class OperatorTables:
         found = grid.lookup(tokens)
         return found if exact else found.scaled(max(1.0, hidden / float(near[3])))
 
-    def decode_attention_s(
-        self, heads: int, kv_heads: int, head_dim: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
-    ) -> TableTime | None:
+    def decode_attention_s(self, shape: Heads, batch: ArrayLike, context_tokens: ArrayLike) -> TableTime | None:
         """Attention of one query per sequence over ``context_tokens`` cached tokens (the new one included).
 
         heads, kv_heads: per rank. A (heads, kv_heads, head_dim) that was not measured takes the nearest measured one,
         preferably of the same group size or the same kv_heads, scaled by KV bytes and marked as not measured.
         """
-        table = self._table(files.DECODE_ATTENTION)
-        near = _nearest_heads(table, heads, kv_heads, head_dim, kv_precision)
+        table, (heads, kv_heads, head_dim, _) = self._table(files.DECODE_ATTENTION), shape
+        near = _nearest_heads(table, shape)
         if near is None:
             return None
         key, found_heads, found_kv, found_dim = near
@@ -153,15 +173,13 @@ class OperatorTables:
             return found
         return found.scaled(kv_heads * head_dim / (found_kv * found_dim))
 
-    def prefill_attention_s(
-        self, heads: int, kv_heads: int, head_dim: int, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
-    ) -> TableTime | None:
+    def prefill_attention_s(self, shape: Heads, batch: ArrayLike, prompt_tokens: ArrayLike) -> TableTime | None:
         """Causal attention over ``batch`` whole prompts of ``prompt_tokens`` each, nothing cached before.
 
         heads, kv_heads: per rank; what was not measured is scaled from the nearest by heads x head_dim (FLOPs).
         """
-        table = self._table(files.PREFILL_ATTENTION)
-        near = _nearest_heads(table, heads, kv_heads, head_dim, kv_precision)
+        table, (heads, kv_heads, head_dim, _) = self._table(files.PREFILL_ATTENTION), shape
+        near = _nearest_heads(table, shape)
         if near is None:
             return None
         key, found_heads, found_kv, found_dim = near
@@ -225,22 +243,14 @@ class OperatorTables:
         return grid.lookup(heads, prompt_tokens, batch) if grid else None
 
     def verify_attention_s(
-        self,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        kv_precision: str,
-        queries: int,
-        batch: ArrayLike,
-        context_tokens: ArrayLike,
+        self, shape: Heads, queries: int, batch: ArrayLike, context_tokens: ArrayLike
     ) -> TableTime | None:
         """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens.
 
-        The context includes the first of the queries. heads, kv_heads: per rank; others as in
-        :meth:`decode_attention_s`. None for fewer queries than were measured.
+        The context includes the first of the queries. None for fewer queries than were measured.
         """
-        table = self._table(files.VERIFY_ATTENTION)
-        near = _nearest_heads(table, heads, kv_heads, head_dim, kv_precision)
+        table, (heads, kv_heads, head_dim, _) = self._table(files.VERIFY_ATTENTION), shape
+        near = _nearest_heads(table, shape)
         grid = table.grid(near[0]) if near else None
         if near is None or grid is None or np.log(queries) < grid.axes[0][0] - 1e-9:
             return None
@@ -276,28 +286,16 @@ class OperatorTables:
         found = self.metadata.get("host", {}).get(f"{name}_s")
         return None if found is None else float(found)
 
-    def moe_s(
-        self,
-        precision: str,
-        hidden: int,
-        width: int,
-        top_k: int,
-        experts: int,
-        tensor_parallel: int,
-        expert_parallel: int,
-        distribution: str,
-        tokens: ArrayLike,
-    ) -> TableTime | None:
+    def moe_s(self, shape: ExpertShape, distribution: str, tokens: ArrayLike) -> TableTime | None:
         """Routed experts of one layer on one rank: both expert GEMMs, activation, token permutation and weighted sum.
 
         tokens: tokens routed over *all* experts together, that is the sum over the ranks of the expert-parallel group
         (with attention data-parallel: tokens per rank x ranks), not the tokens of one rank. The rank holds
         experts / expert_parallel experts of width / tensor_parallel; under a power law it is the most loaded one.
         Excludes router, shared experts and the communication around the experts.
-        precision: bf16, fp8, fp8_block or nvfp4. distribution: balanced, power_law_1.01 or power_law_1.2.
+        distribution: balanced, power_law_1.01 or power_law_1.2.
         """
-        key = (precision, hidden, width, top_k, experts, tensor_parallel, expert_parallel, distribution)
-        grid = self._table(files.MOE).grid(key)
+        grid = self._table(files.MOE).grid((*shape, distribution))
         return grid.lookup(tokens) if grid else None
 
     def all_reduce_s(self, num_gpus: int, message_bytes: ArrayLike, graph: bool) -> TableTime | None:
@@ -371,10 +369,9 @@ def _scaled_to(table: Table, key: Key | None, place: int, vocabulary: int, *size
     return found if key[place] == vocabulary else found.scaled(vocabulary / float(key[place]))
 
 
-def _nearest_heads(
-    table: Table, heads: int, kv_heads: int, head_dim: int, kv_precision: str
-) -> tuple[Key, int, int, int] | None:
+def _nearest_heads(table: Table, shape: Heads) -> tuple[Key, int, int, int] | None:
     """Measured (key, heads, kv_heads, head_dim) nearest to the wanted one; None where the KV precision is absent."""
+    heads, kv_heads, head_dim, kv_precision = shape
 
     def distance(found: tuple[Key, int, int, int]) -> tuple[float, bool, float]:
         _, found_heads, found_kv, found_dim = found

@@ -19,25 +19,20 @@ SparseShape = tuple[int, bool, int, str, str]
 """Hidden size, whether the block ranks tokens itself, heads per rank, precision of the projections and of the cache."""
 
 
-def delta_rule_decode_s(
-    tables: OperatorTables, key_heads: int, value_heads: int, key_head_dim: int, value_head_dim: int, batch: ArrayLike
-) -> TableTime | None:
-    """Recurrent step of the gated delta rule for one token of each of ``batch`` sequences; heads per rank."""
-    return _delta_rule(tables, files.DELTA_RULE_DECODE, (key_head_dim, value_head_dim, key_heads, value_heads), batch)
+DeltaRule = tuple[int, int, int, int]
+"""Key heads and value heads of a rank, and the width of each."""
+
+
+def delta_rule_decode_s(tables: OperatorTables, shape: DeltaRule, batch: ArrayLike) -> TableTime | None:
+    """Seconds of the recurrent step of the gated delta rule for one token of each of ``batch`` sequences."""
+    return _delta_rule(tables, files.DELTA_RULE_DECODE, (*shape[2:], *shape[:2]), batch)
 
 
 def delta_rule_prefill_s(
-    tables: OperatorTables,
-    key_heads: int,
-    value_heads: int,
-    key_head_dim: int,
-    value_head_dim: int,
-    batch: ArrayLike,
-    prompt_tokens: ArrayLike,
+    tables: OperatorTables, shape: DeltaRule, batch: ArrayLike, prompt_tokens: ArrayLike
 ) -> TableTime | None:
-    """The chunked rule over ``batch`` prompts of ``prompt_tokens`` each; heads per rank."""
-    shape = (key_head_dim, value_head_dim, key_heads, value_heads)
-    return _delta_rule(tables, files.DELTA_RULE_PREFILL, shape, prompt_tokens, batch)
+    """Seconds of the chunked rule over ``batch`` prompts of ``prompt_tokens`` each."""
+    return _delta_rule(tables, files.DELTA_RULE_PREFILL, (*shape[2:], *shape[:2]), prompt_tokens, batch)
 
 
 def _delta_rule(

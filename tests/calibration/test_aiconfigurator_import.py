@@ -17,7 +17,7 @@ from rlsim.calibration import package_tables, table_checks
 from rlsim.calibration.aiconfigurator import ImportReport, import_tables, list_systems
 from rlsim.calibration.columns import lines_along
 from rlsim.errors import InputError
-from rlsim.tables.operators import OperatorTables
+from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 
 PEAK, FP8_PEAK, HBM = 1e15, 2e15, 4e12
 COMMON = {"framework": "VLLM", "version": "1.0", "device": "Toy GPU"}
@@ -163,8 +163,8 @@ def test_precision_slower_than_bf16_is_rejected(package: Path, tmp_path: Path) -
     put(package, "moe", "vllm", "moe", moe_rows({"bfloat16": 1.0, "fp8": 6.0, "fp8_block": 1.2}))
     report, tables = imported(package, tmp_path)
     assert report.operations["moe"].rejected == {"kernel slower than bf16 of the same shape": 24}
-    assert tables.moe_s("fp8", 4096, 1536, 8, 64, 1, 1, "balanced", 64) is None
-    assert tables.moe_s("fp8_block", 4096, 1536, 8, 64, 1, 1, "balanced", 64) is not None
+    assert tables.moe_s(ExpertShape("fp8", 4096, 1536, 8, 64, 1, 1), "balanced", 64) is None
+    assert tables.moe_s(ExpertShape("fp8_block", 4096, 1536, 8, 64, 1, 1), "balanced", 64) is not None
 
 
 def test_balanced_rows_that_cannot_have_read_all_weights_are_rejected(package: Path, tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_balanced_rows_that_cannot_have_read_all_weights_are_rejected(package: P
     put(package, "moe", "vllm", "moe", rows)
     report, tables = imported(package, tmp_path)
     assert report.operations["moe"].rejected == {"faster than the datasheet allows: not routed as labelled": 12}
-    assert tables.moe_s("bf16", 4096, 1536, 8, 64, 1, 2, "balanced", 64) is None
-    assert tables.moe_s("bf16", 4096, 1536, 8, 64, 1, 2, "power_law_1.01", 64) is not None
+    assert tables.moe_s(ExpertShape("bf16", 4096, 1536, 8, 64, 1, 2), "balanced", 64) is None
+    assert tables.moe_s(ExpertShape("bf16", 4096, 1536, 8, 64, 1, 2), "power_law_1.01", 64) is not None
 
 
 def test_balanced_rows_slower_than_uneven_ones_are_rejected(package: Path, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_units_and_sizes_of_the_package_are_converted(package: Path, tmp_path: P
     assert reduced is not None and reduced.measured.all()
     assert reduced.seconds == pytest.approx(5e-6 + 2 * sizes[-1] / 2e11, rel=1e-3)
     assert tables.eager_launch_s() == pytest.approx(20e-6, rel=1e-2)
-    decode = tables.decode_attention_s(8, 2, 128, "bf16", 64, 1024)
+    decode = tables.decode_attention_s(Heads(8, 2, 128, "bf16"), 64, 1024)
     assert decode is not None and decode.measured.all()
     assert decode.seconds == pytest.approx(attention_row(64, 1023)["latency"] * 1e-3, rel=1e-3)
 
@@ -217,7 +217,7 @@ def test_attention_files_of_older_collections_state_no_window(package: Path, tmp
     put(package, "attention", "vllm", "generation_attention", [without(row, "window_size") for row in rows])
     report, tables = imported(package, tmp_path)
     assert report.operations["decode_attention"].rows_kept == 12
-    assert tables.decode_attention_s(8, 2, 128, "bf16", 8, 1024) is not None
+    assert tables.decode_attention_s(Heads(8, 2, 128, "bf16"), 8, 1024) is not None
 
 
 def test_all_reduce_without_a_mode_was_replayed_from_a_graph(package: Path, tmp_path: Path) -> None:

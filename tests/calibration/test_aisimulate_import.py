@@ -91,10 +91,10 @@ def test_rows_come_back_in_seconds(package: Path, tmp_path: Path) -> None:
     tables = OperatorTables.load("toy", "sglang", tmp_path)
     assert tables.metadata["source"]["package"] == "aisimulate"
     assert tables.metadata["source"]["version"] == "0.13"
-    step = look.delta_rule_decode_s(tables, 2, 8, 128, 128, np.array([16.0]))
+    step = look.delta_rule_decode_s(tables, (2, 8, 128, 128), np.array([16.0]))
     assert step is not None and step.measured[0]
     assert step.seconds[0] == pytest.approx(20e-6, rel=1e-3)
-    wider = look.delta_rule_decode_s(tables, 4, 16, 128, 128, np.array([16.0]))
+    wider = look.delta_rule_decode_s(tables, (4, 16, 128, 128), np.array([16.0]))
     assert wider is not None and not wider.measured[0]
     assert wider.seconds[0] == pytest.approx(40e-6, rel=1e-3)
     shift = look.convolution_decode_s(tables, 4, 2 * 2 * 128 + 8 * 128, np.array([4.0]))

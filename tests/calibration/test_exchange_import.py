@@ -59,12 +59,12 @@ def test_all_to_all_is_read_by_transport_and_phase(package: Path, tmp_path: Path
     put(package, "comm", "vllm", "trtllm_alltoall", rows)
     report, tables = imported(package, tmp_path)
     assert report.operations["expert_exchange"].rows_kept == 12
-    two, one = (tables.expert_exchange_s(f"{way}_sided", phase, "fp8", 7168, 8, 256) for way in ("two", "one"))
+    two, one = (tables.expert_exchange_s((f"{way}_sided", phase), "fp8", 7168, 8, 256) for way in ("two", "one"))
     assert two is not None and one is not None and two.measured.all() and one.measured.all()
     assert two.seconds == pytest.approx(1e-5 + 256 * 7168 / 5e11, rel=1e-3)
     assert one.seconds == pytest.approx(two.seconds / 2, rel=1e-3)
     others = {"prepare", "dispatch", "combine"} - {phase}
-    assert all(tables.expert_exchange_s("two_sided", other, "fp8", 7168, 8, 256) is None for other in others)
+    assert all(tables.expert_exchange_s(("two_sided", other), "fp8", 7168, 8, 256) is None for other in others)
 
 
 def fast_rows(share: float) -> list[Row]:

@@ -21,7 +21,7 @@ from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import KERNEL_FLOOR_S, Operators
 from rlsim.errors import InputError
 from rlsim.tables.files import GEMM, read_columns
-from rlsim.tables.operators import OperatorTables
+from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from rlsim.tables.profile import load_profile
 
 NODE = ("gpus_per_node", "nvlink_domain_gpus")
@@ -63,11 +63,11 @@ def test_tables_give_back_the_measured_times(fitted: Path) -> None:
     wanted = [roofline(2.0 * m * n * k, 2.0 * (m * k + n * k + m * n)) for m in (1, 64)]
     np.testing.assert_allclose(found.seconds, wanted, rtol=1e-3)
     assert found.measured.all()
-    decode = tables.decode_attention_s(8, 2, 32, "bf16", 4, 513)
+    decode = tables.decode_attention_s(Heads(8, 2, 32, "bf16"), 4, 513)
     assert decode is not None
     assert bool(decode.measured)
     assert tables.all_reduce_s(2, 65536, graph=False) is not None
-    uneven = tables.moe_s("bf16", 256, 64, 2, 16, 1, 1, "power_law_1.2", 64)
+    uneven = tables.moe_s(ExpertShape("bf16", 256, 64, 2, 16, 1, 1), "power_law_1.2", 64)
     assert uneven is not None and bool(uneven.measured)
 
 
@@ -128,8 +128,8 @@ def test_a_launch_on_an_unknown_gpu_is_its_share_of_an_eager_layer(tmp_path: Pat
 
 def test_one_query_stands_beside_several_of_the_same_kernel(fitted: Path) -> None:
     tables = OperatorTables.load("cpu_local", "measured", fitted)
-    one = tables.verify_attention_s(8, 2, 32, "bf16", 1, 4, 513)
-    decode = tables.decode_attention_s(8, 2, 32, "bf16", 4, 513)
+    one = tables.verify_attention_s(Heads(8, 2, 32, "bf16"), 1, 4, 513)
+    decode = tables.decode_attention_s(Heads(8, 2, 32, "bf16"), 4, 513)
     assert one is not None and decode is not None
     assert one.seconds == pytest.approx(decode.seconds, rel=1e-9)
     assert bool(one.measured)
@@ -168,9 +168,10 @@ def test_a_shipped_device_keeps_its_datasheet_and_is_compared_with_its_imported_
     assert sum(kernel.startswith("rlsim: ") for kernel in merged) > 50
     used = OperatorTables.load(str(made.operator_tables), "vllm")
     for queries in (1, 4, 8):
-        found = used.verify_attention_s(32, 8, 128, "bf16", queries, [2.0, 16.0, 100.0], [1500.0, 4097.0, 3000.0])
+        batch, context = [2.0, 16.0, 100.0], [1500.0, 4097.0, 3000.0]
+        found = used.verify_attention_s(Heads(32, 8, 128, "bf16"), queries, batch, context)
         assert found is not None and found.measured.all(), "contexts of all numbers of queries share one axis"
-    assert used.verify_attention_s(32, 8, 128, "bf16", 0.5, 16, 4100) is None
+    assert used.verify_attention_s(Heads(32, 8, 128, "bf16"), 0.5, 16, 4100) is None
     assert used.metadata["self_check"]["composites"] > 0
     assert used.host_s("graph_replay") is not None
     assert ratios["gemm bf16"].median > 10, "the made-up device is far slower"

@@ -352,7 +352,7 @@ def test_block_scaled_experts_take_the_measured_fp8() -> None:
     source = device.exchange_tables()
     assert source is not None and source.tables.folder.parent.name == source.device.name == "gb200_nvl72"
     tables = source.tables
-    block, fp8 = (tables.expert_exchange_s("two_sided", "dispatch", p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
+    block, fp8 = (tables.expert_exchange_s(("two_sided", "dispatch"), p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
     assert block is not None and fp8 is not None
     assert block.seconds == fp8.seconds and not block.measured
     own = device.device_of(RACK, "vllm").fabric.exchange

@@ -91,10 +91,10 @@ def test_a_rank_of_deepseek_v3_loads_what_nemo_rl_counted() -> None:
 
 
 def test_a_gather_over_a_domain_and_over_two() -> None:
-    assert gather_s(8e9, 1, NODES, NVLINK, NETWORK, 8) == 0.0
-    assert gather_s(8e9, 8, NODES, NVLINK, NETWORK, 8) == pytest.approx(7e9 / NVLINK)
-    assert gather_s(8e9, 16, NODES, NVLINK, NETWORK, 8) == pytest.approx(4e9 / (8 * NETWORK))
-    assert gather_s(8e9, 16, NODES, NVLINK, NETWORK, 1) == pytest.approx(4e9 / NETWORK)
+    assert gather_s(8e9, 1, NODES, (NVLINK, NETWORK), 8) == 0.0
+    assert gather_s(8e9, 8, NODES, (NVLINK, NETWORK), 8) == pytest.approx(7e9 / NVLINK)
+    assert gather_s(8e9, 16, NODES, (NVLINK, NETWORK), 8) == pytest.approx(4e9 / (8 * NETWORK))
+    assert gather_s(8e9, 16, NODES, (NVLINK, NETWORK), 1) == pytest.approx(4e9 / NETWORK)
 
 
 def test_a_packed_broadcast_hides_the_gather_under_the_send() -> None:

@@ -15,7 +15,7 @@ from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.tables import files
 from rlsim.tables.interpolation import build_grid
-from rlsim.tables.operators import OperatorTables, available
+from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
 
 SYSTEMS = ("gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm")
 BF16_FLOPS = {"gb200_nvl72": 2.5e15, "h100_sxm": 989e12, "h200_sxm": 989e12, "b200_sxm": 2.25e15}
@@ -101,8 +101,8 @@ def test_gemm_never_gets_faster_with_more_rows(real: dict[str, OperatorTables], 
 def test_attention_never_gets_faster_with_more_work(real: dict[str, OperatorTables], system: str) -> None:
     sizes = np.unique(np.geomspace(1, 4000, 60).astype(int))
     for kv_precision in ("bf16", "fp8"):
-        decode = real[system].decode_attention_s(8, 1, 128, kv_precision, sizes[:, None], 16 * sizes)
-        prefill = real[system].prefill_attention_s(32, 8, 128, kv_precision, sizes[:, None], 4 * sizes)
+        decode = real[system].decode_attention_s(Heads(8, 1, 128, kv_precision), sizes[:, None], 16 * sizes)
+        prefill = real[system].prefill_attention_s(Heads(32, 8, 128, kv_precision), sizes[:, None], 4 * sizes)
         for found in (decode, prefill):
             assert found is not None
             for axis in (0, 1):
@@ -127,7 +127,7 @@ def test_h200_product_agrees_with_our_own_measurement(real: dict[str, OperatorTa
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_decode_attention_reads_its_cache_at_a_credible_bandwidth(real: dict[str, OperatorTables], system: str) -> None:
-    found = real[system].decode_attention_s(32, 8, 128, "bf16", 64, 8192)
+    found = real[system].decode_attention_s(Heads(32, 8, 128, "bf16"), 64, 8192)
     assert found is not None
     cache_bytes = 64 * 8192 * 8 * 128 * 2 * 2
     assert 0.5 < cache_bytes / found.seconds / HBM_BYTES_PER_S[system] < 1.0
@@ -137,7 +137,7 @@ def test_decode_attention_reads_its_cache_at_a_credible_bandwidth(real: dict[str
 def test_experts_of_a_rank_are_read_at_a_credible_bandwidth(real: dict[str, OperatorTables], system: str) -> None:
     """Tokens of the MoE tables are those of the whole group: 64 x 8 assignments touch all 128 experts on every rank."""
     for expert_parallel in (1, 2, 4):
-        found = real[system].moe_s("bf16", 4096, 1536, 8, 128, 1, expert_parallel, "balanced", 64)
+        found = real[system].moe_s(ExpertShape("bf16", 4096, 1536, 8, 128, 1, expert_parallel), "balanced", 64)
         assert found is not None
         weights = 128 / expert_parallel * 3 * 4096 * 1536 * 2
         assert 0.6 < weights / found.seconds / HBM_BYTES_PER_S[system] < 1.0
@@ -145,8 +145,8 @@ def test_experts_of_a_rank_are_read_at_a_credible_bandwidth(real: dict[str, Oper
 
 def test_uneven_routing_costs_more_where_every_expert_has_many_tokens(real: dict[str, OperatorTables]) -> None:
     args = ("bf16", 4096, 1536, 8, 128, 1, 8)
-    even = real["gb200_nvl72"].moe_s(*args, "balanced", 16384)
-    uneven = real["gb200_nvl72"].moe_s(*args, "power_law_1.2", 16384)
+    even = real["gb200_nvl72"].moe_s(ExpertShape(*args), "balanced", 16384)
+    uneven = real["gb200_nvl72"].moe_s(ExpertShape(*args), "power_law_1.2", 16384)
     assert even is not None and uneven is not None
     assert uneven.seconds > 1.2 * even.seconds
 
@@ -178,21 +178,21 @@ def test_nearest_heads_are_scaled_by_cache_bytes(tmp_path: Path) -> None:
     rows = [(128, "bf16", 8, 2, context, batch, 1e-5 * batch) for context in (64, 4096) for batch in (1, 64)]
     write(tmp_path / "toy" / "vllm", files.DECODE_ATTENTION, rows)
     tables = OperatorTables.load("toy", "vllm", tmp_path)
-    exact = tables.decode_attention_s(8, 2, 128, "bf16", 64, 4096)
-    doubled = tables.decode_attention_s(16, 4, 128, "bf16", 64, 4096)
+    exact = tables.decode_attention_s(Heads(8, 2, 128, "bf16"), 64, 4096)
+    doubled = tables.decode_attention_s(Heads(16, 4, 128, "bf16"), 64, 4096)
     assert exact is not None and doubled is not None
     assert exact.measured.all() and not doubled.measured.any()
     np.testing.assert_allclose(doubled.seconds, 2 * exact.seconds)
-    assert tables.decode_attention_s(8, 2, 128, "fp8", 64, 4096) is None
+    assert tables.decode_attention_s(Heads(8, 2, 128, "fp8"), 64, 4096) is None
 
 
 def test_prefill_of_heads_that_nobody_measured_is_scaled_by_their_work(tmp_path: Path) -> None:
     rows = [(128, "bf16", 8, 2, prompt, batch, 1e-9 * batch * prompt**2) for prompt in (64, 4096) for batch in (1, 8)]
     write(tmp_path / "toy" / "vllm", files.PREFILL_ATTENTION, rows)
     tables = OperatorTables.load("toy", "vllm", tmp_path)
-    exact = tables.prefill_attention_s(8, 2, 128, "bf16", 8, 4096)
-    doubled = tables.prefill_attention_s(16, 4, 128, "bf16", 8, 4096)
-    wider = tables.prefill_attention_s(8, 2, 256, "bf16", 8, 4096)
+    exact = tables.prefill_attention_s(Heads(8, 2, 128, "bf16"), 8, 4096)
+    doubled = tables.prefill_attention_s(Heads(16, 4, 128, "bf16"), 8, 4096)
+    wider = tables.prefill_attention_s(Heads(8, 2, 256, "bf16"), 8, 4096)
     assert exact is not None and doubled is not None and wider is not None
     assert exact.measured.all() and not doubled.measured.any()
     np.testing.assert_allclose(doubled.seconds, 2 * exact.seconds)
@@ -212,7 +212,7 @@ def test_host_bound_rows_of_block_scaled_fp8_are_taken_from_fp8(tmp_path: Path) 
 def test_unknown_keys_are_answered_with_none(real: dict[str, OperatorTables]) -> None:
     tables = real["gb200_nvl72"]
     assert tables.gemm_s("int4", 1, 1024, 1024) is None
-    assert tables.moe_s("bf16", 4096, 1536, 8, 128, 8, 1, "balanced", 64) is None
+    assert tables.moe_s(ExpertShape("bf16", 4096, 1536, 8, 128, 8, 1), "balanced", 64) is None
     assert tables.all_reduce_s(16, 1024, graph=True) is None
     assert tables.fitted_efficiency("gemm", "int4") is None
 
@@ -240,9 +240,9 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     (folder / "gemm.npz").rename(folder / "decode_attention.npz")
     tables = OperatorTables.load("toy", "vllm", tmp_path)
     with pytest.raises(InputError, match=r"moe\.npz of vllm"):
-        tables.moe_s("bf16", 1, 1, 1, 1, 1, 1, "balanced", 1)
+        tables.moe_s(ExpertShape("bf16", 1, 1, 1, 1, 1, 1), "balanced", 1)
     with pytest.raises(InputError, match=r"decode_attention\.npz of vllm.*head_dim"):
-        tables.decode_attention_s(8, 1, 128, "bf16", 1, 1)
+        tables.decode_attention_s(Heads(8, 1, 128, "bf16"), 1, 1)
     with pytest.raises(InputError, match="no eager and graph all-reduce"):
         tables.eager_launch_s()
     (folder / files.METADATA).write_text("[1, 2", encoding="utf-8")

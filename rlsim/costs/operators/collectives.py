@@ -196,7 +196,7 @@ class Collectives:
             return None
         seconds, known = np.zeros_like(tokens), np.ones_like(tokens)
         for phase in EXCHANGE_PHASES[transport]:
-            look = self.exchange.tables.expert_exchange_s(transport, phase, precision, hidden, gpus, tokens)
+            look = self.exchange.tables.expert_exchange_s((transport, phase), precision, hidden, gpus, tokens)
             if look is None:
                 return None
             seconds, known = seconds + look.seconds, known * look.measured

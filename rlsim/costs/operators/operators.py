@@ -23,7 +23,7 @@ from rlsim.schema.architecture import MoECard
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
 from rlsim.tables.interpolation import TableTime
-from rlsim.tables.operators import OperatorTables
+from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
 KERNEL_FLOOR_S = 2.5 * MICROSECOND
@@ -157,8 +157,8 @@ class Operators:
         alone = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
         shape = (heads, kv_heads, card.head_dim, kv_precision)
         for source in self.sources:
-            several = source.tables.verify_attention_s(*shape, queries, batch, context)
-            single = source.tables.verify_attention_s(*shape, 1, batch, context)
+            several = source.tables.verify_attention_s(Heads(*shape), queries, batch, context)
+            single = source.tables.verify_attention_s(Heads(*shape), 1, batch, context)
             if several is None or single is None:
                 continue
             once = self.decode_attention(card, tensor_parallel, kv_precision, batch, context)
@@ -267,7 +267,7 @@ class Operators:
         heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
         amount = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
         shape, tables = (heads, kv_heads, card.head_dim, kv_precision), self.tables
-        look = None if tables is None else tables.decode_attention_s(*shape, batch, context)
+        look = None if tables is None else tables.decode_attention_s(Heads(*shape), batch, context)
         return self.timed(look, amount, "bf16", "decode_attention")
 
     def prefill_attention(
@@ -295,7 +295,7 @@ class Operators:
         heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
         look = None
         if self.tables is not None and card.mla is None:
-            look = self.tables.prefill_attention_s(heads, kv_heads, card.head_dim, "bf16", batch, prompt_tokens)
+            look = self.tables.prefill_attention_s(Heads(heads, kv_heads, card.head_dim, "bf16"), batch, prompt_tokens)
         elif self.tables is not None:
             look = self.tables.mla_prefill_kernel_s(heads, "bf16", batch, prompt_tokens)
         return self.timed(look, amount, "bf16", "prefill_attention")
@@ -331,7 +331,7 @@ class Operators:
         shape = (precision, hidden, moe.expert_intermediate_size, moe.top_k, moe.num_experts, *layout)
 
         def look(tables: OperatorTables) -> TableTime | None:
-            found = (tables.moe_s(*shape, kind, tokens) for kind in dict.fromkeys((balance, "balanced")))
+            found = (tables.moe_s(ExpertShape(*shape), kind, tokens) for kind in dict.fromkeys((balance, "balanced")))
             return next((look for look in found if look is not None), None)
 
         return self._fastest(look, precision)

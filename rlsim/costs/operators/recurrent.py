@@ -122,9 +122,9 @@ class RecurrentBlock:
         card, tp = self.card, self.tensor_parallel
         if isinstance(card, LinearAttentionCard):
             keys, values = max(1, card.num_key_heads // tp), card.num_value_heads // tp
-            return look.delta_rule_decode_s(tables, keys, values, card.key_head_dim, card.value_head_dim, sequences)
+            return look.delta_rule_decode_s(tables, (keys, values, card.key_head_dim, card.value_head_dim), sequences)
         heads = max(1, round(card.state_elements / tp / MEASURED_HEAD**2))
-        found = look.delta_rule_decode_s(tables, heads, heads, MEASURED_HEAD, MEASURED_HEAD, sequences)
+        found = look.delta_rule_decode_s(tables, (heads, heads, MEASURED_HEAD, MEASURED_HEAD), sequences)
         return None if found is None else found.scaled(card.state_elements / tp / (heads * MEASURED_HEAD**2))
 
     def _chunks(self, tables: OperatorTables, batch: FloatArray, prompt_tokens: FloatArray) -> TableTime | None:
@@ -133,7 +133,7 @@ class RecurrentBlock:
             return None
         keys, values = max(1, card.num_key_heads // tp), card.num_value_heads // tp
         shape = (keys, values, card.key_head_dim, card.value_head_dim)
-        return look.delta_rule_prefill_s(tables, *shape, np.maximum(batch, 1.0), prompt_tokens)
+        return look.delta_rule_prefill_s(tables, shape, np.maximum(batch, 1.0), prompt_tokens)
 
 
 STATE = BYTES_PER_ELEMENT["fp32"]

@@ -220,12 +220,13 @@ class _Rates:
         return min(self.nvlink, ports * self.port)
 
 
-def gather_s(gathered_bytes: float, gpus: int, links: Links, nvlink: float, port: float, ports: int) -> float:
+def gather_s(gathered_bytes: float, gpus: int, links: Links, rates: tuple[float, float], ports: int) -> float:
     """Seconds until each of ``gpus`` GPUs holds all bytes, of which each held an equal part.
 
-    A ring: over NVLink in a domain; between domains over at most ``ports`` ports of each. nvlink, port: achieved rates
-    in bytes/s.
+    A ring: over NVLink in a domain; between domains over at most ``ports`` ports of each. rates: achieved over NVLink
+    and over a port, in bytes/s.
     """
+    nvlink, port = rates
     if gpus <= 1:
         return 0.0
     inside = min(gpus, links.domain_gpus)
@@ -241,7 +242,7 @@ def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
     # FSDP gathers one tensor after the other, each too small for more than one port of a node; the groups of its expert
     # ranks gather side by side.
     ports = sender.expert_parallel if sender.fsdp else job.links.domain_gpus
-    gather = gather_s(whole, sender.copy_gpus, job.links, *rates.gathering, ports)
+    gather = gather_s(whole, sender.copy_gpus, job.links, rates.gathering, ports)
     if sender.in_host_memory or not job.receiver.loads:
         gather = 0.0
     before = gather if sender.full_state else 0.0

@@ -149,20 +149,8 @@ def engine_slopes(inputs: EngineInputs, counters: EngineCounters, hosts: Mapping
     sequences, contexts, counts = points_of(counters)
     if not len(counts):
         return {}
-    return points_slopes(inputs, sequences, contexts, counts, counters.prefill_s, hosts)
-
-
-def points_slopes(
-    inputs: EngineInputs,
-    sequences: FloatArray,
-    contexts: FloatArray,
-    counts: FloatArray,
-    other_s: float,
-    hosts: Mapping[str, HostOverheads],
-) -> Slopes:
-    """Slopes of the sum of ``counts`` iterations at each point and ``other_s`` seconds that no host term changes."""
     base_s, changes_s = point_changes_s(inputs, sequences, contexts, hosts)
-    whole_s = float(counts @ base_s) + other_s
+    whole_s = float(counts @ base_s) + counters.prefill_s
     found = {name: float(counts @ change) / whole_s for name, change in changes_s.items()}
     return {name: slope for name, slope in found.items() if slope}
 
