@@ -17,7 +17,6 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RUN = "from rlsim.cli import main; main()"
 CELLS = ("speculation.draft_length=1:10", "speculation.acceptance_length=1.1:2:0.1",
                      "engine.host_iteration_s=0.001:0.01:0.001")  # fmt: skip
 
@@ -50,7 +49,7 @@ def timed(root: Path, words: tuple[str, ...], cache: str) -> tuple[float, float]
     environment |= {"PYTHONPATH": str(root), "PYTHONPYCACHEPREFIX": cache}
     measure = (
         "import resource, subprocess, sys\n"
-        f"code = subprocess.run([sys.executable, '-c', {RUN!r}, *sys.argv[1:]], stdout=subprocess.DEVNULL).returncode\n"
+        "code = subprocess.run([sys.executable, '-m', 'rlsim', *sys.argv[1:]], stdout=subprocess.DEVNULL).returncode\n"
         "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
         "print(code, used.ru_utime + used.ru_stime, used.ru_maxrss)"
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -88,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     argv: arguments without the program's name; default those of the process.
     """
     # A command imports much and throws little away: looking for cycles so often would cost a tenth of its start.
-    gc.set_threshold(200_000, 20, 20)
+    gc.set_threshold(10_000_000, 50, 50)
     try:
         code = app(args=argv, prog_name="rlsim", standalone_mode=False)
     except RlsimError as error:
@@ -98,6 +100,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     except OSError as error:
         _fail(f"{shown_path(Path(error.filename))}: {error.strerror}" if error.filename else str(error))
     sys.exit(code)
+
+
+def program() -> None:
+    """:func:`main` as a process of its own, which ends without taking apart what ends with it: a tenth of its time."""
+    try:
+        main()
+    except SystemExit as end:
+        if "joblib" in sys.modules or not isinstance(end.code, int | None):
+            raise  # worker processes are ended by the handlers of an ordinary exit
+        with suppress(OSError):  # nobody reads on
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(end.code or 0)
 
 
 REMOVED = {

@@ -31,7 +31,9 @@ class Strict(BaseModel):
     infinity nor NaN is a number. YAML sequences arrive as lists and are stored as tuples.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from heapq import heappush
 from typing import Any
 
@@ -53,12 +54,12 @@ class Generation:
         self.in_flight = 0
         self._environment_s = scenario.workload.environment_s
         self._blocked = self._paused = False
-        self._next_group = self._looked_at = self._taken = 0
+        self._next_group = self._looked_at = self._taken = self._wanted = 0
         self._open = [self.intake.batch] * self.intake.steps
         self._started_s, self._ready_s = [math.inf] * self.intake.steps, [math.inf] * self.intake.steps
         self._rewards: deque[tuple[float, int]] = deque()
         self._done: list[int] = []
-        self._completion = clock.event()
+        self._awaited: tuple[Callable[[], bool], simpy.Event] | None = None
         self._running: dict[int, None] = {}
         self._busy_s = self._busy_since_s = 0.0
         self._changes: list[tuple[float, int, int]] = []
@@ -80,6 +81,7 @@ class Generation:
                 yield clock.at(due_s, FIRST)
                 while rewards and rewards[0][0] <= due_s:
                     self._complete(rewards.popleft()[1])
+                self._wake()
             elif math.isinf(until_s):
                 raise self.intake.in_vain(self._next_group == self.intake.started_version.size)
             else:
@@ -102,28 +104,37 @@ class Generation:
         if not self._open[batch]:
             self._ready_s[batch] = self.clock.now
         self._start_groups()
-        if self._completion.callbacks:
-            done, self._completion = self._completion, self.clock.event()
-            done.succeed()
+
+    def _until(self, reached: Callable[[], bool]) -> Process:
+        """Wait until something holds, which only groups that are done can change."""
+        if not reached():
+            self._awaited = reached, self.clock.event()
+            yield self._awaited[1]
+
+    def _wake(self) -> None:
+        """Wake who waits for what holds by now."""
+        if self._awaited is not None and self._awaited[0]():
+            self._awaited[1].succeed()
+            self._awaited = None
 
     def batch(self, step: int) -> Process:
         """Wait until the batch of ``step`` is done: its groups, or those that are done first."""
         if self.intake.by_target:
-            while self._open[step]:
-                yield self._completion
-            return
-        wanted = self.intake.usable
-        while wanted:
-            if self._looked_at == len(self._done):
-                yield self._completion
-                continue
+            return self._until(lambda: not self._open[step])
+        self._wanted = self.intake.usable
+        return self._until(self._has_enough)
+
+    def _has_enough(self) -> bool:
+        """Whether as many groups are done as a step takes; another may start in place of each that nobody wants."""
+        while self._wanted and self._looked_at < len(self._done):
             group = self._done[self._looked_at]
             self._looked_at += 1
             if self.intake.is_wanted(group):
-                wanted -= 1
+                self._wanted -= 1
             else:
                 self.intake.replace()
                 self._start_groups()
+        return not self._wanted
 
     def settle(self) -> None:
         """Let the engines begin what they begin at this moment, so that their counters know of it."""
@@ -142,8 +153,7 @@ class Generation:
     def drain(self) -> Process:
         """Start no more groups until weights are published, and wait until none is in flight."""
         self._blocked = True
-        while self.in_flight:
-            yield self._completion
+        return self._until(lambda: not self.in_flight)
 
     @property
     def busy_s(self) -> float:
