@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsim.errors import InputError
+from rlsim.report.figures.style import contrast, text_color
 from rlsim.report.page.charts import MOST_TICKS, Scale, shown_from
 from rlsim.report.page.palette import (
     AREA_CONTRAST,
@@ -31,7 +32,6 @@ from rlsim.report.page.palette import (
 from rlsim.report.page.plots import MOST_POINTS, thinned
 from rlsim.report.page.reading import TEXT_CHARACTERS, Node, parsed_number
 from rlsim.report.page.stylesheet import LABEL_STEPS, stylesheet
-from rlsim.report.style import contrast, text_color
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 finite = st.floats(-1e12, 1e12)

@@ -19,10 +19,11 @@ from rlsim.errors import InputError
 from rlsim.files.journal import Journal, journal_name
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning import pictures, sweep
+from rlsim.planning import sweep
 from rlsim.planning.grammar import grid, parse_axis
 from rlsim.projection.project import project
-from rlsim.report.sweep import render_sweep
+from rlsim.report.figures import grids as pictures
+from rlsim.report.text.sweep import render_sweep
 from rlsim.results.frames import identity_in
 from rlsim.results.sweep import SweepResult, break_even_lengths
 from rlsim.schema.scenario import Scenario

@@ -11,10 +11,10 @@ import pytest
 
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
-from rlsim.report import phases_plot
-from rlsim.report.findings import headline
-from rlsim.report.phases_plot import phases_figure
-from rlsim.report.style import DPI, PHASE_COLORS, text_color
+from rlsim.report.figures import phases as phases_plot
+from rlsim.report.figures.phases import phases_figure
+from rlsim.report.figures.style import DPI, PHASE_COLORS, text_color
+from rlsim.report.text.findings import headline
 from rlsim.results import Curve
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlsim.report.style import GREY, INK, LINE_COLORS, PHASE_COLORS, contrast
+from rlsim.report.figures.style import GREY, INK, LINE_COLORS, PHASE_COLORS, contrast
 
 TEXT_CONTRAST, AREA_CONTRAST = 4.5, 3.0
 """Least contrast of text (level AA) and of graphical objects with what they stand on."""

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from rlsim.errors import InputError
 from rlsim.files.yaml import read_yaml
-from rlsim.report.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.page.folder import file_in, needed_file
+from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.results.projection import About, Projection
 
 SCENARIO_BYTES = 2**18

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.page.charts import Bar, Row, Scale, Segment, Words, bar_chart, forest, stacked, together
 from rlsim.report.page.markup import Markup, joined, tag
@@ -14,6 +13,7 @@ from rlsim.report.page.projection_data import read_projection, where
 from rlsim.report.page.projection_support import evidence_section
 from rlsim.report.page.projection_time import timeline_sections
 from rlsim.report.page.timeline import read_timeline
+from rlsim.report.text import findings
 from rlsim.results import PHASES, EngineStatistics, Interval, Projection, Variant
 from rlsim.units import GIB
 

@@ -6,7 +6,7 @@ from rlsim.report import format as fmt
 from rlsim.report.page.charts import Bar, Row, Scale, Segment, Words, bar_chart, stacked
 from rlsim.report.page.markup import Markup, joined, tag
 from rlsim.report.page.page import Section, table
-from rlsim.report.support import LABELS, nearest_step, shown_sources
+from rlsim.report.text.support import LABELS, nearest_step, shown_sources
 from rlsim.results import Projection, Provenance
 from rlsim.results.support import Support
 

@@ -13,7 +13,7 @@ from rlsim.report.page.markup import Markup, joined
 from rlsim.report.page.page import Cell, KeyFigure, Part, Section, assumptions_section, interval_text, table
 from rlsim.report.page.plots import Line, line_plot
 from rlsim.report.page.projection_data import where, with_scenario
-from rlsim.report.run import LABELS, unit_of
+from rlsim.report.text.run import LABELS, unit_of
 from rlsim.results import Interval
 from rlsim.results.run import Run, RunSide
 from rlsim.units import JOULES_PER_KWH

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rlsim.report.figures.style import text_color
 from rlsim.report.page.palette import DARK, LIGHT, Theme, heat, tones
-from rlsim.report.style import text_color
 
 LABEL_STEPS = (320, 440, 560, 700, 860)
 """Widths of a chart in CSS pixels from which on a label that needs so much is shown."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import matplotlib.ticker
 import numpy as np
@@ -11,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from rlsim.report.run import headline
-from rlsim.report.style import BACKGROUND, GREY, VARIANT_COLORS, Style, picture_style, save_picture
+from rlsim.report.figures.style import BACKGROUND, GREY, VARIANT_COLORS, picture_style
+from rlsim.report.style import Style
+from rlsim.report.text.run import headline
 from rlsim.results.run import Run
 from rlsim.units import FloatArray
 
@@ -31,32 +31,29 @@ PANELS = (
 TITLE_CHARACTERS = 100
 
 
-def run_figure(run: Run, path: Path) -> None:
-    """Write the picture as PNG: one panel for each quantity that says anything, steps from left to right.
-
-    The same run gives the same bytes with the same matplotlib. OSError passes through.
-    """
-    with picture_style():
-        panels = _told(run)
-        title = Style(TITLE_CHARACTERS).wrapped(f"{run.scenario}: {headline(run)}")
-        top = 0.25 * len(title) + 0.55
-        height = top + PANEL_IN * len(panels) + 0.6
-        figure = Figure(figsize=(WIDTH_IN, height))
-        FigureCanvasAgg(figure)
-        figure.text(0.02, 1 - 0.12 / height, "\n".join(title), va="top", fontweight="bold")
-        axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-        figure.subplots_adjust(left=0.13, right=0.97, top=1 - top / height, bottom=0.55 / height, hspace=0.28)
-        for axis, (column, label) in zip(axes, panels, strict=True):
-            _panel(axis, run, column, label)
-        axes[-1].set_xlabel("training step")
-        if len(run.sides) > 1:
-            handles, labels = axes[0].get_legend_handles_labels()
-            place = (0.97, 1 - (top - 0.38) / height)
-            figure.legend(handles, labels, loc="upper right", bbox_to_anchor=place, ncols=2, frameon=False)
-        save_picture(figure, path)
+@picture_style()
+def run_figure(run: Run) -> Figure:
+    """One panel for each quantity that says anything, steps from left to right."""
+    panels = _panels(run)
+    title = Style(TITLE_CHARACTERS).wrapped(f"{run.scenario}: {headline(run)}")
+    top = 0.25 * len(title) + 0.55
+    height = top + PANEL_IN * len(panels) + 0.6
+    figure = Figure(figsize=(WIDTH_IN, height))
+    FigureCanvasAgg(figure)
+    figure.text(0.02, 1 - 0.12 / height, "\n".join(title), va="top", fontweight="bold")
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    figure.subplots_adjust(left=0.13, right=0.97, top=1 - top / height, bottom=0.55 / height, hspace=0.28)
+    for axis, (column, label) in zip(axes, panels, strict=True):
+        _panel(axis, run, column, label)
+    axes[-1].set_xlabel("training step")
+    if len(run.sides) > 1:
+        handles, labels = axes[0].get_legend_handles_labels()
+        place = (0.97, 1 - (top - 0.38) / height)
+        figure.legend(handles, labels, loc="upper right", bbox_to_anchor=place, ncols=2, frameon=False)
+    return figure
 
 
-def _told(run: Run) -> list[tuple[str, str]]:
+def _panels(run: Run) -> list[tuple[str, str]]:
     """Panels that differ from a constant, and the step always."""
     sides = run.sides.values()
 

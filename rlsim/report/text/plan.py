@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.sweep import eager_remark, price_remark
 from rlsim.report.table import Cell, cell, table
+from rlsim.report.text.sweep import eager_remark, price_remark
 from rlsim.results.plan import Plan, PlanRow
 from rlsim.results.record import Interval
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.patches
@@ -13,21 +12,20 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from rlsim.report import findings
 from rlsim.report import format as fmt
-from rlsim.report.lanes_plot import draw_lanes, lanes_height, longest_window_s, shown_window
-from rlsim.report.style import (
+from rlsim.report.figures.lanes import draw_lanes, lanes_height, longest_window_s, shown_window
+from rlsim.report.figures.style import (
     BACKGROUND,
     DPI,
     GREY,
     INK,
     PHASE_COLORS,
     VARIANT_COLORS,
-    Style,
     picture_style,
-    save_picture,
     text_color,
 )
+from rlsim.report.style import Style
+from rlsim.report.text import findings
 from rlsim.results import Curve, Interval, Projection, Variant
 from rlsim.units import FloatArray
 
@@ -40,42 +38,68 @@ ABOVE_IN, BELOW_IN = 0.36, 0.62
 """Room over a panel for its title and under it for its axis."""
 TITLE_CHARACTERS = 100
 KEY_COLUMNS = 6
+CURVES_IN = 2.2
 MOST_POINTS = 4000
 """Points of a curve that a picture of this width can show."""
 OTHER_LINES = ("--", ":")
 """Lines of the curves beside running sequences: trajectories with environments, and with the judge."""
 
 
-def phases_figure(projection: Projection, path: Path) -> None:
-    """Write the picture as PNG: the step of both arms as stacked bars, then running sequences over time.
-
-    An asynchronous projection also shows lanes of trainer and generator. The same projection gives the same bytes with
-    the same matplotlib. OSError passes through.
-    """
+@picture_style()
+def phases_figure(projection: Projection) -> Figure:
+    """The step of both arms as stacked bars, then running sequences over time; lanes of trainer and generator between
+    them where generation runs beside training."""
     arms = list(projection.variants.items())
-    asynchronous = projection.asynchronous
     title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
-    key = _key_phases(projection, arms)
-    with picture_style():
-        page = _Page(
-            [
-                0.26 * len(title) + 0.64 + 0.37 * (1 + (len(key) > KEY_COLUMNS)),
-                0.34 + 0.8 * len(arms),
-                *([lanes_height(arms)] if asynchronous else []),
-                2.2,
-            ]
-        )
-        _title(page, projection, title)
-        _key(page, key, asynchronous, 0.52 + 0.26 * len(title))
-        _bars(page.panel("Time of one step", _what_bars_show(arms, asynchronous)), projection, arms)
-        if asynchronous:
-            draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
-        shown = "the same steps" if asynchronous else "first step of the first replication alone"
-        agents = len(arms[0][1].curves) > 1
-        _curves(
-            page.panel("Trajectories under way" if agents else "Sequences being generated", shown), asynchronous, arms
-        )
-        save_picture(page.figure, path)
+    lanes = [lanes_height(arms)] if projection.asynchronous else []
+    page = _Page([0.26 * len(title) + 0.64 + _key_in(projection), _bars_in(arms), *lanes, CURVES_IN])
+    _title(page, projection, title)
+    _step(page, projection, 0.52 + 0.26 * len(title))
+    if projection.asynchronous:
+        draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
+    _curves_panel(page, projection)
+    return page.figure
+
+
+@picture_style()
+def step_figure(projection: Projection) -> Figure:
+    """The step of both arms as stacked bars in seconds."""
+    page = _Page([0.2 + _key_in(projection), _bars_in(list(projection.variants.items()))])
+    _step(page, projection, 0.1)
+    return page.figure
+
+
+@picture_style()
+def timeline_figure(projection: Projection) -> Figure:
+    """Lanes of trainer and generator over the last steps, and running sequences over time in seconds."""
+    arms = list(projection.variants.items())
+    page = _Page([0.0, lanes_height(arms), CURVES_IN])
+    draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
+    _curves_panel(page, projection)
+    return page.figure
+
+
+def _key_in(projection: Projection) -> float:
+    return 0.37 * (1 + (len(_key_phases(projection)) > KEY_COLUMNS))
+
+
+def _bars_in(arms: Arms) -> float:
+    return 0.34 + 0.8 * len(arms)
+
+
+def _step(page: _Page, projection: Projection, down_in: float) -> None:
+    """The key of the phases and the bars."""
+    arms = list(projection.variants.items())
+    _key(page, projection, down_in)
+    _bars(page.panel("Time of one step", _what_bars_show(arms, projection.asynchronous)), projection, arms)
+
+
+def _curves_panel(page: _Page, projection: Projection) -> None:
+    arms = list(projection.variants.items())
+    shown = "the same steps" if projection.asynchronous else "first step of the first replication alone"
+    agents = len(arms[0][1].curves) > 1
+    title = "Trajectories under way" if agents else "Sequences being generated"
+    _curves(page.panel(title, shown), projection.asynchronous, arms)
 
 
 def _what_bars_show(arms: Arms, asynchronous: bool) -> str:
@@ -202,18 +226,19 @@ def _edges(phases: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     return edges
 
 
-def _key_phases(projection: Projection, arms: Arms) -> dict[str, list[float]]:
+def _key_phases(projection: Projection) -> dict[str, list[float]]:
     """Seconds in each shown arm by phase, phases that take none left out."""
-    rows = [findings.step_phases(arm, projection.asynchronous) for _, arm in arms]
+    rows = [findings.step_phases(arm, projection.asynchronous) for arm in projection.variants.values()]
     found = {phase: [row.get(phase, 0.0) for row in rows] for row in rows for phase in row}
     return {phase: values for phase, values in found.items() if any(values)}
 
 
-def _key(page: _Page, phases: Mapping[str, Sequence[float]], asynchronous: bool, down_in: float) -> None:
+def _key(page: _Page, projection: Projection, down_in: float) -> None:
     """Every phase with its seconds in both arms, so that segments too small for a label are told too."""
+    phases = _key_phases(projection)
     handles = [matplotlib.patches.Patch(color=PHASE_COLORS[phase]) for phase in phases]
     labels = [
-        f"{fmt.phase_label(phase, asynchronous)}\n" + " → ".join(dict.fromkeys(map(fmt.seconds, values)))
+        f"{fmt.phase_label(phase, projection.asynchronous)}\n" + " → ".join(dict.fromkeys(map(fmt.seconds, values)))
         for phase, values in phases.items()
     ]
     page.figure.legend(
@@ -247,8 +272,8 @@ def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
             axes.plot([times[-1]], [0], marker="o", color=color, markersize=6, clip_on=False, zorder=4)
         for curve, line in zip(others, OTHER_LINES, strict=False):
             times, values = _in_view(curve, window)
-            told = curve.name.removeprefix("trajectories ") if arm is arms[-1][1] else None
-            axes.step(times, values, line, where="post", color=color, linewidth=1.2, label=told, zorder=3)
+            other = curve.name.removeprefix("trajectories ") if arm is arms[-1][1] else None
+            axes.step(times, values, line, where="post", color=color, linewidth=1.2, label=other, zorder=3)
             highest = max(highest, float(values.max()))
     axes.set_xlim(0, (longest_window_s(arms) if asynchronous else end) * 1.005)
     axes.set_ylim(0, highest * 1.06)

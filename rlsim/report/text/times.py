@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import RULE, Row, cell, table
+from rlsim.report.text import findings
 from rlsim.results import Interval, Projection, Variant
 from rlsim.units import SECONDS_PER_HOUR
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.sweep import price_remark
 from rlsim.report.table import RULE, Row, cell, table
+from rlsim.report.text.sweep import price_remark
 from rlsim.results.compare import Comparison
 
 LONGEST_VALUE = 40

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from rlsim.report.lanes import Lane, lanes
-from rlsim.report.style import PHASE_COLORS, VARIANT_COLORS, text_color
+from rlsim.report.figures.style import PHASE_COLORS, VARIANT_COLORS, text_color
+from rlsim.report.timeline import SHOWN_STEPS, TRAINER, Lane, lanes, window_of
 from rlsim.results import Span, Variant
 
-SHOWN_STEPS = 4
-"""Steps of the trainer in view; earlier ones repeat the pattern."""
 MOST_LANES = 6
 """Rows per arm, the trainer first."""
 HEIGHT = 0.78
@@ -51,16 +49,13 @@ def longest_window_s(arms: Sequence[tuple[str, Variant]]) -> float:
 
 def shown_window(arm: Variant) -> tuple[float, float]:
     """From the start of the trainer's first shown step to the end of its last one, in seconds."""
-    trainer = [s for s in arm.spans if s.actor == "trainer"]
-    steps = sorted({s.step for s in trainer})[-SHOWN_STEPS:]
-    inside = [s for s in trainer if s.step in steps]
-    return min(s.start_s for s in inside), max(s.end_s for s in inside)
+    return window_of(span for span in arm.spans if span.actor == TRAINER)
 
 
 def _shown(arm: Variant) -> list[Lane]:
     start, end = shown_window(arm)
     rows = lanes(s for s in arm.spans if s.end_s > start and s.start_s < end)
-    return sorted(rows, key=lambda lane: lane.actor != "trainer")[:MOST_LANES]
+    return sorted(rows, key=lambda lane: lane.actor != TRAINER)[:MOST_LANES]
 
 
 def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlsim.report import format as fmt
-from rlsim.report.bottlenecks import provenance_lines
 from rlsim.report.style import Style
-from rlsim.report.support import support_lines
 from rlsim.report.table import table
+from rlsim.report.text.bottlenecks import provenance_lines
+from rlsim.report.text.support import support_lines
 from rlsim.results.coverage import Coverage, StepPart
 
 SHARES = ("model, device and software", "model and device", "model", "device", "software", "any")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from rlsim.report import findings
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import Row, table
+from rlsim.report.text import findings
 from rlsim.results import PhasePart, Projection, Provenance
 
 MOST_PARTS, LEAST_PART_SHARE = 4, 0.08

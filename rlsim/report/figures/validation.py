@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from rlsim.errors import shortened
+from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, heading, picture_style
 from rlsim.report.format import percent, signed_percent
-from rlsim.report.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style, save_picture
-from rlsim.report.validation_text import GROUPING_TITLES, TIME_TITLES, TITLES
+from rlsim.report.text.validation import GROUPING_TITLES, TIME_TITLES, TITLES
 from rlsim.results.validation import ComparedRow, CrossValidation, Ranks, Validation
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -29,16 +28,16 @@ _RATIO_TICKS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 _TICKS = tuple(m * 10.0**e for e in range(-3, 7) for m in (1, 2, 5))
 
 
-def scatter(found: Validation, path: Path) -> None:
+@picture_style()
+def scatter(found: Validation) -> Figure:
     """Measured against predicted value of every scored row with its interval, both axes logarithmic."""
-    with picture_style():
-        figure = Figure(figsize=(10.2, 7.0), dpi=DPI, facecolor="white")
-        heading(figure, f"Measured and predicted: {TITLES[found.kind]}", score_line(found))
-        if found.scored:
-            _scattered(figure.add_axes((0.075, 0.085, 0.55, 0.80)), found)
-        else:
-            figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
-        save_picture(figure, path)
+    figure = Figure(figsize=(10.2, 7.0), dpi=DPI, facecolor="white")
+    heading(figure, f"Measured and predicted: {TITLES[found.kind]}", score_line(found))
+    if found.scored:
+        _scattered(figure.add_axes((0.075, 0.085, 0.55, 0.80)), found)
+    else:
+        figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
+    return figure
 
 
 def _scattered(axes: Axes, found: Validation) -> None:
@@ -66,7 +65,8 @@ def _scattered(axes: Axes, found: Validation) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=8, labelspacing=0.35)
 
 
-def ratios(found: Validation, path: Path, by: str = "") -> None:
+@picture_style()
+def ratios(found: Validation, by: str = "") -> Figure:
     """Predicted over measured of every scored row: a line for each group with its median as a bar.
 
     by: detail of the rows that colours tell; none without.
@@ -75,29 +75,27 @@ def ratios(found: Validation, path: Path, by: str = "") -> None:
     names = sorted({_label(row, by) for row in found.scored if row.group in groups}) if by else [""]
     keys = 0.26 * math.ceil((len(names) + 1) / 3)
     height = 2.2 + keys + 0.40 * max(2, len(groups))
-    with picture_style():
-        figure = Figure(figsize=(10.5, height), dpi=DPI, facecolor="white")
-        heading(figure, f"Predicted over measured: {TITLES[found.kind]}", score_line(found))
-        if not found.scored:
-            figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
-            save_picture(figure, path)
-            return
-        axes = figure.add_axes((0.36, (0.75 + keys) / height, 0.61, 1 - (1.75 + keys) / height))
-        for place, group in enumerate(reversed(groups)):
-            _ratio_line(axes, [row for row in found.scored if row.group == group], place, names, by)
-        axes.axvspan(1 - BAND, 1 + BAND, color=BACKGROUND, alpha=0.8, linewidth=0, zorder=0)
-        axes.axvline(1.0, color=GREY, linewidth=1.0, zorder=1)
-        axes.set(xscale="log", xlim=(LEAST_RATIO, MOST_RATIO), ylim=(-0.6, len(groups) - 0.4))
-        labels = [f"{shortened(group, 54)}  ({found.groups[group].n})" for group in reversed(groups)]
-        axes.set_yticks(range(len(groups)), labels, fontsize=7.5)
-        axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("predicted over measured; in brackets the number of rows", fontsize=9)
-        _plain_ticks(axes.xaxis, _RATIO_TICKS)
-        axes.plot([], [], color=INK, linewidth=1.4, label=f"median; shade: ± {percent(BAND)}")
-        handles, texts = axes.get_legend_handles_labels()
-        unique = dict(zip(texts, handles, strict=True))
-        figure.legend(unique.values(), unique.keys(), loc="lower center", ncols=3, frameon=False, fontsize=8.5)
-        save_picture(figure, path)
+    figure = Figure(figsize=(10.5, height), dpi=DPI, facecolor="white")
+    heading(figure, f"Predicted over measured: {TITLES[found.kind]}", score_line(found))
+    if not found.scored:
+        figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
+        return figure
+    axes = figure.add_axes((0.36, (0.75 + keys) / height, 0.61, 1 - (1.75 + keys) / height))
+    for place, group in enumerate(reversed(groups)):
+        _ratio_line(axes, [row for row in found.scored if row.group == group], place, names, by)
+    axes.axvspan(1 - BAND, 1 + BAND, color=BACKGROUND, alpha=0.8, linewidth=0, zorder=0)
+    axes.axvline(1.0, color=GREY, linewidth=1.0, zorder=1)
+    axes.set(xscale="log", xlim=(LEAST_RATIO, MOST_RATIO), ylim=(-0.6, len(groups) - 0.4))
+    labels = [f"{shortened(group, 54)}  ({found.groups[group].n})" for group in reversed(groups)]
+    axes.set_yticks(range(len(groups)), labels, fontsize=7.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("predicted over measured; in brackets the number of rows", fontsize=9)
+    _plain_ticks(axes.xaxis, _RATIO_TICKS)
+    axes.plot([], [], color=INK, linewidth=1.4, label=f"median; shade: ± {percent(BAND)}")
+    handles, texts = axes.get_legend_handles_labels()
+    unique = dict(zip(texts, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="lower center", ncols=3, frameon=False, fontsize=8.5)
+    return figure
 
 
 def _ratio_line(axes: Axes, rows: Sequence[ComparedRow], place: int, names: Sequence[str], by: str) -> None:
@@ -115,19 +113,19 @@ def _ratio_line(axes: Axes, rows: Sequence[ComparedRow], place: int, names: Sequ
     axes.plot([middle, middle], [place - 0.38, place + 0.38], color=INK, linewidth=1.4, zorder=2)
 
 
-def reliability(found: CrossValidation, path: Path) -> None:
+@picture_style()
+def reliability(found: CrossValidation) -> Figure:
     """Share of left-out times below each quantile of their predictions, a panel for each kind of time."""
-    with picture_style():
-        figure = Figure(figsize=(10.4, 3.9), dpi=DPI, facecolor="white")
-        heading(figure, "Do 90 % intervals hold 90 %?", "groups left out of the joint fit and predicted by the rest")
-        for number, kind in enumerate(TIME_TITLES):
-            axes = figure.add_axes((0.06 + 0.238 * number, 0.24, 0.2, 0.53))
-            _reliability_panel(axes, kind, [ranks for ranks in found.ranks if ranks.kind == kind])
-            if number == 0:
-                axes.set_ylabel("share of times below it")
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=8)
-        save_picture(figure, path)
+    figure = Figure(figsize=(10.4, 3.9), dpi=DPI, facecolor="white")
+    heading(figure, "Do 90 % intervals hold 90 %?", "groups left out of the joint fit and predicted by the rest")
+    for number, kind in enumerate(TIME_TITLES):
+        axes = figure.add_axes((0.06 + 0.238 * number, 0.24, 0.2, 0.53))
+        _reliability_panel(axes, kind, [ranks for ranks in found.ranks if ranks.kind == kind])
+        if number == 0:
+            axes.set_ylabel("share of times below it")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
 
 
 def _reliability_panel(axes: Axes, kind: str, ranks: Sequence[Ranks]) -> None:
@@ -141,13 +139,6 @@ def _reliability_panel(axes: Axes, kind: str, ranks: Sequence[Ranks]) -> None:
                 shares = [float(np.mean(np.array(one.values) <= level)) for level in levels]
                 axes.plot(levels, shares, color=LINE_COLORS[number % len(LINE_COLORS)], linewidth=1.4, label=title)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="quantile of the prediction")
-
-
-def heading(figure: Figure, title: str, subtitle: str) -> None:
-    """Title and subtitle at the top left of a picture."""
-    height = figure.get_size_inches()[1]
-    figure.text(0.02, 1 - 0.20 / height, title, fontsize=13, fontweight="bold", va="top")
-    figure.text(0.02, 1 - 0.50 / height, subtitle, fontsize=9.5, color=GREY, va="top")
 
 
 def score_line(found: Validation) -> str:

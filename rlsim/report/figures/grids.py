@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from rlsim.report.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, save_picture
+from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, plain_axes
 from rlsim.results.plan import Plan, PlanRow
 from rlsim.results.record import Row
 from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, SweepResult, break_even_lengths, interval_columns
@@ -31,24 +30,23 @@ Rows = Sequence[Row]
 
 
 @picture_style()
-def draw_sweep(result: SweepResult, folder: Path) -> list[Path]:
-    """Draw what the axes allow into ``folder``: heatmap.png, scaling.png, else lines.png over the first numeric axis.
+def sweep_figures(result: SweepResult) -> dict[str, Figure]:
+    """What the axes allow, by name: heatmap, scaling, else lines over the first numeric axis.
 
-    Further axes are fixed at the first cell that can run; the heading says at which values. The same rows give the same
-    bytes with the same matplotlib.
+    Further axes are fixed at the first cell that can run; the heading says at which values.
     """
     axes = result.columns
     draft = next((name for name in DRAFT_KEYS if name in axes), None)
-    out = []
+    out: dict[str, Figure] = {}
     if result.done and draft is not None and ACCEPTANCE_KEY in axes:
         rows, title = _slice(result, (draft, ACCEPTANCE_KEY))
-        out.append(save_picture(heatmap(rows, draft, title), folder / "heatmap.png"))
+        out["heatmap"] = _heatmap(rows, draft, title)
     if result.done and SIZE_KEY in axes:
-        out.append(save_picture(_lines(result, SIZE_KEY), folder / "scaling.png"))
+        out["scaling"] = _lines(result, SIZE_KEY)
     numeric = [name for name in axes if all(isinstance(row[name], int | float) for row in result.done)]
     if result.done and not out and numeric:
         longest = max(numeric, key=lambda name: len(axes[name]) > 1)
-        out.append(save_picture(_lines(result, longest), folder / "lines.png"))
+        out["lines"] = _lines(result, longest)
     return out
 
 
@@ -57,7 +55,7 @@ def _lines(result: SweepResult, x: str) -> Figure:
     others = [name for name, values in result.columns.items() if name != x and len(values) > 1]
     series = next((name for name in (*LAG_KEYS, *others) if name in others), None)
     rows, title = _slice(result, (x, series) if series else (x,))
-    return lines(rows, x, series, title)
+    return _over_axis(rows, x, series, title)
 
 
 def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
@@ -69,30 +67,18 @@ def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
     return rows, "; ".join([result.scenario, *values])
 
 
-def heading(figure: Figure, text: str) -> None:
+def _heading(figure: Figure, text: str) -> None:
     """What the whole picture is of."""
     figure.suptitle(text, fontsize=10, x=0.01, ha="left", color=INK, wrap=True)
 
 
-def plain_axes(figure: Figure, place: tuple[int, int, int], title: str, x: str, y: str) -> Axes:
-    """Axes with a light grid behind what they show."""
-    axes = figure.add_subplot(*place)
-    axes.set_title(title, fontsize=9, loc="left", color=INK)
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.grid(color=BACKGROUND, linewidth=0.6)
-    axes.set_axisbelow(True)
-    return axes
-
-
-def heatmap(rows: Rows, draft: str, title: str) -> Figure:
+def _heatmap(rows: Rows, draft: str, title: str) -> Figure:
     """Rollout and end-to-end speed-up over k and acceptance length; the line is where each breaks even."""
     ks = sorted({row[draft] for row in rows})
     lengths = sorted({row[ACCEPTANCE_KEY] for row in rows})
     size = (max(7.0, 1.1 * len(ks) + 4.0), max(3.6, 0.26 * len(lengths) + 1.8))
     figure = Figure(figsize=size, layout="constrained")
-    heading(figure, title)
+    _heading(figure, title)
     known = False
     for place, (column, name) in enumerate(SPEEDUPS, start=1):
         table = np.full((len(lengths), len(ks)), np.nan)
@@ -135,10 +121,10 @@ def _break_even_line(axes: Axes, lengths_at: dict[Any, float], ks: Sequence[Any]
     return bool(known)
 
 
-def lines(rows: Rows, x: str, series: str | None, title: str) -> Figure:
+def _over_axis(rows: Rows, x: str, series: str | None, title: str) -> Figure:
     """Step time with its interval, and the end-to-end speed-up by speculation, over one axis."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    heading(figure, title)
+    _heading(figure, title)
     places = sorted({row[x] for row in rows})
     for place, (column, name) in enumerate((STEP, SPEEDUPS[1]), start=1):
         axes = plain_axes(figure, (1, 2, place), name, "GPUs" if x == SIZE_KEY else x, "")
@@ -173,13 +159,10 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
 
 
 @picture_style()
-def draw_plan(plan: Plan, folder: Path) -> Path:
-    """Draw pareto.png into ``folder``: every finalist by cost and time, the front as a line, the best marked.
-
-    The same plan gives the same bytes with the same matplotlib.
-    """
+def plan_figure(plan: Plan) -> Figure:
+    """Every finalist by cost in USD and seconds of a step, the front as a line, the best marked."""
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    heading(figure, f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
+    _heading(figure, f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
     for number, lag in enumerate(sorted({row.overrides["lag"] for row in plan.finalists})):
         rows = [row for row in plan.finalists if row.overrides["lag"] == lag]
@@ -193,7 +176,7 @@ def draw_plan(plan: Plan, folder: Path) -> Path:
     axes.plot(*zip(*map(_place, plan.pareto), strict=True), color=GREY, linewidth=1.0, zorder=0)
     axes.scatter(*_place(plan.best), 90, facecolors="none", edgecolors=INK, label="best")
     axes.legend(fontsize=8, frameon=False)
-    return save_picture(figure, folder / "pareto.png")
+    return figure
 
 
 def _place(row: PlanRow) -> tuple[float, float]:

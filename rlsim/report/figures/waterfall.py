@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlsim.report.style import DPI, GREY, INK, LINE_COLORS, picture_style, save_picture
+from rlsim.report.figures.style import DPI, GREY, INK, LINE_COLORS, picture_style
 from rlsim.results.blame import Blame
 
 LEAST_S = 0.005
@@ -15,8 +13,8 @@ LEAST_S = 0.005
 
 
 @picture_style()
-def draw_waterfall(blame: Blame, path: Path) -> Path:
-    """Write the waterfall as PNG; the same blame gives the same bytes with the same matplotlib."""
+def waterfall_figure(blame: Blame) -> Figure:
+    """The step in seconds, what each removal takes off it, and the work that is left."""
     shown = [one for one in blame.removals if abs(one.chain_s) >= LEAST_S * blame.step_s]
     figure = Figure(figsize=(9.0, 1.3 + 0.42 * (len(shown) + 2)), facecolor="white", dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
@@ -42,7 +40,7 @@ def draw_waterfall(blame: Blame, path: Path) -> Path:
     axes.set_xlim(0, 1.18 * peak_s)
     axes.set_xlabel("seconds per step")
     axes.set_title(f"{blame.scenario}: what keeps {blame.num_gpus:,} GPUs waiting", loc="left")
-    return save_picture(figure, path)
+    return figure
 
 
 def _label(axes: Axes, x: float, y: float, text: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from rlsim.report import findings
 from rlsim.report import format as fmt
-from rlsim.report.bottlenecks import bottleneck_lines, provenance_lines
 from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.support import support_lines
 from rlsim.report.table import table
-from rlsim.report.times import cost_usd, times_lines
+from rlsim.report.text import findings
+from rlsim.report.text.bottlenecks import bottleneck_lines, provenance_lines
+from rlsim.report.text.support import support_lines
+from rlsim.report.text.times import cost_usd, times_lines
 from rlsim.results import EngineStatistics, Label, MemoryUse, Projection
 from rlsim.units import GIB
 
