@@ -18,9 +18,10 @@ from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.timeline import read_timeline
 from rlsim.results.frames import scenario_in
 from rlsim.results.projection import About, Projection
-from rlsim.results.record import LARGEST
+from rlsim.results.record import LARGEST, what_is_wrong
 from rlsim.results.run import Run
 from rlsim.results.sweep import SweepResult
+from rlsim.results.validation import Validation
 
 KINDS = {
     "projection": ("projection.json", "rlsim project --out"),
@@ -133,6 +134,16 @@ def _about(document: Any) -> dict[str, Any]:
         first = error.errors(include_url=False)[0]
         key = ".".join(SCENARIO_KEYS[str(first["loc"][0])])
         raise InputError(f"scenario.yaml: '{key}': {first['msg']}") from None
+
+
+def read_validation(folder: Path) -> Validation:
+    """The validation of the folder. Raises InputError naming the file and the first wrong key."""
+    path = file_in(folder, "validation.json")
+    text = read_text(path, TABLE_BYTES)
+    try:
+        return Validation.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(f"{shown_path(path)}: {what_is_wrong(error)}") from None
 
 
 def read_sweep(folder: Path) -> SweepResult:

@@ -200,8 +200,8 @@ def _last_spans(events: Iterable[_Event], actors: dict[int, str], path: Path) ->
             actors.get(event.tid, "lane"),
             f"{event.cat}_s" if f"{event.cat}_s" in PHASE_LABELS else "other",
             event.args.step,
-            event.ts / 1e6,
-            (event.ts + max(0.0, event.dur)) / 1e6,
+            round(event.ts * 1000) / 1e9,
+            round((event.ts + max(0.0, event.dur)) * 1000) / 1e9,
         )
         for event in events
         if event.ph == "X"

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlsim.errors import RlsimError
-from rlsim.report.page.folder import KINDS
-from rlsim.report.page.markup import Markup, escaped, joined, tag
+from rlsim.report.folder import KINDS
 from rlsim.report.page.report import report
 
 Results = Callable[[str], Path]
@@ -32,14 +31,6 @@ NASTY = (
     "{{7*7}}${7*7}%s%n{0}",
     "x" * 1000,
 )
-
-
-@given(st.text())
-def test_text_comes_back_as_it_was_shown_and_opens_no_element(text: str) -> None:
-    element = tag("p", text, title=text).html
-    assert element.count("<") == 2 and element.count(">") == 2 and element.count('"') == 2
-    assert not set("<>\"'") & set(escaped(text))
-    assert joined((text, Markup("<br>"))).html == escaped(text) + "<br>"
 
 
 def _texts_replaced(value: Any, text: str) -> Any:
@@ -176,13 +167,10 @@ def test_an_endless_timeline_is_left_out(copied: Results) -> None:
 
 def test_a_timeline_of_many_spans_stays_small(copied: Results) -> None:
     folder = copied("async")
-    spans = [
-        {"ph": "X", "name": "x", "cat": "train", "pid": 1, "tid": i % 50, "ts": 10 * i, "dur": 9, "args": {"step": 1}}
-        for i in range(50_000)
-    ]
-    names = [{"ph": "M", "name": "thread_name", "pid": 1, "tid": i, "args": {"name": f"lane {i}"}} for i in range(50)]
-    process = {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "candidate: x"}}
-    (folder / "timeline.json").write_text(json.dumps({"traceEvents": [process, *names, *spans]}))
+    document = json.loads((folder / "timeline.json").read_text())
+    trainer = [event for event in document["traceEvents"] if event["ph"] == "X" and event["tid"] == 1]
+    document["traceEvents"] += [{**trainer[-1], "dur": 1 + i % 7, "tid": 2 + i % 9} for i in range(50_000)]
+    (folder / "timeline.json").write_text(json.dumps(document))
     assert len(report(folder)) < 1_500_000
 
 
