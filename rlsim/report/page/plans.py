@@ -154,9 +154,9 @@ def sweep_part(folder: Path, notes: list[str]) -> Part:
         figures.append(speedup("Its speed-up by speculation", interval_in(best, "end_to_end_speedup")))
     figures.append(("Cells", f"{count:,}", f"{count - len(done):,} cannot run"))
     note = "Axes that it does not show stay at the values that its heading names."
+    drawn = sweep_figures(sweep)
     blocks: list[Block] = [
-        picture(f"sweep-{name}", (SWEEP_TITLES[name], note), partial(drawn.__getitem__, name))
-        for name in (drawn := sweep_figures(sweep))
+        picture(f"sweep-{name}", (SWEEP_TITLES[name], note), partial(drawn.__getitem__, name)) for name in drawn
     ]
     sections = [Section("sweep-cells", "Cells", [*blocks, _cells(sweep, done, axes)]), *_reasons(sweep)]
     where = ", ".join(f"{axis} = {best[axis]}" for axis in axes)
