@@ -56,7 +56,7 @@ def projection_part(folder: Path, notes: list[str]) -> Part:
     about = ", ".join(filter(None, (data.model, mode, f"seed {data.seed}", f"digest {data.digest}")))
     place = f"on {where}" if where else "in this scenario"
     headline = findings.verdict_on(data.candidate, data.rollout_speedup, data.end_to_end_speedup, place)
-    look = findings.look_here_first(data) if any(part.seconds > 0 for part in data.candidate.parts) else ""
+    look = _look_here(data)
     figures = [timed("A step takes", data.candidate.step_s)]
     if data.candidate.speculates:
         figures.append(speedup("Step, speed-up", data.end_to_end_speedup))
@@ -69,6 +69,14 @@ def projection_part(folder: Path, notes: list[str]) -> Part:
         figures.append(("Step lies within", fmt.percent(data.support.half_width), "either way (90 %)"))
     lines = [line for line in (data.question, look, about) if line]
     return Part("projection", data.scenario, headline, figures, sections, lines)
+
+
+def _look_here(data: Projection) -> str:
+    """Where to look first; nothing where the file names no part of a phase."""
+    try:
+        return findings.look_here_first(data)
+    except StopIteration:
+        return ""
 
 
 def _step(data: Projection) -> list[Block]:

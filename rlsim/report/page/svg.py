@@ -19,6 +19,8 @@ THEMED = {INK.lower(): "ink", GREY.lower(): "dim", BACKGROUND.lower(): "rule"}
 """Colours that follow the theme, by the variable of the style sheet."""
 MOST_MARKS = 400
 """Points of a series that are drawn one by one; more of them become a picture of dots."""
+CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+"""What XML does not allow, and what turns the direction of text."""
 DROPPED = ("metadata", "style", "title")
 
 
@@ -30,7 +32,7 @@ def inline_svg(figure: Figure, key: str, description: str) -> Markup:
     out = io.StringIO()
     with picture_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rlsim"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, dpi=110)
-    root = ElementTree.fromstring(out.getvalue())
+    root = ElementTree.fromstring(CONTROLS.sub("\ufffd", out.getvalue()))
     _clean(root, key, {each.get("id", ""): f"{key}-{i}" for i, each in enumerate(root.iter())})
     for name in ("width", "height", "version", "id"):
         root.attrib.pop(name, None)
