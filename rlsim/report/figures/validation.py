@@ -148,7 +148,7 @@ def score_line(found: Validation) -> str:
         return shortened(found.table, 80)
     errors = f"median error {percent(score.median_abs_error or 0, 1)}, p90 {percent(score.p90_abs_error or 0, 1)}"
     return (
-        f"{shortened(found.table, 50)}: {score.n:,} of {len(found.rows):,} rows; "
+        f"{shortened(found.table, 50)}{found.table and ': '}{score.n:,} of {len(found.rows):,} rows; "
         f"bias {signed_percent(score.bias or 0)}, {errors}, "
         f"{percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width or 1.0:.2f})"
     )

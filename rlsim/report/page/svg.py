@@ -39,7 +39,7 @@ def inline_svg(figure: Figure, key: str, description: str) -> Markup:
     root.attrib |= {"class": "chart", "role": "img", "aria-label": readable(description)}
     ElementTree.register_namespace("", NAMESPACE.strip("{}"))
     text = ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
-    return Markup(re.sub(r"(\d\.\d{2})\d+", r"\1", re.sub(r">\s+<", "><", text)))
+    return Markup(re.sub(r">\s+<", "><", text))  # noqa: S704 - escaped by ElementTree
 
 
 def _clean(element: ElementTree.Element, key: str, ids: dict[str, str]) -> None:
@@ -50,6 +50,8 @@ def _clean(element: ElementTree.Element, key: str, ids: dict[str, str]) -> None:
         else:
             _clean(child, key, ids)
     _restyle(element, ids)
+    if "d" in element.attrib:
+        element.set("d", re.sub(r"(\.\d\d)\d+", r"\1", element.attrib["d"]).strip())
     link = element.attrib.pop(LINK, None)
     if link is not None:
         element.set("href", f"#{ids[link[1:]]}" if link.startswith("#") else link)
