@@ -25,9 +25,10 @@ from rlsim.evidence.tables import Kind
 from rlsim.files.reading import data_folder
 from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import read_yaml
+from rlsim.report.figures.style import save_picture
+from rlsim.report.figures.validation import ratios, reliability
 from rlsim.report.format import percent
-from rlsim.report.validation_figures import ratios, reliability
-from rlsim.report.validation_text import (
+from rlsim.report.text.validation import (
     CROSS_HEAD,
     SHOWN_PHASES,
     cross_cells,
@@ -220,9 +221,9 @@ def write_document(answer: Published, text: str, path: Path) -> None:
         for kind, (name, detail) in PICTURES.items():
             found = getattr(answer, kind)
             if found is not None and found.scored:
-                ratios(found, folder / name, detail)
+                save_picture(ratios(found, detail), folder / name)
         if answer.cross is not None:
-            reliability(answer.cross, folder / PICTURE)
+            save_picture(reliability(answer.cross), folder / PICTURE)
 
 
 def main() -> int:

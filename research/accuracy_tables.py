@@ -19,7 +19,7 @@ from rlsim.parameters.sets import (
     load_transfer_parameters,
 )
 from rlsim.report.format import number, percent
-from rlsim.report.validation_text import notes
+from rlsim.report.text.validation import notes
 from rlsim.results.validation import ComparedRow, Published, Score, Validation
 from rlsim.schema.engine_parameters import IterationFit, TransferFit
 from rlsim.schema.parameters import TrainingFit

@@ -16,8 +16,7 @@ from bench.cases import Case, Value
 from bench.measurements import Measurement, Measurements
 from rlsim.calibration.columns import Columns, efficiencies_as_yaml
 from rlsim.calibration.device_profile import DeviceRates, profile_of, rates_of
-from rlsim.calibration.selfcheck import SelfCheck, check_text, self_check
-from rlsim.calibration.selfcheck_picture import draw_check
+from rlsim.calibration.selfcheck import SelfCheck, check_picture, check_text, self_check
 from rlsim.calibration.table_writing import write_table
 from rlsim.files.lookup import catalogue
 from rlsim.files.writing import staged_folder
@@ -78,7 +77,9 @@ def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool =
         check = self_check(measured, folder, profile, rates)
         (folder / "selfcheck.txt").write_text(check_text(check) + "\n", encoding="utf-8")
         if check.points:
-            draw_check(check, folder / "selfcheck.png")
+            from rlsim.report.figures.style import save_picture
+
+            save_picture(check_picture(check), folder / "selfcheck.png")
         _write_circumstances(folder / METADATA, system, measured, rates, check, tables)
         _write_yaml(stage / f"{name}.yaml", profile.model_dump(mode="json"))
     rows = {layout.name: len(table[LATENCY]) for layout, table in tables.items()}

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,6 +38,9 @@ from rlsim.schema.model import ModelCard
 from rlsim.schema.speculation import Speculation
 from rlsim.tables.operators import OperatorTables
 from rlsim.units import MILLISECOND
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STEPS = ("decode_iteration", "speculative_step")
 
@@ -194,3 +198,19 @@ def check_text(check: SelfCheck, style: Style = DEFAULT_STYLE) -> str:
         errors = f"median error {percent(part.median_abs_error, 1)}, p90 {percent(part.p90_abs_error, 1)}"
         lines.append(f"{mode}: {errors} over {len(part.points)} engine steps")
     return "\n".join(lines)
+
+
+def check_picture(check: SelfCheck) -> Figure:
+    """Predicted over measured milliseconds, by mode and drafted tokens."""
+    from rlsim.report.figures.measured import CheckedSteps, check_figure
+
+    steps = []
+    for mode, marker in (("graph", "o"), ("eager", "^")):
+        points = check.of_mode(mode).points
+        for k in sorted({point.case.number("draft_length") for point in points}):
+            chosen = [point for point in points if point.case.number("draft_length") == k]
+            times = ([getattr(p, name) / MILLISECOND for p in chosen] for name in ("measured_s", "predicted_s"))
+            steps.append(CheckedSteps(f"{mode}, k = {k}", marker, *times))
+    counted = check.as_engines_run
+    median, p90 = (percent(error, 1) for error in (counted.median_abs_error, counted.p90_abs_error))
+    return check_figure(f"{check.device}\nmedian error {median}, p90 {p90}", steps)

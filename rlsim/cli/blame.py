@@ -25,15 +25,16 @@ def blame(
     """
     from rlsim.attribution.blame import blame as run
     from rlsim.loading.scenario import load_scenario
-    from rlsim.report.blame import render_blame
+    from rlsim.report.text.blame import render_blame
 
     given = load_scenario(scenario, given_overrides(words, overrides))
     with ProgressLine("simulations") as progress:
         answer = run(given, progress.reach)
     if out is not None:
-        from rlsim.attribution.picture import draw_waterfall
+        from rlsim.report.figures.style import save_picture
+        from rlsim.report.figures.waterfall import waterfall_figure
 
         with staged_folder(out) as folder:
             (folder / "blame.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
-            draw_waterfall(answer, folder / "waterfall.png")
+            save_picture(waterfall_figure(answer), folder / "waterfall.png")
     print_answer(json.dumps(answer.as_dict()) if as_json else render_blame(answer, terminal_style()))

@@ -116,7 +116,7 @@ def fit(
     """
     from rlsim.evidence.joint import fit_jointly
     from rlsim.parameters.posterior import EVIDENCE
-    from rlsim.report.validation_text import joint_text
+    from rlsim.report.text.validation import joint_text
 
     target = out or Path("posterior")
     if target.suffix:
@@ -140,7 +140,7 @@ def own(
     from rlsim.evidence.own_rows import learn
     from rlsim.files.progress import ProgressLine
     from rlsim.parameters.posterior import SUFFIX
-    from rlsim.report.validation_text import learned_text
+    from rlsim.report.text.validation import learned_text
 
     if out is not None and out.suffix != SUFFIX:
         raise InputError(f"{shown_path(path)}: --out {out} must end in {SUFFIX}")
@@ -162,7 +162,7 @@ def curves(
 ) -> None:
     """Fit acceptance over draft length and position to curves of your draft model (speculation)."""
     from rlsim.evidence.acceptance import fit_curves
-    from rlsim.report.validation_text import curves_text
+    from rlsim.report.text.validation import curves_text
 
     found = fit_curves(path)
     text, fitted = curves_text(found, terminal_style()), found.to_yaml()

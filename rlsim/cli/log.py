@@ -44,13 +44,14 @@ def log(
         answer = answer_run(found, given, chosen, what_if or (), as_stated, progress.reach)
     told = render_run(answer, terminal_style())
     if out is not None:
-        from rlsim.readers.logs.picture import draw_run
+        from rlsim.readers.logs.text import run_picture
+        from rlsim.report.figures.style import save_picture
 
         with staged_folder(out) as folder:
             (folder / "log.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
             (folder / "scenario.yaml").write_text(answer.scenario_yaml(), encoding="utf-8")
             (folder / POSTERIOR_NAME).write_bytes(answer.posterior.to_bytes())
-            draw_run(answer, folder / "phases.png")
+            save_picture(run_picture(answer), folder / "phases.png")
         told = f"{told}\n{_next(out)}"
     print_answer(json.dumps(answer.as_dict()) if as_json else told)
 

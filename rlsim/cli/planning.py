@@ -29,7 +29,7 @@ def sweep(
     """
     from rlsim.loading.scenario import load_scenario
     from rlsim.planning.sweep import sweep as run
-    from rlsim.report.sweep import render_sweep
+    from rlsim.report.text.sweep import render_sweep
 
     base = load_scenario(scenario, given_overrides(words, overrides))
     result = run(
@@ -73,7 +73,7 @@ def plan(
     from rlsim.planning.objective import Objective, parse_objective
     from rlsim.planning.plan import default_limits, write_plan
     from rlsim.planning.plan import plan as run
-    from rlsim.report.plan import render_plan
+    from rlsim.report.text.plan import render_plan
     from rlsim.units import SECONDS_PER_HOUR
 
     base = load_scenario(scenario, given_overrides(words, overrides))
@@ -108,7 +108,7 @@ def sensitivity(
     """
     from rlsim.loading.scenario import load_scenario
     from rlsim.planning.sensitivity import sensitivity as run
-    from rlsim.report.sensitivity import render_sensitivity
+    from rlsim.report.text.sensitivity import render_sensitivity
 
     base = load_scenario(scenario, given_overrides(words, overrides))
     answer = run(base, uncertain=uncertain or (), jobs=jobs)
@@ -130,7 +130,7 @@ def compare(
     """
     from rlsim.loading.scenario import load_scenario
     from rlsim.planning.compare import compare as run
-    from rlsim.report.compare import render_comparison
+    from rlsim.report.text.compare import render_comparison
 
     both = given_overrides(words, overrides)
     answer = run(

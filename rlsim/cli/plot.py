@@ -19,6 +19,6 @@ def plot(folder: FolderArgument, out: o.OutOption = None) -> None:
     Takes the folders of run, sweep, plan and blame; --out DIR writes elsewhere. The pictures of project and validate
     need more than their files hold; the message then says which command draws them.
     """
-    from rlsim.replotting import replot
+    from rlsim.report.files import replot
 
     print_answer("\n".join(f"written: {path}" for path in replot(folder, out)))

@@ -33,7 +33,7 @@ def project(
     from rlsim.loading.scenario import load_scenario
     from rlsim.projection.project import project as run
     from rlsim.report import files
-    from rlsim.report.projection import render, render_brief
+    from rlsim.report.text.projection import render, render_brief
 
     given = load_scenario(scenario, _with_simulation(given_overrides(words, overrides), seed, replications))
     with ProgressLine("replications") as progress:

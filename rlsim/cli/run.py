@@ -27,7 +27,7 @@ def run(
     where it stopped.
     """
     from rlsim.loading.scenario import load_scenario
-    from rlsim.report.run import render
+    from rlsim.report.text.run import render
     from rlsim.runs.run import run as simulate
 
     seeds = [] if seed is None else [f"simulation.seed={seed}"]

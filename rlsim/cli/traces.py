@@ -62,6 +62,6 @@ def _write(answer: TraceAnswer | AcceptanceAnswer, out: Path) -> None:
         (folder / "fragment.yaml").write_text(answer.fragment(), encoding="utf-8")
         (folder / "trace.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
         if isinstance(answer, TraceAnswer):
-            from rlsim.readers.traces.picture import draw_lengths
+            from rlsim.report.figures.style import save_picture
 
-            draw_lengths(answer, folder / "lengths.png")
+            save_picture(answer.picture(), folder / "lengths.png")

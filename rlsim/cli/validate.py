@@ -47,7 +47,7 @@ def table(
     validation.json, rows.csv and pictures.
     """
     from rlsim.evidence.compare import validate_table
-    from rlsim.report.validation_text import validation_text
+    from rlsim.report.text.validation import validation_text
 
     with ProgressLine("rows") as progress:
         found = validate_table(path, kind, progress.reach, seed, replications)
@@ -74,7 +74,7 @@ def published(
 ) -> None:
     """All published tables that come with rlsim beside their predictions, and further tables of any kind."""
     from rlsim.evidence.published import run_published
-    from rlsim.report.validation_text import published_text
+    from rlsim.report.text.validation import published_text
 
     given = {"iterations": iterations, "training": training, "transfers": transfers, "phases": phases}
     tables = {Kind(kind): paths for kind, paths in given.items() if paths}
@@ -95,7 +95,7 @@ def published(
 def cross(as_json: JsonOption = False, out: OutOption = None) -> None:
     """Do 90 % intervals hold 90 %? Leaves whole releases, devices, models... out of the joint fit and predicts them."""
     from rlsim.evidence.cross import validate_cross
-    from rlsim.report.validation_text import cross_text
+    from rlsim.report.text.validation import cross_text
 
     with ProgressLine("groupings") as progress:
         found = validate_cross(progress=progress.reach)
@@ -111,18 +111,20 @@ def _write(out: Path | None, write: Callable[[Path], None]) -> None:
 
 def write_validation(found: Validation, folder: Path) -> None:
     """Write validation.json, rows.csv, scatter.png and ratios.png into the existing ``folder``."""
-    from rlsim.report.validation_figures import ratios, scatter
-    from rlsim.report.validation_text import rows_csv
+    from rlsim.report.figures.style import save_picture
+    from rlsim.report.figures.validation import ratios, scatter
+    from rlsim.report.text.validation import rows_csv
 
     (folder / "validation.json").write_text(found.to_json(), encoding="utf-8")
     (folder / "rows.csv").write_text(rows_csv(found), encoding="utf-8")
-    scatter(found, folder / "scatter.png")
-    ratios(found, folder / "ratios.png")
+    save_picture(scatter(found), folder / "scatter.png")
+    save_picture(ratios(found), folder / "ratios.png")
 
 
 def write_cross(found: CrossValidation, folder: Path) -> None:
     """Write cross.json and reliability.png into the existing ``folder``."""
-    from rlsim.report.validation_figures import reliability
+    from rlsim.report.figures.style import save_picture
+    from rlsim.report.figures.validation import reliability
 
     (folder / "cross.json").write_text(found.to_json(), encoding="utf-8")
-    reliability(found, folder / "reliability.png")
+    save_picture(reliability(found), folder / "reliability.png")

@@ -253,10 +253,11 @@ def write_plan(answer: Plan, folder: Path) -> None:
 
     best.yaml is a whole scenario that ``rlsim project`` takes.
     """
-    from rlsim.planning.pictures import draw_plan
+    from rlsim.report.figures.grids import plan_figure
+    from rlsim.report.figures.style import save_picture
     from rlsim.results.frames import write_csv
 
     write_csv(answer.to_frame(), folder / "ranked.csv")
     (folder / "best.yaml").write_text(answer.best_scenario, encoding="utf-8", newline="\n")
     (folder / "plan.json").write_text(answer.to_json(), encoding="utf-8", newline="\n")
-    draw_plan(answer, folder)
+    save_picture(plan_figure(answer), folder / "pareto.png")

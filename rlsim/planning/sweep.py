@@ -148,10 +148,12 @@ def _check_free(out: Path, identity: str) -> None:
 
 
 def _write(result: SweepResult, out: Path, identity: str) -> None:
-    from rlsim.planning.pictures import draw_sweep
+    from rlsim.report.figures.grids import sweep_figures
+    from rlsim.report.figures.style import save_picture
 
     frame = result.to_frame()
     with staged_folder(out) as folder:
         write_csv(frame, folder / CSV)
         write_parquet(frame, folder / PARQUET, identity, result.scenario)
-        draw_sweep(result, folder)
+        for name, figure in sweep_figures(result).items():
+            save_picture(figure, folder / f"{name}.png")

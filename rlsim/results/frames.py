@@ -49,11 +49,20 @@ def write_parquet(frame: DataFrame, path: Path, identity: str, scenario: str) ->
 
 def identity_in(path: Path) -> str | None:
     """What :func:`write_parquet` was given, None where the file is missing or none of its own."""
+    return _attribute(path, "identity")
+
+
+def scenario_in(path: Path) -> str:
+    """The name of the scenario that :func:`write_parquet` was given, else that of the folder."""
+    return _attribute(path, "scenario") or path.resolve().parent.name
+
+
+def _attribute(path: Path, name: str) -> str | None:
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import read_schema
 
     try:
         known = json.loads(read_schema(path).metadata[b"pandas"])
-        return str(known["attributes"]["identity"])
-    except (OSError, ArrowInvalid, KeyError, TypeError):
+        return str(known["attributes"][name])
+    except (OSError, ArrowInvalid, KeyError, TypeError, ValueError):
         return None

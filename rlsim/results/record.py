@@ -84,10 +84,10 @@ class Record(BaseModel):
         try:
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
-            raise InputError(f"{name}: {_first(error)}") from None
+            raise InputError(f"{name}: {what_is_wrong(error)}") from None
 
 
-def _first(error: ValidationError) -> str:
+def what_is_wrong(error: ValidationError) -> str:
     """What is wrong first: another schema, or a key with its place and what it holds."""
     found = error.errors(include_url=False)
     wrong = next((one for one in found if one["loc"] == ("schema",)), found[0])

@@ -59,7 +59,7 @@ class _Compared(Record):
     @model_validator(mode="before")
     @classmethod
     def _error(cls, given: Any) -> Any:
-        if given.get("error_pct") is not None:
+        if not isinstance(given, dict) or given.get("error_pct") is not None:
             return given
         predicted = given.get("predicted")
         mean = getattr(predicted, "mean", predicted)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import rlsim
-from rlsim.attribution.picture import draw_waterfall
 from rlsim.cli.main import main
-from rlsim.report.blame import render_blame
+from rlsim.report.figures.style import save_picture
+from rlsim.report.figures.waterfall import waterfall_figure
+from rlsim.report.text.blame import render_blame
 from rlsim.results.blame import Blame
 
 FEW = ["simulation.replications=1", "simulation.steps=4", "workload.prompts_per_step=16"]
@@ -94,8 +95,8 @@ def test_text_files_and_picture(lagged: Blame, tmp_path: Path, capsys: pytest.Ca
     told = render_blame(lagged)
     assert "what is left is work" in told
     assert max(map(len, told.splitlines())) <= 100
-    assert draw_waterfall(lagged, tmp_path / "a.png").read_bytes() == (
-        draw_waterfall(lagged, tmp_path / "b.png").read_bytes()
+    assert save_picture(waterfall_figure(lagged), tmp_path / "a.png").read_bytes() == (
+        save_picture(waterfall_figure(lagged), tmp_path / "b.png").read_bytes()
     )
     overrides = [word for one in FEW for word in ("--set", one)]
     with pytest.raises(SystemExit) as end:

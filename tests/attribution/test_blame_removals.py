@@ -8,8 +8,8 @@ import pytest
 
 from rlsim.attribution.blame import blame
 from rlsim.loading.scenario import load_scenario
-from rlsim.report.blame import render_blame
 from rlsim.report.style import Style
+from rlsim.report.text.blame import render_blame
 from rlsim.runs.run import run
 
 CLIFF = (

@@ -11,8 +11,8 @@ from measured_tables import ROW, row, write
 
 from rlsim.errors import InputError
 from rlsim.evidence.compare import validate_table as validate
-from rlsim.report.validation_text import rows_csv
-from rlsim.report.validation_text import validation_text as render
+from rlsim.report.text.validation import rows_csv
+from rlsim.report.text.validation import validation_text as render
 from rlsim.results import PHASES
 from rlsim.results.validation import ComparedRow, PhaseError, Validation
 

@@ -13,7 +13,7 @@ from measured_tables import ROW, row, write
 from rlsim.errors import InputError
 from rlsim.evidence.compare import validate_table
 from rlsim.evidence.tables import COLUMNS, Kind, kind_of
-from rlsim.report.validation_text import rows_csv
+from rlsim.report.text.validation import rows_csv
 from rlsim.results.validation import ComparedRow, Score, Validation
 
 Run = Callable[..., tuple[int, str, str]]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsim.report.validation_figures import ratios, reliability, scatter
+from rlsim.report.figures.style import save_picture
+from rlsim.report.figures.validation import ratios, reliability, scatter
 from rlsim.results.validation import ComparedRow, CrossValidation, Ranks, Validation
 
 
@@ -21,8 +22,8 @@ def test_pictures_are_drawn_and_repeat_to_the_byte(kind: str, by: str, count: in
     ]  # fmt: skip
     found = Validation.of(kind, rows, table="t.csv")
     for name in ("a", "b"):
-        scatter(found, tmp_path / f"scatter_{name}.png")
-        ratios(found, tmp_path / f"ratios_{name}.png", by)
+        save_picture(scatter(found), tmp_path / f"scatter_{name}.png")
+        save_picture(ratios(found, by), tmp_path / f"ratios_{name}.png")
     for picture in ("scatter", "ratios"):
         first, second = ((tmp_path / f"{picture}_{name}.png").read_bytes() for name in ("a", "b"))
         assert first == second and len(first) > 5_000
@@ -30,5 +31,5 @@ def test_pictures_are_drawn_and_repeat_to_the_byte(kind: str, by: str, count: in
 
 def test_reliability_is_drawn_by_kind_of_time(tmp_path: Path) -> None:
     ranks = Ranks(grouping="release", kind="step", values=(0.1, 0.5, 0.9))
-    reliability(CrossValidation(scores=(), own_rows=(), ranks=(ranks,)), tmp_path / "r.png")
+    save_picture(reliability(CrossValidation(scores=(), own_rows=(), ranks=(ranks,))), tmp_path / "r.png")
     assert (tmp_path / "r.png").stat().st_size > 10_000

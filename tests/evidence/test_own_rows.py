@@ -13,7 +13,7 @@ from rlsim.evidence.own_rows import learn
 from rlsim.evidence.steps import scenario_of
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import project
-from rlsim.report.validation_text import learned_text
+from rlsim.report.text.validation import learned_text
 from rlsim.schema.scenario import Scenario
 from tests.evidence.measured_tables import ROW, row, write
 from tests.evidence.test_structure import ITERATION, TRAINING

@@ -12,7 +12,7 @@ from rlsim.evidence.published import (
 )
 from rlsim.evidence.steps import scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, SkippedRow, read_table
-from rlsim.report.validation_text import group_errors
+from rlsim.report.text.validation import group_errors
 
 TABLES = {
     "rl_steps.csv": 68,

@@ -12,8 +12,8 @@ from rlsim.guidance.support import SHAPE, coverage
 from rlsim.loading.scenario import scenario_of_text
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
-from rlsim.report.coverage import render_coverage
 from rlsim.report.style import DEFAULT_STYLE
+from rlsim.report.text.coverage import render_coverage
 
 Run = Callable[..., tuple[int, str, str]]
 

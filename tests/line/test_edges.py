@@ -21,7 +21,7 @@ from rlsim.projection.project import project
 from rlsim.projection.summary import iteration_tokens
 from rlsim.projection.variant import simulate_variant
 from rlsim.readers.frameworks.exporting import export_scenario
-from rlsim.report.projection import render_brief
+from rlsim.report.text.projection import render_brief
 from rlsim.simulation.kernel import build
 
 SMALL = ("workload.prompts_per_step=16", "simulation.replications=1")

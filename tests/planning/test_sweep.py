@@ -19,10 +19,11 @@ from rlsim.errors import InputError
 from rlsim.files.journal import Journal, journal_name
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning import pictures, sweep
+from rlsim.planning import sweep
 from rlsim.planning.grammar import grid, parse_axis
 from rlsim.projection.project import project
-from rlsim.report.sweep import render_sweep
+from rlsim.report.figures import grids as pictures
+from rlsim.report.text.sweep import render_sweep
 from rlsim.results.frames import identity_in
 from rlsim.results.sweep import SweepResult, break_even_lengths
 from rlsim.schema.scenario import Scenario
@@ -124,19 +125,16 @@ def test_pictures_follow_the_axes(tiny: Scenario, tmp_path: Path, axes: list[str
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
-def drawn(result: SweepResult, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+def drawn(result: SweepResult) -> list[Figure]:
     """The figures behind the pictures of a sweep."""
-    figures: list[Figure] = []
-    monkeypatch.setattr(pictures, "save_picture", lambda figure, path: figures.append(figure))
-    pictures.draw_sweep(result, folder)
-    return figures
+    return list(pictures.sweep_figures(result).values())
 
 
 def test_a_picture_names_the_scenario_and_the_slice_that_it_shows(
     tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = sweep(tiny, [f"{K}=1:2", f"{A}=1,1.5,2", "cluster.num_gpus=8,16"], replications=1)
-    heat, scaling = drawn(result, tmp_path, monkeypatch)
+    heat, scaling = drawn(result)
     assert heat.get_suptitle() == "quickstart; cluster.num_gpus = 8 (1 of 2 values)"
     assert scaling.get_suptitle() == f"quickstart; {A} = 1 (1 of 3 values)"
     assert [axes.get_title("left") for axes in scaling.axes] == [

@@ -72,5 +72,5 @@ def test_a_missing_folder_is_the_callers_error(answer, tmp_path):
 
 
 def test_text_and_file_reports_import_without_matplotlib():
-    code = "import sys, rlsim.report.projection, rlsim.report.files; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, rlsim.report.text.projection, rlsim.report.files; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

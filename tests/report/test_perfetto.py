@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.report.lanes import lanes
-from rlsim.report.perfetto import timeline_json
+from rlsim.report.timeline import lanes, timeline_json
 from rlsim.results import Span
 
 

@@ -11,16 +11,16 @@ import pytest
 
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
-from rlsim.report import phases_plot
-from rlsim.report.findings import headline
-from rlsim.report.phases_plot import phases_figure
-from rlsim.report.style import DPI, PHASE_COLORS, text_color
+from rlsim.report.figures import phases as phases_plot
+from rlsim.report.figures.phases import phases_figure
+from rlsim.report.figures.style import DPI, PHASE_COLORS, save_picture, text_color
+from rlsim.report.text.findings import headline
 from rlsim.results import Curve
 
 
 def pixels(projection, tmp_path):
     path = tmp_path / "phases.png"
-    phases_figure(projection, path)
+    save_picture(phases_figure(projection), path)
     return matplotlib.image.imread(path)
 
 
@@ -30,12 +30,9 @@ def share_of(image, color):
     return float(np.mean(np.all(np.abs(image[..., :3] - wanted) < 0.01, axis=-1)))
 
 
-def page_of(projection, monkeypatch, tmp_path):
+def page_of(projection):
     """The figure before it is written, drawn."""
-    figures = []
-    monkeypatch.setattr(phases_plot, "save_picture", lambda figure, path: figures.append(figure))
-    phases_figure(projection, tmp_path / "unused.png")
-    (figure,) = figures
+    figure = phases_figure(projection)
     figure.canvas.draw()
     return figure
 
@@ -48,9 +45,9 @@ def test_png_is_a_readable_picture_with_content(projection, tmp_path):
     assert sum(share_of(image, color) for color in PHASE_COLORS.values()) > 0.02
 
 
-def test_bars_have_the_length_of_their_phases_and_whiskers_that_of_the_step(answer, monkeypatch, tmp_path):
+def test_bars_have_the_length_of_their_phases_and_whiskers_that_of_the_step(answer):
     made = answer("sync")
-    bars = page_of(made, monkeypatch, tmp_path).axes[0]
+    bars = page_of(made).axes[0]
     drawn = sorted(patch.get_width() for patch in bars.patches if patch.get_facecolor()[3] == 1)
     phases = [arm.phases[name].mean for arm in (made.baseline, made.candidate) for name in PHASE_NAMES]
     assert drawn == pytest.approx(sorted(phases))
@@ -62,8 +59,8 @@ def test_bars_have_the_length_of_their_phases_and_whiskers_that_of_the_step(answ
 PHASE_NAMES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 
 
-def test_the_title_names_scenario_and_candidate_and_bars_say_what_they_are(projection, monkeypatch, tmp_path):
-    figure = page_of(projection, monkeypatch, tmp_path)
+def test_the_title_names_scenario_and_candidate_and_bars_say_what_they_are(projection):
+    figure = page_of(projection)
     texts = [text.get_text().replace("\n", " ") for text in figure.findobj(matplotlib.text.Text)]
     assert f"{projection.scenario}: {headline(projection)}" in texts
     told = " ".join(texts)
@@ -72,23 +69,23 @@ def test_the_title_names_scenario_and_candidate_and_bars_say_what_they_are(proje
     assert ("first step of the first replication alone" in told) is not projection.asynchronous
 
 
-def test_lanes_are_drawn_only_for_asynchronous_runs(projection, monkeypatch, tmp_path):
-    titles = [text.get_text() for text in page_of(projection, monkeypatch, tmp_path).texts]
+def test_lanes_are_drawn_only_for_asynchronous_runs(projection):
+    titles = [text.get_text() for text in page_of(projection).texts]
     assert ("What runs when" in titles) is projection.asynchronous
 
 
 def test_same_projection_same_bytes_whatever_the_users_style(answer, tmp_path):
     first, second = tmp_path / "a.png", tmp_path / "b.png"
-    phases_figure(answer("sync"), first)
+    save_picture(phases_figure(answer("sync")), first)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
-        phases_figure(answer("sync"), second)
+        save_picture(phases_figure(answer("sync")), second)
         assert matplotlib.rcParams["font.size"] == 30
     assert first.read_bytes() == second.read_bytes()
     assert b"Date" not in first.read_bytes()[:400]
 
 
-def test_no_text_overlaps_another_or_leaves_the_page(projection, monkeypatch, tmp_path):
-    figure = page_of(projection, monkeypatch, tmp_path)
+def test_no_text_overlaps_another_or_leaves_the_page(projection):
+    figure = page_of(projection)
     hidden = undrawn_tick_labels(figure)
     texts = [t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t not in hidden]
     boxes = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_visible()]
@@ -147,8 +144,8 @@ AGENT = (
 
 
 @pytest.mark.parametrize("name", ["quickstart", "qwen8b_async_lag1"])
-def test_environments_and_judge_of_agents_have_curves_of_their_own(name, monkeypatch, tmp_path):
-    figure = page_of(project(load_scenario(name, AGENT)), monkeypatch, tmp_path)
+def test_environments_and_judge_of_agents_have_curves_of_their_own(name):
+    figure = page_of(project(load_scenario(name, AGENT)))
     curves = figure.axes[-1]
     told = [text.get_text() for text in curves.get_legend().get_texts()]
     assert told.count("with the environment") == told.count("with the judge") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlsim.readers.logs.answer import RunAnswer, WhatIf
 from rlsim.readers.logs.learned import TOLD, Explained
@@ -11,6 +12,9 @@ from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import Cell, cell, table
 from rlsim.results import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LABELS = {"exposed_generation": "exposed generation", "logprob": "log-prob"}
 MOST_SOURCES = 3
@@ -90,3 +94,16 @@ def _what_ifs(what_ifs: Sequence[WhatIf], style: Style) -> list[str]:
             lines += style.wrapped(_faster(one.speedup, one.samples), "  ")
         lines.append("")
     return lines
+
+
+def run_picture(answer: RunAnswer) -> Figure:
+    """Seconds of each phase: measured medians with their 10th and 90th percentile, and both predictions."""
+    from rlsim.report.figures.measured import log_figure
+
+    measured = ((line, line.measured) for line in answer.phases)
+    phases = {
+        _label(line.quantity): (Interval(found.median, found.low, found.high), line.before, line.after)
+        for line, found in measured
+    }
+    steady = answer.steady
+    return log_figure(f"{answer.calibrated.name}: steps {steady.first} to {steady.last} of a run", phases)

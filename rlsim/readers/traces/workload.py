@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.results.record import rounded
 from rlsim.units import BoolArray, FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHORT = 120
 """Characters of a --set that are worth typing."""
@@ -98,6 +101,24 @@ class TraceAnswer:
         if self.prompt is None or self.requests.prompt is None:
             return None
         return float((self.requests.prompt + self.requests.response).max())
+
+    def picture(self) -> Figure:
+        """Cumulative distributions of the lengths in tokens."""
+        from rlsim.report.figures.measured import MeasuredLengths, lengths_figure
+
+        shown = [
+            MeasuredLengths(
+                one.name,
+                one.tokens,
+                one.fit.cdf,
+                None if one.lognormal or one.constant else one.quantiles,
+                None if self.cap_of_sequence or one is not self.response else self.cap,
+            )
+            for one in (self.response, self.prompt)
+            if one is not None
+        ]
+        cut = f", {self.truncated:.1%} cut at {self.cap:,.0f}" if self.cap is not None else ""
+        return lengths_figure(f"{self.requests.response.size:,} samples{cut}", shown)
 
     def fragment(self) -> str:
         """The part of a scenario file that the trace tells, with its origin."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from rlsim.errors import InputError
+import jinja2
+from markupsafe import Markup
+
+from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
-from rlsim.report.page.blame_page import blame_part
-from rlsim.report.page.folder import kinds_in
-from rlsim.report.page.page import Part, page
-from rlsim.report.page.plan_page import plan_part
-from rlsim.report.page.projection_page import projection_part
-from rlsim.report.page.run_page import run_part
-from rlsim.report.page.sweep_page import sweep_part
-from rlsim.report.page.validation_page import validation_part
+from rlsim.report.files import drawable
+from rlsim.report.folder import KINDS, kinds_in
+from rlsim.report.page.answers import blame_part, run_part, validation_part
+from rlsim.report.page.parts import Part
+from rlsim.report.page.plans import plan_part, sweep_part
+from rlsim.report.page.projection import projection_part
 
 PARTS: dict[str, Callable[[Path, list[str]], Part]] = {
     "projection": projection_part,
@@ -31,16 +35,29 @@ SUFFIXES = (".html", ".htm")
 def report(folder: Path) -> str:
     """The page of all results in ``folder``; the same files give the same page.
 
+    Every text passes through the template's escaping, and the page forbids itself scripts, network and foreign styles.
     Raises InputError naming file and key where a file cannot be used, and saying what is missing where the folder holds
     no results.
     """
     notes: list[str] = []
-    parts = [PARTS[kind](folder, notes) for kind in kinds_in(folder)]
-    return page(parts, list(dict.fromkeys(notes)))
+    parts = []
+    for kind in kinds_in(folder):
+        with drawable(folder / KINDS[kind][0]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matplotlib says of odd numbers
+            parts.append(PARTS[kind](folder, notes))
+    here = Path(__file__).parent
+    style = (here / "style.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(here), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined,
+        finalize=lambda value: readable(value) if type(value) is str else value,
+    )  # fmt: skip
+    content = {"parts": parts, "notes": list(dict.fromkeys(notes)), "digest": digest, "style": Markup(style)}
+    return environment.get_template("page.html.j2").render(content)
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of ``folder`` to ``out``, by default report.html in it, whole or not at all.
+    """The path of the page of ``folder``, written to ``out``, by default report.html in it, whole or not at all.
 
     Raises InputError as :func:`report`, where ``out`` is no name of a page, and where it cannot be written.
     """

@@ -1,0 +1,1 @@
+"""Pictures: one function for each, from a record to a matplotlib figure."""

@@ -1,0 +1,184 @@
+"""The pictures of sweeps and plans: speed-up over k and acceptance length, step time over an axis or against cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, plain_axes
+from rlsim.results.plan import Plan, PlanRow
+from rlsim.results.record import Row
+from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, SweepResult, break_even_lengths, interval_columns
+from rlsim.units import FloatArray
+
+SIZE_KEY = "cluster.num_gpus"
+LAG_KEYS = ("lag", "loop.policy_lag")
+SPEEDUP_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4, 6)
+SPEEDUPS = (
+    ("rollout_speedup", "Rollout, speed-up by speculation"),
+    ("end_to_end_speedup", "End to end, speed-up by speculation"),
+)
+STEP = ("step_s", "Step time (s)")
+MOST_TICKS = 12
+
+Rows = Sequence[Row]
+
+
+@picture_style()
+def sweep_figures(result: SweepResult) -> dict[str, Figure]:
+    """What the axes allow, by name: heatmap, scaling, else lines over the first numeric axis.
+
+    Further axes are fixed at the first cell that can run; the heading says at which values.
+    """
+    axes = result.columns
+    draft = next((name for name in DRAFT_KEYS if name in axes), None)
+    out: dict[str, Figure] = {}
+    if result.done and draft is not None and ACCEPTANCE_KEY in axes:
+        rows, title = _slice(result, (draft, ACCEPTANCE_KEY))
+        out["heatmap"] = _heatmap(rows, draft, title)
+    if result.done and SIZE_KEY in axes:
+        out["scaling"] = _lines(result, SIZE_KEY)
+    numeric = [name for name in axes if all(isinstance(row[name], int | float) for row in result.done)]
+    if result.done and not out and numeric:
+        longest = max(numeric, key=lambda name: len(axes[name]) > 1)
+        out["lines"] = _lines(result, longest)
+    return out
+
+
+def _lines(result: SweepResult, x: str) -> Figure:
+    """Over the axis ``x``, one line for each value of the lag, or else of the first further axis with several."""
+    others = [name for name, values in result.columns.items() if name != x and len(values) > 1]
+    series = next((name for name in (*LAG_KEYS, *others) if name in others), None)
+    rows, title = _slice(result, (x, series) if series else (x,))
+    return _over_axis(rows, x, series, title)
+
+
+def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
+    """Rows in which every axis that is not free has the value of the first one, and a heading that says so."""
+    first = result.done[0]
+    fixed = {name: len(values) for name, values in result.columns.items() if name not in free}
+    rows = [row for row in result.done if all(row[name] == first[name] for name in fixed)]
+    values = [f"{name} = {first[name]}" + (f" (1 of {n} values)" if n > 1 else "") for name, n in fixed.items()]
+    return rows, "; ".join([result.scenario, *values])
+
+
+def _heading(figure: Figure, text: str) -> None:
+    """What the whole picture is of."""
+    figure.suptitle(text, fontsize=10, x=0.01, ha="left", color=INK, wrap=True)
+
+
+def _heatmap(rows: Rows, draft: str, title: str) -> Figure:
+    """Rollout and end-to-end speed-up over k and acceptance length; the line is where each breaks even."""
+    ks = sorted({row[draft] for row in rows})
+    lengths = sorted({row[ACCEPTANCE_KEY] for row in rows})
+    size = (max(7.0, 1.1 * len(ks) + 4.0), max(3.6, 0.26 * len(lengths) + 1.8))
+    figure = Figure(figsize=size, layout="constrained")
+    _heading(figure, title)
+    known = False
+    for place, (column, name) in enumerate(SPEEDUPS, start=1):
+        table = np.full((len(lengths), len(ks)), np.nan)
+        for row in rows:
+            table[lengths.index(row[ACCEPTANCE_KEY]), ks.index(row[draft])] = row[column]
+        axes = plain_axes(figure, (1, 2, place), name, "k, drafted tokens", "acceptance length" if place == 1 else "")
+        axes.grid(visible=False)
+        _cells(figure, axes, table)
+        axes.set_xticks(range(len(ks)), [str(k) for k in ks])
+        shown = range(0, len(lengths), max(1, len(lengths) // MOST_TICKS))
+        axes.set_yticks(list(shown), [f"{lengths[i]:g}" for i in shown])
+        known |= _break_even_line(axes, break_even_lengths(rows, draft, column), ks, lengths)
+    if known:
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, frameon=False)
+    return figure
+
+
+def _cells(figure: Figure, axes: Axes, table: FloatArray) -> None:
+    most = max(1.05, float(np.nanmax(table)), 1.0 / float(np.nanmin(table)))
+    axes.set_facecolor(BACKGROUND)
+    image = axes.imshow(table, origin="lower", aspect="auto", cmap="RdBu", norm=LogNorm(1 / most, most))
+    bar = figure.colorbar(image, ax=axes)
+    ticks = [v for v in SPEEDUP_TICKS if 1 / most <= v <= most]
+    bar.set_ticks(ticks, labels=[f"{v:g}" for v in ticks])
+    bar.ax.minorticks_off()
+    bar.ax.tick_params(labelsize=8)
+    if table.size > 140:
+        return
+    for (y, x), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            dark = abs(np.log(value)) > 0.65 * np.log(most)
+            axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white" if dark else INK)
+
+
+def _break_even_line(axes: Axes, lengths_at: dict[Any, float], ks: Sequence[Any], lengths: Sequence[float]) -> bool:
+    """Whether there is a line to explain; behind the numbers of the cells."""
+    known = [(ks.index(k), float(np.interp(a, lengths, range(len(lengths))))) for k, a in lengths_at.items()]
+    places = list(zip(*sorted(known), strict=True)) or [(), ()]
+    axes.plot(*places, color=INK, alpha=0.5, linewidth=1, marker="o", markersize=3, label="break-even")
+    return bool(known)
+
+
+def _over_axis(rows: Rows, x: str, series: str | None, title: str) -> Figure:
+    """Step time with its interval, and the end-to-end speed-up by speculation, over one axis."""
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    _heading(figure, title)
+    places = sorted({row[x] for row in rows})
+    for place, (column, name) in enumerate((STEP, SPEEDUPS[1]), start=1):
+        axes = plain_axes(figure, (1, 2, place), name, "GPUs" if x == SIZE_KEY else x, "")
+        _series(axes, rows, x, series, column)
+        if x == SIZE_KEY and len(places) > 1:
+            axes.set_xscale("log", base=2)
+        if len(places) <= MOST_TICKS:
+            axes.set_xticks(places, [f"{value:,.10g}" for value in places])
+            axes.minorticks_off()
+        if column != STEP[0]:
+            axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
+    return figure
+
+
+def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> None:
+    groups = list(dict.fromkeys(row[series] if series else "" for row in rows))
+    for number, group in enumerate(groups):
+        own = sorted((row for row in rows if not series or row[series] == group), key=lambda row: row[x])
+        color = LINE_COLORS[number % len(LINE_COLORS)]
+        places, values = [row[x] for row in own], np.array([row[column] for row in own])
+        low, high = (np.array([row[name] for row in own]) for name in interval_columns(column)[1:])
+        label = f"{series.rpartition('.')[2]} {group}" if series else None
+        if len(own) > 1:
+            axes.fill_between(places, low, high, color=color, alpha=0.08, linewidth=0)
+            axes.plot(places, values, color=color, marker="o", markersize=3, label=label)
+        else:
+            axes.errorbar(
+                places, values, [values - low, high - values], color=color, fmt="o", markersize=3, label=label
+            )
+    if series and len(groups) > 1:
+        axes.legend(fontsize=8, frameon=False)
+
+
+@picture_style()
+def plan_figure(plan: Plan) -> Figure:
+    """Every finalist by cost in USD and seconds of a step, the front as a line, the best marked."""
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    _heading(figure, f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
+    axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
+    for number, lag in enumerate(sorted({row.overrides["lag"] for row in plan.finalists})):
+        rows = [row for row in plan.finalists if row.overrides["lag"] == lag]
+        axes.scatter(
+            [row.numbers.cost_per_step_usd for row in rows],
+            [row.step_s for row in rows],
+            s=12,
+            color=LINE_COLORS[number % len(LINE_COLORS)],
+            label=f"lag {lag}" if lag else "synchronous",
+        )
+    axes.plot(*zip(*map(_place, plan.pareto), strict=True), color=GREY, linewidth=1.0, zorder=0)
+    axes.scatter(*_place(plan.best), 90, facecolors="none", edgecolors=INK, label="best")
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _place(row: PlanRow) -> tuple[float, float]:
+    """Cost in USD and seconds of a plan's step."""
+    return row.numbers.cost_per_step_usd, row.step_s

@@ -1,0 +1,116 @@
+"""Pictures of what was measured: phases in a log, lengths in a trace, checked engine steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style
+from rlsim.results import Interval
+from rlsim.units import FloatArray
+
+OFFSET = 0.22
+POINTS = 400
+BANDS = ((0.2, 0.12), (0.1, 0.2))
+"""Shaded deviations from the diagonal as shares, and how dark they are."""
+SIDES = (
+    (INK, "o", "measured: median, 10 to 90 % of the steps"),
+    (GREY, "s", "predicted, 90 % interval of the median"),
+    (LINE_COLORS[0], "D", "predicted with this run"),
+)
+
+
+@picture_style()
+def log_figure(title: str, phases: Mapping[str, Sequence[Interval | None]]) -> Figure:
+    """Seconds of each phase by its label: measured, predicted, and predicted with the run; None is left out."""
+    figure = Figure(figsize=(8.6, 1.5 + 0.62 * len(phases)), facecolor=BACKGROUND, layout="constrained")
+    axes = figure.add_subplot()
+    for row, values in enumerate(phases.values()):
+        for place, (value, (color, mark, label)) in enumerate(zip(values, SIDES, strict=True)):
+            if value is not None:
+                at = row + (place - 1) * OFFSET
+                axes.plot([value.low, value.high], [at, at], color=color, linewidth=1.6)
+                axes.plot(value.mean, at, mark, color=color, markersize=6, label=label if row == 0 else None)
+    axes.set_yticks(range(len(phases)), list(phases))
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("seconds of a step")
+    axes.set_title(title, loc="left")
+    figure.legend(loc="outside lower left", frameon=False, ncols=3, fontsize=8.5)
+    return figure
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredLengths:
+    """Lengths in tokens with what stands for them. cdf: of the lognormal; quantiles: levels and tokens, where the
+    lognormal is too far off; cap: longest response in tokens, where there is one."""
+
+    name: str
+    tokens: FloatArray
+    cdf: Callable[[FloatArray], FloatArray]
+    quantiles: tuple[FloatArray, FloatArray] | None
+    cap: float | None
+
+
+@picture_style()
+def lengths_figure(title: str, shown: Sequence[MeasuredLengths]) -> Figure:
+    """Cumulative distributions of lengths in tokens: measured, lognormal, table of quantiles."""
+    figure = Figure(figsize=(5.2 * len(shown) + 0.4, 4.2), facecolor=BACKGROUND, layout="constrained")
+    for place, one in enumerate(shown):
+        axes = figure.add_subplot(1, len(shown), place + 1)
+        _lengths(axes, one)
+        if one.cap is not None:
+            axes.axvline(one.cap, color=GREY, linewidth=0.8, linestyle=":")
+        if place == 0:
+            axes.set_ylabel("share of samples up to this length")
+            axes.legend(frameon=False, loc="upper left")
+    figure.suptitle(title, x=0.01, ha="left")
+    return figure
+
+
+def _lengths(axes: Axes, one: MeasuredLengths) -> None:
+    fine = np.linspace(0.0, 1.0, POINTS)
+    measured = np.maximum(np.quantile(one.tokens, fine, method="hazen"), 1.0)
+    grid = np.geomspace(measured[0], max(measured[-1], measured[0] * 1.01), POINTS)
+    axes.plot(measured, fine, color=INK, linewidth=2.2, label="measured", drawstyle="steps-post")
+    chosen = "" if one.quantiles is None else " (too far off)"
+    axes.plot(grid, one.cdf(grid), color=LINE_COLORS[1], linewidth=1.4, linestyle="--", label=f"lognormal{chosen}")
+    if one.quantiles is not None:
+        levels, tokens = one.quantiles
+        axes.plot(np.maximum(tokens, 1.0), levels, "o", color=LINE_COLORS[0], markersize=3.5, label="quantiles")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_ylim(-0.02, 1.04)
+    axes.set_xlabel(f"{one.name} tokens")
+
+
+@dataclass(frozen=True)
+class CheckedSteps:
+    """Engine steps of one kind in milliseconds; label: of the kind."""
+
+    label: str
+    marker: str
+    measured_ms: Sequence[float]
+    predicted_ms: Sequence[float]
+
+
+@picture_style()
+def check_figure(title: str, steps: Sequence[CheckedSteps]) -> Figure:
+    """Predicted over measured milliseconds with the 10 and 20 % bands."""
+    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+    axes = figure.add_subplot()
+    measured = [value for one in steps for value in one.measured_ms]
+    ends = [min(measured) / 1.5, max(measured) * 1.5]
+    for band, shade in BANDS:
+        low, high = ([end * (1 + side * band) for end in ends] for side in (-1, 1))
+        axes.fill_between(ends, low, high, color=GREY, alpha=shade, lw=0)
+    axes.plot(ends, ends, color=INK, lw=0.8)
+    for one in steps:
+        axes.scatter(one.measured_ms, one.predicted_ms, s=18, marker=one.marker, label=one.label, alpha=0.8)
+    axes.set(xscale="log", yscale="log", xlim=ends, xlabel="measured [ms]", ylabel="predicted [ms]", title=title)
+    axes.legend(fontsize=8)
+    return figure

@@ -1,0 +1,300 @@
+"""The picture of a projection: where a step's time goes, and what runs when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.patches
+import matplotlib.ticker
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from rlsim.report import format as fmt
+from rlsim.report.figures.lanes import draw_lanes, lanes_height, longest_window_s, shown_window
+from rlsim.report.figures.style import (
+    BACKGROUND,
+    DPI,
+    GREY,
+    INK,
+    PHASE_COLORS,
+    VARIANT_COLORS,
+    picture_style,
+    text_color,
+)
+from rlsim.report.style import Style
+from rlsim.report.text import findings
+from rlsim.results import Curve, Interval, Projection, Variant
+from rlsim.units import FloatArray
+
+Arms = Sequence[tuple[str, Variant]]
+WIDTH_IN = 11.0
+BAR_HEIGHT = 0.56
+LEFT_IN, PLOT_IN, RESULT_IN = 1.3, 9.4, 1.8
+"""Room left of the panels, their width, and what of it is kept free right of the bars."""
+ABOVE_IN, BELOW_IN = 0.36, 0.62
+"""Room over a panel for its title and under it for its axis."""
+TITLE_CHARACTERS = 100
+KEY_COLUMNS = 6
+CURVES_IN = 2.2
+MOST_POINTS = 4000
+"""Points of a curve that a picture of this width can show."""
+OTHER_LINES = ("--", ":")
+"""Lines of the curves beside running sequences: trajectories with environments, and with the judge."""
+
+
+@picture_style()
+def phases_figure(projection: Projection) -> Figure:
+    """The step of both arms as stacked bars, then running sequences over time; lanes of trainer and generator between
+    them where generation runs beside training."""
+    arms = list(projection.variants.items())
+    title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
+    lanes = [lanes_height(arms)] if projection.asynchronous else []
+    page = _Page([0.26 * len(title) + 0.64 + _key_in(projection), _bars_in(arms), *lanes, CURVES_IN])
+    _title(page, projection, title)
+    _step(page, projection, 0.52 + 0.26 * len(title))
+    if projection.asynchronous:
+        draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
+    _curves_panel(page, projection)
+    return page.figure
+
+
+@picture_style()
+def step_figure(projection: Projection) -> Figure:
+    """The step of both arms as stacked bars in seconds."""
+    page = _Page([0.2 + _key_in(projection), _bars_in(list(projection.variants.items()))])
+    _step(page, projection, 0.1)
+    return page.figure
+
+
+@picture_style()
+def timeline_figure(projection: Projection) -> Figure:
+    """Lanes of trainer and generator over the last steps, and running sequences over time in seconds."""
+    arms = list(projection.variants.items())
+    page = _Page([0.0, lanes_height(arms), CURVES_IN])
+    draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
+    _curves_panel(page, projection)
+    return page.figure
+
+
+def _key_in(projection: Projection) -> float:
+    return 0.37 * (1 + (len(_key_phases(projection)) > KEY_COLUMNS))
+
+
+def _bars_in(arms: Arms) -> float:
+    return 0.34 + 0.8 * len(arms)
+
+
+def _step(page: _Page, projection: Projection, down_in: float) -> None:
+    """The key of the phases and the bars."""
+    arms = list(projection.variants.items())
+    _key(page, projection, down_in)
+    _bars(page.panel("Time of one step", _what_bars_show(arms, projection.asynchronous)), projection, arms)
+
+
+def _curves_panel(page: _Page, projection: Projection) -> None:
+    arms = list(projection.variants.items())
+    shown = "the same steps" if projection.asynchronous else "first step of the first replication alone"
+    agents = len(arms[0][1].curves) > 1
+    title = "Trajectories under way" if agents else "Sequences being generated"
+    _curves(page.panel(title, shown), projection.asynchronous, arms)
+
+
+def _what_bars_show(arms: Arms, asynchronous: bool) -> str:
+    """What the bars are, and the time that generation takes beside an asynchronous step."""
+    note = "mean of the measured steps; whisker: 90 % interval"
+    if not asynchronous:
+        return note
+    busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for _, arm in arms)
+    return f"trainer's path, {note}; beside it generation is busy for {busy}"
+
+
+class _Page:
+    """A figure laid out in inches from the top: a head, then panels of given heights."""
+
+    def __init__(self, heights_in: Sequence[float]) -> None:
+        self.height_in = sum(heights_in) + (len(heights_in) - 1) * (ABOVE_IN + BELOW_IN)
+        self.figure = Figure(figsize=(WIDTH_IN, self.height_in), dpi=DPI, facecolor="white")
+        FigureCanvasAgg(self.figure)
+        self._left = list(heights_in[1:])
+        self._top = heights_in[0]
+
+    def panel(self, title: str, note: str) -> Axes:
+        """Axes of the next height with a title above their left end, and what is shown after it."""
+        height = self._left.pop(0)
+        self._top += ABOVE_IN
+        axes = self.figure.add_axes(
+            (LEFT_IN / WIDTH_IN, 1 - (self._top + height) / self.height_in, PLOT_IN / WIDTH_IN, height / self.height_in)
+        )
+        self.text(LEFT_IN, self._top - 0.12, title, fontweight="bold", va="bottom", fontsize=10.5)
+        written = self.figure.texts[-1].get_window_extent().width / DPI
+        self.text(LEFT_IN + written + 0.12, self._top - 0.12, note, va="bottom", fontsize=9, color=GREY)
+        self._top += height + BELOW_IN
+        return axes
+
+    def text(self, x_in: float, down_in: float, text: str, **style: Any) -> None:
+        """Text at inches from the left and from the top."""
+        self.figure.text(x_in / WIDTH_IN, 1 - down_in / self.height_in, text, **style)
+
+
+def _title(page: _Page, projection: Projection, lines: Sequence[str]) -> None:
+    page.text(0.25, 0.22, "\n".join(lines), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
+    mode = "asynchronous" if projection.asynchronous else "synchronous"
+    about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
+    page.text(0.25, 0.28 + 0.26 * len(lines), about, fontsize=9.5, color=GREY, va="top")
+
+
+def _bars(axes: Axes, projection: Projection, arms: Arms) -> None:
+    phases = [findings.step_phases(arm, projection.asynchronous) for _, arm in arms]
+    bar, whisker = max(sum(row.values()) for row in phases), max(arm.step_s.high for _, arm in arms)
+    longest = max(bar, whisker)
+    axes.set_xlim(0, max(bar * PLOT_IN / (PLOT_IN - RESULT_IN), longest * 1.01))
+    axes.set_ylim(-0.56, len(arms) - 0.62)
+    rows = [len(arms) - 1 - index for index in range(len(arms))]
+    if len(arms) == 2:
+        _connect(axes, phases, rows)
+    for (name, arm), row, y in zip(arms, phases, rows, strict=True):
+        _stack(axes, row, y, projection.asynchronous)
+        _whisker(axes, arm.step_s, y)
+        _result(axes, projection if name == "candidate" else None, arm.step_s, sum(row.values()), y)
+    axes.set_yticks(rows, [name if len(arms) == 1 else f"{name}\n{fmt.variant_label(arm)}" for name, arm in arms])
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= longest * 1.001])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.spines["bottom"].set_bounds(0, longest)
+    axes.set_xlabel("seconds", x=longest / axes.get_xlim()[1] / 2)
+
+
+def _whisker(axes: Axes, step_s: Interval, y: float) -> None:
+    """The interval of a step under the end of its bar."""
+    below = y - BAR_HEIGHT / 2 - 0.09
+    ends = [[step_s.mean - step_s.low], [step_s.high - step_s.mean]]
+    axes.errorbar(step_s.mean, below, xerr=ends, fmt="o", markersize=3.5, color=INK, linewidth=1.3, capsize=3.5)
+
+
+def _result(axes: Axes, projection: Projection | None, step_s: Interval, end: float, y: float) -> None:
+    """Beside a bar: the length of its step, and the speedups of a candidate's ``projection``."""
+    lines = []
+    if projection is not None:
+        speedups = {"step": projection.end_to_end_speedup, "rollout": projection.rollout_speedup}
+        lines = [f"{name} {fmt.times(speedup)}" for name, speedup in speedups.items()]
+    place: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False, "va": "center"}
+    top = 6.5 * len(lines)
+    axes.annotate(fmt.seconds(step_s.mean), (end, y), xytext=(7, top), fontsize=12, fontweight="bold", **place)
+    for index, line in enumerate(lines):
+        axes.annotate(line, (end, y), xytext=(7, top - 15 - 12 * index), fontsize=9, **place)
+
+
+def _stack(axes: Axes, phases: Mapping[str, float], y: float, asynchronous: bool) -> None:
+    start = 0.0
+    for phase, seconds in phases.items():
+        if seconds > 0:
+            color = PHASE_COLORS[phase]
+            axes.barh(y, seconds, left=start, height=BAR_HEIGHT, color=color, edgecolor="white", linewidth=1.0)
+            _inside(axes, fmt.phase_label(phase, asynchronous), seconds, start, y, color)
+            start += seconds
+
+
+def _inside(axes: Axes, name: str, seconds: float, start: float, y: float, color: str) -> None:
+    """Name and seconds in the bar, the seconds alone, or nothing: whatever fits without touching the edges."""
+    size = fmt.seconds(seconds)
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5, "linespacing": 1.25}
+    for label in (f"{name}\n{size}", size):
+        text = axes.text(start + seconds / 2, y, label, color=text_color(color), **style)
+        if text.get_window_extent().transformed(axes.transData.inverted()).width < 0.85 * seconds:
+            return
+        text.remove()
+
+
+def _connect(axes: Axes, phases: Sequence[Mapping[str, float]], rows: Sequence[int]) -> None:
+    """Shaded bands from every phase of the baseline to the same phase of the candidate."""
+    upper, lower = (_edges(row) for row in phases)
+    top, bottom = rows[0] - BAR_HEIGHT / 2, rows[1] + BAR_HEIGHT / 2
+    for phase, (left, right) in upper.items():
+        low_left, low_right = lower.get(phase, (left, left))
+        corners = [left, right, low_right, low_left], [top, top, bottom, bottom]
+        axes.fill(*corners, color=PHASE_COLORS[phase], alpha=0.16, linewidth=0)
+
+
+def _edges(phases: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    edges, start = {}, 0.0
+    for phase, seconds in phases.items():
+        edges[phase] = (start, start + seconds)
+        start += seconds
+    return edges
+
+
+def _key_phases(projection: Projection) -> dict[str, list[float]]:
+    """Seconds in each shown arm by phase, phases that take none left out."""
+    rows = [findings.step_phases(arm, projection.asynchronous) for arm in projection.variants.values()]
+    found = {phase: [row.get(phase, 0.0) for row in rows] for row in rows for phase in row}
+    return {phase: values for phase, values in found.items() if any(values)}
+
+
+def _key(page: _Page, projection: Projection, down_in: float) -> None:
+    """Every phase with its seconds in both arms, so that segments too small for a label are told too."""
+    phases = _key_phases(projection)
+    handles = [matplotlib.patches.Patch(color=PHASE_COLORS[phase]) for phase in phases]
+    labels = [
+        f"{fmt.phase_label(phase, projection.asynchronous)}\n" + " → ".join(dict.fromkeys(map(fmt.seconds, values)))
+        for phase, values in phases.items()
+    ]
+    page.figure.legend(
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(0.25 / WIDTH_IN, 1 - down_in / page.height_in),
+        ncols=min(KEY_COLUMNS, len(phases)),
+        frameon=False,
+        fontsize=9,
+        handlelength=1.0,
+        handleheight=1.0,
+        columnspacing=1.5,
+        borderaxespad=0.0,
+        borderpad=0.0,
+        handletextpad=0.5,
+    )
+
+
+def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
+    end, highest = 0.0, 0.0
+    for name, arm in arms:
+        color, window = VARIANT_COLORS[name], shown_window(arm) if asynchronous else None
+        running, *others = arm.curves
+        times, values = _in_view(running, window)
+        label = name if asynchronous else f"{name}: last one done after {fmt.seconds(float(times[-1]))}"
+        axes.step(times, values, where="post", color=color, linewidth=1.8, label=label, zorder=3)
+        axes.fill_between(times, values, step="post", color=color, alpha=0.14, linewidth=0)
+        end, highest = max(end, float(times[-1])), max(highest, float(values.max()))
+        if not asynchronous:
+            axes.plot([times[-1]], [0], marker="o", color=color, markersize=6, clip_on=False, zorder=4)
+        for curve, line in zip(others, OTHER_LINES, strict=False):
+            times, values = _in_view(curve, window)
+            other = curve.name.removeprefix("trajectories ") if arm is arms[-1][1] else None
+            axes.step(times, values, line, where="post", color=color, linewidth=1.2, label=other, zorder=3)
+            highest = max(highest, float(values.max()))
+    axes.set_xlim(0, (longest_window_s(arms) if asynchronous else end) * 1.005)
+    axes.set_ylim(0, highest * 1.06)
+    axes.grid(axis="y", color=BACKGROUND, zorder=0)
+    axes.set_axisbelow(True)
+    agents = len(arms[0][1].curves) > 1
+    axes.set_ylabel("trajectories" if agents else arms[0][1].curves[0].name)
+    axes.set_xlabel("seconds" if asynchronous else "seconds since generation began")
+    axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    # Synchronous curves fall: their upper right is free. Asynchronous ones fill the panel.
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 4, "borderaxespad": 0.1}
+    axes.legend(framealpha=1.0, edgecolor="none", fontsize=9.5, **(place if asynchronous else {"loc": "upper right"}))
+
+
+def _in_view(curve: Curve, window: tuple[float, float] | None) -> tuple[FloatArray, FloatArray]:
+    """Times from the start of the view and values, from its start to its end and thinned to what a picture can show."""
+    times, values = np.asarray(curve.times_s, float), np.asarray(curve.values, float)
+    first, last = window or (float(times[0]), float(times[-1]))
+    inside = np.flatnonzero((times >= first) & (times <= last))
+    # The last change of each moment that a picture can tell apart: any other thinning may leave a burst half done.
+    moments = np.floor((times[inside] - first) / max(last - first, 1e-9) * MOST_POINTS)
+    kept = inside[np.append(np.diff(moments) > 0, True)] if inside.size else inside
+    at = np.concatenate(([first], times[kept], [last]))
+    return at - first, values[np.maximum(0, np.searchsorted(times, at, side="right") - 1)]

@@ -1,0 +1,101 @@
+"""How pictures look: colours, fonts and resolution, whatever the user's matplotlibrc says.
+
+Colours are Okabe and Ito's set, told apart by readers with any colour vision (Color Universal Design, 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+INK = "#222222"
+GREY = "#767676"
+BACKGROUND = "#E6E6E6"
+PHASE_COLORS = {
+    "data_s": "#CC79A7",
+    "prepare_s": "#F0E442",
+    "refit_s": "#D55E00",
+    "generation_s": "#0072B2",
+    "exposed_generation_s": "#56B4E9",
+    "logprob_s": "#E69F00",
+    "train_s": "#009E73",
+    "environment_s": "#8C564B",
+    "judge_s": "#6A3D9A",
+    "other": "#BBBBBB",
+}
+VARIANT_COLORS = {"baseline": GREY, "candidate": "#0072B2", "autoregressive": "#0072B2"}
+LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
+"""Of lines and marks that only have to differ, in this order."""
+DPI = 150
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of ``#RRGGBB``, 0 to 1 (WCAG 2.1)."""
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours, 1 to 21 (WCAG 2.1)."""
+    dark, light = sorted((luminance(first), luminance(second)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def text_color(fill: str) -> str:
+    """Black or white, whichever reads better on ``fill`` (WCAG 2.1 relative luminance)."""
+    return "white" if contrast(fill, "#FFFFFF") > contrast(fill, "#000000") else "black"
+
+
+@contextmanager
+def picture_style() -> Iterator[None]:
+    """Matplotlib's defaults whatever the user's matplotlibrc says, with our fonts and lines."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(
+            {
+                "font.size": 10.5,
+                "axes.edgecolor": GREY,
+                "axes.labelcolor": INK,
+                "text.color": INK,
+                "xtick.color": INK,
+                "ytick.color": INK,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "text.parse_math": False,
+            }
+        )
+        yield
+
+
+def save_picture(figure: Figure, path: Path) -> Path:
+    """The ``path`` of a PNG of ``figure`` without a date: the same bytes for the same content."""
+    with picture_style():
+        FigureCanvasAgg(figure)
+        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": "rlsim"})
+    return path
+
+
+def heading(figure: Figure, title: str, subtitle: str) -> None:
+    """Title and subtitle at the top left of a picture."""
+    height = figure.get_size_inches()[1]
+    figure.text(0.02, 1 - 0.20 / height, title, fontsize=13, fontweight="bold", va="top")
+    figure.text(0.02, 1 - 0.50 / height, subtitle, fontsize=9.5, color=GREY, va="top")
+
+
+def plain_axes(figure: Figure, place: tuple[int, int, int], title: str, x: str, y: str) -> Axes:
+    """Axes with a light grid behind what they show."""
+    axes = figure.add_subplot(*place)
+    axes.set_title(title, fontsize=9, loc="left", color=INK)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(color=BACKGROUND, linewidth=0.6)
+    axes.set_axisbelow(True)
+    return axes

@@ -1,0 +1,168 @@
+"""Pictures of predicted beside measured: a scatter, ratios by group, and the reliability of intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from rlsim.errors import shortened
+from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, heading, picture_style
+from rlsim.report.format import percent, signed_percent
+from rlsim.report.text.validation import GROUPING_TITLES, TIME_TITLES, TITLES
+from rlsim.results.validation import ComparedRow, CrossValidation, Ranks, Validation
+
+MARKERS = ("o", "s", "^", "D", "v", "P")
+MOST_KEYS = 21
+"""Groups with a colour and a mark of their own in a scatter; smaller ones share grey."""
+MOST_GROUPS = 40
+"""Groups with a line of their own in a picture of ratios, the largest first."""
+LEAST_RATIO, MOST_RATIO, BAND = 0.2, 5.0, 0.2
+"""Range of predicted over measured that is shown (what lies beyond stands at its end), half the shaded band."""
+_RATIO_TICKS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
+_TICKS = tuple(m * 10.0**e for e in range(-3, 7) for m in (1, 2, 5))
+
+
+@picture_style()
+def scatter(found: Validation) -> Figure:
+    """Measured against predicted value of every scored row with its interval, both axes logarithmic."""
+    figure = Figure(figsize=(10.2, 7.0), dpi=DPI, facecolor="white")
+    heading(figure, f"Measured and predicted: {TITLES[found.kind]}", score_line(found))
+    if found.scored:
+        _scattered(figure.add_axes((0.075, 0.085, 0.55, 0.80)), found)
+    else:
+        figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
+    return figure
+
+
+def _scattered(axes: Axes, found: Validation) -> None:
+    rows, few = found.scored, len(found.scored) <= 200
+    for index, group in enumerate(found.groups):
+        members = [row for row in rows if row.group == group]
+        named = index < MOST_KEYS
+        color = LINE_COLORS[index % len(LINE_COLORS)] if named else GREY
+        marker = MARKERS[index // len(LINE_COLORS) % len(MARKERS)] if named else "."
+        label = shortened(group, 46) if named else "smaller groups" if index == MOST_KEYS else None
+        x, y, low, high = (_values(members, name) for name in ("measured", "predicted", "low", "high"))
+        axes.plot(x, y, marker, color=color, markersize=4, alpha=0.65, markeredgewidth=0, label=label, zorder=3)
+        if few:
+            axes.vlines(x, np.maximum(low, np.array(y) / 100), high, color=color, alpha=0.4, linewidth=1.2, zorder=2)
+    values = _values(rows, "measured") + _values(rows, "predicted")
+    ends = np.array([min(values) / 1.35, max(values) * 1.35])
+    axes.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color=BACKGROUND, linewidth=0, zorder=0)
+    axes.plot(ends, ends, color=GREY, linewidth=1.0, zorder=1)
+    units = ", ".join(dict.fromkeys(row.unit for row in rows))
+    names = {"xlabel": f"measured, {units}; shade: ± {percent(BAND)}", "ylabel": f"predicted, {units}"}
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, **names)
+    axes.set_aspect("equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis, [tick for tick in _TICKS if ends[0] <= tick <= ends[1]])
+    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=8, labelspacing=0.35)
+
+
+@picture_style()
+def ratios(found: Validation, by: str = "") -> Figure:
+    """Predicted over measured of every scored row: a line for each group with its median as a bar.
+
+    by: detail of the rows that colours tell; none without.
+    """
+    groups = list(found.groups)[:MOST_GROUPS]
+    names = sorted({_label(row, by) for row in found.scored if row.group in groups}) if by else [""]
+    keys = 0.26 * math.ceil((len(names) + 1) / 3)
+    height = 2.2 + keys + 0.40 * max(2, len(groups))
+    figure = Figure(figsize=(10.5, height), dpi=DPI, facecolor="white")
+    heading(figure, f"Predicted over measured: {TITLES[found.kind]}", score_line(found))
+    if not found.scored:
+        figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
+        return figure
+    axes = figure.add_axes((0.36, (0.75 + keys) / height, 0.61, 1 - (1.75 + keys) / height))
+    for place, group in enumerate(reversed(groups)):
+        _ratio_line(axes, [row for row in found.scored if row.group == group], place, names, by)
+    axes.axvspan(1 - BAND, 1 + BAND, color=BACKGROUND, alpha=0.8, linewidth=0, zorder=0)
+    axes.axvline(1.0, color=GREY, linewidth=1.0, zorder=1)
+    axes.set(xscale="log", xlim=(LEAST_RATIO, MOST_RATIO), ylim=(-0.6, len(groups) - 0.4))
+    labels = [f"{shortened(group, 54)}  ({found.groups[group].n})" for group in reversed(groups)]
+    axes.set_yticks(range(len(groups)), labels, fontsize=7.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("predicted over measured; in brackets the number of rows", fontsize=9)
+    _plain_ticks(axes.xaxis, _RATIO_TICKS)
+    axes.plot([], [], color=INK, linewidth=1.4, label=f"median; shade: ± {percent(BAND)}")
+    handles, texts = axes.get_legend_handles_labels()
+    unique = dict(zip(texts, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="lower center", ncols=3, frameon=False, fontsize=8.5)
+    return figure
+
+
+def _ratio_line(axes: Axes, rows: Sequence[ComparedRow], place: int, names: Sequence[str], by: str) -> None:
+    """Ratios of one group spread around ``place`` by name, and their median."""
+    for name in names:
+        chosen = [row for row in rows if not by or _label(row, by) == name]
+        index = names.index(name)
+        if chosen:
+            values = np.clip([1 + (row.error or 0.0) for row in chosen], LEAST_RATIO * 1.03, MOST_RATIO / 1.03)
+            across = place + min(0.2, 0.62 / len(names)) * (index - (len(names) - 1) / 2)
+            color, marker = LINE_COLORS[index % len(LINE_COLORS)], MARKERS[index % len(MARKERS)]
+            label = shortened(name, 38) if by else None
+            axes.plot(values, [across] * len(chosen), marker, color=color, label=label, markersize=4.2, alpha=0.7)
+    middle = float(np.clip(np.median([1 + (row.error or 0.0) for row in rows]), LEAST_RATIO, MOST_RATIO))
+    axes.plot([middle, middle], [place - 0.38, place + 0.38], color=INK, linewidth=1.4, zorder=2)
+
+
+@picture_style()
+def reliability(found: CrossValidation) -> Figure:
+    """Share of left-out times below each quantile of their predictions, a panel for each kind of time."""
+    figure = Figure(figsize=(10.4, 3.9), dpi=DPI, facecolor="white")
+    heading(figure, "Do 90 % intervals hold 90 %?", "groups left out of the joint fit and predicted by the rest")
+    for number, kind in enumerate(TIME_TITLES):
+        axes = figure.add_axes((0.06 + 0.238 * number, 0.24, 0.2, 0.53))
+        _reliability_panel(axes, kind, [ranks for ranks in found.ranks if ranks.kind == kind])
+        if number == 0:
+            axes.set_ylabel("share of times below it")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def _reliability_panel(axes: Axes, kind: str, ranks: Sequence[Ranks]) -> None:
+    levels = np.linspace(0, 1, 101)
+    axes.set_title(TIME_TITLES[kind], fontsize=10, loc="left")
+    axes.fill_between(levels, levels - 0.05, levels + 0.05, color=BACKGROUND, linewidth=0)
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1.0)
+    for number, (grouping, title) in enumerate(GROUPING_TITLES.items()):
+        for one in ranks:
+            if one.grouping == grouping:
+                shares = [float(np.mean(np.array(one.values) <= level)) for level in levels]
+                axes.plot(levels, shares, color=LINE_COLORS[number % len(LINE_COLORS)], linewidth=1.4, label=title)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="quantile of the prediction")
+
+
+def score_line(found: Validation) -> str:
+    """The line below a title: table, rows, bias, errors as shares of the measured values, coverage."""
+    score = found.score
+    if not score.n:
+        return shortened(found.table, 80)
+    errors = f"median error {percent(score.median_abs_error or 0, 1)}, p90 {percent(score.p90_abs_error or 0, 1)}"
+    return (
+        f"{shortened(found.table, 50)}{found.table and ': '}{score.n:,} of {len(found.rows):,} rows; "
+        f"bias {signed_percent(score.bias or 0)}, {errors}, "
+        f"{percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width or 1.0:.2f})"
+    )
+
+
+def _label(row: ComparedRow, name: str) -> str:
+    return str(row.details.get(name) or "not given").split(" (")[0]
+
+
+def _values(rows: Sequence[ComparedRow], name: str) -> list[float]:
+    return [float(getattr(row, name) or 0.0) for row in rows]
+
+
+def _plain_ticks(axis: Axis, ticks: Sequence[float]) -> None:
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))

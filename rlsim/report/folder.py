@@ -1,0 +1,202 @@
+"""The files of a results folder as validated records, whoever wrote them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
+from rlsim.files.yaml import read_yaml
+from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
+from rlsim.report.timeline import read_timeline
+from rlsim.results.frames import scenario_in
+from rlsim.results.projection import About, Projection
+from rlsim.results.record import LARGEST, what_is_wrong
+from rlsim.results.run import Run
+from rlsim.results.sweep import SweepResult
+from rlsim.results.validation import Validation
+
+KINDS = {
+    "projection": ("projection.json", "rlsim project --out"),
+    "run": ("run.json", "rlsim run --out"),
+    "plan": ("plan.json", "rlsim plan --out"),
+    "sweep": ("results.csv", "rlsim sweep --out"),
+    "validation": ("validation.json", "rlsim validate --out"),
+    "blame": ("blame.json", "rlsim blame --out"),
+}
+"""File that makes a folder one of a kind, and the command that writes it."""
+SCENARIO_BYTES = 2**18
+"""Largest scenario.yaml that is looked into; a resolved scenario has 18 KiB."""
+FIELD_CHARACTERS, TEXT_CHARACTERS, NUMBER_CHARACTERS = 100_000, 300, 30
+MOST_LINES = 100_000
+SCENARIO_KEYS = {
+    "question": ("question",),
+    "mode": ("loop", "mode"),
+    "num_gpus": ("cluster", "num_gpus"),
+    "model": ("model", "name"),
+    "hardware": ("hardware", "name"),
+}
+"""What a scenario says that its answer does not repeat, by the field of the answer."""
+Answer = TypeVar("Answer", bound=About)
+
+
+def kinds_in(folder: Path) -> list[str]:
+    """Kinds of results in a folder, in the order of KINDS.
+
+    Raises InputError where it is no folder, or says what is missing where it holds none.
+    """
+    if not folder.is_dir():
+        what = "is a file; expected a folder of results" if folder.exists() else "no such folder"
+        raise InputError(f"{shown_path(folder)}: {what}")
+    found = [kind for kind, (name, _) in KINDS.items() if (folder / name).exists()]
+    if not found:
+        expected = ", ".join(f"{name} ({command})" for name, command in KINDS.values())
+        raise InputError(f"{shown_path(folder)}: holds no results; expected one of {expected}")
+    return found
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """The path of a file of the folder, which may be missing.
+
+    Raises InputError where it is a link that leads out of the folder: its content may be nobody's to publish.
+    """
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{shown_path(path)}: is a link that leads out of the folder")
+    return path
+
+
+def read_projection(folder: Path, notes: list[str]) -> Projection:
+    """The projection of the folder with its timeline; ``notes`` takes what is wrong with files beside it.
+
+    Where no scenario.yaml says the mode, phases that exceed their step do: generation then runs beside the trainer.
+    """
+    answer = with_scenario(Projection.read(file_in(folder, "projection.json")), folder, notes)
+    if min(answer.baseline.step_s.mean, answer.candidate.step_s.mean) <= 0:
+        raise InputError("projection.json: 'step_s' must have a mean above 0")
+    if not answer.mode:
+        arm = answer.candidate
+        rest_s = sum(arm.phases[name].mean for name in SYNC_PHASES) - arm.step_s.mean
+        beside = abs(rest_s) > 2 * NOTABLE_SHARE * arm.step_s.mean
+        answer = answer.model_copy(update={"mode": "async" if beside else "sync"})
+    try:
+        path = file_in(folder, "timeline.json")
+        sides = read_timeline(path) if path.exists() else {}
+    except InputError as error:
+        notes.append(str(error))
+        return answer
+    arms = {side: getattr(answer, side).model_copy(update=found) for side, found in sides.items()}
+    return answer.model_copy(update=arms)
+
+
+def read_run(folder: Path, notes: list[str]) -> Run:
+    """The run of the folder; ``notes`` takes what is wrong with scenario.yaml."""
+    answer = Run.read(file_in(folder, "run.json"), TABLE_BYTES)
+    if min(side.seconds.mean for side in answer.sides.values()) <= 0:
+        raise InputError("run.json: 'seconds' must have a mean above 0")
+    return with_scenario(answer, folder, notes)
+
+
+def with_scenario(answer: Answer, folder: Path, notes: list[str]) -> Answer:
+    """The answer with what scenario.yaml says; as it is where there is none, or where ``notes`` says what is wrong."""
+    try:
+        path = file_in(folder, "scenario.yaml")
+        if not path.exists():
+            return answer
+        if path.stat().st_size > SCENARIO_BYTES:
+            raise InputError(f"{path.name}: is larger than {SCENARIO_BYTES // 2**10} KiB")
+        return answer.model_copy(update=_about(read_yaml(path)))
+    except InputError as error:
+        notes.append(str(error))
+        return answer
+
+
+def _about(document: Any) -> dict[str, Any]:
+    """Values of SCENARIO_KEYS, checked."""
+    values = {}
+    for field, keys in SCENARIO_KEYS.items():
+        value = document
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            values[field] = value
+    try:
+        About.model_validate(values, strict=True)
+        return values
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(SCENARIO_KEYS[str(first["loc"][0])])
+        raise InputError(f"scenario.yaml: '{key}': {first['msg']}") from None
+
+
+def read_validation(folder: Path) -> Validation:
+    """The validation of the folder. Raises InputError naming the file and the first wrong key."""
+    path = file_in(folder, "validation.json")
+    text = read_text(path, TABLE_BYTES)
+    try:
+        return Validation.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(f"{shown_path(path)}: {what_is_wrong(error)}") from None
+
+
+def read_sweep(folder: Path) -> SweepResult:
+    """The sweep of the folder. Axes are the columns before the status; those that always agree are one axis."""
+    path = file_in(folder, "results.csv")
+    heads, *lines = _lines(path)
+    if "status" not in heads or not {"step_s", "step_low_s", "step_high_s"} <= set(heads) or not heads.index("status"):
+        raise InputError(f"{path.name}: is no sweep of rlsim: it needs columns of axes, then status, and step_s")
+    columns = {name: _typed([line[i] for line in lines]) for i, name in enumerate(heads)}
+    names = heads[: heads.index("status")]
+    rows = tuple(
+        {name: values[i] for name, values in columns.items() if values[i] is not None} for i in range(len(lines))
+    )
+    for row in rows:
+        needed = names if row.get("status") != "ok" else [*names, "step_s"]
+        if any(name not in row for name in needed) or isinstance(row.get("step_s", 1.0), str):
+            raise InputError(f"{path.name}: a line lacks an axis or a step that is a number")
+    axes: dict[tuple[Any, ...], list[str]] = {}
+    for name in names:
+        axes.setdefault(tuple(columns[name]), []).append(name)
+    written = {",".join(keys): tuple(dict.fromkeys(map(str, values))) for values, keys in axes.items()}
+    result = SweepResult(scenario=scenario_in(folder / "results.parquet"), axes=written, replications=1, rows=rows)
+    if not result.done:
+        raise InputError(f"{path.name}: holds no cell that could run")
+    return result
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """Lines of a CSV file, the heads first. Raises InputError naming file and line."""
+    text, name = read_text(path, TABLE_BYTES), shown_path(path)
+    before = csv.field_size_limit(FIELD_CHARACTERS)
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise InputError(f"{name}: is no CSV ({error})") from error
+    finally:
+        csv.field_size_limit(before)
+    if not lines or len(set(lines[0])) < len(lines[0]) or len(lines) > MOST_LINES:
+        raise InputError(f"{name}: its first line must name every column once, before at most {MOST_LINES:,} others")
+    wrong = next((number for number, line in enumerate(lines, start=1) if len(line) != len(lines[0])), None)
+    if wrong is not None:
+        raise InputError(f"{name}: line {wrong} has other columns than the first")
+    return lines
+
+
+def _typed(fields: Sequence[str]) -> list[Any]:
+    """Values of a column: whole numbers, numbers or text; None where a field is empty."""
+    given = [text for text in fields if text]
+    for kind in (int, float):
+        try:
+            numbers = {text: kind(text) for text in given if len(text) < NUMBER_CHARACTERS}
+        except ValueError:
+            continue
+        if len(numbers) == len(set(given)) and all(math.isfinite(v) and abs(v) <= LARGEST for v in numbers.values()):
+            return [numbers.get(text) for text in fields]
+    return [shortened(text, TEXT_CHARACTERS) or None for text in fields]

@@ -1,0 +1,238 @@
+"""The timeline as Chrome trace events, which ui.perfetto.dev and chrome://tracing open, and read back from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.reading import TABLE_BYTES
+from rlsim.report.format import PHASE_LABELS, arm_label
+from rlsim.results import Curve, Projection, Span, Variant
+from rlsim.results.record import Number, Record
+
+Event = dict[str, Any]
+SIDES = ("baseline", "candidate")
+MOST_SPANS = 150
+"""Spans of an actor that are read back of the last steps; the longest ones."""
+SHOWN_STEPS = 4
+"""Steps of the trainer in view; earlier ones repeat the pattern."""
+TRAINER = "trainer"
+
+
+def timeline_json(projection: Projection) -> str:
+    """Trace Event Format (JSON object form), times in microseconds.
+
+    One process for each arm, one thread for each row of an actor, complete events (``X``) with step and detail,
+    counters (``C``) from the curves. The same projection gives the same bytes.
+    """
+    events = [
+        event
+        for pid, (side, arm) in enumerate(
+            (("baseline", projection.baseline), ("candidate", projection.candidate)), start=1
+        )
+        for event in _process(pid, f"{side}: {arm_label(arm)}", arm)
+    ]
+    document = {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "scenario": projection.scenario,
+            "digest": projection.digest,
+            "seed": str(projection.seed),
+            "model": projection.model,
+            "hardware": f"{projection.num_gpus} {projection.hardware}",
+        },
+        "traceEvents": events,
+    }
+    return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _process(pid: int, name: str, arm: Variant) -> list[Event]:
+    events = [_metadata("process_name", pid, 0, name=name), _metadata("process_sort_index", pid, 0, sort_index=pid)]
+    for tid, lane in enumerate(lanes(arm.spans), start=1):
+        events.append(_metadata("thread_name", pid, tid, name=lane.name))
+        events.append(_metadata("thread_sort_index", pid, tid, sort_index=tid))
+        events.extend(_complete(pid, tid, span) for span in lane.spans)
+    for curve in arm.curves:
+        events.extend(_counters(pid, curve))
+    return events
+
+
+def _metadata(kind: str, pid: int, tid: int, **args: str | int) -> Event:
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def _complete(pid: int, tid: int, span: Span) -> Event:
+    start, end = _nanoseconds(span.start_s), _nanoseconds(span.end_s)
+    return {
+        "name": PHASE_LABELS[span.phase],
+        "cat": span.phase.removesuffix("_s"),
+        "ph": "X",
+        "ts": start / 1000,
+        "dur": max(0, end - start) / 1000,
+        "pid": pid,
+        "tid": tid,
+        "args": {"step": span.step, "detail": span.detail},
+    }
+
+
+def _counters(pid: int, curve: Curve) -> list[Event]:
+    return [
+        {"name": curve.name, "ph": "C", "ts": _nanoseconds(time) / 1000, "pid": pid, "tid": 0, "args": {"value": value}}
+        for time, value in zip(curve.times_s, curve.values, strict=True)
+    ]
+
+
+def _nanoseconds(time_s: float) -> int:
+    return round(time_s * 1e9)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One row of a timeline: ``spans`` follow each other or nest (refit inside prepare of the same step)."""
+
+    actor: str
+    index: int
+    spans: tuple[Span, ...]
+
+    @property
+    def name(self) -> str:
+        """The actor, numbered from its second row on."""
+        return self.actor if self.index == 0 else f"{self.actor} ({self.index + 1})"
+
+
+def lanes(spans: Iterable[Span]) -> list[Lane]:
+    """Rows in order of actors' first appearance; batches of one actor that overlap in time get further rows.
+
+    First fit in order of start, so the number of rows of an actor is its greatest overlap.
+    """
+    by_actor: dict[str, list[Span]] = {}
+    for span in spans:
+        by_actor.setdefault(span.actor, []).append(span)
+    return [
+        Lane(actor, index, tuple(row))
+        for actor, members in by_actor.items()
+        for index, row in enumerate(_rows(sorted(members, key=lambda s: (s.start_s, -s.end_s))))
+    ]
+
+
+def _rows(ordered: list[Span]) -> list[list[Span]]:
+    rows: list[list[Span]] = []
+    open_spans: list[list[Span]] = []
+    for span in ordered:
+        for row, stack in zip(rows, open_spans, strict=True):
+            while stack and stack[-1].end_s <= span.start_s:
+                stack.pop()
+            if not stack or _nests(span, stack[-1]):
+                row.append(span)
+                stack.append(span)
+                break
+        else:
+            rows.append([span])
+            open_spans.append([span])
+    return rows
+
+
+def _nests(inner: Span, outer: Span) -> bool:
+    return inner.end_s <= outer.end_s and inner.step == outer.step and inner.phase != outer.phase
+
+
+class _Loose(Record):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Args(_Loose):
+    name: str = ""
+    step: int = 0
+    detail: str = ""
+    value: Number = 0.0
+
+
+class _Event(_Loose):
+    ph: str
+    pid: int
+    tid: int = 0
+    name: str = ""
+    cat: str = ""
+    ts: Number = 0.0
+    dur: Number = 0.0
+    args: _Args = _Args()
+
+
+class _Document(_Loose):
+    traceEvents: tuple[_Event, ...]  # noqa: N815 - a key of the format
+
+
+def read_timeline(path: Path) -> dict[str, dict[str, Any]]:
+    """``spans`` of the last steps and ``curves`` of each side in a timeline.json, in seconds.
+
+    Raises InputError naming the file where it is none, or holds no step of a trainer.
+    """
+    events = _Document.read(path, TABLE_BYTES).traceEvents
+    named = {
+        (event.name, event.pid, event.tid if event.name == "thread_name" else 0): shortened(event.args.name)
+        for event in events
+        if event.ph == "M"
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for (kind, pid, _), name in named.items():
+        side = name.partition(":")[0]
+        if kind == "process_name" and side in SIDES:
+            own = [event for event in events if event.pid == pid]
+            actors = {
+                tid: text.partition(" (")[0]
+                for (what, p, tid), text in named.items()
+                if (what, p) == ("thread_name", pid)
+            }
+            found[side] = {"spans": _last_spans(own, actors, path), "curves": _curves_of(own)}
+    return found
+
+
+def _last_spans(events: Iterable[_Event], actors: dict[int, str], path: Path) -> tuple[Span, ...]:
+    """Spans in the window of the trainer's last steps, the longest of each actor."""
+    spans = [
+        Span(
+            actors.get(event.tid, "lane"),
+            f"{event.cat}_s" if f"{event.cat}_s" in PHASE_LABELS else "other",
+            event.args.step,
+            round(event.ts * 1000) / 1e9,
+            round((event.ts + max(0.0, event.dur)) * 1000) / 1e9,
+        )
+        for event in events
+        if event.ph == "X"
+    ]
+    trainer = [span for span in spans if span.actor == TRAINER]
+    if not trainer:
+        raise InputError(f"{path.name}: holds no step of a trainer")
+    start, end = window_of(trainer)
+    kept: dict[str, list[Span]] = {}
+    for span in sorted(spans, key=lambda span: span.start_s - span.end_s):
+        members = kept.setdefault(span.actor, [])
+        if span.end_s > start and span.start_s < end and len(members) < MOST_SPANS:
+            members.append(span)
+    shown = {span for members in kept.values() for span in members}
+    return tuple(span for span in spans if span in shown)
+
+
+def window_of(trainer: Iterable[Span]) -> tuple[float, float]:
+    """From the start of the trainer's first shown step to the end of its last, in seconds."""
+    spans = list(trainer)
+    steps = sorted({span.step for span in spans})[-SHOWN_STEPS:]
+    inside = [span for span in spans if span.step in steps]
+    return min(span.start_s for span in inside), max(span.end_s for span in inside)
+
+
+def _curves_of(events: Iterable[_Event]) -> tuple[Curve, ...]:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for event in events:
+        if event.ph == "C":
+            points.setdefault(shortened(event.name), []).append((event.ts / 1e6, event.args.value))
+    return tuple(
+        Curve(name, *map(tuple, zip(*sorted(found, key=lambda one: one[0]), strict=True)))
+        for name, found in points.items()
+    )

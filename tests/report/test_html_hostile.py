@@ -1,0 +1,236 @@
+"""Folders that are wrong, or mean harm: one message, or a page that is harmless."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from html_checks import checked
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlsim.errors import RlsimError
+from rlsim.report.folder import KINDS
+from rlsim.report.page.report import report
+
+Results = Callable[[str], Path]
+Run = Callable[..., tuple[int, str, str]]
+NASTY = (
+    "<script>alert(1)</script>",
+    "</title></style><img src=x onerror=alert(1)>",
+    "\" onload='alert(1)' x=\"",
+    "javascript:alert(1)",
+    "&lt;b&gt; &amp; ]]> <!-- --><svg/onload=alert(1)>",
+    "\u202eevil\u0000\x1b[31m\r\n",
+    "../../../../etc/passwd",
+    "{{7*7}}${7*7}%s%n{0}",
+    "x" * 1000,
+)
+
+
+def _texts_replaced(value: Any, text: str) -> Any:
+    """Every text of a document but those that choose among known words, replaced."""
+    kept = ("schema", "method", "kind", "objective", "statistic")
+    if isinstance(value, dict):
+        return {key: each if key in kept else _texts_replaced(each, text) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_texts_replaced(each, text) for each in value]
+    return text if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("name", ["async", "run", "plan", "validation", "blame"])
+def test_nothing_in_a_file_becomes_an_element(name: str, text: str, copied: Results) -> None:
+    folder = copied(name)
+    for path in folder.glob("*.json"):
+        path.write_text(json.dumps(_texts_replaced(json.loads(path.read_text()), text)))
+    page = checked(report(folder))
+    before = {element for element, _ in page.elements}
+    assert "script" not in before and "img" not in before
+
+
+def test_nothing_in_a_table_becomes_an_element(copied: Results) -> None:
+    folder = copied("sweep")
+    path = folder / "results.csv"
+    lines = path.read_text().replace("eagle3", "<script>1</script>").replace("speculation.draft", "<b onclick=1>draft")
+    path.write_text(lines)
+    checked(report(folder))
+
+
+SPOILS: dict[str, Callable[[Path], object]] = {
+    "no JSON": lambda path: path.write_text("{"),
+    "empty": lambda path: path.write_text(""),
+    "other JSON": lambda path: path.write_text("[1, 2]"),
+    "a pickle": lambda path: path.write_bytes(pickle.dumps({"schema": "rlsim.projection/1"})),
+    "deep": lambda path: path.write_text("[" * 200_000),
+    "long number": lambda path: path.write_text('{"schema": ' + "9" * 100_000 + "}"),
+    "a long line": lambda path: path.write_text('"' + "x" * 110_000_000 + '"'),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("how", SPOILS)
+@pytest.mark.parametrize("name", ["projection", "run", "plan", "sweep", "validation", "blame"])
+def test_a_file_that_cannot_be_used_is_one_message(name: str, how: str, copied: Results, run: Run) -> None:
+    folder = copied(name)
+    file = KINDS[name][0]
+    SPOILS[how](folder / file)
+    started = time.perf_counter()
+    code, out, err = run("report", folder)
+    assert (code, out) == (2, "") and err.count("\n") == 1 and len(err) < 600
+    assert file in err
+    assert not (folder / "report.html").exists()
+    assert time.perf_counter() - started < 5
+
+
+def _numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        return [found for key, each in value.items() for found in _numbers(each, (*path, key))]
+    if isinstance(value, list):
+        return [found for i, each in enumerate(value[:3]) for found in _numbers(each, (*path, i))]
+    return [path]
+
+
+ODD = st.one_of(
+    st.none(),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.integers(),
+    st.sampled_from([0, -1, 1e18, -1e18, 1e-300, 10**400, 1e17]),
+    st.text(max_size=40),
+    st.booleans(),
+    st.lists(st.none(), max_size=2),
+    st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
+)
+DOCUMENTS = ("projection", "async", "run", "plan", "validation", "blame")
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_any_value_anywhere_gives_a_page_or_one_message(name: str, data: st.DataObject, copied: Results) -> None:
+    """Values are replaced or removed wherever a document has any."""
+    folder = _once(copied, name)
+    file = KINDS["projection" if name == "async" else name][0]
+    original = (folder / f"{file}.bak") if (folder / f"{file}.bak").exists() else (folder / file)
+    document = json.loads(original.read_text())
+    (folder / f"{file}.bak").write_text(original.read_text())
+    for path in data.draw(st.lists(st.sampled_from(_numbers(document)), min_size=1, max_size=4)):
+        *way, last = path
+        place = document
+        for key in way:
+            place = place[key]
+        if isinstance(place, dict) and data.draw(st.booleans()):
+            place.pop(last, None)
+        else:
+            place[last] = data.draw(ODD)
+    (folder / file).write_text(json.dumps(document))
+    try:
+        checked(report(folder))
+    except RlsimError as error:
+        assert file in str(error)
+
+
+def _once(copied: Results, name: str) -> Path:
+    """The copy of the first example for all further ones."""
+    try:
+        return copied(name)
+    except FileExistsError as error:
+        return Path(error.filename)
+
+
+WRONG_TIMELINES = (
+    "x",
+    '{"traceEvents": 3}',
+    '{"traceEvents": [[]]}',
+    '{"traceEvents": [{"ph": "X", "pid": 1, "tid": 1, "ts": NaN, "dur": 1}]}',
+)
+
+
+@pytest.mark.parametrize("content", WRONG_TIMELINES)
+def test_a_wrong_timeline_is_left_out_and_told(content: str, copied: Results) -> None:
+    folder = copied("async")
+    (folder / "timeline.json").write_text(content)
+    said = checked(report(folder)).said()
+    assert "Left out" in said and "timeline.json" in said
+
+
+def test_an_endless_timeline_is_left_out(copied: Results) -> None:
+    folder = copied("async")
+    (folder / "timeline.json").write_text("[" + "1," * 60_000_000)
+    assert "larger than 64 MiB" in checked(report(folder)).said()
+
+
+def test_a_timeline_of_many_spans_stays_small(copied: Results) -> None:
+    folder = copied("async")
+    document = json.loads((folder / "timeline.json").read_text())
+    trainer = [event for event in document["traceEvents"] if event["ph"] == "X" and event["tid"] == 1]
+    document["traceEvents"] += [{**trainer[-1], "dur": 1 + i % 7, "tid": 2 + i % 9} for i in range(50_000)]
+    (folder / "timeline.json").write_text(json.dumps(document))
+    assert len(report(folder)) < 1_500_000
+
+
+def test_a_link_out_of_the_folder_is_not_followed(copied: Results, tmp_path: Path, run: Run) -> None:
+    folder = copied("sweep")
+    secret = tmp_path / "secret.csv"
+    secret.write_text((folder / "results.csv").read_text())
+    (folder / "results.csv").unlink()
+    (folder / "results.csv").symlink_to(secret)
+    code, _, err = run("report", folder)
+    assert code == 2 and "leads out of the folder" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "naming"),
+    [
+        (("empty",), "projection.json (rlsim project --out)"),
+        (("missing",), "no such folder"),
+        (("file.txt",), "is a file"),
+    ],
+)
+def test_a_folder_without_results_is_one_message(words: tuple[str, ...], naming: str, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("x")
+    code, out, err = run("report", tmp_path / words[0])
+    assert (code, out) == (2, "") and naming in err and err.count("\n") == 1
+
+
+def test_a_page_never_replaces_results(copied: Results, run: Run) -> None:
+    folder = copied("blame")
+    before = (folder / "blame.json").read_bytes()
+    assert run("report", folder, "-o", folder / "blame.json")[0] == 2
+    assert run("report", folder, "-o", folder)[0] == 2
+    assert (folder / "blame.json").read_bytes() == before
+    assert run("report", folder, "-o", folder / "deep" / "page.html")[0] == 0
+    assert sorted(path.name for path in (folder / "deep").iterdir()) == ["page.html"]
+
+
+def test_another_format_is_told(copied: Results, run: Run) -> None:
+    folder = copied("blame")
+    path = folder / "blame.json"
+    path.write_text(path.read_text().replace("rlsim.blame/1", "rlsim.blame/9"))
+    code, _, err = run("report", folder)
+    assert code == 2 and "rlsim.blame/9" in err and "rlsim.blame/1" in err
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('"\\ud800"', "is no JSON"),
+        ("NaN", "'baseline.step_s.mean'"),
+        ("true", "'baseline.step_s.mean': input should be a valid number, got true"),
+        ("1e19", "less than or equal to 1000000000000000000"),
+    ],
+)
+def test_a_projection_with_a_wrong_number_is_one_message(written: str, said: str, copied: Results) -> None:
+    path = copied("projection") / "projection.json"
+    document = json.loads(path.read_text())
+    document["baseline"]["step_s"]["mean"] = "HERE"
+    path.write_text(json.dumps(document).replace('"HERE"', written))
+    with pytest.raises(RlsimError) as error:
+        report(path.parent)
+    assert said in str(error.value) and "projection.json" in str(error.value) and "\n" not in str(error.value)
