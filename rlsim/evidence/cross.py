@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rlsim.costs.operators.groups import family_of, series
 from rlsim.evidence.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.evidence.own_rows import Prior, conditioned
+from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
 from rlsim.results.statistics import P90_DEVIATIONS
@@ -32,13 +33,7 @@ LEVELS = (0.5, 0.8, 0.9)
 SCORED = ("step", "iteration", "training", "transfer")
 """Kinds of measured times that are scored; phases of steps are few."""
 FOLDS = 10
-NEWEST = {
-    "vllm": (0, 17),
-    "sglang": (0, 5, 9),
-    "trtllm": (1, 3),
-    "megatron_bridge": (26, 4),
-    "nemo_rl": (0, 7),
-}
+NEWEST = {name: tuple(release) for name, release in lists_beside(__file__)["newest"].items()}
 """Releases from which on a row counts as the newest of its software: what came out in 2026."""
 GIVEN_BACK = 2
 """Rows that are given back."""

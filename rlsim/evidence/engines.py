@@ -15,12 +15,12 @@ from rlsim.costs.overheads import engine_host
 from rlsim.evidence.names import device_profile_name, model_card_name, release, weight_precision
 from rlsim.evidence.rows import row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted
 from rlsim.tables.profile import load_profile
 
-ENGINES = ("vllm", "sglang", "trtllm")
-METHODS = {"mtp": "mtp", "eagle3": "eagle3", "eagle-3": "eagle3", "ngram": "ngram"}
+ENGINES, METHODS = (lists_beside(__file__)[name] for name in ("engines", "served_speculation"))
 ASSUMED_ACCEPTANCE = {1: 1.87, 2: 2.15, 3: 2.6}
 """Acceptance length by drafted tokens where a row states none: of MTP on random tokens, as InferenceX serves them."""
 SERVING_BUDGET_TOKENS = 8192

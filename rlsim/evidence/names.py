@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from rlsim.evidence.tables import SkippedRow
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import card_of_same_layers, list_cards
 from rlsim.tables.profile import list_profiles
 
@@ -36,13 +37,8 @@ def device_profile_name(gpu: str) -> str:
     raise SkippedRow(f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given")
 
 
-BLOCK_SCALED = (
-    "deepseek-v3", "deepseek-v3.2", "glm-5", "glm-5.2", "kimi-k2", "kimi-k2.5", "minimax-m2", "minimax-m2.5",
-    "qwen3-235b-a22b", "qwen3.5-122b-a10b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-397b-a17b",
-)  # fmt: skip
-"""Models whose FP8 checkpoints hold a scale for each block of 128 x 128 (their config.json); others one a tensor."""
-MXFP4 = ("gpt-oss-120b", "gpt-oss-20b")
-"""Models whose four-bit checkpoints are MXFP4 in the experts and BF16 elsewhere (their config.json)."""
+BLOCK_SCALED: tuple[str, ...] = tuple(lists_beside(__file__)["block_scaled"])
+MXFP4: tuple[str, ...] = tuple(lists_beside(__file__)["mxfp4"])
 
 
 def weight_precision(text: str, card: str) -> str:

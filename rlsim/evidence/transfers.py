@@ -17,6 +17,7 @@ from rlsim.costs.transfer.offload import HostCopies
 from rlsim.evidence.names import device_profile_name, model_card_name
 from rlsim.evidence.rows import MeasuredRow, Prediction, compare
 from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, whole_number
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.fitted import current
 from rlsim.parameters.sets import Fitted
@@ -58,15 +59,9 @@ class _Shape:
         return self.dense * (TENSORS_PER_ATTENTION + TENSORS_PER_FFN) + (self.layers - self.dense) * sparse + 3
 
 
-SHAPES = {
-    "nemotron nano v3 30b-a3b": _Shape(52, 128, 1, 29, 2),
-    "nemotron nano 3": _Shape(52, 128, 1, 29, 2),
-}
-"""Shapes by the configurations that their publishers give. Nemotron Nano: 23 of 52 layers have experts, of two matrices
-each."""
-ESTIMATED_SPARSE = (_Shape(48, 128), _Shape(61, 256, 1, 3))
-"""Shape taken for a mixture of experts that is not known, below and above 200e9 parameters: those of Qwen3-30B-A3B and
-DeepSeek-V3."""
+SHAPES = {name: _Shape(**shape) for name, shape in lists_beside(__file__)["shapes"].items()}
+ESTIMATED_SPARSE = tuple(_Shape(**shape) for shape in lists_beside(__file__)["estimated_sparse"])
+"""Shape taken for a mixture of experts that is not known, below and above SPARSE_ABOVE parameters."""
 SPARSE_ABOVE = 200e9
 ESTIMATED_EXPERT_SHARE = 0.95
 """Share of routed experts in the parameters of such a model: 0.95 to 0.97 in Qwen3 and DeepSeek-V3."""
@@ -75,13 +70,8 @@ LAYER_WIDTH = 128
 hidden units squared."""
 _SIZE_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b\b")
 _SPARSE_NAME = re.compile(r"-a\d+(\.\d+)?b\b|\bmoe\b", re.IGNORECASE)
-LINKS = {
-    "h800": ("h100_sxm", 200e9),
-    "h20": ("h100_sxm", 450e9),
-    "a800": ("a100_sxm", 200e9),
-}
-"""GPUs without a profile: another whose further links they have, and their own NVLink rate in bytes/s and direction.
-H800: 400 GB/s in both directions and eight 400 Gb/s ports a node (arXiv 2505.09343, section 4); H20: 900; A800: 400."""
+LINKS: Mapping[str, tuple[str, float]] = lists_beside(__file__)["links"]
+"""GPUs without a profile: another whose further links they have, and their own NVLink rate in bytes/s."""
 
 
 def weights_of(cells: Row) -> Weights:
@@ -125,28 +115,11 @@ def links_of_row(gpu: str) -> Links:
 
 
 MEASURED = ("refit_s", "time_s")
-METHODS: tuple[tuple[tuple[str, ...], Method], ...] = (
-    (("delta",), "delta_sharded"),
-    (("host memory p2p", "host memory mooncake"), "checkpoint_engine_p2p"),
-    (("nixl", "rdma", "mooncake", "p2p"), "rdma"),
-    (("checkpoint-engine", "checkpoint engine", "host memory"), "checkpoint_engine"),
-    (("reshard", "xfer"), "nccl_reshard"),
-    (("per-tensor", "per tensor", "plain"), "nccl_per_tensor"),
-    (("disk", "s3"), "disk"),
-    (("ipc", "colocated"), "cuda_ipc"),
-    (("broadcast", "nccl", "collective"), "nccl_broadcast"),
-)
-"""Method of a transfer by words of its row, first match first."""
+METHODS: Sequence[tuple[Method, ...]] = lists_beside(__file__)["transfer_methods"]
+"""Methods of a transfer, each before words of its row, first match first."""
 FULL_EXPERTS = ("full expert", "all experts", "shard_expert_weights=false")
 """Words of a transfer that hands every GPU all experts."""
-FRAMEWORKS = (
-    ("nemo", "nemo_rl"),
-    ("checkpoint-engine", "checkpoint_engine"),
-    ("torchtitan", "verl_torchtitan"),
-    ("verl", "verl"),
-    ("skyrl", "skyrl"),
-)
-"""Framework of the fitted parameters by words of a table's, first match first."""
+FRAMEWORKS: Mapping[str, str] = lists_beside(__file__)["transfer_frameworks"]
 LAYOUT_COLUMNS = ("train_parallelism", "train_layout", "framework", "backend")
 """Columns that may name the trainer's backend."""
 CHANGED_SHARE_DENSE, CHANGED_SHARE_SPARSE = 0.02, 0.00035
@@ -233,7 +206,7 @@ def framework_of(cells: Row) -> str:
     given = cells.get("framework", "").lower()
     if "verl" in given and _names_megatron(cells):
         return "verl_megatron"
-    return next((name for word, name in FRAMEWORKS if word in given), OTHER)
+    return next((name for word, name in FRAMEWORKS.items() if word in given), OTHER)
 
 
 def _names_megatron(cells: Row) -> bool:
@@ -246,7 +219,7 @@ def method_of(cells: Row) -> Method:
     placement = cells.get("placement", "").lower()
     where = "host memory" if "host memory" in placement else "colocated" if placement.startswith("colocated") else ""
     given = f"{where} {cells.get('method', '').lower()}"
-    for words, found in METHODS:
+    for found, *words in METHODS:
         if any(word in given for word in words):
             return found
     shown = cells.get("method", "")[:60]
