@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from rlsim.costs.operators.groups import family_of, series
 from rlsim.evidence.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
-from rlsim.evidence.own_rows import Prior, conditioned
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
+from rlsim.projection.uncertainty.learning import Prior, conditioned
 from rlsim.results.statistics import P90_DEVIATIONS
 from rlsim.results.validation import CrossScore, CrossValidation, OwnRowsScore, Ranks
 from rlsim.schema.engine_parameters import version_order
@@ -198,10 +198,10 @@ class _LeftOut:
 
     def errors(self, given: NDArray[np.intp], rest: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
         """Errors of the rows ``rest`` as shares, without and with the rows ``given``."""
-        found = conditioned(self.prior, self.matrix[given], self.log_error[given], self.scales[given])
+        given_mean, _ = conditioned(self.prior, self.matrix[given], self.log_error[given], self.scales[given])
         start = np.concatenate([self.prior.mean, self.prior.new_mean])
         before, after = (
-            np.abs(np.expm1(self.matrix[rest] @ mean - self.log_error[rest])) for mean in (start, found.mean)
+            np.abs(np.expm1(self.matrix[rest] @ mean - self.log_error[rest])) for mean in (start, given_mean)
         )
         return np.asarray(before), np.asarray(after)
 

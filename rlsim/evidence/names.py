@@ -6,11 +6,9 @@ import re
 
 from rlsim.evidence.tables import SkippedRow
 from rlsim.files.yaml import lists_beside
-from rlsim.loading.models import card_of_same_layers, list_cards
+from rlsim.loading.models import card_of_published, list_cards
 from rlsim.tables.profile import list_profiles
 
-_NODES = re.compile(r"\s+\d+-nodes?$")
-"""What some tables append to the name of a model: the size of the run."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
 _CONTAINER_BELOW = (0, 9)
 """TensorRT-LLM's releases of 2025 and later are 0.15 and newer; what tables call 0.5 to 0.8 is a Dynamo container."""
@@ -18,7 +16,7 @@ _CONTAINER_BELOW = (0, 9)
 
 def model_card_name(name: str) -> str:
     """Model card of a model as a table calls it; SkippedRow where there is none."""
-    found = card_of_same_layers(_NODES.sub("", re.sub(r"\s*\(.*\)$", "", name.strip())))
+    found = card_of_published(name)
     if found is None:
         raise SkippedRow(f"no model card for {name[:60]!r}")
     return found
