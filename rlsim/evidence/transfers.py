@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +15,13 @@ from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, expert_share, links_of, 
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
 from rlsim.costs.transfer.offload import HostCopies
 from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare
+from rlsim.evidence.rows import FLAGGED, MeasuredRow, Prediction, compare
 from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, whole_number
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.fitted import current
 from rlsim.parameters.sets import Fitted
-from rlsim.results.validation import Validation
+from rlsim.results.validation import ComparedRow, Validation
 from rlsim.schema.transfer_parameters import OTHER
 from rlsim.tables.profile import load_profile
 
@@ -311,21 +311,31 @@ def _sender(cells: Row, text: str, gpus: int, weights: Weights) -> Sender:
     )
 
 
+def each_once(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
+    """Rows of which those are skipped whose measurement an earlier row holds, or any row objects to by its flag."""
+    objected = {_measurement(row) for row in rows if (row.skipped or "").startswith(FLAGGED)}
+    known: set[tuple[object, ...]] = set()
+    for row in rows:
+        key = _measurement(row)
+        reason = "the flag of another row of the same measurement" if key in objected else None
+        if reason is None and key in known:
+            reason = "the same measurement as an earlier row"
+        known.add(key)
+        if row.predicted is None or reason is None:
+            yield row
+        else:
+            about = {name: getattr(row, name) for name in ("id", "group", "unit", "measured", "details")}
+            yield ComparedRow(**about, skipped=reason)
+
+
+def _measurement(row: ComparedRow) -> tuple[object, ...]:
+    """What rows of one measurement agree in: framework and method, model, engine GPUs, seconds within about 1 %."""
+    model = str(row.details.get("model", "")).split("/")[-1].lower()
+    return row.group, model, row.details.get("gen_gpus"), f"{math.log(row.measured or 1.0):.2f}"
+
+
 def distinct_rows(tables: Sequence[Table], fitted: Fitted) -> list[TableRow]:
     """Rows of all tables that can be priced, each measurement once, none that any of the tables objects to."""
-    compared = [row for table in tables for row in validate_transfers(table, fitted).rows]
+    compared = each_once([row for table in tables for row in validate_transfers(table, fitted).rows])
     every = [record for table in tables for record in table.rows]
-    objected = {_measurement(record.cells) for record in every if record.cells.get("flag", "")}
-    found: dict[tuple[object, ...], TableRow] = {}
-    for row, record in zip(compared, every, strict=True):
-        key = None if row.error is None else _measurement(record.cells)
-        if key is not None and key not in objected:
-            found.setdefault(key, record)
-    return list(found.values())
-
-
-def _measurement(cells: Row) -> tuple[object, ...]:
-    """What two rows of one measurement have in common, whatever table they stand in."""
-    seconds = measured_value(cells, *MEASURED) or 0.0
-    model = cells.get("model", "").lower().split("/")[-1]
-    return framework_of(cells), method_of(cells), model, cells.get("timed", ""), f"{math.log(seconds or 1):.2f}"
+    return [record for row, record in zip(compared, every, strict=True) if row.error is not None]
