@@ -16,8 +16,9 @@ from scipy.optimize import least_squares
 
 from research.drift import fit_trend, fit_within
 from rlsim.errors import InputError, RlsimError
-from rlsim.evidence.acceptance import DRIFT, NEEDED, FloatArray, Lengths, acceptance_length, curves_of, read_curves
+from rlsim.evidence.acceptance import DRIFT, NEEDED, Lengths, acceptance_length, curves_of, read_curves
 from rlsim.evidence.tables import TableRow, read_table
+from rlsim.units import FloatArray
 
 FAMILIES = ("eagle3", "eagle", "mtp", "dspark", "suffix", "ngram")
 """Kinds of drafters by the word that names them in a series or its setting."""

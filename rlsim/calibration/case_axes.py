@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
-_MIB = 2**20
+from pydantic import TypeAdapter
+
+from rlsim.files.yaml import lists_beside
 
 
 @dataclass(frozen=True)
@@ -63,156 +65,16 @@ class CaseAxes:
     ranks: tuple[int, ...] = (2, 4, 8)
 
 
-def powers(low: int, high: int, step: int = 2) -> tuple[int, ...]:
-    """low, low x step, ... up to high."""
-    values = [low]
-    while values[-1] * step <= high:
-        values.append(values[-1] * step)
-    return tuple(values)
+def _axes(name: str) -> CaseAxes:
+    """The axes of that name in case_axes.yaml."""
+    stated = dict(lists_beside(__file__, "case_axes.yaml")[name])
+    points = stated["composites"]
+    every = product(points["batches"], points["drafts"], points["contexts"])
+    stated["composites"] = [point for point in every if point[0] * point[2] <= points["most"]]
+    return TypeAdapter(CaseAxes).validate_python(stated)
 
 
-def _composites(
-    batches: Iterable[int], drafts: Iterable[int], contexts: Iterable[int], most: int
-) -> tuple[tuple[int, int, int], ...]:
-    drafts, contexts = tuple(drafts), tuple(contexts)
-    return tuple((b, k, c) for b in batches for k in drafts for c in contexts if b * c <= most)
-
-
-GPU_QUICK = CaseAxes(
-    models=("qwen3-8b", "qwen3-30b-a3b"),
-    checked_model="qwen3-8b",
-    checked_layers=8,
-    tensor_parallel=(1,),
-    rows=(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 8192),
-    batches=(1, 4, 16, 64, 256),
-    queries=(1, 4, 8),
-    contexts=(1024, 4096, 16384),
-    prompts=((1, 1024), (4, 1024), (1, 8192)),
-    moe_tokens=powers(1, 4096, 4),
-    train_tokens=(1024, 4096),
-    copy_bytes=powers(_MIB, 1024 * _MIB, 32),
-    message_bytes=powers(4096, 64 * _MIB, 128),
-    optimizer_parameters=(2**26,),
-    composites=_composites((1, 8, 32, 128), (0, 3), (2048, 8192), 2**19),
-    max_cached_tokens=2**20,
-    max_head_rows=2048,
-    peak_gemm=(8192, 8192, 8192),
-    assumed=AssumptionAxes(
-        depths=(2, 8),
-        compiled_depths=(2, 4),
-        chain_elements=(1, 2**20, 2**24),
-        drafts=(1, 5),
-        draft_batches=(1,),
-        weight_bytes=256 * _MIB,
-        weight_tensors=(1, 256),
-        trained=("qwen3-8b", "qwen3-30b-a3b"),
-        replayed_tokens=(1024, 4096),
-    ),
-    budget_s=60.0,
-    target_spread=0.03,
-)
-
-GPU_FULL = CaseAxes(
-    models=("qwen3-8b", "qwen3-30b-a3b", "qwen3-32b", "llama-3.1-8b"),
-    checked_model="qwen3-8b",
-    checked_layers=8,
-    tensor_parallel=(1, 2, 4),
-    rows=tuple(sorted({*powers(1, 16384), *powers(24, 1536)})),
-    batches=powers(1, 256),
-    queries=(1, 2, 4, 6, 8),
-    contexts=(512, 1024, 2048, 4096, 8192, 16384, 32768),
-    prompts=tuple((b, t) for b in (1, 4, 16) for t in powers(256, 16384) if b * t <= 32768),
-    moe_tokens=powers(1, 16384),
-    train_tokens=powers(512, 16384),
-    copy_bytes=powers(65536, 1024 * _MIB, 4),
-    message_bytes=powers(1024, 512 * _MIB, 4),
-    optimizer_parameters=(2**22, 2**26, 2**29),
-    composites=_composites((1, 4, 8, 24, 64, 128, 256), (0, 1, 3, 5, 7), (1000, 3000, 6000, 16000), 2**20),
-    max_cached_tokens=2**20,
-    max_head_rows=2048,
-    peak_gemm=(8192, 8192, 8192),
-    assumed=AssumptionAxes(
-        depths=(2, 4, 8, 16),
-        compiled_depths=(2, 4, 8),
-        chain_elements=(1, *(2**n for n in (16, 18, 20, 21, 22, 23, 24))),
-        drafts=(1, 3, 5, 7),
-        draft_batches=(1, 32),
-        weight_bytes=256 * _MIB,
-        weight_tensors=(1, 64, 512),
-        trained=("qwen3-8b", "qwen3-30b-a3b"),
-        replayed_tokens=(512, 4096, 8192, 16384),
-    ),
-    budget_s=400.0,
-)
-
-CPU_QUICK = CaseAxes(
-    models=("tiny", "tiny-moe"),
-    checked_model="tiny",
-    checked_layers=4,
-    tensor_parallel=(1,),
-    rows=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
-    batches=(1, 4, 16),
-    queries=(1, 2, 4, 8),
-    contexts=(128, 512, 2048),
-    prompts=((1, 128), (1, 512), (4, 256)),
-    moe_tokens=(1, 8, 64),
-    train_tokens=(128, 512),
-    copy_bytes=powers(65536, 64 * _MIB, 32),
-    message_bytes=(4096, 65536, _MIB),
-    optimizer_parameters=(2**20,),
-    composites=_composites((1, 3, 8, 16), (0, 2, 5), (200, 1000), 2**15),
-    max_cached_tokens=2**15,
-    max_head_rows=512,
-    peak_gemm=(1024, 2048, 2048),
-    assumed=AssumptionAxes(
-        depths=(1, 2, 4),
-        compiled_depths=(),
-        chain_elements=(1, 2**12, 2**16, 2**18),
-        drafts=(1, 2, 4),
-        draft_batches=(1,),
-        weight_bytes=8 * _MIB,
-        weight_tensors=(1, 64),
-        trained=("tiny", "tiny-moe"),
-        replayed_tokens=(),
-    ),
-    budget_s=60.0,
-    target_spread=0.03,
-    ranks=(2,),
-)
-
-CPU_FULL = CaseAxes(
-    models=("tiny", "tiny-moe"),
-    checked_model="tiny",
-    checked_layers=4,
-    tensor_parallel=(1, 2),
-    rows=tuple(sorted({*powers(1, 2048), *powers(3, 768)})),
-    batches=powers(1, 32),
-    queries=(1, 2, 4, 6, 8),
-    contexts=powers(128, 4096),
-    prompts=tuple((b, t) for b in (1, 4) for t in powers(64, 1024)),
-    moe_tokens=powers(1, 512),
-    train_tokens=powers(64, 1024),
-    copy_bytes=powers(65536, 256 * _MIB, 4),
-    message_bytes=powers(1024, 16 * _MIB, 4),
-    optimizer_parameters=(2**18, 2**20, 2**22),
-    composites=_composites((1, 3, 8, 24), (0, 1, 3, 5, 7), (200, 1000, 3000), 2**16),
-    max_cached_tokens=2**16,
-    max_head_rows=1024,
-    peak_gemm=(1024, 2048, 2048),
-    assumed=AssumptionAxes(
-        depths=(1, 2, 4, 8),
-        compiled_depths=(),
-        chain_elements=(1, *powers(2**10, 2**20, 4)),
-        drafts=(1, 2, 4, 6),
-        draft_batches=(1, 8),
-        weight_bytes=32 * _MIB,
-        weight_tensors=(1, 16, 256),
-        trained=("tiny", "tiny-moe"),
-        replayed_tokens=(),
-    ),
-    budget_s=300.0,
-    ranks=(2,),
-)
+GPU_QUICK, GPU_FULL, CPU_QUICK, CPU_FULL = map(_axes, ("gpu_quick", "gpu_full", "cpu_quick", "cpu_full"))
 
 
 def axes_for(device_type: str, quick: bool) -> CaseAxes:

@@ -4,16 +4,44 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from typing import Annotated
 
-from rlsim.cli import guidance_options as g
+import typer
+
 from rlsim.cli import options as o
 from rlsim.cli.output import given_overrides, print_answer, terminal_style
 from rlsim.errors import InputError
 
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A dotted key, such as speculation.draft_length.")]
+ExplainedArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="SCENARIO", help="Also its value in this scenario (a file or a name).", show_default=False),
+]
+NewFileArgument = Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The scenario to write.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="A card, a Hugging Face name, a path to a config.json.")
+]
+HardwareOption = Annotated[str | None, typer.Option("--hardware", metavar="NAME", help="A hardware profile.")]
+GpuCountOption = Annotated[str | None, typer.Option("--gpus", metavar="N", help="GPUs of the cluster.")]
+BatchOption = Annotated[
+    str | None, typer.Option("--batch", metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
+]
+ResponseOption = Annotated[
+    str | None, typer.Option("--response-tokens", metavar="N", help="Mean length of a response.")
+]
+ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace FILE.yaml where it exists.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A card, a Hugging Face name, a config.json.")]
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="A hardware profile, such as h100_sxm.")]
+EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="vllm, sglang or trtllm.")]
+ClusterOption = Annotated[
+    int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs; default the fewest of 8, 16, 32... that fit.")
+]
+
 
 def explain(
-    key: g.KeyArgument,
-    scenario: g.ExplainedArgument = None,
+    key: KeyArgument,
+    scenario: ExplainedArgument = None,
     words: o.WordsArgument = None,
     overrides: o.SetOption = None,
     as_json: o.JsonOption = False,
@@ -23,28 +51,28 @@ def explain(
     Says what it means, its type, default and bounds, where the default comes from, and which commands use it; with a
     scenario also its value there, and what set it. A key that does not exist is answered with the nearest.
     """
-    from rlsim.guidance.explain import explain as run
-    from rlsim.guidance.explain import render_explanation
+    from rlsim.loading.explain import explain as run
+    from rlsim.loading.explain import render_explanation
 
     answer = run(key, scenario, given_overrides(words, overrides))
     print_answer(json.dumps(answer.as_dict(), indent=2) if as_json else render_explanation(answer, terminal_style()))
 
 
 def new(
-    target: g.NewFileArgument,
-    model: g.ModelOption = None,
-    hardware: g.HardwareOption = None,
-    gpus: g.GpuCountOption = None,
-    batch: g.BatchOption = None,
-    response_tokens: g.ResponseOption = None,
-    overwrite: g.ReplaceOption = False,
+    target: NewFileArgument,
+    model: ModelOption = None,
+    hardware: HardwareOption = None,
+    gpus: GpuCountOption = None,
+    batch: BatchOption = None,
+    response_tokens: ResponseOption = None,
+    overwrite: ReplaceOption = False,
 ) -> None:
     """Write a first scenario from five answers.
 
     Asks for model, GPUs, their number, batch and response length where no option gives them, on a terminal. The file is
     commented, states what it assumes, and has the layout that plan finds shortest; project it and change it.
     """
-    from rlsim.guidance.new import QUESTIONS, Answers, write_new
+    from rlsim.planning.new import QUESTIONS, Answers, write_new
 
     options = {
         "model": model, "hardware": hardware, "gpus": gpus, "batch": batch, "response-tokens": response_tokens
@@ -58,10 +86,10 @@ def new(
 
 
 def support(
-    model: g.ModelArgument,
-    device: g.DeviceArgument,
-    engine: g.EngineArgument = "vllm",
-    gpus: g.ClusterOption = None,
+    model: ModelArgument,
+    device: DeviceArgument,
+    engine: EngineArgument = "vllm",
+    gpus: ClusterOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
     """Say what backs a model on a device with an engine: measured, modelled, refused.
@@ -69,7 +97,7 @@ def support(
     Operator tables that are there, releases with fitted host times, measured runs that share something with it and the
     nearest of them, what a plain step of it rests on, and which precisions and drafts are refused.
     """
-    from rlsim.guidance.support import SHAPE, coverage
+    from rlsim.planning.support import SHAPE, coverage
     from rlsim.report.text.coverage import render_coverage
 
     answer = coverage(model, device, engine, gpus)
@@ -78,9 +106,7 @@ def support(
 
 def _asked(option: str) -> str:
     """An answer from the terminal, asked again until it can be used."""
-    import typer
-
-    from rlsim.guidance.new import CHECKS, QUESTIONS
+    from rlsim.planning.new import CHECKS, QUESTIONS
 
     question = next(one for one in QUESTIONS if one.option == option)
     while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -108,15 +108,6 @@ class ProcessFit:
     rms_tokens: float
     worst_tokens: float
 
-    def as_dict(self) -> dict[str, object]:
-        """For a YAML file."""
-        return {
-            "speculation": {"first_acceptance": self.first, "acceptance_decay": self.decay},
-            "points": self.points,
-            "rms_tokens": self.rms_tokens,
-            "worst_tokens": self.worst_tokens,
-        }
-
 
 @dataclass(frozen=True)
 class FittedCurves:
@@ -132,9 +123,15 @@ class FittedCurves:
             "table": self.table,
             "data_digest": self.digest,
             "command": f"rlsim calibrate curves {self.table}",
-            "acceptance": {name: fit.as_dict() for name, fit in self.processes.items()},
+            "acceptance": {name: _stated(fit) for name, fit in self.processes.items()},
         }
         return yaml.safe_dump(document, sort_keys=False, width=120, default_flow_style=None)
+
+
+def _stated(fit: ProcessFit) -> dict[str, object]:
+    """A fit with its residuals, ``speculation`` as in a scenario."""
+    rest = {name: value for name, value in asdict(fit).items() if name not in ("first", "decay")}
+    return {"speculation": {"first_acceptance": fit.first, "acceptance_decay": fit.decay}, **rest}
 
 
 def fit_curves(path: Path) -> FittedCurves:

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from rlsim.costs.operators.groups import family_of, series
 from rlsim.evidence.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
-from rlsim.evidence.own_rows import Prior, conditioned
+from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
+from rlsim.projection.uncertainty.learning import Prior, conditioned
 from rlsim.results.statistics import P90_DEVIATIONS
 from rlsim.results.validation import CrossScore, CrossValidation, OwnRowsScore, Ranks
 from rlsim.schema.engine_parameters import version_order
@@ -32,13 +33,7 @@ LEVELS = (0.5, 0.8, 0.9)
 SCORED = ("step", "iteration", "training", "transfer")
 """Kinds of measured times that are scored; phases of steps are few."""
 FOLDS = 10
-NEWEST = {
-    "vllm": (0, 17),
-    "sglang": (0, 5, 9),
-    "trtllm": (1, 3),
-    "megatron_bridge": (26, 4),
-    "nemo_rl": (0, 7),
-}
+NEWEST = {name: tuple(release) for name, release in lists_beside(__file__)["newest"].items()}
 """Releases from which on a row counts as the newest of its software: what came out in 2026."""
 GIVEN_BACK = 2
 """Rows that are given back."""
@@ -203,10 +198,10 @@ class _LeftOut:
 
     def errors(self, given: NDArray[np.intp], rest: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
         """Errors of the rows ``rest`` as shares, without and with the rows ``given``."""
-        found = conditioned(self.prior, self.matrix[given], self.log_error[given], self.scales[given])
+        given_mean, _ = conditioned(self.prior, self.matrix[given], self.log_error[given], self.scales[given])
         start = np.concatenate([self.prior.mean, self.prior.new_mean])
         before, after = (
-            np.abs(np.expm1(self.matrix[rest] @ mean - self.log_error[rest])) for mean in (start, found.mean)
+            np.abs(np.expm1(self.matrix[rest] @ mean - self.log_error[rest])) for mean in (start, given_mean)
         )
         return np.asarray(before), np.asarray(after)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -15,12 +16,14 @@ from rlsim.costs.overheads import engine_host
 from rlsim.evidence.names import device_profile_name, model_card_name, release, weight_precision
 from rlsim.evidence.rows import row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted
+from rlsim.schema.hardware import HardwareProfile
+from rlsim.schema.model import ModelCard
 from rlsim.tables.profile import load_profile
 
-ENGINES = ("vllm", "sglang", "trtllm")
-METHODS = {"mtp": "mtp", "eagle3": "eagle3", "eagle-3": "eagle3", "ngram": "ngram"}
+ENGINES, METHODS = (lists_beside(__file__)[name] for name in ("engines", "served_speculation"))
 ASSUMED_ACCEPTANCE = {1: 1.87, 2: 2.15, 3: 2.6}
 """Acceptance length by drafted tokens where a row states none: of MTP on random tokens, as InferenceX serves them."""
 SERVING_BUDGET_TOKENS = 8192
@@ -283,18 +286,34 @@ def _document(setup: EngineSetup) -> dict[str, object]:
     speculation: dict[str, object] = {}
     if setup.draft_length:
         speculation = {"method": setup.method, "draft_length": setup.draft_length, "acceptance_length": 1.0}
+    lengths = (setup.sequences, setup.prompt_tokens, 1, max(setup.context_tokens, setup.prompt_tokens + 2))
+    return engine_document(_card(setup.model), _profile(setup.device), engine, speculation, lengths)
+
+
+def engine_document(
+    model: ModelCard,
+    hardware: HardwareProfile,
+    engine: Mapping[str, object],
+    speculation: Mapping[str, object],
+    lengths: tuple[int, int, int, int],
+) -> dict[str, object]:
+    """The scenario of one engine beside a trainer of which nothing is priced.
+
+    engine, speculation: these sections. lengths: sequences of a step, then tokens of prompt, response and longest.
+    """
+    gpus, (sequences, prompt, response, longest) = engine.get("tensor_parallel", 1), lengths
     return {
         "name": "engine",
-        "model": _card(setup.model),
-        "hardware": _profile(setup.device),
-        "cluster": {"num_gpus": setup.gpus + TRAINING_GPUS, "generation_gpus": setup.gpus},
+        "model": model,
+        "hardware": hardware,
+        "cluster": {"num_gpus": gpus + TRAINING_GPUS if isinstance(gpus, int) else gpus, "generation_gpus": gpus},
         "workload": {
-            "prompts_per_step": setup.sequences,
+            "prompts_per_step": sequences,
             "generations_per_prompt": 1,
-            "prompt_tokens": {"kind": "constant", "tokens": setup.prompt_tokens},
-            "response_tokens": {"kind": "constant", "tokens": 1},
-            "max_sequence_tokens": max(setup.context_tokens, setup.prompt_tokens + 2),
+            "prompt_tokens": {"kind": "constant", "tokens": prompt},
+            "response_tokens": {"kind": "constant", "tokens": response},
+            "max_sequence_tokens": longest,
         },
-        "engine": engine,
-        "speculation": speculation,
+        "engine": dict(engine),
+        "speculation": dict(speculation),
     }

@@ -28,6 +28,7 @@ from rlsim.evidence.engines import (
 )
 from rlsim.evidence.rows import MeasuredRow, Prediction, compare
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value
+from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import current
 from rlsim.results.validation import ComparedRow, Detail, Score, SpeculationPair, SpeculationPairs, Validation
@@ -38,10 +39,7 @@ from rlsim.simulation.requests import Request
 LEAST_MEASURED = 64
 """Requests at least over which a closed loop is averaged."""
 ALONE, LOOP = "decode step", "time per output token"
-AGREEING = (
-    "model", "gpu", "engine", "precision", "decode_gpus_per_engine", "tp", "ep", "dp_attention", "isl", "osl",
-    "concurrency", "decode_workers", "serving_mode",
-)  # fmt: skip
+AGREEING: Sequence[str] = lists_beside(__file__)["pair_columns"]
 """Columns that both rows of a pair share."""
 CLEAR = 0.05
 """Speed-ups nearer to 1 than this are not asked for their sign: repeated points differ by as much."""

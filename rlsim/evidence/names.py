@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 from rlsim.evidence.tables import SkippedRow
-from rlsim.loading.models import card_of_same_layers, list_cards
+from rlsim.files.yaml import lists_beside
+from rlsim.loading.models import card_of_published, list_cards
 from rlsim.tables.profile import list_profiles
 
-_NODES = re.compile(r"\s+\d+-nodes?$")
-"""What some tables append to the name of a model: the size of the run."""
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
 _CONTAINER_BELOW = (0, 9)
 """TensorRT-LLM's releases of 2025 and later are 0.15 and newer; what tables call 0.5 to 0.8 is a Dynamo container."""
@@ -17,7 +16,7 @@ _CONTAINER_BELOW = (0, 9)
 
 def model_card_name(name: str) -> str:
     """Model card of a model as a table calls it; SkippedRow where there is none."""
-    found = card_of_same_layers(_NODES.sub("", re.sub(r"\s*\(.*\)$", "", name.strip())))
+    found = card_of_published(name)
     if found is None:
         raise SkippedRow(f"no model card for {name[:60]!r}")
     return found
@@ -36,13 +35,8 @@ def device_profile_name(gpu: str) -> str:
     raise SkippedRow(f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given")
 
 
-BLOCK_SCALED = (
-    "deepseek-v3", "deepseek-v3.2", "glm-5", "glm-5.2", "kimi-k2", "kimi-k2.5", "minimax-m2", "minimax-m2.5",
-    "qwen3-235b-a22b", "qwen3.5-122b-a10b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-397b-a17b",
-)  # fmt: skip
-"""Models whose FP8 checkpoints hold a scale for each block of 128 x 128 (their config.json); others one a tensor."""
-MXFP4 = ("gpt-oss-120b", "gpt-oss-20b")
-"""Models whose four-bit checkpoints are MXFP4 in the experts and BF16 elsewhere (their config.json)."""
+BLOCK_SCALED: tuple[str, ...] = tuple(lists_beside(__file__)["block_scaled"])
+MXFP4: tuple[str, ...] = tuple(lists_beside(__file__)["mxfp4"])
 
 
 def weight_precision(text: str, card: str) -> str:

@@ -18,6 +18,7 @@ from rlsim.evidence.rows import MeasuredRow, Prediction, compare
 from rlsim.evidence.steps import Simulated, scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, Row, SkippedRow, Table, TableRow, measured_value, number
 from rlsim.evidence.transfers import parallel_sizes
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.sets import Fitted
 from rlsim.projection.uncertainty.predictive import around, prediction_of
@@ -28,12 +29,7 @@ from rlsim.schema.scenario import Scenario
 
 AGENT_SCENARIOS = ("mlperf_grpo",)
 """Shipped scenarios that describe agents of measured runs."""
-SUMMARISED = {
-    "exposed_generation": "exposed_generation_time_s",
-    "train": "policy_training_time_s",
-    "refit": "weight_sync_time_s",
-    "step": "train_step_time_s",
-}
+SUMMARISED: dict[str, str] = lists_beside(__file__)["summarised"]
 """Phases of which a run's steps are summarised, and their columns."""
 SPREAD = ("exposed_generation", "step")
 """Of which the spread is compared too: those that wait for trajectories."""
@@ -151,14 +147,7 @@ def _median(run: SimulatedVariant, phase: str, median_s: float) -> Interval:
     return around(median_s, predicted.exposed_factor(median_s) if exposed else predicted.phase_factor(f"{phase}_s"))
 
 
-PHASES = {
-    "step": ("total_step_s", "train_step_time_s", "total_step_time_s"),
-    "generation": ("generation_s",),
-    "exposed_generation": ("exposed_generation_s", "exposed_generation_time_s"),
-    "logprob": ("logprob_total_s", "logprob_s"),
-    "train": ("train_s", "policy_training_time_s"),
-    "refit": ("weight_sync_s", "weight_sync_time_s", "refit_s"),
-}
+PHASES: dict[str, list[str]] = lists_beside(__file__)["phases"]
 """Phases that are compared, with the columns that may hold their seconds."""
 _ENVIRONMENT = ("step", "generation", "exposed_generation")
 """Phases that wait for the environment of an agent."""
@@ -243,8 +232,7 @@ def _named(cells: Row) -> tuple[str, str]:
             found.append(name(cells[column]))
         except SkippedRow as reason:
             reasons.append(str(reason))
-    cap, mean = _longest(cells), _mean(cells)
-    if not cap or not mean:
+    if not _longest(cells) or not _first(cells, lists_beside(__file__)["step_columns"]["avg_seq_len"]):
         reasons.append("the mean or the longest response is not given")
     if reasons:
         raise SkippedRow("; ".join(reasons))
@@ -257,10 +245,6 @@ def _longest(cells: Row) -> float:
     return number(cells, "max_seq_len", 0.0) or (number(cells, "max_prompt_len", 0.0) + response if response else 0.0)
 
 
-def _mean(cells: Row) -> str:
-    return cells.get("mean_response_len", "") or cells.get("mean_tokens_per_valid_seq", "")
-
-
 def _reference(cells: Row) -> str:
     """Whether the reference policy's log-probs are computed, as far as a row tells it."""
     if measured_value(cells, "ref_logprob_s"):
@@ -271,37 +255,25 @@ def _reference(cells: Row) -> str:
 def step_cells(cells: Row) -> dict[str, str]:
     """The row in the columns of a table of measured steps. Raises SkippedRow where it leaves too much open."""
     model, device = _named(cells)
-    cap, mean = _longest(cells), _mean(cells)
     placement = cells.get("placement", "").lower()
     lag = cells.get("async_max_age_steps", "") or ("1" if "async" in placement else "")
-    engine, trainer = (parallel_sizes(cells.get(name, "")) for name in ("gen_parallelism", "train_parallelism"))
-    sharded = "fsdp" in cells.get("train_backend", "").lower()
-    out = {
-        "id": cells["id"],
-        "framework": cells.get("framework", ""),
+    out = {name: _first(cells, columns) for name, columns in lists_beside(__file__)["step_columns"].items()} | {
         "framework_version": re.sub(r"^(?=\d)", "v", cells.get("framework_version", "")),
         "model": model,
         "gpu": device,
-        "num_gpus": cells["num_gpus"],
         "on_off_policy": f"async lag {lag}" if lag else "sync",
         "colocated": "true" if placement.startswith("colocated") else "false",
-        "gen_gpus": cells.get("rollout_gpus", "") or cells.get("generation_gpus", ""),
-        "train_gpus": cells.get("train_gpus", "") or cells.get("policy_gpus", ""),
-        "prompts_per_step": cells["prompts_per_step"],
-        "generations_per_prompt": cells.get("generations_per_prompt", "") or cells.get("samples_per_prompt", ""),
-        "max_seq_len": f"{cap:g}",
-        "avg_seq_len": mean,
-        "total_step_time_s": cells.get("total_step_s", "") or cells.get("train_step_time_s", "") or "1",
-        "train_backend": "fsdp" if sharded else "megatron",
-        "gen_precision": cells.get("gen_precision", "") or cells.get("precision", ""),
-        "train_precision": cells.get("policy_precision", "") or cells.get("precision", ""),
-        "spec_decode_method": cells.get("spec_method", ""),
-        "spec_k": cells.get("spec_k", ""),
-        "acceptance_length": cells.get("acceptance_length", ""),
+        "max_seq_len": f"{_longest(cells):g}",
+        "train_backend": "fsdp" if "fsdp" in cells.get("train_backend", "").lower() else "megatron",
         "reference_logprobs": _reference(cells),
     }
-    for size in ("tp", "pp", "ep"):
-        out[f"gen_{size}"] = cells.get(f"gen_{size}", "") or str(engine.get(size, 1))
-    for size in ("tp", "pp", "cp", "ep"):
-        out[f"train_{size}"] = cells.get(f"policy_{size}", "") or str(trainer.get(size, 1))
+    out["total_step_time_s"] = out["total_step_time_s"] or "1"
+    for side, columns, sizes in (("gen", "gen", "tp pp ep"), ("train", "policy", "tp pp cp ep")):
+        stated = parallel_sizes(cells.get(f"{side}_parallelism", ""))
+        for size in sizes.split():
+            out[f"{side}_{size}"] = cells.get(f"{columns}_{size}", "") or str(stated.get(size, 1))
     return out
+
+
+def _first(cells: Row, columns: Sequence[str]) -> str:
+    return next((cells[column] for column in columns if cells.get(column, "")), "")

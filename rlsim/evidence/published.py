@@ -11,7 +11,6 @@ the device does, except with EAGLE drafts, which switched that off until late 20
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,16 +23,16 @@ from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
 from rlsim.evidence.compare import Progress, validate_table
 from rlsim.evidence.cross import validate_cross
+from rlsim.evidence.engines import engine_document
 from rlsim.evidence.names import card_name, profile_name
-from rlsim.evidence.rows import FLAGGED
 from rlsim.evidence.tables import Kind, Table, read_table
-from rlsim.evidence.transfers import validate_transfers
+from rlsim.evidence.transfers import each_once, validate_transfers
 from rlsim.files.reading import data_folder, shown_path
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.results import Interval, Projection
-from rlsim.results.validation import ComparedRow, Published, PublishedFigure, Validation
+from rlsim.results.validation import Published, PublishedFigure, Validation
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import load_profile
 
@@ -46,8 +45,6 @@ CONTEXT_TOKENS = 500
 MOST_CONTEXT_TOKENS = 4096
 CAPTURED_TOKENS = 512
 """Largest captured batch of engines with their usual limit of 256 sequences and more."""
-TRAINING_GPUS = 64
-"""Trainer beside the engine of a sweep; it only has to fit, nothing of it is timed."""
 
 
 Tables = Mapping[Kind, Sequence[Path]]
@@ -102,34 +99,11 @@ def _joined(kind: Kind, paths: Sequence[Path], progress: Progress | None, seed: 
     rows = [row for validation in found for row in validation.rows]
     return Validation.of(
         kind,
-        list(_each_once(rows)) if kind is Kind.TRANSFERS else rows,
+        list(each_once(rows)) if kind is Kind.TRANSFERS else rows,
         table=", ".join(validation.table for validation in found),
         digest=", ".join(validation.digest for validation in found),
         remarks=tuple(dict.fromkeys(remark for validation in found for remark in validation.remarks)),
     )
-
-
-def _each_once(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
-    """Rows of which those are skipped whose measurement an earlier row holds, or any row objects to by its flag."""
-    objected = {_measurement(row) for row in rows if (row.skipped or "").startswith(FLAGGED)}
-    known: set[tuple[object, ...]] = set()
-    for row in rows:
-        key = _measurement(row)
-        reason = "the flag of another row of the same measurement" if key in objected else None
-        if reason is None and key in known:
-            reason = "the same measurement as an earlier row"
-        known.add(key)
-        if row.predicted is None or reason is None:
-            yield row
-        else:
-            about = {name: getattr(row, name) for name in ("id", "group", "unit", "measured", "details")}
-            yield ComparedRow(**about, skipped=reason)
-
-
-def _measurement(row: ComparedRow) -> tuple[object, ...]:
-    """What rows of one measurement agree in: framework and method, model, engine GPUs, seconds within about 1 %."""
-    model = str(row.details.get("model", "")).split("/")[-1].lower()
-    return row.group, model, row.details.get("gen_gpus"), f"{math.log(row.measured or 1.0):.2f}"
 
 
 def study(seed: int = 0, replications: int = 4) -> tuple[PublishedFigure, ...]:
@@ -231,27 +205,19 @@ def engine_inputs_of(
 
     model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
     """
-    gpus, (batch, context_tokens) = engine.get("tensor_parallel", 1), largest
-    document = {
-        "name": "engine",
-        "model": load_card(card_name(model)),
-        "hardware": load_profile(hardware),
-        "cluster": {"num_gpus": gpus + TRAINING_GPUS if isinstance(gpus, int) else gpus, "generation_gpus": gpus},
-        "workload": {
-            "prompts_per_step": 2 * batch,
-            "generations_per_prompt": 1,
-            "prompt_tokens": {"kind": "constant", "tokens": 8},
-            "response_tokens": {"kind": "constant", "tokens": 8},
-            "max_sequence_tokens": max(64, int(context_tokens) + 64),
-        },
-        "engine": {
+    batch, context_tokens = largest
+    document = engine_document(
+        load_card(card_name(model)),
+        load_profile(hardware),
+        {
             "max_running_sequences": batch,
             "max_captured_tokens": CAPTURED_TOKENS,
             "dispatch": "round_robin",
             **engine,
         },
-        "speculation": dict(speculation),
-    }
+        speculation,
+        (2 * batch, 8, 8, max(64, int(context_tokens) + 64)),
+    )
     return PriceInputs(Scenario.model_validate(document)).engine
 
 

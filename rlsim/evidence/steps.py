@@ -18,6 +18,7 @@ from rlsim.evidence.tables import (
     number,
     whole_number,
 )
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import DEFAULT_STACK, Fitted, load_stack, stack_of_release
 from rlsim.projection.project import project
@@ -37,16 +38,14 @@ MAX_SAMPLES = 200_000
 """Samples of one step that a row may ask for; the largest published one has 4,096."""
 
 
-METHODS = {"deepseek_mtp": "mtp", "eagle3": "eagle3", "eagle-3": "eagle3", "mtp": "mtp", "ngram": "ngram"}
+METHODS: dict[str, str] = lists_beside(__file__)["speculation"]
 """Methods of speculation as tables call them."""
-PARALLEL_COLUMNS = ("gen_tp", "gen_pp", "gen_ep", "train_tp", "train_cp", "train_ep", "train_pp")
-"""Parallel sizes; a table without such a column is taken to mean 1, and says so."""
 
 
 def validate_steps(table: Table, fitted: Fitted | None = None) -> Validation:
     """Every measured step of ``table`` beside the simulated one as rlsim prices; equal steps are simulated once."""
     rows = compare(table, _described, step_predictor(table))
-    absent = [name for name in PARALLEL_COLUMNS if name not in table.rows[0].cells]
+    absent = [name for name in lists_beside(__file__)["parallel_columns"] if name not in table.rows[0].cells]
     remarks = (f"not in the table and taken as 1: {', '.join(absent)}",) if absent else ()
     return Validation.of("steps", rows, table=table.name, digest=table.digest, remarks=remarks)
 

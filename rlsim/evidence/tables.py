@@ -133,37 +133,31 @@ def read_table(path: Path, needed: Sequence[str]) -> list[TableRow]:
     file is no such table, lacks a needed column or has more than MAX_ROWS records. A record with too many or too few
     cells is returned with its ``problem``.
     """
-    text = read_text(path, TABLE_BYTES)
-    return list(_records(io.StringIO(text, newline=""), shown_path(path), needed))
+    lines, name = _lines(path), shown_path(path)
+    header = _header(next(lines, (1, []))[1], name, needed)
+    out: list[TableRow] = []
+    for number_of_line, cells in lines:
+        if any(cell.strip() for cell in cells):
+            if len(out) == MAX_ROWS:
+                raise InputError(f"{name}: has more than {MAX_ROWS:,} rows; validate it in parts")
+            out.append(_row(number_of_line, header, cells))
+    return out
 
 
 def read_columns(path: Path) -> list[str]:
     """Names of the columns of a UTF-8 CSV, in order; raises InputError as :func:`read_table` does."""
-    text = read_text(path, TABLE_BYTES)
-    try:
-        header = next(csv.reader(_short_lines(io.StringIO(text, newline=""), shown_path(path)), strict=True), [])
-    except csv.Error as error:
-        raise InputError(f"{shown_path(path)}: line 1: not CSV ({error})") from error
-    columns = [name.strip() for name in header]
-    _check_header(columns, shown_path(path), ())
-    return columns
+    return _header(next(_lines(path), (1, []))[1], shown_path(path))
 
 
-def _records(file: IO[str], path: str, needed: Sequence[str]) -> Iterator[TableRow]:
-    reader = csv.reader(_short_lines(file, path), strict=True)
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Cells of each line of a UTF-8 CSV with the number of the line that they end on."""
+    name = shown_path(path)
+    reader = csv.reader(_short_lines(io.StringIO(read_text(path, TABLE_BYTES), newline=""), name), strict=True)
     try:
-        header = [name.strip() for name in next(reader, [])]
-        _check_header(header, path, needed)
-        count = 0
         for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            count += 1
-            if count > MAX_ROWS:
-                raise InputError(f"{path}: has more than {MAX_ROWS:,} rows; validate it in parts")
-            yield _row(reader.line_num, header, cells)
+            yield reader.line_num, cells
     except csv.Error as error:
-        raise InputError(f"{path}: line {reader.line_num}: not CSV ({error})") from error
+        raise InputError(f"{name}: line {reader.line_num}: not CSV ({error})") from error
 
 
 def _short_lines(file: IO[str], path: str) -> Iterator[str]:
@@ -172,22 +166,22 @@ def _short_lines(file: IO[str], path: str) -> Iterator[str]:
     while line := file.readline(MAX_LINE_CHARACTERS + 1):
         number += 1
         if len(line) > MAX_LINE_CHARACTERS:
-            raise InputError(
-                f"{path}: line {number} is longer than {MAX_LINE_CHARACTERS:,} characters; is this a table?"
-            )
+            most = f"{MAX_LINE_CHARACTERS:,} characters"
+            raise InputError(f"{path}: line {number} is longer than {most}; is this a table?")
         yield line
 
 
-def _check_header(header: Sequence[str], path: str, needed: Sequence[str]) -> None:
+def _header(cells: Sequence[str], path: str, needed: Sequence[str] = ()) -> list[str]:
+    """Names of the columns; raises InputError where one stands twice or a needed one is missing."""
+    header = [name.strip() for name in cells]
     if not any(header):
         raise InputError(f"{path}: is empty; a header line with {', '.join(needed) or 'column names'} is needed")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise InputError(f"{path}: column {shortened(', '.join(twice))} appears more than once")
-    missing = [name for name in needed if name not in header]
-    if missing:
-        others = [name for name in header if name not in needed]
-        raise InputError(f"{path}: column {', '.join(_with_hint(name, others) for name in missing)} is missing")
+    if missing := [[name] for name in needed if name not in header]:
+        raise InputError(f"{path}: {_lacking(missing, [name for name in header if name not in needed])}")
+    return header
 
 
 def _with_hint(name: str, header: Sequence[str]) -> str:
@@ -202,11 +196,8 @@ def _row(line: int, header: Sequence[str], cells: Sequence[str]) -> TableRow:
         return TableRow(line, record, f"line {line} has {len(cells)} cells, the header {len(header)}")
     long = [name for name, cell in record.items() if len(cell) > MAX_CELL_CHARACTERS]
     if long:
-        return TableRow(
-            line,
-            {k: v[:200] for k, v in record.items()},
-            f"{long[0]} is longer than {MAX_CELL_CHARACTERS:,} characters",
-        )
+        shown = {name: cell[:200] for name, cell in record.items()}
+        return TableRow(line, shown, f"{long[0]} is longer than {MAX_CELL_CHARACTERS:,} characters")
     return TableRow(line, record)
 
 

@@ -7,8 +7,7 @@ groups, or one with a few rows more is linear algebra.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -20,14 +19,11 @@ from rlsim.evidence.rows import first_line, named
 from rlsim.evidence.steps import scenario_of
 from rlsim.evidence.structure import ERRORS, structures
 from rlsim.evidence.tables import STEP_COLUMNS, Kind, Row, SkippedRow, Table, number
-from rlsim.parameters.posterior import NONE
 from rlsim.parameters.sets import Fitted
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence
 from rlsim.projection.uncertainty.evidence import Kind as TimeKind
-from rlsim.projection.uncertainty.features import step_about
-from rlsim.projection.uncertainty.response import StepResponse, step_response
-from rlsim.projection.uncertainty.slopes import PhaseSlopes, Slopes, phase_slopes
-from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.projection.uncertainty.learning import simulated_evidence, with_sets
+from rlsim.projection.variant import simulate_variant
 from rlsim.results.validation import ComparedRow
 from rlsim.schema.scenario import Scenario
 
@@ -96,60 +92,3 @@ def _measured_step(cells: Row, sets: Fitted) -> tuple[Scenario, Mapping[TimeKind
     if not measured:
         raise SkippedRow("no time of it is given")
     return with_sets(scenario, sets, REPLICATIONS), measured
-
-
-def with_sets(scenario: Scenario, sets: Fitted, replications: int | None = None) -> Scenario:
-    """The scenario with its fitted sets stated, without a posterior."""
-    simulation = dict(scenario.simulation) | {
-        "parameters": sets.steps,
-        "engine_parameters": sets.engines,
-        "training_parameters": sets.training,
-        "transfer_parameters": sets.transfers,
-        "posterior": NONE,
-        "replications": replications or scenario.simulation.replications,
-    }
-    return Scenario.model_validate({**dict(scenario), "simulation": simulation})
-
-
-def simulated_evidence(
-    name: str,
-    run: SimulatedVariant,
-    measured: Mapping[TimeKind, float],
-    by_phase: Mapping[str, Sequence[str]],
-    centre: Callable[[list[float]], Any] = np.mean,
-) -> list[Evidence]:
-    """Evidence of one measured step: the whole and its phases. by_phase: groups of each phase.
-
-    centre: of the simulated steps, as the measured times are one of theirs.
-    """
-    scenario, response, slopes = run.scenario, step_response(run), phase_slopes(run)
-    steps = [step for replication in run.steps for step in replication]
-    transfer = "prepare_s" if scenario.loop.mode == "sync" else "refit_s"
-    names = {"generation": "generation_s", "logprob": "logprob_s", "train": "train_s", "refit": transfer}
-    predicted = {kind: float(centre([step.phases[phase] for step in steps])) for kind, phase in names.items()}
-    predicted["step"] = float(centre([step.seconds for step in steps]))
-    about = step_about(scenario)
-    out = []
-    for kind, seconds in measured.items():
-        if predicted[kind] <= 0:
-            continue
-        row_slopes, groups = _combined(kind, response, slopes, by_phase)
-        log_error = float(np.log(seconds / predicted[kind]))
-        out.append(Evidence(kind, name, log_error, row_slopes, groups, {**about, MEASURED_S: seconds}))
-    return out
-
-
-def _combined(
-    kind: TimeKind, response: StepResponse, slopes: PhaseSlopes, groups: Mapping[str, Sequence[str]]
-) -> tuple[Slopes, dict[str, float]]:
-    """Slopes and coefficients of a phase, or of the step by what each phase is of it."""
-    phase = "transfer" if kind == "refit" else kind
-    shares = response.shares if kind == "step" else {phase: 1.0}
-    terms: dict[str, float] = {}
-    coefficients: dict[str, float] = {}
-    for name, share in shares.items():
-        for term, slope in getattr(slopes, name).items():
-            terms[term] = terms.get(term, 0.0) + share * slope
-        for group in groups[name]:
-            coefficients[group] = coefficients.get(group, 0.0) + share
-    return terms, coefficients

@@ -15,6 +15,7 @@ from rlsim.errors import RlsimError
 from rlsim.evidence.names import device_profile_name, model_card_name
 from rlsim.evidence.rows import MeasuredRow, Prediction, compare, row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, whole_number
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted, stack_of_release
 from rlsim.parameters.terms import current
@@ -26,18 +27,10 @@ from rlsim.tables.profile import load_profile
 
 MEASURED = ("step_time_s", "implied_step_time_s")
 """Columns with the time of a step, the one that was measured first."""
-KINDS = ("pretrain", "sft", "rl", "lora", "peft")
-"""Kinds of training, by the beginning of their names; what is added tells of adapters."""
+KINDS = tuple(lists_beside(__file__)["training_kinds"])
 MOST_SAMPLES, MOST_TOKENS = 200_000, 1_048_576
 """Sequences of a batch and tokens of a sequence at most."""
-FRAMEWORKS = {
-    "megatron-bridge": "megatron_bridge",
-    "automodel": "automodel",
-    "torchtitan": "torchtitan",
-    "prime-rl": "prime_rl",
-    "megatron-lm": "megatron_lm",
-}
-"""Stacks of frameworks by a part of the name that a row gives."""
+FRAMEWORKS: dict[str, str] = lists_beside(__file__)["trainers"]
 TRAINED_MTP = {("megatron_bridge", "nemotron-3-super-120b-a12b"): 2}
 """Depths of multi-token prediction that recipes train, by framework and card: rows of Nemotron 3 Super print 84.7 GFLOP
 a token, of which its layers and head have 75; two depths of a layer and the head again have 9.4. AutoModel's row prints

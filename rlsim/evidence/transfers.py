@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,12 +14,13 @@ from rlsim.costs.trainer.layout import TENSORS_PER_ATTENTION, TENSORS_PER_EXPERT
 from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, HostCopies, expert_share, links_of, stacked_tensors
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
 from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare
+from rlsim.evidence.rows import FLAGGED, MeasuredRow, Prediction, compare
 from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, whole_number
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import current
-from rlsim.results.validation import Validation
+from rlsim.results.validation import ComparedRow, Validation
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.tables.profile import load_profile
 
@@ -57,15 +58,9 @@ class _Shape:
         return self.dense * (TENSORS_PER_ATTENTION + TENSORS_PER_FFN) + (self.layers - self.dense) * sparse + 3
 
 
-SHAPES = {
-    "nemotron nano v3 30b-a3b": _Shape(52, 128, 1, 29, 2),
-    "nemotron nano 3": _Shape(52, 128, 1, 29, 2),
-}
-"""Shapes by the configurations that their publishers give. Nemotron Nano: 23 of 52 layers have experts, of two matrices
-each."""
-ESTIMATED_SPARSE = (_Shape(48, 128), _Shape(61, 256, 1, 3))
-"""Shape taken for a mixture of experts that is not known, below and above 200e9 parameters: those of Qwen3-30B-A3B and
-DeepSeek-V3."""
+SHAPES = {name: _Shape(**shape) for name, shape in lists_beside(__file__)["shapes"].items()}
+ESTIMATED_SPARSE = tuple(_Shape(**shape) for shape in lists_beside(__file__)["estimated_sparse"])
+"""Shape taken for a mixture of experts that is not known, below and above SPARSE_ABOVE parameters."""
 SPARSE_ABOVE = 200e9
 ESTIMATED_EXPERT_SHARE = 0.95
 """Share of routed experts in the parameters of such a model: 0.95 to 0.97 in Qwen3 and DeepSeek-V3."""
@@ -74,13 +69,8 @@ LAYER_WIDTH = 128
 hidden units squared."""
 _SIZE_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b\b")
 _SPARSE_NAME = re.compile(r"-a\d+(\.\d+)?b\b|\bmoe\b", re.IGNORECASE)
-LINKS = {
-    "h800": ("h100_sxm", 200e9),
-    "h20": ("h100_sxm", 450e9),
-    "a800": ("a100_sxm", 200e9),
-}
-"""GPUs without a profile: another whose further links they have, and their own NVLink rate in bytes/s and direction.
-H800: 400 GB/s in both directions and eight 400 Gb/s ports a node (arXiv 2505.09343, section 4); H20: 900; A800: 400."""
+LINKS: Mapping[str, tuple[str, float]] = lists_beside(__file__)["links"]
+"""GPUs without a profile: another whose further links they have, and their own NVLink rate in bytes/s."""
 
 
 def weights_of(cells: Row) -> Weights:
@@ -124,28 +114,11 @@ def links_of_row(gpu: str) -> Links:
 
 
 MEASURED = ("refit_s", "time_s")
-METHODS: tuple[tuple[tuple[str, ...], Method], ...] = (
-    (("delta",), "delta_sharded"),
-    (("host memory p2p", "host memory mooncake"), "checkpoint_engine_p2p"),
-    (("nixl", "rdma", "mooncake", "p2p"), "rdma"),
-    (("checkpoint-engine", "checkpoint engine", "host memory"), "checkpoint_engine"),
-    (("reshard", "xfer"), "nccl_reshard"),
-    (("per-tensor", "per tensor", "plain"), "nccl_per_tensor"),
-    (("disk", "s3"), "disk"),
-    (("ipc", "colocated"), "cuda_ipc"),
-    (("broadcast", "nccl", "collective"), "nccl_broadcast"),
-)
-"""Method of a transfer by words of its row, first match first."""
+METHODS: Sequence[tuple[Method, ...]] = lists_beside(__file__)["transfer_methods"]
+"""Methods of a transfer, each before words of its row, first match first."""
 FULL_EXPERTS = ("full expert", "all experts", "shard_expert_weights=false")
 """Words of a transfer that hands every GPU all experts."""
-FRAMEWORKS = (
-    ("nemo", "nemo_rl"),
-    ("checkpoint-engine", "checkpoint_engine"),
-    ("torchtitan", "verl_torchtitan"),
-    ("verl", "verl"),
-    ("skyrl", "skyrl"),
-)
-"""Framework of the fitted parameters by words of a table's, first match first."""
+FRAMEWORKS: Mapping[str, str] = lists_beside(__file__)["transfer_frameworks"]
 LAYOUT_COLUMNS = ("train_parallelism", "train_layout", "framework", "backend")
 """Columns that may name the trainer's backend."""
 CHANGED_SHARE_DENSE, CHANGED_SHARE_SPARSE = 0.02, 0.00035
@@ -232,7 +205,7 @@ def framework_of(cells: Row) -> str:
     given = cells.get("framework", "").lower()
     if "verl" in given and _names_megatron(cells):
         return "verl_megatron"
-    return next((name for word, name in FRAMEWORKS if word in given), OTHER)
+    return next((name for word, name in FRAMEWORKS.items() if word in given), OTHER)
 
 
 def _names_megatron(cells: Row) -> bool:
@@ -245,7 +218,7 @@ def method_of(cells: Row) -> Method:
     placement = cells.get("placement", "").lower()
     where = "host memory" if "host memory" in placement else "colocated" if placement.startswith("colocated") else ""
     given = f"{where} {cells.get('method', '').lower()}"
-    for words, found in METHODS:
+    for found, *words in METHODS:
         if any(word in given for word in words):
             return found
     shown = cells.get("method", "")[:60]
@@ -337,21 +310,31 @@ def _sender(cells: Row, text: str, gpus: int, weights: Weights) -> Sender:
     )
 
 
+def each_once(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
+    """Rows of which those are skipped whose measurement an earlier row holds, or any row objects to by its flag."""
+    objected = {_measurement(row) for row in rows if (row.skipped or "").startswith(FLAGGED)}
+    known: set[tuple[object, ...]] = set()
+    for row in rows:
+        key = _measurement(row)
+        reason = "the flag of another row of the same measurement" if key in objected else None
+        if reason is None and key in known:
+            reason = "the same measurement as an earlier row"
+        known.add(key)
+        if row.predicted is None or reason is None:
+            yield row
+        else:
+            about = {name: getattr(row, name) for name in ("id", "group", "unit", "measured", "details")}
+            yield ComparedRow(**about, skipped=reason)
+
+
+def _measurement(row: ComparedRow) -> tuple[object, ...]:
+    """What rows of one measurement agree in: framework and method, model, engine GPUs, seconds within about 1 %."""
+    model = str(row.details.get("model", "")).split("/")[-1].lower()
+    return row.group, model, row.details.get("gen_gpus"), f"{math.log(row.measured or 1.0):.2f}"
+
+
 def distinct_rows(tables: Sequence[Table], fitted: Fitted) -> list[TableRow]:
     """Rows of all tables that can be priced, each measurement once, none that any of the tables objects to."""
-    compared = [row for table in tables for row in validate_transfers(table, fitted).rows]
+    compared = each_once([row for table in tables for row in validate_transfers(table, fitted).rows])
     every = [record for table in tables for record in table.rows]
-    objected = {_measurement(record.cells) for record in every if record.cells.get("flag", "")}
-    found: dict[tuple[object, ...], TableRow] = {}
-    for row, record in zip(compared, every, strict=True):
-        key = None if row.error is None else _measurement(record.cells)
-        if key is not None and key not in objected:
-            found.setdefault(key, record)
-    return list(found.values())
-
-
-def _measurement(cells: Row) -> tuple[object, ...]:
-    """What two rows of one measurement have in common, whatever table they stand in."""
-    seconds = measured_value(cells, *MEASURED) or 0.0
-    model = cells.get("model", "").lower().split("/")[-1]
-    return framework_of(cells), method_of(cells), model, cells.get("timed", ""), f"{math.log(seconds or 1):.2f}"
+    return [record for row, record in zip(compared, every, strict=True) if row.error is not None]

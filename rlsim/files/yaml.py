@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -175,6 +176,13 @@ def _kind(value: Any) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Mapping of a YAML file; raises InputError naming the file (and the line) for whatever keeps it from being one."""
     return parse_yaml(read_text(path, DOCUMENT_BYTES), shown_path(path), delivered(path))
+
+
+@cache
+def lists_beside(module: str, name: str = "names.yaml") -> dict[str, Any]:
+    """The mapping in the YAML file ``name`` beside a module of rlsim; module: its ``__file__``."""
+    path = Path(module).with_name(name)
+    return parse_yaml(path.read_text(encoding="utf-8"), path.name, own=True)
 
 
 def dump_yaml(record: BaseModel) -> str:

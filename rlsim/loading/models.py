@@ -57,6 +57,15 @@ def list_cards() -> list[str]:
     return list(catalogue("scenarios", "models"))
 
 
+_NODES = re.compile(r"\s+\d+-nodes?$")
+"""What some tables append to the name of a model: the size of the run."""
+
+
+def card_of_published(name: str) -> str | None:
+    """Model card of a model as tables and configurations call it; what they append in brackets does not count."""
+    return card_of_same_layers(_NODES.sub("", re.sub(r"\s*\(.*\)$", "", name.strip())))
+
+
 def card_of_same_layers(name: str) -> str | None:
     """Card of a model as tables and Hugging Face call it (``Qwen/Qwen3-30B-A3B-Instruct-2507``); None without one.
 

@@ -11,9 +11,9 @@ from rlsim.evidence import cross
 from rlsim.evidence.cross import Fit, left_out_draws, validate_cross
 from rlsim.evidence.hierarchy import Design, Spreads, Weights, fit_spreads, solve
 from rlsim.evidence.joint import counted_once
-from rlsim.evidence.own_rows import Prior, conditioned
 from rlsim.parameters.terms import Term
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
+from rlsim.projection.uncertainty.learning import Prior, conditioned
 
 TERMS = (Term("x", 0.5), Term("y", 0.5, 0.2))
 TRUTH = {"x": 0.3, "y": -0.4}
@@ -109,10 +109,12 @@ def test_rows_on_top_of_a_posterior_give_that_of_all_rows() -> None:
     known = np.array(order[:-1])
     covariance = before.covariance()[np.ix_(known, known)]
     prior = Prior(before.mean[known], covariance, np.zeros(1), np.array([SPREAD]), degrees)
-    found = conditioned(prior, design.matrix[own][:, order], design.log_error[own], np.full(own.sum(), ERROR))
+    mean, covariance = conditioned(
+        prior, design.matrix[own][:, order], design.log_error[own], np.full(own.sum(), ERROR)
+    )
     whole = solve(design, spreads, Weights.even(design))
-    assert found.mean == pytest.approx(whole.mean[order], abs=1e-6)
-    assert found.covariance == pytest.approx(whole.covariance()[np.ix_(order, order)], abs=1e-8)
+    assert mean == pytest.approx(whole.mean[order], abs=1e-6)
+    assert covariance == pytest.approx(whole.covariance()[np.ix_(order, order)], abs=1e-8)
 
 
 def test_cross_validation_scores_every_grouping(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from rlsim.errors import InputError
 from rlsim.evidence.tables import SkippedRow, length_tokens, number
 from rlsim.files import archives
 from rlsim.files.journal import Journal
-from rlsim.guidance.new import Answers, with_layout
 from rlsim.loading.scenario import load_scenario, scenario_of_text, vary
 from rlsim.planning.compare import compare
+from rlsim.planning.new import Answers, with_layout
 from rlsim.projection.project import project
 from rlsim.projection.summary import iteration_tokens
 from rlsim.projection.variant import simulate_variant

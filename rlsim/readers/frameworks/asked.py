@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.evidence.names import model_card_name
-from rlsim.evidence.tables import SkippedRow
+from rlsim.loading.models import card_of_published
 from rlsim.schema.workload import MAX_TURNS
 
 PROMPT_TOKENS = 107
@@ -105,16 +104,8 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             )
 
 
-def card_of(model: str) -> str | None:
-    """Name of the card of a model by its name of Hugging Face's; None where there is none."""
-    try:
-        return model_card_name(model)
-    except SkippedRow:
-        return None
-
-
 def _card(facts: Facts, where: str) -> str:
-    card = card_of(facts.model)
+    card = card_of_published(facts.model)
     if card is None:
         raise InputError(
             f"{where}: {facts.model_key}: '{shortened(facts.model)}' has no model card; give --model with the name of "
@@ -195,7 +186,7 @@ def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             del draft.keys[key]
         return
     if method == "draft_model":
-        card = asked.draft_model or card_of(facts.drafter)
+        card = asked.draft_model or card_of_published(facts.drafter)
         if card is None:
             raise InputError(
                 f"{where}: draft model '{shortened(facts.drafter)}' has no model card; give --draft-model with the "

@@ -8,8 +8,8 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import dump_document
+from rlsim.loading.models import card_of_published
 from rlsim.readers.frameworks.adapters import ADAPTERS
-from rlsim.readers.frameworks.asked import card_of
 from rlsim.readers.frameworks.files import shipped_layer
 from rlsim.readers.frameworks.importing import keys_of
 from rlsim.readers.frameworks.rows import Framework, Reader, Row
@@ -187,7 +187,7 @@ def _model(framework: str, scenario: Scenario, base: ConfigTree | None) -> list[
     key = adapter.framework.relevant_elsewhere[0]
     drafts = scenario.speculation.active and scenario.speculation.method in ("eagle3", "draft_model")
     left = ["speculation.draft: name the checkpoint of your draft"] if drafts and base is None else []
-    if base is not None and (card_of(Reader(base).text(key)) or "").lower() == scenario.model.name.lower():
+    if base is not None and (card_of_published(Reader(base).text(key)) or "").lower() == scenario.model.name.lower():
         return left
     return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
 

@@ -1,7 +1,7 @@
 """What the phases of a run say of the model: evidence on top of a posterior, and which sources take the difference up.
 
-The evidence is that of :mod:`rlsim.evidence.own_rows` with one row for each phase: its median over the steady steps
-against the median of the simulated ones, with the error that so few steps leave.
+Evidence as :mod:`rlsim.projection.uncertainty.learning` takes it, one row for each phase: its median over the steady
+steps against the median of the simulated ones, with the error that so few steps leave.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import numpy as np
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import InputError
-from rlsim.evidence.own_rows import updated
-from rlsim.evidence.times import simulated_evidence, with_sets
 from rlsim.parameters.posterior import Posterior
 from rlsim.parameters.terms import fitted_of
 from rlsim.projection.uncertainty.evidence import Evidence, Kind
+from rlsim.projection.uncertainty.learning import simulated_evidence, updated, with_sets
 from rlsim.projection.uncertainty.predictive import posterior_of
 from rlsim.projection.uncertainty.sources import origin_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant

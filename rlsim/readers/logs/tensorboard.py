@@ -7,25 +7,13 @@ values, a scalar as ``simple_value`` or as a tensor of one element. Every check 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.readers.logs.protobuf import (
-    COUNTED,
-    EIGHT,
-    FOUR,
-    VARINT,
-    MalformedError,
-    double_of,
-    fields,
-    float_of,
-    signed,
-)
 from rlsim.readers.logs.scalars import Scalars
 
 SCALAR_BYTES = 2**16
@@ -43,8 +31,10 @@ VERSION = b"brain.Event:"
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 
-DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64 = 1, 2, 3, 9
-_CONTENT = {DT_FLOAT: "<f4", DT_DOUBLE: "<f8", DT_INT32: "<i4", DT_INT64: "<i8"}
+VARINT, EIGHT, COUNTED, FOUR = 0, 1, 2, 5
+"""Wire types of protocol buffers (https://protobuf.dev/programming-guides/encoding); groups, 3 and 4, are refused."""
+_CONTENT = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}
+"""Bytes of an element by the DataType of its tensor (tensorflow/core/framework/types.proto)."""
 
 
 def is_event_file(content: bytes) -> bool:
@@ -65,7 +55,7 @@ def add_events(scalars: Scalars, content: bytes, where: str, advance: Advance) -
         if size <= SCALAR_BYTES:
             try:
                 _add_event(scalars, content[start : start + size])
-            except (MalformedError, struct.error, UnicodeDecodeError) as error:
+            except (MalformedError, UnicodeDecodeError) as error:
                 raise InputError(f"{where}, record {number}: is no event of TensorBoard ({error})") from error
 
 
@@ -133,28 +123,67 @@ def _table() -> U32:
     return table
 
 
+class MalformedError(ValueError):
+    """Bytes that are no message."""
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """(number, wire type, value) of a message: varints as integers, all others as bytes. Raises MalformedError."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, wire = key >> 3, key & 7
+        if wire == VARINT:
+            value, at = _varint(data, at)
+            yield number, wire, value
+            continue
+        if wire == COUNTED:
+            size, at = _varint(data, at)
+        elif wire in (FOUR, EIGHT):
+            size = 4 if wire == FOUR else 8
+        else:
+            raise MalformedError(f"wire type {wire}")
+        if size > len(data) - at:
+            raise MalformedError("a field is longer than its message")
+        yield number, wire, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for place in range(10):
+        if at >= len(data):
+            raise MalformedError("a number ends with its message")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return value, at
+    raise MalformedError("a number has more than ten bytes")
+
+
 def _add_event(scalars: Scalars, data: bytes) -> None:
     step, summaries = 0, list[bytes]()
-    for number, wire, value in fields(data):
+    for number, wire, value in _fields(data):
         if number == 2 and wire == VARINT and isinstance(value, int):
-            step = signed(value)
+            step = _signed(value)
         elif number == 5 and wire == COUNTED and isinstance(value, bytes):
             summaries.append(value)
     for summary in summaries:
-        for number, wire, value in fields(summary):
+        for number, wire, value in _fields(summary):
             if number == 1 and wire == COUNTED and isinstance(value, bytes):
                 _add_value(scalars, step, value)
 
 
 def _add_value(scalars: Scalars, step: int, data: bytes) -> None:
     tag, scalar = "", None
-    for number, wire, value in fields(data):
+    for number, wire, value in _fields(data):
         if not isinstance(value, bytes):
             continue
         if number == 1 and wire == COUNTED:
             tag = value.decode("utf-8")
         elif number == 2 and wire == FOUR:
-            scalar = float_of(value)
+            scalar = _number("<f4", value)
         elif number == 8 and wire == COUNTED:
             scalar = _tensor_scalar(value)
     if tag and scalar is not None:
@@ -164,17 +193,26 @@ def _add_value(scalars: Scalars, step: int, data: bytes) -> None:
 def _tensor_scalar(data: bytes) -> float | None:
     """The element of a TensorProto that has one; None of any other."""
     kind, content, found = 0, b"", list[float]()
-    for number, wire, value in fields(data):
-        if number == 1 and isinstance(value, int):
-            kind = value
-        elif number == 4 and isinstance(value, bytes):
+    for number, wire, value in _fields(data):
+        if isinstance(value, int):
+            kind = value if number == 1 else kind
+            found += [float(_signed(value))] if number in (7, 10) else []
+        elif number == 4:
             content = value
-        elif number == 5 and isinstance(value, bytes) and len(value) == 4 and wire in (FOUR, COUNTED):
-            found.append(float_of(value))
-        elif number == 6 and isinstance(value, bytes) and len(value) == 8 and wire in (EIGHT, COUNTED):
-            found.append(double_of(value))
-        elif number in (7, 10) and isinstance(value, int):
-            found.append(float(signed(value)))
-    if content and kind in _CONTENT and len(content) == np.dtype(_CONTENT[kind]).itemsize:
-        found.append(float(np.frombuffer(content, dtype=_CONTENT[kind])[0]))
+        elif number == 5 and len(value) == 4 and wire in (FOUR, COUNTED):
+            found.append(_number("<f4", value))
+        elif number == 6 and len(value) == 8 and wire in (EIGHT, COUNTED):
+            found.append(_number("<f8", value))
+    if kind in _CONTENT and len(content) == np.dtype(_CONTENT[kind]).itemsize:
+        found.append(_number(_CONTENT[kind], content))
     return found[0] if len(found) == 1 else None
+
+
+def _number(form: str, data: bytes) -> float:
+    """The one number in ``data``."""
+    return float(np.frombuffer(data, dtype=form)[0])
+
+
+def _signed(value: int) -> int:
+    """A varint as int64."""
+    return (value + 2**63) % 2**64 - 2**63

@@ -24,7 +24,7 @@ from rlsim.report.page.parts import (
 from rlsim.report.text import findings
 from rlsim.report.text.support import LABELS, nearest_step, shown_sources
 from rlsim.results import PHASES, EngineStatistics, Interval, Projection
-from rlsim.results.support import Support
+from rlsim.results.projection import Support
 from rlsim.units import GIB
 
 MOST_PARTS, MOST_SOURCES, MOST_AGES = 12, 8, 12

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from rlsim.errors import InputError
-from rlsim.guidance.support import SHAPE, coverage
 from rlsim.loading.scenario import scenario_of_text
+from rlsim.planning.support import SHAPE, coverage
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
 from rlsim.report.style import DEFAULT_STYLE

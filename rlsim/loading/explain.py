@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.document import REFERENCES
 from rlsim.loading.overrides import Places, prefixes
 from rlsim.loading.scenario import load_scenario, places_of
@@ -21,25 +22,10 @@ from rlsim.schema.scenario import Scenario
 ONE_STEP = ("project", "sweep", "plan", "sensitivity", "compare", "blame", "log", "run")
 """Commands that simulate steps of a scenario."""
 _ONLY_TOLD = ("name", "question", "assumptions")
-_SEARCHED = (
-    "cluster.num_gpus", "cluster.generation_gpus", "cluster.training_gpus", "loop.mode", "loop.policy_lag",
-    "engine.tensor_parallel", "engine.pipeline_parallel", "engine.expert_parallel", "engine.attention_data_parallel",
-    "trainer.tensor_parallel", "trainer.pipeline_parallel", "trainer.context_parallel", "trainer.expert_parallel",
-    "speculation.draft_length",
-)  # fmt: skip
+_LISTS = lists_beside(__file__, "explain.yaml")
+_SEARCHED: frozenset[str] = frozenset(_LISTS["searched"])
 """Keys whose values rlsim plan chooses itself."""
-_SETS = {
-    "simulation.parameters": "fitted to published RL steps (calibration/parameters)",
-    "simulation.engine_parameters": "fitted to measured engine iterations (calibration/engines)",
-    "simulation.training_parameters": "fitted to measured training steps (calibration/training)",
-    "simulation.transfer_parameters": "fitted to measured weight transfers (calibration/transfers)",
-    "simulation.posterior": "fitted to all measurements together (calibration/posterior)",
-    "stack": "a published software stack (calibration/stacks)",
-    "trainer.stack": "a published software stack (calibration/stacks)",
-    "model": "the model card (scenarios/models), from the model's own config.json",
-    "hardware": "the hardware profile (hardware_profiles); each of its values names its source",
-    "speculation.draft": "the draft's card",
-}
+_SETS: Mapping[str, str] = _LISTS["sources"]
 """Where sections come from that a file usually names instead of writing them out."""
 _RESOLVED: Mapping[str, Callable[[Scenario], object]] = {
     "engine.version": lambda s: s.engine_version,

@@ -11,7 +11,7 @@ import pytest
 
 from rlsim.cli.main import app
 from rlsim.errors import InputError
-from rlsim.guidance.explain import ONE_STEP, explain
+from rlsim.loading.explain import ONE_STEP, explain
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.keys import all_keys, keys_named
 from rlsim.schema.messages import is_key

@@ -8,9 +8,9 @@ from typing import get_args
 
 from rlsim.errors import Infeasible, InputError, RlsimError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path
-from rlsim.guidance.new import Answers, with_layout
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.parameters.terms import current
+from rlsim.planning.new import Answers, with_layout
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
 from rlsim.projection.uncertainty.features import About, Feature

@@ -1,1 +1,0 @@
-"""Help for those who write scenarios: what a key means, a first scenario, what supports a choice."""
