@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -210,13 +211,12 @@ def _last_spans(events: Iterable[_Event], actors: dict[int, str], path: Path) ->
     if not trainer:
         raise InputError(f"{path.name}: holds no step of a trainer")
     start, end = window_of(trainer)
-    kept: dict[str, list[Span]] = {}
-    for span in sorted(spans, key=lambda span: span.start_s - span.end_s):
-        members = kept.setdefault(span.actor, [])
-        if span.end_s > start and span.start_s < end and len(members) < MOST_SPANS:
-            members.append(span)
-    shown = {span for members in kept.values() for span in members}
-    return tuple(span for span in spans if span in shown)
+    shown: dict[str, list[int]] = {}
+    for i in sorted(range(len(spans)), key=lambda i: spans[i].start_s - spans[i].end_s):
+        places = shown.setdefault(spans[i].actor, [])
+        if spans[i].end_s > start and spans[i].start_s < end and len(places) < MOST_SPANS:
+            places.append(i)
+    return tuple(spans[i] for i in sorted(itertools.chain(*shown.values())))
 
 
 def window_of(trainer: Iterable[Span]) -> tuple[float, float]:
