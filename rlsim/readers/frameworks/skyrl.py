@@ -34,12 +34,7 @@ BASES = Bases(shipped={"ppo_base_config": ("skyrl",)}, start=("skyrl",), hydra=T
 
 
 CAP = sequence_cap(f"{TRAINER}max_prompt_length", f"{GENERATOR}sampling_params.max_generate_length")
-REFERENCE = either(
-    "trainer.reference_logprobs",
-    f"{TRAINER}algorithm.use_kl_loss",
-    f"{TRAINER}algorithm.use_kl_in_reward",
-    default=True,
-)
+REFERENCE = either("trainer.reference_logprobs", f"{KL}loss", f"{KL}in_reward", default=True)
 
 
 def megatron(r: Reader) -> bool:
