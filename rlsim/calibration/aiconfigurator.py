@@ -6,7 +6,7 @@ tables that :class:`rlsim.tables.operators.OperatorTables` reads, with their met
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,28 +41,41 @@ MOVED = 0.01
 
 @dataclass(frozen=True)
 class Source:
-    """Where an operation's raw rows are in the package; engine None means the one asked for."""
+    """Where an operation's raw rows are in a package; names in the order of asking.
+
+    engine: None is the one asked for. least_share: of the rows, of which more must pass the checks.
+    """
 
     layout: TableLayout
     family: str
-    name: str
+    names: tuple[str, ...]
     adapt: Callable[[Columns], Columns]
     engine: str | None = None
+    least_share: float = FEWEST_SHARE
+
+    def path(self, package: Package, system: str, backend: str, version: str) -> Path | None:
+        """File of the raw rows, of the engine not newer than ``version``; None where there is none."""
+        newest = None if self.engine == NCCL else version
+        found = (
+            package_files.find_table(package, system, self.family, self.engine or backend, name, newest)
+            for name in self.names
+        )
+        return next((path for path in found if path is not None), None)
 
 
 SOURCES = (
-    Source(files.GEMM, "gemm", "gemm", package_files.adapt_gemm),
-    Source(files.DECODE_ATTENTION, "attention", "generation_attention", package_files.adapt_decode_attention),
-    Source(files.PREFILL_ATTENTION, "attention", "context_attention", package_files.adapt_prefill_attention),
-    Source(files.MLA_DECODE, "mla", "mla_generation_module", package_files.adapt_mla_decode),
-    Source(files.MLA_PREFILL, "mla", "mla_context_module", package_files.adapt_mla_prefill),
-    Source(files.MLA_DECODE_KERNEL, "mla", "generation_mla", package_files.adapt_mla_decode_kernel),
-    Source(files.MLA_PREFILL_KERNEL, "mla", "context_mla", package_files.adapt_mla_prefill_kernel),
-    Source(files.MOE, "moe", "moe", package_files.adapt_moe),
-    Source(files.QUANTIZE, "quantize", "computescale", package_files.adapt_quantize),
-    Source(files.EXPERT_EXCHANGE, "comm", "trtllm_alltoall", package_files.adapt_expert_exchange),
-    Source(files.ALL_REDUCE, "comm", "custom_allreduce", package_files.adapt_all_reduce),
-    Source(files.COLLECTIVES, "comm", "nccl", package_files.adapt_collectives, NCCL),
+    Source(files.GEMM, "gemm", ("gemm",), package_files.adapt_gemm),
+    Source(files.DECODE_ATTENTION, "attention", ("generation_attention",), package_files.adapt_decode_attention),
+    Source(files.PREFILL_ATTENTION, "attention", ("context_attention",), package_files.adapt_prefill_attention),
+    Source(files.MLA_DECODE, "mla", ("mla_generation_module",), package_files.adapt_mla_decode),
+    Source(files.MLA_PREFILL, "mla", ("mla_context_module",), package_files.adapt_mla_prefill),
+    Source(files.MLA_DECODE_KERNEL, "mla", ("generation_mla",), package_files.adapt_mla_decode_kernel),
+    Source(files.MLA_PREFILL_KERNEL, "mla", ("context_mla",), package_files.adapt_mla_prefill_kernel),
+    Source(files.MOE, "moe", ("moe",), package_files.adapt_moe),
+    Source(files.QUANTIZE, "quantize", ("computescale",), package_files.adapt_quantize),
+    Source(files.EXPERT_EXCHANGE, "comm", ("trtllm_alltoall",), package_files.adapt_expert_exchange),
+    Source(files.ALL_REDUCE, "comm", ("custom_allreduce",), package_files.adapt_all_reduce),
+    Source(files.COLLECTIVES, "comm", ("nccl",), package_files.adapt_collectives, NCCL),
 )
 
 
@@ -149,46 +162,53 @@ def import_tables(system: str, backend: str, out_folder: Path, source: Path | No
     package = package_files.find_package(source)
     sheet = package_files.read_sheet(package, system)
     version = package_files.current_version(package, system, backend)
-    tables, reports, missing, device = _read_all(package, system, backend, version, sheet)
+    tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet, DISTRIBUTION)
     if not tables:
         known = ", ".join(f"{name} ({engine})" for name, engine, _ in list_systems(source))
         raise InputError(f"{DISTRIBUTION} {package.version} has no tables of {system} with {backend}; known: {known}")
     folder = out_folder / DEVICES.get(system, system) / backend
-    report = ImportReport(system, backend, version, device, folder, reports, tuple(missing))
+    missing = tuple(item.layout.name for item in SOURCES if item.layout.name not in reports)
+    report = ImportReport(system, backend, version, device, folder, reports, missing)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for item in SOURCES:
-            if item.layout.name in tables:
-                write_table(folder, item.layout, tables[item.layout.name])
+        write_tables(folder, SOURCES, tables)
         _write_circumstances(report, package, efficiencies(tables, sheet))
     except OSError as error:
         raise InputError(f"cannot write tables to {folder}: {error}") from error
     return report
 
 
-def _read_all(
-    package: Package, system: str, backend: str, version: str, sheet: Sheet
-) -> tuple[dict[str, Columns], dict[str, OperationReport], list[str], str]:
+def read_all(
+    sources: Sequence[Source], package: Package, asked: tuple[str, str, str], sheet: Sheet, distribution: str
+) -> tuple[dict[str, Columns], dict[str, OperationReport], str]:
+    """Checked tables by operation, what became of each operation's rows, and the device that they were measured on.
+
+    asked: system, backend and version of the engine. Operations without a file have no report.
+    """
     tables: dict[str, Columns] = {}
     reports: dict[str, OperationReport] = {}
-    missing: list[str] = []
     device = ""
-    for item in SOURCES:
-        newest = None if item.engine == NCCL else version
-        path = package_files.find_table(package, system, item.family, item.engine or backend, item.name, newest)
+    for item in sources:
+        path = item.path(package, *asked)
         if path is None:
-            missing.append(item.layout.name)
             continue
-        raw = package_files.read_raw(path, item.adapt)
+        raw = package_files.read_raw(path, item.adapt, distribution)
         device = device or raw.device
         table, report = checked_table(item.layout, raw, sheet)
-        if row_count(table) > FEWEST_SHARE * row_count(raw.columns):
+        if row_count(table) > item.least_share * row_count(raw.columns):
             tables[item.layout.name] = table
         elif row_count(table):
             told = {**report.rejected, "too few of the operation's rows are left": row_count(table)}
             report = replace(report, rows_kept=0, rejected=told, smoothed=0)
         reports[item.layout.name] = report
-    return tables, reports, missing, device
+    return tables, reports, device
+
+
+def write_tables(folder: Path, sources: Sequence[Source], tables: Mapping[str, Columns]) -> None:
+    """Write the tables of ``sources`` that there are into ``folder``, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for item in sources:
+        if item.layout.name in tables:
+            write_table(folder, item.layout, tables[item.layout.name])
 
 
 def checked_table(layout: TableLayout, raw: RawTable, sheet: Sheet) -> tuple[Columns, OperationReport]:

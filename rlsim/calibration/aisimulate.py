@@ -6,8 +6,7 @@ and of sparse attention are added beside them, with a record of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -16,48 +15,30 @@ from rlsim.calibration import aisimulate_tables as raw_files
 from rlsim.calibration.aiconfigurator import (
     DEVICES,
     ImportReport,
-    OperationReport,
-    checked_table,
+    Source,
+    read_all,
+    write_tables,
 )
 from rlsim.calibration.aisimulate_tables import DISTRIBUTION, open_package
-from rlsim.calibration.columns import Columns, row_count
-from rlsim.calibration.package_tables import (
-    Package,
-    Sheet,
-    collected_until,
-    current_version,
-    find_table,
-    read_raw,
-    read_sheet,
-)
-from rlsim.calibration.table_writing import write_table
+from rlsim.calibration.package_tables import Package, collected_until, current_version, find_table, read_sheet
 from rlsim.errors import InputError
 from rlsim.files.reading import shown_path
 from rlsim.tables import files
-from rlsim.tables.files import METADATA, TableLayout, read_metadata
+from rlsim.tables.files import METADATA, read_metadata
 
 RECORD = f"{DISTRIBUTION}.yaml"
 """Record of the added operators, beside the metadata.yaml of those that were there before."""
 BACKENDS = ("vllm", "sglang", "trtllm")
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where an operation's raw rows are in the package; names in the order of asking."""
-
-    layout: TableLayout
-    family: str
-    names: tuple[str, ...]
-    adapt: Callable[[Columns], Columns]
-
-
+_source = partial(Source, least_share=0.0)
 SOURCES = (
-    Source(files.DELTA_RULE_DECODE, "linear_attention", ("gdn",), raw_files.adapt_delta_rule_decode),
-    Source(files.DELTA_RULE_PREFILL, "linear_attention", ("gdn",), raw_files.adapt_delta_rule_prefill),
-    Source(files.CONVOLUTION_DECODE, "linear_attention", ("mamba2", "gdn"), raw_files.adapt_convolution_decode),
-    Source(files.CONVOLUTION_PREFILL, "linear_attention", ("mamba2", "gdn"), raw_files.adapt_convolution_prefill),
-    Source(files.SPARSE_DECODE, "sparse_attention", ("dsa_generation_module",), raw_files.adapt_sparse_decode),
-    Source(files.SPARSE_PREFILL, "sparse_attention", ("dsa_context_module",), raw_files.adapt_sparse_prefill),
+    _source(files.DELTA_RULE_DECODE, "linear_attention", ("gdn",), raw_files.adapt_delta_rule_decode),
+    _source(files.DELTA_RULE_PREFILL, "linear_attention", ("gdn",), raw_files.adapt_delta_rule_prefill),
+    _source(files.CONVOLUTION_DECODE, "linear_attention", ("mamba2", "gdn"), raw_files.adapt_convolution_decode),
+    _source(files.CONVOLUTION_PREFILL, "linear_attention", ("mamba2", "gdn"), raw_files.adapt_convolution_prefill),
+    _source(files.SPARSE_DECODE, "sparse_attention", ("dsa_generation_module",), raw_files.adapt_sparse_decode),
+    _source(files.SPARSE_PREFILL, "sparse_attention", ("dsa_context_module",), raw_files.adapt_sparse_prefill),
 )
 
 
@@ -70,7 +51,7 @@ def list_systems(source: Path) -> list[tuple[str, str, str]]:
             if family not in raw_files.FAMILIES or backend not in BACKENDS:
                 continue
             version = _current(package, system, backend)
-            here = (item for item in SOURCES if item.family == family)
+            here = [item for item in SOURCES if item.family == family]
             tables = [find_table(package, system, family, backend, name, version) for i in here for name in i.names]
             found |= {(system, backend, table.parent.name) for table in tables if table is not None}
     return sorted(found)
@@ -89,7 +70,8 @@ def import_tables(
     with open_package(source, system) as package:
         sheet = read_sheet(package, system, DISTRIBUTION)
         version = _current(package, system, backend)
-        tables, reports, device = _read_all(package, system, backend, version, sheet)
+        tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet, DISTRIBUTION)
+        reports = {name: report for name, report in reports.items() if report.rows_selected}
         dates = collected_until(package, system)
         if not tables:
             raise InputError(
@@ -99,10 +81,7 @@ def import_tables(
         missing = tuple(item.layout.name for item in SOURCES if item.layout.name not in tables)
         folder = out_folder / device_folder
         report = ImportReport(system, backend, version, device, folder, reports, missing)
-        folder.mkdir(parents=True, exist_ok=True)
-        for item in SOURCES:
-            if item.layout.name in tables:
-                write_table(folder, item.layout, tables[item.layout.name])
+        write_tables(folder, SOURCES, tables)
         name = _record_name((beside or out_folder) / device_folder)
         _write_record(folder / name, report, package, dates)
     return report
@@ -110,28 +89,6 @@ def import_tables(
 
 def _current(package: Package, system: str, backend: str) -> str:
     return current_version(package, system, backend, DISTRIBUTION)
-
-
-def _read_all(
-    package: Package, system: str, backend: str, version: str, sheet: Sheet
-) -> tuple[dict[str, Columns], dict[str, OperationReport], str]:
-    tables: dict[str, Columns] = {}
-    reports: dict[str, OperationReport] = {}
-    device = ""
-    for item in SOURCES:
-        paths = (find_table(package, system, item.family, backend, name, version) for name in item.names)
-        path = next((path for path in paths if path is not None), None)
-        if path is None:
-            continue
-        raw = read_raw(path, item.adapt, DISTRIBUTION)
-        device = device or raw.device
-        if not row_count(raw.columns):
-            continue
-        table, report = checked_table(item.layout, raw, sheet)
-        if row_count(table):
-            tables[item.layout.name] = table
-        reports[item.layout.name] = report
-    return tables, reports, device
 
 
 def _record_name(folder: Path) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.calibration.columns import Columns
-from rlsim.calibration.package_tables import PRECISIONS, Package, kept_rows
+from rlsim.calibration.package_tables import Package, kept_rows, precisions
 from rlsim.errors import InputError
 from rlsim.files.reading import shown_path
 from rlsim.units import BoolArray
@@ -125,19 +125,14 @@ HIDDEN = {"DeepseekV32ForCausalLM": 7168, "GlmMoeDsaForCausalLM": 6144}
 """Hidden size by architecture (config.json of DeepSeek-V3.2 and GLM-5): what tells their blocks apart."""
 
 
-def _precision(raw: Columns, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.str_]]:
-    words, codes = np.unique(raw[name], return_inverse=True)
-    return np.array([PRECISIONS.get(str(word), "") for word in words])[codes]
-
-
 def _sparse(raw: Columns, module: str, tokens: Columns) -> Columns:
     architectures, codes = np.unique(raw["architecture"], return_inverse=True)
     alone = raw["op_name"] == f"{module}_skip_indexer"
     table = {
         "indexer": np.where(alone, 0, 1),
         "hidden": np.array([HIDDEN.get(str(word), 0) for word in architectures])[codes],
-        "gemm_precision": _precision(raw, "gemm_type"),
-        "kv_precision": _precision(raw, "kv_cache_dtype"),
+        "gemm_precision": precisions(raw["gemm_type"]),
+        "kv_precision": precisions(raw["kv_cache_dtype"]),
         "heads": raw["num_heads"],
         "batch": raw["batch_size"],
         **tokens,

@@ -152,7 +152,7 @@ def read_raw(path: Path, adapt: Callable[[Columns], Columns], distribution: str 
     return RawTable(columns, path.parent.name, str(raw["device"][0]), row_count(raw))
 
 
-def _precision(column: NDArray[Any]) -> NDArray[Any]:
+def precisions(column: NDArray[Any]) -> NDArray[Any]:
     """rlsim's names of the package's data types; '' for those that are not kept."""
     words, codes = np.unique(column, return_inverse=True)
     return np.array([PRECISIONS.get(str(word), "") for word in words])[codes]
@@ -166,7 +166,7 @@ def _few_steps(m: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def adapt_gemm(raw: Columns) -> Columns:
     """GEMM rows, m thinned to at most four steps per doubling."""
-    table = {"precision": _precision(raw["gemm_dtype"]), **{name: raw[name] for name in ("n", "k", "m")}}
+    table = {"precision": precisions(raw["gemm_dtype"]), **{name: raw[name] for name in ("n", "k", "m")}}
     return kept_rows(table, raw, (table["precision"] != "") & _few_steps(raw["m"]))
 
 
@@ -178,7 +178,7 @@ def _stated(raw: Columns, name: str, default: int | str) -> NDArray[Any]:
 def _attention(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
     table = {
         "head_dim": raw["head_dim"],
-        "kv_precision": _precision(raw["kv_cache_dtype"]),
+        "kv_precision": precisions(raw["kv_cache_dtype"]),
         "heads": raw["num_heads"],
         "kv_heads": raw["num_key_value_heads"],
         "batch": raw["batch_size"],
@@ -200,11 +200,11 @@ def adapt_prefill_attention(raw: Columns) -> Columns:
 
 
 def _latent(raw: Columns) -> Columns:
-    return {"kv_precision": _precision(raw["kv_cache_dtype"]), "heads": raw["num_heads"], "batch": raw["batch_size"]}
+    return {"kv_precision": precisions(raw["kv_cache_dtype"]), "heads": raw["num_heads"], "batch": raw["batch_size"]}
 
 
 def _mla(raw: Columns) -> Columns:
-    return {"gemm_precision": _precision(raw["gemm_type"]), **_latent(raw)}
+    return {"gemm_precision": precisions(raw["gemm_type"]), **_latent(raw)}
 
 
 def adapt_mla_decode(raw: Columns) -> Columns:
@@ -248,7 +248,7 @@ def adapt_moe(raw: Columns) -> Columns:
         "distribution": "distribution",
         "num_tokens": "tokens",
     }
-    table = {"precision": _precision(raw["moe_dtype"]), **{new: raw[old] for old, new in names.items()}}
+    table = {"precision": precisions(raw["moe_dtype"]), **{new: raw[old] for old, new in names.items()}}
     return kept_rows(table, raw, table["precision"] != "")
 
 
@@ -264,7 +264,7 @@ def adapt_expert_exchange(raw: Columns) -> Columns:
     table = {
         "transport": np.where(raw["kernel_source"] == "NVLinkOneSided", "one_sided", "two_sided"),
         "phase": np.array([phases.get(str(word), "") for word in raw["op_name"]]),
-        "precision": _precision(raw["moe_dtype"]),
+        "precision": precisions(raw["moe_dtype"]),
         "hidden": raw["hidden_size"],
         "top_k": raw["topk"],
         "experts": raw["num_experts"],

@@ -195,6 +195,40 @@ def layout(target: str, key: str, strategy_key: str, megatron: Callable[[Reader]
     )
 
 
+def product(target: str, keys: tuple[str, ...], factor: str) -> Row:
+    """A number that the first of ``keys`` states divided by the key ``factor``."""
+    key = keys[0]
+
+    def write(value: int, r: Reader) -> Changes:
+        times = r.integer(factor, 1)
+        return {key: value // times} if value % times == 0 else {}
+
+    return Row(target, keys, lambda r: r.integer(key, 1) * r.integer(factor, 1), write)
+
+
+def sequence_cap(prompt: str, response: str) -> Row:
+    """Caps of prompt and response, which add up to that of a sequence."""
+
+    def write(value: int, r: Reader) -> Changes:
+        first = r.integer(prompt, 1)
+        if value > first:
+            return {response: value - first}
+        return {prompt: value // 2, response: value - value // 2}
+
+    keys = (prompt, response)
+    return Row("workload.max_sequence_tokens", keys, lambda r: sum(r.integer(key, 1) for key in keys), write)
+
+
+def either(target: str, first: str, second: str, default: bool) -> Row:
+    """Whether one of two flags is set; the first is written, the second one switched off with it."""
+    return Row(
+        target,
+        (first, second),
+        lambda r: r.flag(first, default) or r.flag(second),
+        lambda value, r: {first: value} if value else {first: value, second: False},
+    )
+
+
 def unused_keys(framework: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     """Dotted keys by reason that do not change the time of a step, and those that may and that no scenario key says."""
     tables = yaml.safe_load((Path(__file__).parent / "keys" / f"{framework}.yaml").read_text(encoding="utf-8"))

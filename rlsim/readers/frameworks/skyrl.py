@@ -13,10 +13,13 @@ from rlsim.readers.frameworks.rows import (
     Reader,
     Row,
     choice,
+    either,
     flag,
     integer,
     layout,
     number,
+    product,
+    sequence_cap,
     unused_keys,
 )
 
@@ -24,8 +27,14 @@ TRAINER, GENERATOR, PLACEMENT = "trainer.", "generator.", "trainer.placement."
 MEGATRON = "trainer.policy.megatron_config."
 ASYNC = "trainer.fully_async."
 ENGINES = "inference_engine_"
+SAMPLES = f"{GENERATOR}n_samples_per_prompt"
+KL = f"{TRAINER}algorithm.use_kl_"
 
 BASES = Bases(shipped={"ppo_base_config": ("skyrl",)}, start=("skyrl",), hydra=True)
+
+
+CAP = sequence_cap(f"{TRAINER}max_prompt_length", f"{GENERATOR}sampling_params.max_generate_length")
+REFERENCE = either("trainer.reference_logprobs", f"{KL}loss", f"{KL}in_reward", default=True)
 
 
 def megatron(r: Reader) -> bool:
@@ -64,15 +73,8 @@ def asynchronous(r: Reader) -> bool:
 
 
 def _cap(r: Reader) -> int:
-    return r.integer(f"{TRAINER}max_prompt_length", 1) + r.integer(f"{GENERATOR}sampling_params.max_generate_length", 1)
-
-
-def _write_cap(value: int, r: Reader) -> Changes:
-    prompt = r.integer(f"{TRAINER}max_prompt_length", 1)
-    length = f"{GENERATOR}sampling_params.max_generate_length"
-    if value > prompt:
-        return {length: value - prompt}
-    return {f"{TRAINER}max_prompt_length": value // 2, length: value - value // 2}
+    found: int = CAP.read(r)
+    return found
 
 
 def _samples(name: str, target: str) -> Row:
@@ -87,24 +89,6 @@ def _samples(name: str, target: str) -> Row:
         return {key: value // _cap(r)} if r.flag(packing) and value % _cap(r) == 0 else {}
 
     return Row(target, (key, packing), read, write)
-
-
-def _mini_batch(r: Reader) -> int:
-    return r.integer(f"{TRAINER}policy_mini_batch_size", 1) * r.integer(f"{GENERATOR}n_samples_per_prompt", 1)
-
-
-def _write_mini_batch(value: int, r: Reader) -> Changes:
-    samples = r.integer(f"{GENERATOR}n_samples_per_prompt", 1)
-    return {f"{TRAINER}policy_mini_batch_size": value // samples} if value % samples == 0 else {}
-
-
-def _reference(r: Reader) -> bool:
-    return r.flag(f"{TRAINER}algorithm.use_kl_loss", True) or r.flag(f"{TRAINER}algorithm.use_kl_in_reward")
-
-
-def _write_reference(value: bool, r: Reader) -> Changes:
-    out: Changes = {f"{TRAINER}algorithm.use_kl_loss": value}
-    return out if value else {**out, f"{TRAINER}algorithm.use_kl_in_reward": False}
 
 
 def _write_gpus(value: int, r: Reader) -> Changes:
@@ -126,15 +110,14 @@ def _dispatch(r: Reader) -> str:
 
 def _idle(r: Reader) -> tuple[str, ...]:
     trainer = f"{TRAINER}policy.fsdp_config" if megatron(r) else MEGATRON.rstrip(".")
-    unused = [(r.value(f"{TRAINER}critic.model.path"), f"{TRAINER}critic"), (_reference(r), f"{TRAINER}ref")]
+    unused = [(r.value(f"{TRAINER}critic.model.path"), f"{TRAINER}critic"), (REFERENCE.read(r), f"{TRAINER}ref")]
     return (trainer, *(section for used, section in unused if not used))
 
 
 ROWS = (
     integer("workload.prompts_per_step", f"{TRAINER}train_batch_size"),
-    integer("workload.generations_per_prompt", f"{GENERATOR}n_samples_per_prompt"),
-    Row("workload.max_sequence_tokens",
-        (f"{TRAINER}max_prompt_length", f"{GENERATOR}sampling_params.max_generate_length"), _cap, _write_cap),
+    integer("workload.generations_per_prompt", SAMPLES),
+    CAP,
     Row("cluster.num_gpus", (f"{PLACEMENT}policy_num_nodes", f"{PLACEMENT}policy_num_gpus_per_node"),
         lambda r: _training(r) + (_generation(r) or 0), _write_gpus),
     Row("cluster.generation_gpus", (f"{PLACEMENT}colocate_all", f"{GENERATOR}num_inference_engines"), _generation,
@@ -174,7 +157,7 @@ ROWS = (
     Row("trainer.lora_rank", (f"{TRAINER}policy.model.lora.rank",),
         lambda r: r.integer(f"{TRAINER}policy.model.lora.rank") or None,
         lambda v, r: {f"{TRAINER}policy.model.lora.rank": v or 0}),
-    Row("trainer.global_batch_samples", (f"{TRAINER}policy_mini_batch_size",), _mini_batch, _write_mini_batch),
+    product("trainer.global_batch_samples", (f"{TRAINER}policy_mini_batch_size",), SAMPLES),
     integer("trainer.epochs", f"{TRAINER}update_epochs_per_batch"),
     Row("trainer.critic", (f"{TRAINER}algorithm.advantage_estimator", f"{TRAINER}critic.model.path"),
         lambda r: bool(r.text(f"{TRAINER}critic.model.path"))),
@@ -188,8 +171,7 @@ ROWS = (
     Row("trainer.recompute", (f"{TRAINER}gradient_checkpointing",),
         lambda r: "full" if r.flag(f"{TRAINER}gradient_checkpointing") else "none",
         lambda v, r: {} if v == "selective" else {f"{TRAINER}gradient_checkpointing": v == "full"}),
-    Row("trainer.reference_logprobs",
-        (f"{TRAINER}algorithm.use_kl_loss", f"{TRAINER}algorithm.use_kl_in_reward"), _reference, _write_reference),
+    REFERENCE,
 )  # fmt: skip
 
 SKYRL = Framework(

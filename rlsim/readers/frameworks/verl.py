@@ -13,10 +13,13 @@ from rlsim.readers.frameworks.rows import (
     Reader,
     Row,
     choice,
+    either,
     flag,
     integer,
     layout,
     number,
+    product,
+    sequence_cap,
     unused_keys,
 )
 from rlsim.readers.frameworks.verl_loop import LOOP_ROWS, MINI, SAMPLES, fully_async, mode
@@ -39,6 +42,10 @@ BASES = Bases(
 )
 
 
+CAP = sequence_cap("data.max_prompt_length", "data.max_response_length")
+REFERENCE = either("trainer.reference_logprobs", f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward", default=False)
+
+
 def megatron(r: Reader) -> bool:
     """Whether Megatron-Core trains; else FSDP (veOmni and TorchTitan shard as FSDP2 does)."""
     return r.text(f"{ACTOR}strategy", "fsdp") == "megatron"
@@ -57,14 +64,8 @@ def _context(r: Reader) -> int:
 
 
 def _cap(r: Reader) -> int:
-    return r.integer("data.max_prompt_length", 1) + r.integer("data.max_response_length", 1)
-
-
-def _write_cap(value: int, r: Reader) -> Changes:
-    prompt = r.integer("data.max_prompt_length", 1)
-    if value > prompt:
-        return {"data.max_response_length": value - prompt}
-    return {"data.max_prompt_length": value // 2, "data.max_response_length": value - value // 2}
+    found: int = CAP.read(r)
+    return found
 
 
 def _capacity(samples: str, flag_key: str, tokens: str, target: str) -> Row:
@@ -105,16 +106,6 @@ def _policy_logprobs(r: Reader) -> bool:
 def _write_policy_logprobs(value: bool, r: Reader) -> Changes:
     out: Changes = {f"{ACTOR}use_rollout_log_probs": not value}
     return out if value else {**out, f"{ROLLOUT}calculate_log_probs": True}
-
-
-def _reference(r: Reader) -> bool:
-    return r.flag(f"{ACTOR}use_kl_loss") or r.flag("algorithm.use_kl_in_reward")
-
-
-def _write_reference(value: bool, r: Reader) -> Changes:
-    return (
-        {f"{ACTOR}use_kl_loss": True} if value else {f"{ACTOR}use_kl_loss": False, "algorithm.use_kl_in_reward": False}
-    )
 
 
 def _critic(r: Reader) -> bool:
@@ -225,15 +216,6 @@ def _write_transport(value: str, r: Reader) -> Changes:
     return {} if word is None else {f"{ROLLOUT}checkpoint_engine.backend": word}
 
 
-def _mini_batch(r: Reader) -> int:
-    return r.integer(MINI, 1) * r.integer(SAMPLES, 1)
-
-
-def _write_mini_batch(value: int, r: Reader) -> Changes:
-    samples = r.integer(SAMPLES, 1)
-    return {MINI: value // samples} if value % samples == 0 else {}
-
-
 def _oversampling(r: Reader) -> float | None:
     generated, trained = r.integer("data.gen_batch_size"), r.integer("data.train_batch_size")
     return generated / trained if not fully_async(r) and generated > trained > 0 else None
@@ -249,7 +231,7 @@ def _write_quantization(value: Any, r: Reader) -> Changes:
 
 def _idle(r: Reader) -> tuple[str, ...]:
     trainer = f"{ACTOR}fsdp_config" if megatron(r) else MEGATRON.rstrip(".")
-    unused = [(_critic(r), "critic"), (_reference(r), REF.rstrip("."))]
+    unused = [(_critic(r), "critic"), (REFERENCE.read(r), REF.rstrip("."))]
     return (trainer, *(section for used, section in unused if not used))
 
 
@@ -257,7 +239,7 @@ _TRIES = "algorithm.filter_groups.max_num_gen_batches"
 
 ROWS = (
     integer("workload.generations_per_prompt", SAMPLES),
-    Row("workload.max_sequence_tokens", ("data.max_prompt_length", "data.max_response_length"), _cap, _write_cap),
+    CAP,
     Row("workload.generated_batch_factor", ("data.gen_batch_size", "data.train_batch_size"), _oversampling,
         lambda v, r: {"data.gen_batch_size": round(v * r.integer("data.train_batch_size"))}),
     Row("workload.max_rollouts_per_step", ("algorithm.filter_groups.max_num_gen_batches",),
@@ -302,7 +284,7 @@ ROWS = (
         lambda v, r: {f"{MEGATRON}virtual_pipeline_model_parallel_size": None if v == 1 else v} if megatron(r) else {}),
     Row("trainer.lora_rank", (f"{MODEL}lora_rank",), lambda r: r.integer(f"{MODEL}lora_rank") or None,
         lambda v, r: {f"{MODEL}lora_rank": v or 0}),
-    Row("trainer.global_batch_samples", (MINI, SAMPLES), _mini_batch, _write_mini_batch),
+    product("trainer.global_batch_samples", (MINI, SAMPLES), SAMPLES),
     integer("trainer.epochs", f"{ACTOR}ppo_epochs"),
     Row("trainer.critic", ("critic.enable", "algorithm.adv_estimator"), _critic,
         lambda v, r: {"critic.enable": v}),
@@ -326,8 +308,7 @@ ROWS = (
         lambda v, r: {f"{MTP}enable_train": False} if not v else {f"{MTP}enable": True, f"{MTP}enable_train": True}),
     Row("trainer.policy_logprobs", (f"{ROLLOUT}calculate_log_probs", f"{ACTOR}use_rollout_log_probs"),
         _policy_logprobs, _write_policy_logprobs),
-    Row("trainer.reference_logprobs", (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward"), _reference,
-        _write_reference),
+    REFERENCE,
     Row("trainer.offload", (*_FSDP_OFFLOADS, *_MEGATRON_OFFLOADS),
         lambda r: any(list(map(r.flag, _offloads(r)))), lambda v, r: dict.fromkeys(_offloads(r), v)),
     Row("loop.refit_method", (f"{ROLLOUT}checkpoint_engine.backend",), _transport, _write_transport),
