@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from rlsim.attribution.causes import Cause, causes_of, tail_policies
-from rlsim.attribution.idle import idle_of
 from rlsim.costs.interface import Prices
 from rlsim.costs.prices import PriceInputs, priced
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest
+from rlsim.projection.idle import idle_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results.blame import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario

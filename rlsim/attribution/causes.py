@@ -10,15 +10,12 @@ import numpy as np
 from rlsim.costs.interface import PhaseCost, Prices, StepCost
 from rlsim.costs.trainer.training import IMBALANCE
 from rlsim.loading.scenario import vary
+from rlsim.projection.idle import BUBBLE
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
-BUBBLE = "pipeline bubble"
-"""Part of a pass in which stages wait for each other."""
-WAITS = (BUBBLE, IMBALANCE)
-"""Parts of a pass in which GPUs of the trainer wait for others."""
 FURTHER_BATCHES = 8
 """Batches by which a loop's limit is widened to see what it costs."""
 UNLIMITED_GROUPS = 20_000_000

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlsim.attribution.idle import idle_of
+from rlsim.projection.idle import idle_of
 from rlsim.projection.uncertainty.predictive import prediction_of
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.projection.variant import SimulatedVariant

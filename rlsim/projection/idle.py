@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsim.attribution.causes import WAITS
+from rlsim.costs.trainer.training import IMBALANCE
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results.blame import Idle
 from rlsim.simulation.trace import StepRecord
 
+BUBBLE = "pipeline bubble"
+"""Part of a pass in which stages wait for each other."""
+WAITS = (BUBBLE, IMBALANCE)
+"""Parts of a pass in which GPUs of the trainer wait for others."""
 Seconds = dict[str, float]
 
 
