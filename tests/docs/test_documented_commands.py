@@ -28,7 +28,7 @@ NOT_RUN = {
     ("README.md", "traces"): "needs your trace",
     ("README.md", "log"): "needs your log",
     ("README.md", "validate my_steps.csv"): "needs your table",
-    ("README.md", "validate --cross"): "takes minutes",
+    ("README.md", "validate cross"): "takes minutes",
     ("README.md", "calibrate"): "needs your tables or a GPU",
 }
 """Commands of pages that carry no comments, by their beginning, and why they are left out."""
