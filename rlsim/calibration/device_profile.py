@@ -13,6 +13,7 @@ from rlsim.calibration.columns import Efficiencies
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
+from rlsim.schema.base import changed
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
 from rlsim.tables.operators import Efficiency
 from rlsim.tables.profile import load_profile
@@ -174,8 +175,8 @@ def profile_of(
     shipped = load_profile(name)
     if rates.host_link_bytes_per_s:
         link = of.known(rates.host_link_bytes_per_s, "pinned copy")
-        shipped = shipped.model_copy(update={"host_link_bandwidth_bytes_per_s": link})
-    return shipped.model_copy(update={"operator_tables": tables}) if own_tables else shipped
+        shipped = changed(shipped, host_link_bandwidth_bytes_per_s=link)
+    return changed(shipped, operator_tables=tables) if own_tables else shipped
 
 
 class _Origins:

@@ -31,6 +31,7 @@ from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 from rlsim.schema.architecture import MoECard
+from rlsim.schema.base import changed
 from rlsim.schema.drafter import DraftCard
 from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile, SourcedValue
@@ -103,7 +104,7 @@ class SelfCheck:
 def self_check(measured: Measurements, tables: Path, profile: HardwareProfile, rates: DeviceRates) -> SelfCheck:
     """Every measured engine step beside its prediction from the operator tables in folder ``tables``."""
     launch = SourcedValue(value=rates.eager_launch_s, source="measured", ref="host time of the measured loop")
-    device = profile.model_copy(update={"eager_launch_s": launch})
+    device = changed(profile, eager_launch_s=launch)
     found = OperatorTables(tables, {"efficiency": efficiencies_as_yaml(rates.efficiency)})
     cases = [record.case for record in measured.of(*STEPS)]
     alike = {_settings(case): _most_sequences(case, cases) for case in cases}

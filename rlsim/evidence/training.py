@@ -20,6 +20,7 @@ from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted, stack_of_release
 from rlsim.parameters.terms import current
 from rlsim.results.validation import Detail, Validation
+from rlsim.schema.base import changed
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Stack
@@ -237,7 +238,7 @@ def _card(model: str, layers: int | None) -> ModelCard:
         return card
     if card.moe is not None and card.moe.first_dense_layers >= layers:
         raise SkippedRow(f"{layers} layers hold none with experts")
-    return card.model_copy(update={"num_layers": layers})
+    return changed(card, num_layers=layers)
 
 
 def _stack(framework: str, release: str | None) -> Stack:
@@ -245,4 +246,4 @@ def _stack(framework: str, release: str | None) -> Stack:
     found = stack_of_release(framework, release)
     if found is None:
         raise SkippedRow(f"no stack of {framework} is known")
-    return found if release is None else found.model_copy(update={"release": release})
+    return found if release is None else changed(found, release=release)

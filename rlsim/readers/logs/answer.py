@@ -25,6 +25,7 @@ from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import Measured, Steady, steady_of
 from rlsim.results import Interval
 from rlsim.results.statistics import P90_DEVIATIONS
+from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 
 POSTERIOR_NAME = f"posterior{SUFFIX}"
@@ -84,8 +85,8 @@ class RunAnswer:
 
     def scenario_yaml(self) -> str:
         """The calibrated scenario, to lie beside the posterior's file."""
-        simulation = self.calibrated.simulation.model_copy(update={"posterior": POSTERIOR_NAME})
-        return dump_scenario(self.calibrated.model_copy(update={"simulation": simulation}))
+        simulation = changed(self.calibrated.simulation, posterior=POSTERIOR_NAME)
+        return dump_scenario(changed(self.calibrated, simulation=simulation))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
