@@ -162,32 +162,33 @@ class OperatorTables:
         heads, kv_heads: per rank. A (heads, kv_heads, head_dim) that was not measured takes the nearest measured one,
         preferably of the same group size or the same kv_heads, scaled by KV bytes and marked as not measured.
         """
-        table, (heads, kv_heads, head_dim, _) = self._table(files.DECODE_ATTENTION), shape
-        near = _nearest_heads(table, shape)
-        if near is None:
+        found = self._nearest_attention(files.DECODE_ATTENTION, shape, context_tokens, batch)
+        if found is None:
             return None
-        key, found_heads, found_kv, found_dim = near
-        grid = table.grid(key)
-        found = grid.lookup(context_tokens, batch) if grid else None
-        if found is None or (found_heads, found_kv, found_dim) == (heads, kv_heads, head_dim):
-            return found
-        return found.scaled(kv_heads * head_dim / (found_kv * found_dim))
+        look, near = found
+        return look if near == shape else look.scaled(shape.kv_heads * shape.head_dim / (near.kv_heads * near.head_dim))
 
     def prefill_attention_s(self, shape: Heads, batch: ArrayLike, prompt_tokens: ArrayLike) -> TableTime | None:
         """Causal attention over ``batch`` whole prompts of ``prompt_tokens`` each, nothing cached before.
 
         heads, kv_heads: per rank; what was not measured is scaled from the nearest by heads x head_dim (FLOPs).
         """
-        table, (heads, kv_heads, head_dim, _) = self._table(files.PREFILL_ATTENTION), shape
-        near = _nearest_heads(table, shape)
-        if near is None:
+        found = self._nearest_attention(files.PREFILL_ATTENTION, shape, prompt_tokens, batch)
+        if found is None:
             return None
-        key, found_heads, found_kv, found_dim = near
-        grid = table.grid(key)
-        found = grid.lookup(prompt_tokens, batch) if grid else None
-        if found is None or (found_heads, found_kv, found_dim) == (heads, kv_heads, head_dim):
-            return found
-        return found.scaled(heads * head_dim / (found_heads * found_dim))
+        look, near = found
+        return look if near == shape else look.scaled(shape.heads * shape.head_dim / (near.heads * near.head_dim))
+
+    def _nearest_attention(
+        self, layout: TableLayout, shape: Heads, *sizes: ArrayLike
+    ) -> tuple[TableTime, Heads] | None:
+        """What the nearest measured heads take, not scaled, and which these are; None without any."""
+        table = self._table(layout)
+        near = _nearest_heads(table, shape)
+        grid = table.grid(near[0]) if near else None
+        if near is None or grid is None:
+            return None
+        return grid.lookup(*sizes), Heads(*near[1:], shape.kv_precision)
 
     def mla_decode_s(
         self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
