@@ -151,13 +151,15 @@ def dump_scenario(scenario: Scenario) -> str:
 
 def scenario_json_schema() -> dict[str, Any]:
     """JSON Schema of a scenario file for editors; unlike a resolved Scenario it takes names and paths as references."""
-    schema = Scenario.model_json_schema()
+    from rlsim.schema.keys import described  # reads sources, which no other command needs
+
+    schema = described(Scenario).model_json_schema()
     for path in REFERENCES:
         *section, key = path.split(".")
         owner = schema["$defs"][section[0].capitalize()] if section else schema
         inline = owner["properties"][key]
-        described = {name: inline.pop(name) for name in ("description", "default") if name in inline}
-        owner["properties"][key] = {"anyOf": [{"type": "string"}, *inline.get("anyOf", [inline])], **described}
+        words = {name: inline.pop(name) for name in ("description", "default") if name in inline}
+        owner["properties"][key] = {"anyOf": [{"type": "string"}, *inline.get("anyOf", [inline])], **words}
     _let_extend(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -169,8 +171,8 @@ def _let_extend(schema: dict[str, Any]) -> None:
         required = schema["$defs"].get(section.get("$ref", "").rpartition("/")[2], {}).pop("required", None)
         if required:
             needed["properties"][name] = {"required": required}
-    described = "Scenario that this file changes: a path, counted from its folder, or the name of a bundled one."
-    schema["properties"] = {EXTENDS: {"type": "string", "description": described}, **schema["properties"]}
+    extended = "Scenario that this file changes: a path, counted from its folder, or the name of a bundled one."
+    schema["properties"] = {EXTENDS: {"type": "string", "description": extended}, **schema["properties"]}
     schema |= {"if": {"required": [EXTENDS]}, "else": needed}
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from rlsim.schema.base import NonNegativeInt, PositiveInt, Strict
 from rlsim.units import BYTES_PER_ELEMENT
@@ -50,24 +50,24 @@ UNGATED_MATRICES = 2
 class MoECard(Strict):
     """Mixture-of-experts part of a model: every layer after the first dense ones routes each token to top_k experts."""
 
-    num_experts: Annotated[PositiveInt, Field(description="Routed experts per layer.")]
-    top_k: Annotated[PositiveInt, Field(description="Routed experts that one token activates.")]
-    expert_intermediate_size: Annotated[PositiveInt, Field(description="Inner width of one routed expert.")]
-    num_shared_experts: Annotated[NonNegativeInt, Field(description="Experts that every token passes.")] = 0
-    shared_expert_intermediate_size: Annotated[
-        NonNegativeInt, Field(description="Inner width of one shared expert; 0 without shared experts.")
-    ] = 0
-    first_dense_layers: Annotated[NonNegativeInt, Field(description="Leading layers with a dense FFN.")] = 0
-    expert_bias: Annotated[bool, Field(description="Whether router and routed experts carry biases (gpt-oss).")] = False
-    gated: Annotated[bool, Field(description="Whether experts have a gate projection; false: up and down alone.")] = (
-        True
-    )
-    latent_size: Annotated[
-        PositiveInt | None,
-        Field(
-            description="Width in which routed experts work, between a projection down and one up; null: hidden_size."
-        ),
-    ] = None
+    num_experts: PositiveInt
+    """Routed experts per layer."""
+    top_k: PositiveInt
+    """Routed experts that one token activates."""
+    expert_intermediate_size: PositiveInt
+    """Inner width of one routed expert."""
+    num_shared_experts: NonNegativeInt = 0
+    """Experts that every token passes."""
+    shared_expert_intermediate_size: NonNegativeInt = 0
+    """Inner width of one shared expert; 0 without shared experts."""
+    first_dense_layers: NonNegativeInt = 0
+    """Leading layers with a dense FFN."""
+    expert_bias: bool = False
+    """Whether router and routed experts carry biases (gpt-oss)."""
+    gated: bool = True
+    """Whether experts have a gate projection; false: up and down alone."""
+    latent_size: PositiveInt | None = None
+    """Width in which routed experts work, between a projection down and one up; null: hidden_size."""
 
     @model_validator(mode="after")
     def _top_k_within_experts(self) -> Self:
@@ -93,11 +93,16 @@ class MoECard(Strict):
 class MLACard(Strict):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1): one compressed KV vector per token."""
 
-    q_lora_rank: Annotated[PositiveInt | None, Field(description="Rank of the query compression; null without.")]
-    kv_lora_rank: Annotated[PositiveInt, Field(description="Width of the compressed KV vector.")]
-    qk_rope_head_dim: Annotated[PositiveInt, Field(description="Rotary part of a head, shared by all heads in K.")]
-    qk_nope_head_dim: Annotated[PositiveInt, Field(description="Part of a query or key head without position.")]
-    v_head_dim: Annotated[PositiveInt, Field(description="Width of a value head.")]
+    q_lora_rank: PositiveInt | None
+    """Rank of the query compression; null without."""
+    kv_lora_rank: PositiveInt
+    """Width of the compressed KV vector."""
+    qk_rope_head_dim: PositiveInt
+    """Rotary part of a head, shared by all heads in K."""
+    qk_nope_head_dim: PositiveInt
+    """Part of a query or key head without position."""
+    v_head_dim: PositiveInt
+    """Width of a value head."""
 
 
 class LayerShape(NamedTuple):
@@ -114,11 +119,16 @@ WHOLE_LAYER = LayerShape("attention", True)
 class LinearAttentionCard(Strict):
     """Gated delta rule (Yang et al., arXiv 2412.06464; Qwen3-Next, Qwen3.5): a key x value matrix of state per head."""
 
-    num_key_heads: Annotated[PositiveInt, Field(description="Query and key heads.")]
-    num_value_heads: Annotated[PositiveInt, Field(description="Value heads; each has a state of its own.")]
-    key_head_dim: Annotated[PositiveInt, Field(description="Width of a query or key head.")]
-    value_head_dim: Annotated[PositiveInt, Field(description="Width of a value head.")]
-    conv_kernel: Annotated[PositiveInt, Field(description="Tokens that the short convolution before it sees.")] = 4
+    num_key_heads: PositiveInt
+    """Query and key heads."""
+    num_value_heads: PositiveInt
+    """Value heads; each has a state of its own."""
+    key_head_dim: PositiveInt
+    """Width of a query or key head."""
+    value_head_dim: PositiveInt
+    """Width of a value head."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the short convolution before it sees."""
 
     @model_validator(mode="after")
     def _key_heads_divide_value_heads(self) -> Self:
@@ -158,12 +168,18 @@ class LinearAttentionCard(Strict):
 class MambaCard(Strict):
     """Mamba-2 (Dao and Gu, arXiv 2405.21060; Nemotron-H): a head x state matrix of state per head."""
 
-    num_heads: Annotated[PositiveInt, Field(description="Heads; each has a state of its own.")]
-    head_dim: Annotated[PositiveInt, Field(description="Width of a head.")]
-    state_size: Annotated[PositiveInt, Field(description="State values per channel of a head.")]
-    num_groups: Annotated[PositiveInt, Field(description="Groups of heads that share their B and C.")]
-    conv_kernel: Annotated[PositiveInt, Field(description="Tokens that the short convolution before it sees.")] = 4
-    chunk_tokens: Annotated[PositiveInt, Field(description="Tokens of a chunk in prefill and training.")] = 128
+    num_heads: PositiveInt
+    """Heads; each has a state of its own."""
+    head_dim: PositiveInt
+    """Width of a head."""
+    state_size: PositiveInt
+    """State values per channel of a head."""
+    num_groups: PositiveInt
+    """Groups of heads that share their B and C."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the short convolution before it sees."""
+    chunk_tokens: PositiveInt = 128
+    """Tokens of a chunk in prefill and training."""
 
     @property
     def inner_width(self) -> int:
@@ -190,12 +206,14 @@ class MambaCard(Strict):
 class SparseAttentionCard(Strict):
     """Attention to the tokens that a light indexer ranks highest (DeepSeek-V3.2, arXiv 2512.02556 section 2.1)."""
 
-    index_heads: Annotated[PositiveInt, Field(description="Heads of the indexer; every GPU holds all of them.")]
-    index_head_dim: Annotated[PositiveInt, Field(description="Width of an index head, and of a token's index key.")]
-    top_k_tokens: Annotated[PositiveInt, Field(description="Tokens that a query attends to.")]
-    index_layers: Annotated[
-        PositiveInt | None, Field(description="Layers that rank tokens; the others reuse a ranking. Null: all.")
-    ] = None
+    index_heads: PositiveInt
+    """Heads of the indexer; every GPU holds all of them."""
+    index_head_dim: PositiveInt
+    """Width of an index head, and of a token's index key."""
+    top_k_tokens: PositiveInt
+    """Tokens that a query attends to."""
+    index_layers: PositiveInt | None = None
+    """Layers that rank tokens; the others reuse a ranking. Null: all."""
 
     @property
     def key_bytes(self) -> float:

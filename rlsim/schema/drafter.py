@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from rlsim.errors import InputError
 from rlsim.schema.architecture import MLP_MATRICES
@@ -27,21 +27,28 @@ LATENT_DRAFT_KV_HEADS = 8
 class DraftCard(Strict):
     """Architecture of a drafter: an EAGLE-3 head, a small draft model, or a native MTP layer."""
 
-    kind: Annotated[Literal["eagle3", "draft_model", "mtp"], Field(description="Kind of drafter.")]
-    hidden_size: Annotated[PositiveInt, Field(description="Width of the residual stream.")]
-    num_layers: Annotated[PositiveInt, Field(description="Layers run for one drafted token.")] = 1
-    num_heads: Annotated[PositiveInt, Field(description="Query heads.")]
-    num_kv_heads: Annotated[PositiveInt, Field(description="KV heads.")]
-    head_dim: Annotated[PositiveInt, Field(description="Width of a head.")]
-    intermediate_size: Annotated[
-        PositiveInt, Field(description="Inner FFN width; of an MoE MTP layer the width that one token activates.")
-    ]
-    vocab_size: Annotated[PositiveInt, Field(description="Rows of the drafter's LM head.")] = EAGLE3_DRAFT_VOCABULARY
-    fused_hidden_states: Annotated[
-        NonNegativeInt, Field(description="Hidden states of the target fused into the input; 0 for a draft model.")
-    ] = EAGLE3_FUSED_STATES
-    tied_embeddings: Annotated[bool, Field(description="Whether a draft model's LM head reuses its embedding.")] = False
-    source: Annotated[Name, Field(description="Where the values come from.")]
+    kind: Literal["eagle3", "draft_model", "mtp"]
+    """Kind of drafter."""
+    hidden_size: PositiveInt
+    """Width of the residual stream."""
+    num_layers: PositiveInt = 1
+    """Layers run for one drafted token."""
+    num_heads: PositiveInt
+    """Query heads."""
+    num_kv_heads: PositiveInt
+    """KV heads."""
+    head_dim: PositiveInt
+    """Width of a head."""
+    intermediate_size: PositiveInt
+    """Inner FFN width; of an MoE MTP layer the width that one token activates."""
+    vocab_size: PositiveInt = EAGLE3_DRAFT_VOCABULARY
+    """Rows of the drafter's LM head."""
+    fused_hidden_states: NonNegativeInt = EAGLE3_FUSED_STATES
+    """Hidden states of the target fused into the input; 0 for a draft model."""
+    tied_embeddings: bool = False
+    """Whether a draft model's LM head reuses its embedding."""
+    source: Name
+    """Where the values come from."""
 
     @model_validator(mode="after")
     def _kv_heads_divide_heads(self) -> Self:

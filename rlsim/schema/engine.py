@@ -20,15 +20,11 @@ Precision = Literal["bf16", "fp8", "fp8_block", "nvfp4"]
 class Engine(Strict):
     """One data-parallel replica occupies tensor_parallel x pipeline_parallel GPUs."""
 
-    name: Literal["vllm", "sglang", "trtllm"] = Field(
-        default="vllm", description="Engine whose operator tables are used."
-    )
-    version: str | None = Field(
-        default=None,
-        max_length=40,
-        description="Release, which selects the fitted host overhead and what is captured; default: the engine's "
-        "host overhead over all releases, captured as the newest.",
-    )
+    name: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    """Engine whose operator tables are used."""
+    version: str | None = Field(None, max_length=40)
+    """Release, which selects the fitted host overhead and what is captured; default: the engine's host overhead over
+    all releases, captured as the newest."""
 
     @field_validator("version")
     @classmethod
@@ -37,73 +33,50 @@ class Engine(Strict):
             raise ValueError(f"must be a release such as 0.17.1, got {shortened(repr(version))}")
         return version
 
-    tensor_parallel: int = Field(default=1, ge=1, le=1024, description="GPUs that share every layer.")
-    pipeline_parallel: int = Field(default=1, ge=1, le=128, description="Consecutive stages of layers.")
-    expert_parallel: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="GPUs over which whole experts are spread; 1 shards each expert by TP instead.",
-    )
-    attention_data_parallel: int = Field(
-        default=1, ge=1, le=1024, description="Attention copies within one replica (MoE with data-parallel attention)."
-    )
-    weight_precision: Precision = Field(
-        default="bf16",
-        description="Precision of weights and matrix products. "
-        "fp8: one scale per tensor, known beforehand; fp8_block: a scale for each 128 x 128 block, as DeepSeek and "
-        "Qwen publish their FP8 checkpoints.",
-    )
-    kv_precision: Literal["bf16", "fp8", "nvfp4"] = Field(default="bf16", description="Precision of the KV cache.")
-    max_running_sequences: int = Field(
-        default=1024, ge=1, le=65536, description="Sequences decoded at once per replica."
-    )
-    max_batched_tokens: int = Field(default=16384, ge=1, le=1_048_576, description="Token budget of one iteration.")
-    gpu_memory_utilization: float = Field(
-        default=0.9, gt=0, le=1, description="Share of usable device memory that the engine may take."
-    )
-    cuda_graphs: bool = Field(
-        default=True, description="Replay captured graphs where the batch fits; false runs eagerly."
-    )
-    max_captured_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=65536,
-        description="Largest captured batch in tokens; larger iterations launch every kernel from the host. "
-        "Default: as the engine's release captures, see docs/model.md.",
-    )
-    prefix_caching: bool = Field(default=True, description="Samples of one prompt on one replica share its prefill.")
-    chunked_prefill: bool | None = Field(
-        default=None,
-        description="Prefill rides along with decoding within the token budget; false stops decoding for it. Default "
-        "as engines do: SGLang stops, vLLM and TensorRT-LLM mix.",
-    )
-    dispatch: Literal["static", "round_robin", "least_loaded", "shared_queue"] = Field(
-        default="static",
-        description="static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one); "
-        "least_loaded: to the fewest unfinished samples on submission; shared_queue: to whoever has room first.",
-    )
-    expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = Field(
-        default="power_law_1.2", description="Routing skew of the measured MoE tables."
-    )
-    host_iteration_s: float | None = Field(
-        default=None,
-        ge=0,
-        le=10,
-        description="Host work per iteration that the device waits for (scheduler, input preparation, output); "
-        "default: fitted, by release and host processor.",
-    )
-    host_sequence_s: float | None = Field(
-        default=None, ge=0, le=1, description="Host work per running sequence and iteration; default: fitted."
-    )
-    in_process: bool | None = Field(
-        default=None,
-        description="The engine shares the caller's process, so handling outputs delays it (offline generation); "
-        "default: with static dispatch.",
-    )
-    async_scheduling: bool = Field(
-        default=False, description="Overlap host work with the device: the iteration takes the longer of the two."
-    )
+    tensor_parallel: int = Field(1, ge=1, le=1024)
+    """GPUs that share every layer."""
+    pipeline_parallel: int = Field(1, ge=1, le=128)
+    """Consecutive stages of layers."""
+    expert_parallel: int = Field(1, ge=1, le=1024)
+    """GPUs over which whole experts are spread; 1 shards each expert by TP instead."""
+    attention_data_parallel: int = Field(1, ge=1, le=1024)
+    """Attention copies within one replica (MoE with data-parallel attention)."""
+    weight_precision: Precision = "bf16"
+    """Precision of weights and matrix products. fp8: one scale per tensor, known beforehand; fp8_block: a scale for
+    each 128 x 128 block, as DeepSeek and Qwen publish their FP8 checkpoints."""
+    kv_precision: Literal["bf16", "fp8", "nvfp4"] = "bf16"
+    """Precision of the KV cache."""
+    max_running_sequences: int = Field(1024, ge=1, le=65536)
+    """Sequences decoded at once per replica."""
+    max_batched_tokens: int = Field(16384, ge=1, le=1_048_576)
+    """Token budget of one iteration."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    """Share of usable device memory that the engine may take."""
+    cuda_graphs: bool = True
+    """Replay captured graphs where the batch fits; false runs eagerly."""
+    max_captured_tokens: int | None = Field(None, ge=1, le=65536)
+    """Largest captured batch in tokens; larger iterations launch every kernel from the host. Default: as the engine's
+    release captures, see docs/model.md."""
+    prefix_caching: bool = True
+    """Samples of one prompt on one replica share its prefill."""
+    chunked_prefill: bool | None = None
+    """Prefill rides along with decoding within the token budget; false stops decoding for it. Default as engines do:
+    SGLang stops, vLLM and TensorRT-LLM mix."""
+    dispatch: Literal["static", "round_robin", "least_loaded", "shared_queue"] = "static"
+    """static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one); least_loaded: to
+    the fewest unfinished samples on submission; shared_queue: to whoever has room first."""
+    expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = "power_law_1.2"
+    """Routing skew of the measured MoE tables."""
+    host_iteration_s: float | None = Field(None, ge=0, le=10)
+    """Host work per iteration that the device waits for (scheduler, input preparation, output); default: fitted, by
+    release and host processor."""
+    host_sequence_s: float | None = Field(None, ge=0, le=1)
+    """Host work per running sequence and iteration; default: fitted."""
+    in_process: bool | None = None
+    """The engine shares the caller's process, so handling outputs delays it (offline generation); default: with static
+    dispatch."""
+    async_scheduling: bool = False
+    """Overlap host work with the device: the iteration takes the longer of the two."""
 
     @property
     def mixes_prefill(self) -> bool:

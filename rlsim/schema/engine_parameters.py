@@ -41,35 +41,40 @@ def standing_for(version: str, known: Iterable[Record], release: Callable[[Recor
 class ReleaseHost(Strict):
     """Host time of one release, drawn towards that of its family the fewer rows there are."""
 
-    version: str = Field(min_length=1, description="Release, without its corrections.")
-    iteration_s: NonNegativeFloat = Field(description="Host time per iteration that the device waits for.")
-    rows: int = Field(ge=1, description="Measured iterations of this release.")
+    version: str = Field(min_length=1)
+    """Release, without its corrections."""
+    iteration_s: NonNegativeFloat
+    """Host time per iteration that the device waits for."""
+    rows: int = Field(ge=1)
+    """Measured iterations of this release."""
 
 
 class EngineFamily(Strict):
     """One engine over its releases."""
 
-    engine: EngineName = Field(description="Engine.")
-    rows: int = Field(ge=0, description="Measured iterations without speculation behind the values.")
-    overlap_s: NonNegativeFloat = Field(
-        description="Of each kernel's measured time, what overlaps with its neighbours in a replayed graph: start and "
-        "end, which a measurement of one kernel holds and a chain of them hides."
-    )
-    iteration_s: NonNegativeFloat = Field(
-        description="Host time per iteration that the device waits for, of a release without measurements."
-    )
-    sequence_s: NonNegativeFloat = Field(description="The same per running sequence of one attention copy.")
-    drafting_iteration_s: NonNegativeFloat = Field(
-        description="Host time that an iteration takes longer where it speculates: drafts are handed over and verdicts "
-        "read before the next can be scheduled."
-    )
-    drafting_sequence_s: NonNegativeFloat = Field(description="The same per running sequence of one attention copy.")
-    drafting_rows: int = Field(ge=0, description="Speculating iterations behind these two; 0: assumed.")
-    releases: tuple[ReleaseHost, ...] = Field(default=(), description="Releases that were measured, oldest first.")
-    error: Fraction01 = Field(
-        description="Standard deviation of ln(predicted / measured) of iterations on pairs of GPU and engine that were "
-        "left out of the fit."
-    )
+    engine: EngineName
+    """Engine."""
+    rows: int = Field(ge=0)
+    """Measured iterations without speculation behind the values."""
+    overlap_s: NonNegativeFloat
+    """Of each kernel's measured time, what overlaps with its neighbours in a replayed graph: start and end, which a
+    measurement of one kernel holds and a chain of them hides."""
+    iteration_s: NonNegativeFloat
+    """Host time per iteration that the device waits for, of a release without measurements."""
+    sequence_s: NonNegativeFloat
+    """The same per running sequence of one attention copy."""
+    drafting_iteration_s: NonNegativeFloat
+    """Host time that an iteration takes longer where it speculates: drafts are handed over and verdicts read before the
+    next can be scheduled."""
+    drafting_sequence_s: NonNegativeFloat
+    """The same per running sequence of one attention copy."""
+    drafting_rows: int = Field(ge=0)
+    """Speculating iterations behind these two; 0: assumed."""
+    releases: tuple[ReleaseHost, ...] = ()
+    """Releases that were measured, oldest first."""
+    error: Fraction01
+    """Standard deviation of ln(predicted / measured) of iterations on pairs of GPU and engine that were left out of the
+    fit."""
 
     def measured_release(self, version: str | None) -> ReleaseHost | None:
         """The newest measured release that is not newer than ``version``, the oldest where all are newer.
@@ -89,27 +94,33 @@ class EngineFamily(Strict):
 class IterationFit(Strict):
     """How the parameters came about and how well they do; errors as shares of the measured time."""
 
-    command: str = Field(description="Command that makes this file anew.")
-    rows: int = Field(ge=0, description="Measured iterations used.")
-    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of the table of iterations.")
-    median_error: NonNegativeFloat = Field(description="Median absolute error on the rows used.")
-    p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
-    held_out_median_error: NonNegativeFloat = Field(
-        description="Median absolute error on pairs of GPU and engine, each left out of the fit in turn."
-    )
+    command: str
+    """Command that makes this file anew."""
+    rows: int = Field(ge=0)
+    """Measured iterations used."""
+    data_digest: str
+    """SHA-256 (first 16 hex digits) of the table of iterations."""
+    median_error: NonNegativeFloat
+    """Median absolute error on the rows used."""
+    p90_error: NonNegativeFloat
+    """90th percentile of the same."""
+    held_out_median_error: NonNegativeFloat
+    """Median absolute error on pairs of GPU and engine, each left out of the fit in turn."""
 
 
 class EngineParameters(Strict):
     """Engine families and what several nodes cost them."""
 
-    name: str = Field(min_length=1, description="Name of the set.")
-    description: str = Field(description="What it was fitted to.")
+    name: str = Field(min_length=1)
+    """Name of the set."""
+    description: str
+    """What it was fitted to."""
     fit: IterationFit
-    network_hop_s: NonNegativeFloat = Field(
-        description="Time of one hop of an engine's collective between nodes beyond the latency of the link: NCCL's "
-        "proxy and its synchronisation with the device."
-    )
-    families: tuple[EngineFamily, ...] = Field(min_length=1, description="Engines.")
+    network_hop_s: NonNegativeFloat
+    """Time of one hop of an engine's collective between nodes beyond the latency of the link: NCCL's proxy and its
+    synchronisation with the device."""
+    families: tuple[EngineFamily, ...] = Field(min_length=1)
+    """Engines."""
 
     def __hash__(self) -> int:
         """Equal sets have equal names and families."""
@@ -141,94 +152,116 @@ OTHER = "other"
 class TransferFamily(Strict):
     """One framework over its releases, relative to the values over all of them."""
 
-    framework: str = Field(min_length=1, max_length=60, description="Framework.")
-    rails: Literal["node", "one"] = Field(
-        description="GPUs of the sending node in the group that a broadcast runs in: all of them, each with its "
-        "network port (node), or the sender alone (one)."
-    )
-    source: str = Field(min_length=1, description="Where the rails and the measured rows come from.")
-    rows: int = Field(ge=0, description="Measured transfers behind the values.")
-    link_factor: PositiveFloat = Field(description="Achieved share of the links relative to all frameworks.")
-    gather_factor: PositiveFloat = Field(
-        description="Share of the links that gathers of sharded tensors reach, relative to that of sends."
-    )
-    host_factor: PositiveFloat = Field(description="Host time per weight tensor relative to all frameworks.")
-    fixed_s: NonNegativeFloat = Field(description="Fixed time of a transfer: pause, handshakes, barriers.")
-    median_error: NonNegativeFloat = Field(description="Median absolute error on its rows, as a share.")
+    framework: str = Field(min_length=1, max_length=60)
+    """Framework."""
+    rails: Literal["node", "one"]
+    """GPUs of the sending node in the group that a broadcast runs in: all of them, each with its network port (node),
+    or the sender alone (one)."""
+    source: str = Field(min_length=1)
+    """Where the rails and the measured rows come from."""
+    rows: int = Field(ge=0)
+    """Measured transfers behind the values."""
+    link_factor: PositiveFloat
+    """Achieved share of the links relative to all frameworks."""
+    gather_factor: PositiveFloat
+    """Share of the links that gathers of sharded tensors reach, relative to that of sends."""
+    host_factor: PositiveFloat
+    """Host time per weight tensor relative to all frameworks."""
+    fixed_s: NonNegativeFloat
+    """Fixed time of a transfer: pause, handshakes, barriers."""
+    median_error: NonNegativeFloat
+    """Median absolute error on its rows, as a share."""
 
 
 class TransferFit(Strict):
     """How the parameters came about and how well they do; errors as shares of the measured time."""
 
-    command: str = Field(description="Command that makes this file anew.")
-    rows: int = Field(ge=0, description="Measured transfers used, each once.")
-    values: int = Field(ge=0, description="Numbers fitted, of all frameworks together and of each.")
-    determined: NonNegativeFloat = Field(
-        description="Of these, how many the rows determine: the trace of the hat matrix, the rest is the priors'."
-    )
-    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of each table.")
-    median_error: NonNegativeFloat = Field(description="Median absolute error on the rows used.")
-    p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
-    held_out_median_error: NonNegativeFloat = Field(
-        description="Median absolute error on frameworks, each left out of the fit in turn."
-    )
-    held_out_error: NonNegativeFloat = Field(
-        description="Standard deviation of ln(predicted / measured) on the same; error of a framework without rows."
-    )
+    command: str
+    """Command that makes this file anew."""
+    rows: int = Field(ge=0)
+    """Measured transfers used, each once."""
+    values: int = Field(ge=0)
+    """Numbers fitted, of all frameworks together and of each."""
+    determined: NonNegativeFloat
+    """Of these, how many the rows determine: the trace of the hat matrix, the rest is the priors'."""
+    data_digest: str
+    """SHA-256 (first 16 hex digits) of each table."""
+    median_error: NonNegativeFloat
+    """Median absolute error on the rows used."""
+    p90_error: NonNegativeFloat
+    """90th percentile of the same."""
+    held_out_median_error: NonNegativeFloat
+    """Median absolute error on frameworks, each left out of the fit in turn."""
+    held_out_error: NonNegativeFloat
+    """Standard deviation of ln(predicted / measured) on the same; error of a framework without rows."""
 
 
 class TransferValues(Strict):
     """Values over all frameworks."""
 
-    nvlink_share: PositiveFraction = Field(description="Share of NVLink's rate that gathers and broadcasts reach.")
-    network_share: PositiveFraction = Field(description="Share of the network ports' rate that these reach.")
-    shard_share: PositiveFraction = Field(
-        description="Share of its own port's rate at which a GPU receives its shard (resharding, RDMA)."
-    )
-    host_link_share: PositiveFraction = Field(description="Share of the host link's rate that pinned copies reach.")
-    export_tensor_s: NonNegativeFloat = Field(description="Trainer's host time per exported weight tensor, x86.")
-    load_tensor_s: NonNegativeFloat = Field(description="Engine's host time per loaded weight tensor, x86.")
-    ipc_tensor_s: NonNegativeFloat = Field(
-        description="Further host time per tensor that is handed over by CUDA IPC handles on shared GPUs, x86."
-    )
-    collective_tensor_s: NonNegativeFloat = Field(description="Time of one tensor's own collective, unpacked.")
-    fsdp_tensor_s: NonNegativeFloat = Field(description="Host time to gather one sharded tensor under FSDP.")
-    fsdp_node_s: NonNegativeFloat = Field(description="The same for every further node that its shards lie on.")
-    rdma_tensor_s: NonNegativeFloat = Field(description="Trainer's host time to register and describe one tensor.")
-    shard_tensor_s: NonNegativeFloat = Field(
-        description="Time per tensor of a training rank that is resharded: plan and launch of its sends, x86."
-    )
-    shard_peer_s: NonNegativeFloat = Field(
-        description="Time per training rank that an engine GPU receives a reshard from: connection and barrier, x86."
-    )
-    quantise_tensor_s: NonNegativeFloat = Field(description="Time to quantise one tensor on arrival, x86.")
-    delta_tensor_s: NonNegativeFloat = Field(description="Time to compare and apply one tensor of a delta, x86.")
-    delta_bytes_per_s: PositiveFloat = Field(description="Rate at which changed values and their places are handled.")
-    grace_factor: PositiveFloat = Field(description="Host times on Grace relative to x86.")
-    fixed_s: NonNegativeFloat = Field(description="Fixed time of a transfer.")
-    sleep_wake_s: NonNegativeFloat = Field(
-        description="Fixed time around a transfer on shared GPUs: engine's sleep and wake, emptied caches."
-    )
-    pageable_out_bytes_per_s: PositiveFloat = Field(
-        description="Rate of a copy from a GPU to new pageable memory of an x86 host, all GPUs of a node at once."
-    )
-    pageable_out_grace_bytes_per_s: PositiveFloat = Field(description="The same on Grace.")
-    pageable_in_bytes_per_s: PositiveFloat = Field(description="Rate of a copy from pageable host memory to a GPU.")
-    copy_s: NonNegativeFloat = Field(description="Host time per pageable copy of one tensor, x86.")
+    nvlink_share: PositiveFraction
+    """Share of NVLink's rate that gathers and broadcasts reach."""
+    network_share: PositiveFraction
+    """Share of the network ports' rate that these reach."""
+    shard_share: PositiveFraction
+    """Share of its own port's rate at which a GPU receives its shard (resharding, RDMA)."""
+    host_link_share: PositiveFraction
+    """Share of the host link's rate that pinned copies reach."""
+    export_tensor_s: NonNegativeFloat
+    """Trainer's host time per exported weight tensor, x86."""
+    load_tensor_s: NonNegativeFloat
+    """Engine's host time per loaded weight tensor, x86."""
+    ipc_tensor_s: NonNegativeFloat
+    """Further host time per tensor that is handed over by CUDA IPC handles on shared GPUs, x86."""
+    collective_tensor_s: NonNegativeFloat
+    """Time of one tensor's own collective, unpacked."""
+    fsdp_tensor_s: NonNegativeFloat
+    """Host time to gather one sharded tensor under FSDP."""
+    fsdp_node_s: NonNegativeFloat
+    """The same for every further node that its shards lie on."""
+    rdma_tensor_s: NonNegativeFloat
+    """Trainer's host time to register and describe one tensor."""
+    shard_tensor_s: NonNegativeFloat
+    """Time per tensor of a training rank that is resharded: plan and launch of its sends, x86."""
+    shard_peer_s: NonNegativeFloat
+    """Time per training rank that an engine GPU receives a reshard from: connection and barrier, x86."""
+    quantise_tensor_s: NonNegativeFloat
+    """Time to quantise one tensor on arrival, x86."""
+    delta_tensor_s: NonNegativeFloat
+    """Time to compare and apply one tensor of a delta, x86."""
+    delta_bytes_per_s: PositiveFloat
+    """Rate at which changed values and their places are handled."""
+    grace_factor: PositiveFloat
+    """Host times on Grace relative to x86."""
+    fixed_s: NonNegativeFloat
+    """Fixed time of a transfer."""
+    sleep_wake_s: NonNegativeFloat
+    """Fixed time around a transfer on shared GPUs: engine's sleep and wake, emptied caches."""
+    pageable_out_bytes_per_s: PositiveFloat
+    """Rate of a copy from a GPU to new pageable memory of an x86 host, all GPUs of a node at once."""
+    pageable_out_grace_bytes_per_s: PositiveFloat
+    """The same on Grace."""
+    pageable_in_bytes_per_s: PositiveFloat
+    """Rate of a copy from pageable host memory to a GPU."""
+    copy_s: NonNegativeFloat
+    """Host time per pageable copy of one tensor, x86."""
 
 
 class TransferParameters(Strict):
     """Values over all frameworks, and how each framework deviates from them."""
 
-    name: str = Field(min_length=1, description="Name of the set.")
-    description: str = Field(description="What it was fitted to.")
+    name: str = Field(min_length=1)
+    """Name of the set."""
+    description: str
+    """What it was fitted to."""
     fit: TransferFit
     values: TransferValues
-    assumed: tuple[str, ...] = Field(default=(), description="Values that no row used determined.")
-    families: tuple[TransferFamily, ...] = Field(min_length=1, description="Frameworks.")
-    error: Fraction01 = Field(
-        description="Standard deviation of ln(predicted / measured) of a transfer of a framework with rows."
-    )
+    assumed: tuple[str, ...] = ()
+    """Values that no row used determined."""
+    families: tuple[TransferFamily, ...] = Field(min_length=1)
+    """Frameworks."""
+    error: Fraction01
+    """Standard deviation of ln(predicted / measured) of a transfer of a framework with rows."""
 
     def __hash__(self) -> int:
         """Equal sets have equal names, values and families."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from rlsim.errors import InputError
 from rlsim.schema.base import Name, PositiveFloat, Strict
@@ -34,9 +34,12 @@ that what is off by a prefix (GB/s, TFLOP/s, GiB, microseconds) falls outside.""
 class SourcedValue(Strict):
     """A number with its origin. ``float(q)`` and ``int(q)`` give the number."""
 
-    value: Annotated[PositiveFloat, Field(description="The number, in the unit that the key names.")]
-    source: Annotated[Provenance, Field(description="Kind of origin.")]
-    ref: Annotated[Name, Field(description="Document, table or reason.")]
+    value: PositiveFloat
+    """The number, in the unit that the key names."""
+    source: Provenance
+    """Kind of origin."""
+    ref: Name
+    """Document, table or reason."""
 
     def __float__(self) -> float:
         return self.value
@@ -48,36 +51,48 @@ class SourcedValue(Strict):
 class HardwareProfile(Strict):
     """One GPU type in its system. Rates are dense and per GPU; link rates are per GPU and direction."""
 
-    name: Annotated[Name, Field(description="Name of the profile.")]
-    description: Annotated[Name, Field(description="The system in one sentence.")]
-    memory_bytes: Annotated[SourcedValue, Field(description="Memory of one GPU as its driver reports it.")]
-    memory_bandwidth_bytes_per_s: Annotated[SourcedValue, Field(description="Peak bandwidth of the GPU memory.")]
-    bf16_flops: Annotated[SourcedValue, Field(description="Peak dense BF16 rate in FLOP/s.")]
-    fp8_flops: Annotated[SourcedValue, Field(description="Peak dense FP8 rate in FLOP/s.")]
-    nvfp4_flops: Annotated[SourcedValue | None, Field(description="Peak dense NVFP4 rate in FLOP/s; null without.")] = (
-        None
-    )
-    nvlink_bandwidth_bytes_per_s: Annotated[SourcedValue, Field(description="NVLink rate.")]
-    nvlink_domain_gpus: Annotated[SourcedValue, Field(description="GPUs that reach each other over NVLink.")]
-    gpus_per_node: Annotated[SourcedValue, Field(description="GPUs under one operating system.")]
-    nvlink_latency_s: Annotated[
-        SourcedValue, Field(description="Time of a small-message step over NVLink, in a graph.")
-    ]
-    network_bandwidth_bytes_per_s: Annotated[SourcedValue, Field(description="Rate of the scale-out network.")]
-    network_latency_s: Annotated[SourcedValue, Field(description="Latency of one message over the network.")]
-    host_link_bandwidth_bytes_per_s: Annotated[SourcedValue, Field(description="Rate between a GPU and its host.")]
-    host_memory_bytes: Annotated[SourcedValue, Field(description="Host memory of one node.")]
-    l2_bytes: Annotated[SourcedValue, Field(description="Last-level cache of the GPU.")]
-    power_w: Annotated[SourcedValue, Field(description="Power limit of one GPU.")]
-    price_per_gpu_hour_usd: Annotated[SourcedValue, Field(description="Price of a GPU hour; set your own.")]
-    host_cpu: Annotated[Name, Field(description="Host processor.")]
-    eager_launch_s: Annotated[
-        SourcedValue,
-        Field(description="Host time per operator that an eager launch adds to one replayed from a graph."),
-    ]
-    operator_tables: Annotated[
-        Name | None, Field(description="Folder of measured operator tables under calibration/; null without.")
-    ] = None
+    name: Name
+    """Name of the profile."""
+    description: Name
+    """The system in one sentence."""
+    memory_bytes: SourcedValue
+    """Memory of one GPU as its driver reports it."""
+    memory_bandwidth_bytes_per_s: SourcedValue
+    """Peak bandwidth of the GPU memory."""
+    bf16_flops: SourcedValue
+    """Peak dense BF16 rate in FLOP/s."""
+    fp8_flops: SourcedValue
+    """Peak dense FP8 rate in FLOP/s."""
+    nvfp4_flops: SourcedValue | None = None
+    """Peak dense NVFP4 rate in FLOP/s; null without."""
+    nvlink_bandwidth_bytes_per_s: SourcedValue
+    """NVLink rate."""
+    nvlink_domain_gpus: SourcedValue
+    """GPUs that reach each other over NVLink."""
+    gpus_per_node: SourcedValue
+    """GPUs under one operating system."""
+    nvlink_latency_s: SourcedValue
+    """Time of a small-message step over NVLink, in a graph."""
+    network_bandwidth_bytes_per_s: SourcedValue
+    """Rate of the scale-out network."""
+    network_latency_s: SourcedValue
+    """Latency of one message over the network."""
+    host_link_bandwidth_bytes_per_s: SourcedValue
+    """Rate between a GPU and its host."""
+    host_memory_bytes: SourcedValue
+    """Host memory of one node."""
+    l2_bytes: SourcedValue
+    """Last-level cache of the GPU."""
+    power_w: SourcedValue
+    """Power limit of one GPU."""
+    price_per_gpu_hour_usd: SourcedValue
+    """Price of a GPU hour; set your own."""
+    host_cpu: Name
+    """Host processor."""
+    eager_launch_s: SourcedValue
+    """Host time per operator that an eager launch adds to one replayed from a graph."""
+    operator_tables: Name | None = None
+    """Folder of measured operator tables under calibration/; null without."""
 
     @model_validator(mode="after")
     def _in_their_units(self) -> Self:

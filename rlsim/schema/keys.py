@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -42,12 +45,30 @@ class Key:
 @cache
 def all_keys() -> tuple[Key, ...]:
     """Every key in the order of the schema; one of several kinds of a section appears once for each kind."""
-    return tuple(_keys(Scenario, ""))
+    return tuple(_keys(described(Scenario), ""))
 
 
 def keys_named(dotted: str) -> tuple[Key, ...]:
     """The key ``dotted`` in every record that holds it; () where there is none."""
     return tuple(key for key in all_keys() if key.dotted == dotted)
+
+
+@cache
+def described(model: type[BaseModel]) -> type[BaseModel]:
+    """``model`` with what its source says below each field as the field's description, and all records within it.
+
+    Not done on import: it reads sources, and only the two commands that show descriptions need them.
+    """
+    [body] = [node.body for node in ast.parse(inspect.getsource(model)).body if isinstance(node, ast.ClassDef)]
+    for stated, text in pairwise(body):
+        if isinstance(stated, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            name = ast.unparse(stated.target)
+            model.model_fields[name].description = " ".join(str(text.value.value).split())
+    for field in model.model_fields.values():
+        for inner in _records(field.annotation):
+            described(inner)
+    model.model_rebuild(force=True)
+    return model
 
 
 def _keys(model: type[BaseModel], above: str) -> Iterator[Key]:

@@ -34,20 +34,17 @@ MOST_GPUS = 1_000_000
 class Cluster(Strict):
     """GPUs and how they are divided. Without a division generation and training share all of them (colocated)."""
 
-    num_gpus: int = Field(ge=1, le=MOST_GPUS, description="All GPUs.")
-    generation_gpus: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="GPUs of the rollout engine in a split cluster."
-    )
-    training_gpus: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="GPUs of the trainer in a split cluster."
-    )
-    placement: Literal["aligned", "scattered"] | None = Field(
-        default=None,
-        description="aligned: GPUs of one group (a replica, its experts, a tensor-parallel group) are placed in one "
-        "NVLink domain where they fit. scattered: a group of several nodes may lie half in one domain and half in "
-        "another, as in jobs over racks without topology-aware placement; its collectives then cross the network. "
-        "Default: as the stack's launcher places jobs.",
-    )
+    num_gpus: int = Field(ge=1, le=MOST_GPUS)
+    """All GPUs."""
+    generation_gpus: int | None = Field(None, ge=1, le=1_000_000)
+    """GPUs of the rollout engine in a split cluster."""
+    training_gpus: int | None = Field(None, ge=1, le=1_000_000)
+    """GPUs of the trainer in a split cluster."""
+    placement: Literal["aligned", "scattered"] | None = None
+    """aligned: GPUs of one group (a replica, its experts, a tensor-parallel group) are placed in one NVLink domain
+    where they fit. scattered: a group of several nodes may lie half in one domain and half in another, as in jobs over
+    racks without topology-aware placement; its collectives then cross the network. Default: as the stack's launcher
+    places jobs."""
 
     @property
     def colocated(self) -> bool:
@@ -87,154 +84,90 @@ class Cluster(Strict):
 class Loop(Strict):
     """Order of generation, training and weight publication."""
 
-    mode: Literal["sync", "async"] = Field(
-        default="sync", description="sync: phases in turn; async: lagged, on split pools."
-    )
-    style: Style | None = Field(
-        default=None,
-        description="Asynchronous: whose rules hold (docs/SEMANTICS.md); the keys below change single ones. Default "
-        "nemo_rl.",
-    )
-    policy_lag: int = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="Steps by which a trained sample may be older than the weights; versions where weights are "
-        "published less often than every step.",
-    )
-    staleness_fraction: float | None = Field(
-        default=None,
-        ge=0,
-        le=64,
-        description="Asynchronous, in place of policy_lag: samples that may be started beyond the batch to be trained "
-        "on next, as a share of it (verl staleness_threshold, ROLL async_generation_ratio).",
-    )
-    queue_batches: int | None = Field(
-        default=None,
-        ge=0,
-        le=64,
-        description="Asynchronous, in place of policy_lag: batches that wait in a queue while the next one is "
-        "generated (OpenRLHF).",
-    )
-    update_every: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Steps between two publications of weights (verl trigger_parameter_sync_step).",
-    )
-    in_flight_updates: bool | None = Field(
-        default=None,
-        description="Publish weights while requests run (they pause); false waits for the last of them first. Default "
-        "as the style, else true.",
-    )
-    recompute_kv: bool | None = Field(
-        default=None, description="Running requests prefill their context again after an update. Default as the style."
-    )
-    restart_requests: bool | None = Field(
-        default=None,
-        description="Running requests are aborted at an update and start again from their prompts. Default as the "
-        "style.",
-    )
-    start_unit: Unit | None = Field(
-        default=None,
-        description="Asynchronous: what starts and is handed over as one. group: each prompt group as soon as one may "
-        "(NeMo-RL's own collector); sample: each sample by itself; batch: all groups of a step, once that many places "
-        "are free (one worker for a step's batch). Default as the style.",
-    )
-    membership: Membership | None = Field(
-        default=None,
-        description="Asynchronous: which groups a step trains on. target: those that were started for it; first_done: "
-        "those that are done first. Default as the style.",
-    )
-    max_in_flight_groups: int | None = Field(
-        default=None, ge=1, le=20_000_000, description="Most prompt groups in flight at once; default as the style."
-    )
-    max_age: int | None = Field(
-        default=None,
-        ge=0,
-        le=64,
-        description="Versions between the start of a group and its training beyond which it counts as stale; default "
-        "as the style, else any.",
-    )
-    stale: Stale | None = Field(
-        default=None,
-        description="Groups beyond max_age: train on them, drop them when their turn comes, or cancel them, in flight "
-        "too. Default as the style.",
-    )
-    overlap: bool = Field(
-        default=True,
-        description="Asynchronous: false stops generation while the trainer works; unfinished requests wait (partial "
-        "rollouts).",
-    )
+    mode: Literal["sync", "async"] = "sync"
+    """sync: phases in turn; async: lagged, on split pools."""
+    style: Style | None = None
+    """Asynchronous: whose rules hold (docs/SEMANTICS.md); the keys below change single ones. Default nemo_rl."""
+    policy_lag: int = Field(0, ge=0, le=64)
+    """Steps by which a trained sample may be older than the weights; versions where weights are published less often
+    than every step."""
+    staleness_fraction: float | None = Field(None, ge=0, le=64)
+    """Asynchronous, in place of policy_lag: samples that may be started beyond the batch to be trained on next, as a
+    share of it (verl staleness_threshold, ROLL async_generation_ratio)."""
+    queue_batches: int | None = Field(None, ge=0, le=64)
+    """Asynchronous, in place of policy_lag: batches that wait in a queue while the next one is generated (OpenRLHF)."""
+    update_every: int = Field(1, ge=1, le=64)
+    """Steps between two publications of weights (verl trigger_parameter_sync_step)."""
+    in_flight_updates: bool | None = None
+    """Publish weights while requests run (they pause); false waits for the last of them first. Default as the style,
+    else true."""
+    recompute_kv: bool | None = None
+    """Running requests prefill their context again after an update. Default as the style."""
+    restart_requests: bool | None = None
+    """Running requests are aborted at an update and start again from their prompts. Default as the style."""
+    start_unit: Unit | None = None
+    """Asynchronous: what starts and is handed over as one. group: each prompt group as soon as one may (NeMo-RL's own
+    collector); sample: each sample by itself; batch: all groups of a step, once that many places are free (one worker
+    for a step's batch). Default as the style."""
+    membership: Membership | None = None
+    """Asynchronous: which groups a step trains on. target: those that were started for it; first_done: those that are
+    done first. Default as the style."""
+    max_in_flight_groups: int | None = Field(None, ge=1, le=20_000_000)
+    """Most prompt groups in flight at once; default as the style."""
+    max_age: int | None = Field(None, ge=0, le=64)
+    """Versions between the start of a group and its training beyond which it counts as stale; default as the style,
+    else any."""
+    stale: Stale | None = None
+    """Groups beyond max_age: train on them, drop them when their turn comes, or cancel them, in flight too. Default as
+    the style."""
+    overlap: bool = True
+    """Asynchronous: false stops generation while the trainer works; unfinished requests wait (partial rollouts)."""
     refit_method: Literal[
-        "auto", "cuda_ipc", "nccl_per_tensor", "nccl_broadcast", "nccl_reshard", "checkpoint_engine",
-        "checkpoint_engine_p2p", "rdma", "delta_sharded", "disk",
-    ] = Field(
-        default="auto",
-        description="Weight transfer. auto: cuda_ipc on shared GPUs, nccl_broadcast between pools. cuda_ipc: every GPU "
-        "gathers every tensor and hands it to the engine beside it. nccl_broadcast: packed buckets from one rank; "
-        "nccl_per_tensor: a collective for each tensor. nccl_reshard: every engine GPU receives its shard. "
-        "checkpoint_engine: broadcast from host memory, with _p2p fetched over RDMA first. rdma: GPU to GPU (NIXL), "
-        "experts sharded. delta_sharded: changed values alone. disk: through shared storage.",
-    )  # fmt: skip
-    refit_framework: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=60,
-        description="Framework whose measured transfers count: a name of simulation.transfer_parameters, or 'other'; "
-        "default: the stack's.",
-    )
-    refit_precision: Literal["bf16", "engine"] = Field(
-        default="bf16",
-        description="Weights on the wire: bf16, which the engine quantises tensor by tensor, or as the engine holds "
-        "them, quantised by the trainer in large batches (taken as free).",
-    )
-    refit_full_experts: bool = Field(
-        default=False, description="rdma: every engine GPU receives all experts, not those that it holds."
-    )
-    refit_full_state: bool = Field(
-        default=False, description="The trainer gathers its whole state before it sends anything, as FSDP1 does."
-    )
-    refit_onload: bool = Field(
-        default=False,
-        description="Split pools: the trainer's FP32 weights lie in host memory and come back for the transfer.",
-    )
-    refit_changed_share: float = Field(
-        default=0.02,
-        ge=0,
-        le=1,
-        description="delta_sharded: values that a step changes. 0.01 to 0.03 in dense models, 0.0002 to 0.0005 at 235B "
-        "(verl docs/advance/delta_weight_sync.md).",
-    )
-    refit_disk_bytes_per_s: float = Field(
-        default=5e9, gt=0, le=1e13, description="disk: rate of shared storage per node. Assumption."
-    )
-    offload_memory: Literal["pageable", "pinned"] = Field(
-        default="pageable",
-        description="Host memory that a colocated trainer offloads to; NeMo-RL up to its main branch of 2026-08: "
-        "pageable.",
-    )
-    refit_tensor_s: float | None = Field(
-        default=None, ge=0, le=10, description="Host time per weight tensor of a refit; default: fitted."
-    )
-    refit_fixed_s: float | None = Field(
-        default=None,
-        ge=0,
-        le=10_000,
-        description="Fixed time of a refit (pause, handshakes, barriers); default: fitted.",
-    )
-    refit_bandwidth_bytes_per_s: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e15,
-        description="Rate at which your framework moves one copy of the weights; default: what the links allow.",
-    )
-    poll_s: float = Field(
-        default=0.5, ge=0, le=60, description="Interval at which the asynchronous trainer looks for its batch."
-    )
-    driver_sample_s: float = Field(
-        default=5e-5, ge=0, le=1, description="Driver time per sample of a step for data handling (data_s). Assumption."
-    )
+        "auto",
+        "cuda_ipc",
+        "nccl_per_tensor",
+        "nccl_broadcast",
+        "nccl_reshard",
+        "checkpoint_engine",
+        "checkpoint_engine_p2p",
+        "rdma",
+        "delta_sharded",
+        "disk",
+    ] = "auto"
+    """Weight transfer. auto: cuda_ipc on shared GPUs, nccl_broadcast between pools. cuda_ipc: every GPU gathers every
+    tensor and hands it to the engine beside it. nccl_broadcast: packed buckets from one rank; nccl_per_tensor: a
+    collective for each tensor. nccl_reshard: every engine GPU receives its shard. checkpoint_engine: broadcast from
+    host memory, with _p2p fetched over RDMA first. rdma: GPU to GPU (NIXL), experts sharded. delta_sharded: changed
+    values alone. disk: through shared storage."""
+    refit_framework: str | None = Field(None, min_length=1, max_length=60)
+    """Framework whose measured transfers count: a name of simulation.transfer_parameters, or 'other'; default: the
+    stack's."""
+    refit_precision: Literal["bf16", "engine"] = "bf16"
+    """Weights on the wire: bf16, which the engine quantises tensor by tensor, or as the engine holds them, quantised by
+    the trainer in large batches (taken as free)."""
+    refit_full_experts: bool = False
+    """rdma: every engine GPU receives all experts, not those that it holds."""
+    refit_full_state: bool = False
+    """The trainer gathers its whole state before it sends anything, as FSDP1 does."""
+    refit_onload: bool = False
+    """Split pools: the trainer's FP32 weights lie in host memory and come back for the transfer."""
+    refit_changed_share: float = Field(0.02, ge=0, le=1)
+    """delta_sharded: values that a step changes. 0.01 to 0.03 in dense models, 0.0002 to 0.0005 at 235B (verl
+    docs/advance/delta_weight_sync.md)."""
+    refit_disk_bytes_per_s: float = Field(5e9, gt=0, le=1e13)
+    """disk: rate of shared storage per node. Assumption."""
+    offload_memory: Literal["pageable", "pinned"] = "pageable"
+    """Host memory that a colocated trainer offloads to; NeMo-RL up to its main branch of 2026-08: pageable."""
+    refit_tensor_s: float | None = Field(None, ge=0, le=10)
+    """Host time per weight tensor of a refit; default: fitted."""
+    refit_fixed_s: float | None = Field(None, ge=0, le=10_000)
+    """Fixed time of a refit (pause, handshakes, barriers); default: fitted."""
+    refit_bandwidth_bytes_per_s: float | None = Field(None, gt=0, le=1e15)
+    """Rate at which your framework moves one copy of the weights; default: what the links allow."""
+    poll_s: float = Field(0.5, ge=0, le=60)
+    """Interval at which the asynchronous trainer looks for its batch."""
+    driver_sample_s: float = Field(5e-5, ge=0, le=1)
+    """Driver time per sample of a step for data handling (data_s). Assumption."""
 
     @property
     def asynchrony(self) -> Asynchrony:
@@ -322,44 +255,26 @@ class Loop(Strict):
 class Simulation(Strict):
     """How much is simulated."""
 
-    parameters: GlobalParameters | None = Field(
-        default=None,
-        description="Global parameters: a name of calibration/parameters, a path, or inline; default the NeMo-RL fit.",
-    )
-    engine_parameters: EngineParameters | None = Field(
-        default=None,
-        description="Host and graph terms of engines: a name of calibration/engines, a path, or inline; "
-        "default the fit to measured iterations.",
-    )
-    training_parameters: TrainingParameters | None = Field(
-        default=None,
-        description="Terms of training steps: a name of calibration/training, a path, or inline; "
-        "default the fit to measured steps of tuned recipes.",
-    )
-    transfer_parameters: TransferParameters | None = Field(
-        default=None,
-        description="Weight transfers by framework: a name of calibration/transfers, a path, or inline; "
-        "default the fit to measured transfers.",
-    )
-    posterior: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=1000,
-        description="What all measurements together say of the sets above and of groups of runs: a name of "
-        "calibration/posterior, a path to a file of rlsim calibrate, or none for the sets alone; default joint.",
-    )
-    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of every random draw.")
-    replications: int = Field(default=8, ge=1, le=10_000, description="Independent repetitions behind the intervals.")
-    steps: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000,
-        description="Steps simulated per replication after the warm-up; asynchronous: rounded up to whole cycles of "
-        "policy_lag. Default 1, asynchronous 6.",
-    )
-    warmup_steps: int | None = Field(
-        default=None,
-        ge=0,
-        le=10_000,
-        description="First steps dropped. Default 0, asynchronous twice the batches that may be under way at once.",
-    )
+    parameters: GlobalParameters | None = None
+    """Global parameters: a name of calibration/parameters, a path, or inline; default the NeMo-RL fit."""
+    engine_parameters: EngineParameters | None = None
+    """Host and graph terms of engines: a name of calibration/engines, a path, or inline; default the fit to measured
+    iterations."""
+    training_parameters: TrainingParameters | None = None
+    """Terms of training steps: a name of calibration/training, a path, or inline; default the fit to measured steps of
+    tuned recipes."""
+    transfer_parameters: TransferParameters | None = None
+    """Weight transfers by framework: a name of calibration/transfers, a path, or inline; default the fit to measured
+    transfers."""
+    posterior: str | None = Field(None, min_length=1, max_length=1000)
+    """What all measurements together say of the sets above and of groups of runs: a name of calibration/posterior, a
+    path to a file of rlsim calibrate, or none for the sets alone; default joint."""
+    seed: int = Field(0, ge=0, le=2**32 - 1)
+    """Seed of every random draw."""
+    replications: int = Field(8, ge=1, le=10_000)
+    """Independent repetitions behind the intervals."""
+    steps: int | None = Field(None, ge=1, le=100_000)
+    """Steps simulated per replication after the warm-up; asynchronous: rounded up to whole cycles of policy_lag.
+    Default 1, asynchronous 6."""
+    warmup_steps: int | None = Field(None, ge=0, le=10_000)
+    """First steps dropped. Default 0, asynchronous twice the batches that may be under way at once."""

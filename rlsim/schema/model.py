@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from rlsim.schema.architecture import (
     MLP_MATRICES,
@@ -35,59 +35,64 @@ class ModelCard(Strict):
     feed-forward block.
     """
 
-    name: Annotated[Name, Field(description="Name of the model.")]
-    hidden_size: Annotated[PositiveInt, Field(description="Width of the residual stream.")]
-    num_layers: Annotated[PositiveInt, Field(description="Decoder layers, without MTP layers.")]
-    num_heads: Annotated[PositiveInt, Field(description="Query heads.")]
-    num_kv_heads: Annotated[PositiveInt, Field(description="KV heads; equal to num_heads under MLA.")]
-    head_dim: Annotated[PositiveInt, Field(description="Width of a head; under MLA the non-rotary plus rotary part.")]
-    intermediate_size: Annotated[
-        PositiveInt, Field(description="Inner width of a dense FFN; in a MoE model of its leading dense layers.")
-    ]
-    vocab_size: Annotated[PositiveInt, Field(description="Rows of the embedding and of the LM head.")]
-    tied_embeddings: Annotated[bool, Field(description="Whether the LM head reuses the embedding.")] = False
-    qk_norm: Annotated[bool, Field(description="Whether queries and keys are normalised per head.")] = False
-    qk_norm_over_heads: Annotated[
-        bool, Field(description="Whether that norm runs over all heads of a layer together (MiniMax-M2).")
-    ] = False
-    attention_bias: Annotated[bool, Field(description="Whether the Q, K and V projections carry a bias.")] = False
-    attention_output_bias: Annotated[bool, Field(description="Whether the output projection carries a bias.")] = False
-    attention_sinks: Annotated[
-        bool, Field(description="Whether each head learns a logit that no token takes (gpt-oss).")
-    ] = False
-    sliding_window_tokens: Annotated[
-        PositiveInt | None, Field(description="Latest tokens that a windowed layer attends to; null without any.")
-    ] = None
-    sliding_window_layers: Annotated[
-        NonNegativeInt, Field(description="Layers with that window; the others attend to everything before.")
-    ] = 0
-    moe: Annotated[MoECard | None, Field(description="Experts; null for a dense model.")] = None
-    mla: Annotated[MLACard | None, Field(description="Latent attention; null for grouped-query attention.")] = None
-    mtp_layers: Annotated[NonNegativeInt, Field(description="Multi-token-prediction layers of the checkpoint.")] = 0
-    layer_pattern: Annotated[
-        tuple[LayerKind, ...] | None,
-        Field(description="Kinds of layers in their order, repeated until num_layers; null: all attention."),
-    ] = None
-    linear_attention: Annotated[
-        LinearAttentionCard | None, Field(description="Gated delta rule of the linear_attention layers.")
-    ] = None
-    mamba: Annotated[MambaCard | None, Field(description="Mamba-2 of the mamba layers.")] = None
-    sparse_attention: Annotated[
-        SparseAttentionCard | None, Field(description="Indexer of latent attention to few tokens; null: to all.")
-    ] = None
-    attention_output_gate: Annotated[
-        bool, Field(description="Whether a gate as wide as the queries multiplies the attention's output.")
-    ] = False
-    gated_ffn: Annotated[bool, Field(description="Whether dense FFNs have a gate projection.")] = True
-    max_position_embeddings: Annotated[PositiveInt, Field(description="Longest sequence in tokens.")]
-    extended_position_embeddings: Annotated[
-        PositiveInt | None,
-        Field(description="Longest sequence with rotary scaling, in tokens, as the publisher states; null: none."),
-    ] = None
-    rotary_scaling: Annotated[
-        Literal["yarn", "linear", "dynamic"] | None, Field(description="Scaling that the longer sequences need.")
-    ] = None
-    source: Annotated[Name, Field(description="Where the values come from.")]
+    name: Name
+    """Name of the model."""
+    hidden_size: PositiveInt
+    """Width of the residual stream."""
+    num_layers: PositiveInt
+    """Decoder layers, without MTP layers."""
+    num_heads: PositiveInt
+    """Query heads."""
+    num_kv_heads: PositiveInt
+    """KV heads; equal to num_heads under MLA."""
+    head_dim: PositiveInt
+    """Width of a head; under MLA the non-rotary plus rotary part."""
+    intermediate_size: PositiveInt
+    """Inner width of a dense FFN; in a MoE model of its leading dense layers."""
+    vocab_size: PositiveInt
+    """Rows of the embedding and of the LM head."""
+    tied_embeddings: bool = False
+    """Whether the LM head reuses the embedding."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised per head."""
+    qk_norm_over_heads: bool = False
+    """Whether that norm runs over all heads of a layer together (MiniMax-M2)."""
+    attention_bias: bool = False
+    """Whether the Q, K and V projections carry a bias."""
+    attention_output_bias: bool = False
+    """Whether the output projection carries a bias."""
+    attention_sinks: bool = False
+    """Whether each head learns a logit that no token takes (gpt-oss)."""
+    sliding_window_tokens: PositiveInt | None = None
+    """Latest tokens that a windowed layer attends to; null without any."""
+    sliding_window_layers: NonNegativeInt = 0
+    """Layers with that window; the others attend to everything before."""
+    moe: MoECard | None = None
+    """Experts; null for a dense model."""
+    mla: MLACard | None = None
+    """Latent attention; null for grouped-query attention."""
+    mtp_layers: NonNegativeInt = 0
+    """Multi-token-prediction layers of the checkpoint."""
+    layer_pattern: tuple[LayerKind, ...] | None = None
+    """Kinds of layers in their order, repeated until num_layers; null: all attention."""
+    linear_attention: LinearAttentionCard | None = None
+    """Gated delta rule of the linear_attention layers."""
+    mamba: MambaCard | None = None
+    """Mamba-2 of the mamba layers."""
+    sparse_attention: SparseAttentionCard | None = None
+    """Indexer of latent attention to few tokens; null: to all."""
+    attention_output_gate: bool = False
+    """Whether a gate as wide as the queries multiplies the attention's output."""
+    gated_ffn: bool = True
+    """Whether dense FFNs have a gate projection."""
+    max_position_embeddings: PositiveInt
+    """Longest sequence in tokens."""
+    extended_position_embeddings: PositiveInt | None = None
+    """Longest sequence with rotary scaling, in tokens, as the publisher states; null: none."""
+    rotary_scaling: Literal["yarn", "linear", "dynamic"] | None = None
+    """Scaling that the longer sequences need."""
+    source: Name
+    """Where the values come from."""
 
     @model_validator(mode="after")
     def _kv_heads_divide_heads(self) -> Self:

@@ -13,74 +13,75 @@ from rlsim.schema.engine_parameters import standing_for
 class EngineHost(Strict):
     """Host overhead that an RL framework adds to one engine release: its executor and its handling of requests."""
 
-    engine: str = Field(min_length=1, description="Engine.")
-    version: str = Field(min_length=1, description="Release.")
-    iteration_s: NonNegativeFloat = Field(description="Added host time per iteration of a single-GPU engine, x86 host.")
+    engine: str = Field(min_length=1)
+    """Engine."""
+    version: str = Field(min_length=1)
+    """Release."""
+    iteration_s: NonNegativeFloat
+    """Added host time per iteration of a single-GPU engine, x86 host."""
 
 
 class FitRecord(Strict):
     """How the parameters came about and how well they do."""
 
-    command: str = Field(description="Command that makes this file anew.")
-    rows: int = Field(ge=0, description="Measured steps used.")
-    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of the table of steps.")
-    median_error: NonNegativeFloat = Field(
-        description="Median absolute relative error of the step time on the rows used."
-    )
-    p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
-    fitted: tuple[str, ...] = Field(
-        default=(),
-        description="Values that these steps determined, such as dense_efficiency or engine_hosts.0.17.1; all others "
-        "are assumed: taken over from where the fit started.",
-    )
-    skipped: dict[str, str] = Field(
-        default_factory=dict, description="Rows of the table that were not used, each with its reason."
-    )
-    held_out_median_error: dict[str, NonNegativeFloat] = Field(
-        description="Median error on rows of a group left out of the fit, by grouping (model, device, release)."
-    )
+    command: str
+    """Command that makes this file anew."""
+    rows: int = Field(ge=0)
+    """Measured steps used."""
+    data_digest: str
+    """SHA-256 (first 16 hex digits) of the table of steps."""
+    median_error: NonNegativeFloat
+    """Median absolute relative error of the step time on the rows used."""
+    p90_error: NonNegativeFloat
+    """90th percentile of the same."""
+    fitted: tuple[str, ...] = ()
+    """Values that these steps determined, such as dense_efficiency or engine_hosts.0.17.1; all others are assumed:
+    taken over from where the fit started."""
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """Rows of the table that were not used, each with its reason."""
+    held_out_median_error: dict[str, NonNegativeFloat]
+    """Median error on rows of a group left out of the fit, by grouping (model, device, release)."""
 
 
 class GlobalParameters(Strict):
     """Global parameters of host and trainer."""
 
-    name: str = Field(min_length=1, description="Name of the set.")
-    description: str = Field(description="What it was fitted to.")
+    name: str = Field(min_length=1)
+    """Name of the set."""
+    description: str
+    """What it was fitted to."""
     fit: FitRecord
-    engine_hosts: tuple[EngineHost, ...] = Field(min_length=1, description="Newest release last; it is the default.")
-    sequence_s: NonNegativeFloat = Field(
-        description="Host time per running sequence and iteration, x86 host; in place of a server's, which hands on "
-        "every token."
-    )
-    in_process_iteration_s: NonNegativeFloat = Field(
-        description="Added per iteration where the engine shares the caller's process (offline generation)."
-    )
-    in_process_sequence_s: NonNegativeFloat = Field(description="The same per running sequence and iteration.")
-    executor_s: NonNegativeFloat = Field(description="Host time per iteration of an engine spread over several GPUs.")
-    node_executor_s: NonNegativeFloat = Field(description="The same beyond executor_s over several nodes.")
-    host_cpu_factors: dict[str, PositiveFloat] = Field(description="Host time relative to x86 by host processor.")
-    dense_efficiency: PositiveFraction = Field(
-        description="Speed of the kernels of dense layers in RL trainers over that of tuned pretraining."
-    )
-    moe_efficiency: PositiveFraction = Field(description="The same for layers with experts.")
-    fsdp_efficiency: PositiveFraction = Field(
-        description="The same of FSDP (DTensor) relative to Megatron-Core, in the passes of an update."
-    )
-    moe_host_layer_s: NonNegativeFloat = Field(
-        description="Least host time of one MoE layer's forward pass in RL trainers (many small kernels), whatever the "
-        "host: steps on x86 and on Grace tell no difference."
-    )
-    colocated_tensor_s: NonNegativeFloat = Field(
-        description="Host time per weight tensor that a colocated hand-over of the releases with measured steps takes "
-        "beyond the measured transfers, which are of later code."
-    )
-    step_error: Fraction01 = Field(
-        description="Standard deviation of ln(predicted / measured) of steps of models left out of the fit."
-    )
-    speedup_error: Fraction01 = Field(
-        description="Standard deviation of ln(predicted / measured) of generation speed-ups by speculation: "
-        "14 published cells of arXiv 2604.26779 (rlsim validate published)."
-    )
+    engine_hosts: tuple[EngineHost, ...] = Field(min_length=1)
+    """Newest release last; it is the default."""
+    sequence_s: NonNegativeFloat
+    """Host time per running sequence and iteration, x86 host; in place of a server's, which hands on every token."""
+    in_process_iteration_s: NonNegativeFloat
+    """Added per iteration where the engine shares the caller's process (offline generation)."""
+    in_process_sequence_s: NonNegativeFloat
+    """The same per running sequence and iteration."""
+    executor_s: NonNegativeFloat
+    """Host time per iteration of an engine spread over several GPUs."""
+    node_executor_s: NonNegativeFloat
+    """The same beyond executor_s over several nodes."""
+    host_cpu_factors: dict[str, PositiveFloat]
+    """Host time relative to x86 by host processor."""
+    dense_efficiency: PositiveFraction
+    """Speed of the kernels of dense layers in RL trainers over that of tuned pretraining."""
+    moe_efficiency: PositiveFraction
+    """The same for layers with experts."""
+    fsdp_efficiency: PositiveFraction
+    """The same of FSDP (DTensor) relative to Megatron-Core, in the passes of an update."""
+    moe_host_layer_s: NonNegativeFloat
+    """Least host time of one MoE layer's forward pass in RL trainers (many small kernels), whatever the host: steps on
+    x86 and on Grace tell no difference."""
+    colocated_tensor_s: NonNegativeFloat
+    """Host time per weight tensor that a colocated hand-over of the releases with measured steps takes beyond the
+    measured transfers, which are of later code."""
+    step_error: Fraction01
+    """Standard deviation of ln(predicted / measured) of steps of models left out of the fit."""
+    speedup_error: Fraction01
+    """Standard deviation of ln(predicted / measured) of generation speed-ups by speculation: 14 published cells of
+    arXiv 2604.26779 (rlsim validate published)."""
 
     def __hash__(self) -> int:
         """Equal sets have equal names and errors; the mappings in them have no hash of their own."""
@@ -124,23 +125,31 @@ class GlobalParameters(Strict):
 class TrainingRelease(Strict):
     """What one release differs by from its framework, drawn towards 1 the fewer rows there are."""
 
-    version: str = Field(min_length=1, description="Release.")
-    grouped_speed: PositiveFloat = Field(description="Speed of expert products and permutation over the framework's.")
-    host_factor: PositiveFloat = Field(description="Host time of a MoE layer over the framework's.")
-    rows: int = Field(ge=1, description="Measured steps of this release.")
+    version: str = Field(min_length=1)
+    """Release."""
+    grouped_speed: PositiveFloat
+    """Speed of expert products and permutation over the framework's."""
+    host_factor: PositiveFloat
+    """Host time of a MoE layer over the framework's."""
+    rows: int = Field(ge=1)
+    """Measured steps of this release."""
 
 
 class TrainingFramework(Strict):
     """One training framework over its releases."""
 
-    framework: str = Field(min_length=1, description="Framework, as stacks name it.")
-    rows: int = Field(ge=0, description="Measured steps behind the values.")
-    speed: PositiveFloat = Field(description="Speed of its kernels over that of all frameworks.")
-    blackwell_speed: PositiveFloat = Field(
-        default=1.0, description="The same on Blackwell over that on Hopper: whether its kernels were made for it."
-    )
-    host_factor: PositiveFloat = Field(description="Host time of its layers over that of all frameworks.")
-    releases: tuple[TrainingRelease, ...] = Field(default=(), description="Measured releases, oldest first.")
+    framework: str = Field(min_length=1)
+    """Framework, as stacks name it."""
+    rows: int = Field(ge=0)
+    """Measured steps behind the values."""
+    speed: PositiveFloat
+    """Speed of its kernels over that of all frameworks."""
+    blackwell_speed: PositiveFloat = 1.0
+    """The same on Blackwell over that on Hopper: whether its kernels were made for it."""
+    host_factor: PositiveFloat
+    """Host time of its layers over that of all frameworks."""
+    releases: tuple[TrainingRelease, ...] = ()
+    """Measured releases, oldest first."""
 
     def release(self, version: str | None) -> TrainingRelease | None:
         """The newest measured release that is not newer than ``version``, the oldest where all are newer.
@@ -155,69 +164,65 @@ class TrainingFramework(Strict):
 class TrainingFit(Strict):
     """How the parameters came about and how well they do; errors as shares of the measured time."""
 
-    command: str = Field(description="Command that makes this file anew.")
-    rows: int = Field(ge=0, description="Measured steps used.")
-    data_digest: str = Field(description="SHA-256 (first 16 hex digits) of the table of steps.")
-    median_error: NonNegativeFloat = Field(description="Median absolute error on the rows used.")
-    p90_error: NonNegativeFloat = Field(description="90th percentile of the same.")
-    held_out_median_error: dict[str, NonNegativeFloat] = Field(
-        default_factory=dict, description="Median error on rows of a group left out of the fit, by grouping."
-    )
+    command: str
+    """Command that makes this file anew."""
+    rows: int = Field(ge=0)
+    """Measured steps used."""
+    data_digest: str
+    """SHA-256 (first 16 hex digits) of the table of steps."""
+    median_error: NonNegativeFloat
+    """Median absolute error on the rows used."""
+    p90_error: NonNegativeFloat
+    """90th percentile of the same."""
+    held_out_median_error: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Median error on rows of a group left out of the fit, by grouping."""
 
 
 class TrainingParameters(Strict):
     """Terms of a layer, a micro-batch and a step that all frameworks share, and what frameworks differ by."""
 
-    name: str = Field(min_length=1, description="Name of the set.")
-    description: str = Field(description="What it was fitted to.")
+    name: str = Field(min_length=1)
+    """Name of the set."""
+    description: str
+    """What it was fitted to."""
     fit: TrainingFit
-    dense_efficiency: PositiveFloat = Field(
-        description="Speed of matrix products within a step over that of the operator tables; tables of engines hold "
-        "the quantisation of activations, which is counted apart here, so that it may exceed 1."
-    )
-    grouped_efficiency: PositiveFraction = Field(
-        description="Speed of the products of one expert after the other over that of the operator tables."
-    )
-    fused_grouped_gain: PositiveFloat = Field(
-        description="Speed of a fused grouped MLP in MXFP8 (Megatron-Core of NeMo 26.06) over products one by one."
-    )
-    nvfp4_gain: PositiveFloat = Field(
-        description="Speed of training's products in NVFP4 over the operator tables', relative to other precisions: "
-        "those tables were collected on engines' kernels for small batches."
-    )
-    elementwise_passes: PositiveFloat = Field(
-        description="Memory traffic of norms, residuals and activations over that of perfectly fused kernels."
-    )
-    permute_passes: PositiveFloat = Field(
-        description="Reads and writes of the routed activations around the experts, forward."
-    )
-    quantise_bytes: PositiveFloat = Field(
-        description="Bytes moved for each input and output element of a product in 8 or 4 bits: reading BF16, writing "
-        "row-wise and column-wise copies, scales."
-    )
-    logits_passes: PositiveFloat = Field(description="Passes over FP32 logits of loss or log-probs.")
-    overlap_cost: Fraction01 = Field(
-        description="What a second of communication hidden behind computation still costs: SMs, memory bandwidth and "
-        "power that it takes, and the ends that nothing hides."
-    )
-    context_attention: PositiveFloat = Field(
-        description="Attention of a context-parallel rank over its share of the attention of a whole sequence: smaller "
-        "blocks, and partial results that must be joined."
-    )
-    moe_host_layer_s: NonNegativeFloat = Field(
-        description="Least host time of one MoE layer's forward pass on an x86 host without CUDA graphs."
-    )
-    graph_host_share: Fraction01 = Field(
-        description="Share of that which remains where attention, router and dispatch preparation are CUDA graphs."
-    )
-    host_cpu_factors: dict[str, PositiveFloat] = Field(description="Host time relative to x86 by host processor.")
-    step_fixed_s: NonNegativeFloat = Field(
-        description="Fixed time of an optimizer step: gradient norm, its synchronisation, and their launches."
-    )
-    frameworks: tuple[TrainingFramework, ...] = Field(description="Frameworks that were measured.")
-    error: Fraction01 = Field(
-        description="Standard deviation of ln(predicted / measured) of steps of models left out of the fit."
-    )
+    dense_efficiency: PositiveFloat
+    """Speed of matrix products within a step over that of the operator tables; tables of engines hold the quantisation
+    of activations, which is counted apart here, so that it may exceed 1."""
+    grouped_efficiency: PositiveFraction
+    """Speed of the products of one expert after the other over that of the operator tables."""
+    fused_grouped_gain: PositiveFloat
+    """Speed of a fused grouped MLP in MXFP8 (Megatron-Core of NeMo 26.06) over products one by one."""
+    nvfp4_gain: PositiveFloat
+    """Speed of training's products in NVFP4 over the operator tables', relative to other precisions: those tables were
+    collected on engines' kernels for small batches."""
+    elementwise_passes: PositiveFloat
+    """Memory traffic of norms, residuals and activations over that of perfectly fused kernels."""
+    permute_passes: PositiveFloat
+    """Reads and writes of the routed activations around the experts, forward."""
+    quantise_bytes: PositiveFloat
+    """Bytes moved for each input and output element of a product in 8 or 4 bits: reading BF16, writing row-wise and
+    column-wise copies, scales."""
+    logits_passes: PositiveFloat
+    """Passes over FP32 logits of loss or log-probs."""
+    overlap_cost: Fraction01
+    """What a second of communication hidden behind computation still costs: SMs, memory bandwidth and power that it
+    takes, and the ends that nothing hides."""
+    context_attention: PositiveFloat
+    """Attention of a context-parallel rank over its share of the attention of a whole sequence: smaller blocks, and
+    partial results that must be joined."""
+    moe_host_layer_s: NonNegativeFloat
+    """Least host time of one MoE layer's forward pass on an x86 host without CUDA graphs."""
+    graph_host_share: Fraction01
+    """Share of that which remains where attention, router and dispatch preparation are CUDA graphs."""
+    host_cpu_factors: dict[str, PositiveFloat]
+    """Host time relative to x86 by host processor."""
+    step_fixed_s: NonNegativeFloat
+    """Fixed time of an optimizer step: gradient norm, its synchronisation, and their launches."""
+    frameworks: tuple[TrainingFramework, ...]
+    """Frameworks that were measured."""
+    error: Fraction01
+    """Standard deviation of ln(predicted / measured) of steps of models left out of the fit."""
 
     def __hash__(self) -> int:
         """Equal sets have equal names and frameworks; the mapping in them has no hash of its own."""

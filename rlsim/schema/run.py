@@ -15,15 +15,13 @@ Points = tuple[tuple[int, float], ...]
 class Validation(Strict):
     """Validation between training steps, while the trainer waits."""
 
-    every_steps: int = Field(ge=1, le=10_000_000, description="Validate after every n-th step.")
-    seconds: float | None = Field(default=None, ge=0, le=1e7, description="Time of one validation, as measured.")
-    samples: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000_000,
-        description="Or: samples that it generates, with the lengths and the acceptance of its step, all submitted at "
-        "once to the generating GPUs.",
-    )
+    every_steps: int = Field(ge=1, le=10_000_000)
+    """Validate after every n-th step."""
+    seconds: float | None = Field(None, ge=0, le=1e7)
+    """Time of one validation, as measured."""
+    samples: int | None = Field(None, ge=1, le=10_000_000)
+    """Or: samples that it generates, with the lengths and the acceptance of its step, all submitted at once to the
+    generating GPUs."""
 
     @model_validator(mode="after")
     def _one(self) -> Validation:
@@ -35,21 +33,15 @@ class Validation(Strict):
 class Checkpoint(Strict):
     """The trainer's state on storage: what a run goes back to."""
 
-    every_steps: int = Field(ge=1, le=10_000_000, description="Write one after every n-th step.")
-    seconds: float | None = Field(default=None, ge=0, le=1e6, description="Time to write one, as measured.")
-    bytes_per_s: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e15,
-        description="Or: rate of the storage for the whole state, which is BF16 weights and the optimizer's bytes.",
-    )
-    blocking_share: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="Share of the writing for which training stops; the rest goes on beside the next steps "
-        "(asynchronous checkpoints), and the next checkpoint waits for its end.",
-    )
+    every_steps: int = Field(ge=1, le=10_000_000)
+    """Write one after every n-th step."""
+    seconds: float | None = Field(None, ge=0, le=1e6)
+    """Time to write one, as measured."""
+    bytes_per_s: float | None = Field(None, gt=0, le=1e15)
+    """Or: rate of the storage for the whole state, which is BF16 weights and the optimizer's bytes."""
+    blocking_share: float = Field(1.0, ge=0, le=1)
+    """Share of the writing for which training stops; the rest goes on beside the next steps (asynchronous checkpoints),
+    and the next checkpoint waits for its end."""
 
     @model_validator(mode="after")
     def _one(self) -> Checkpoint:
@@ -61,59 +53,51 @@ class Checkpoint(Strict):
 class Faults(Strict):
     """Failures of GPUs and of all that each of them needs, independent and at a constant rate."""
 
-    gpu_hours_between: float = Field(
-        gt=0,
-        le=1e12,
-        description="Mean GPU hours between failures. Llama 3: 419 in 54 days of 16,384 H100, one in 50,700 "
-        "(arXiv:2407.21783).",
-    )
-    restart_s: float = Field(
-        default=600.0,
-        ge=0,
-        le=1e6,
-        description="From a failure of a training GPU until all train again from the last checkpoint. Assumption; more "
-        "than 90 % effective time with 466 interruptions (arXiv:2407.21783) leaves 1,000 s with what is done again.",
-    )
-    replica_restart_s: float = Field(
-        default=180.0,
-        ge=0,
-        le=1e6,
-        description="From a failure of a generating GPU until its replica serves again; the others go on. Assumption.",
-    )
-    keep_tokens: bool = Field(
-        default=False,
-        description="A lost replica's requests keep their tokens and are prefilled again; false: they start anew.",
-    )
+    gpu_hours_between: float = Field(gt=0, le=1e12)
+    """Mean GPU hours between failures. Llama 3: 419 in 54 days of 16,384 H100, one in 50,700 (arXiv:2407.21783)."""
+    restart_s: float = Field(600.0, ge=0, le=1e6)
+    """From a failure of a training GPU until all train again from the last checkpoint. Assumption; more than 90 %
+    effective time with 466 interruptions (arXiv:2407.21783) leaves 1,000 s with what is done again."""
+    replica_restart_s: float = Field(180.0, ge=0, le=1e6)
+    """From a failure of a generating GPU until its replica serves again; the others go on. Assumption."""
+    keep_tokens: bool = False
+    """A lost replica's requests keep their tokens and are prefilled again; false: they start anew."""
 
 
 class Stalls(Strict):
     """Weight publications that hang until a timeout or a retry."""
 
-    probability: float = Field(ge=0, le=1, description="Of a stall in a step.")
-    seconds: float = Field(ge=0, le=1e6, description="That a stall adds.")
+    probability: float = Field(ge=0, le=1)
+    """Of a stall in a step."""
+    seconds: float = Field(ge=0, le=1e6)
+    """That a stall adds."""
 
 
 class SlowNodes(Strict):
     """Nodes that are slower for a while: clocks, a bad link, a neighbour."""
 
-    share: float = Field(ge=0, le=1, description="Share of the time in which a node is slow; drawn for every step.")
-    factor: float = Field(ge=1, le=100, description="Factor on the time of whatever runs on a slow node.")
+    share: float = Field(ge=0, le=1)
+    """Share of the time in which a node is slow; drawn for every step."""
+    factor: float = Field(ge=1, le=100)
+    """Factor on the time of whatever runs on a slow node."""
 
 
 class RunConditions(Strict):
     """What a run meets. Whatever is not given does not happen."""
 
-    response_growth: Points = Field(
-        default=(),
-        max_length=10_000,
-        description="Points [step, factor]: scale of the response lengths, before they are cut at the cap, over the "
-        "steps trained before; linear in between, constant outside.",
-    )
-    validation: Validation | None = Field(default=None, description="Validation every n steps.")
-    checkpoint: Checkpoint | None = Field(default=None, description="Checkpoints every n steps.")
-    faults: Faults | None = Field(default=None, description="Failures; they need checkpoints.")
-    stalls: Stalls | None = Field(default=None, description="Stalls of the weight publication.")
-    slow_nodes: SlowNodes | None = Field(default=None, description="Slow nodes.")
+    response_growth: Points = Field((), max_length=10_000)
+    """Points [step, factor]: scale of the response lengths, before they are cut at the cap, over the steps trained
+    before; linear in between, constant outside."""
+    validation: Validation | None = None
+    """Validation every n steps."""
+    checkpoint: Checkpoint | None = None
+    """Checkpoints every n steps."""
+    faults: Faults | None = None
+    """Failures; they need checkpoints."""
+    stalls: Stalls | None = None
+    """Stalls of the weight publication."""
+    slow_nodes: SlowNodes | None = None
+    """Slow nodes."""
 
     @model_validator(mode="after")
     def _sound(self) -> RunConditions:

@@ -33,18 +33,14 @@ RESPONSE, PROMPT, ACCEPTANCE = "workload.response_tokens", "workload.prompt_toke
 class Assumption(Strict):
     """A sentence of the scenario's author; in a file a plain text stands for one without keys."""
 
-    text: str = Field(min_length=1, max_length=2000, description="What is assumed, and why.")
-    keys: tuple[str, ...] = Field(
-        default=(), description="Scenario keys that it speaks of; it falls when one of them is overridden."
-    )
+    text: str = Field(min_length=1, max_length=2000)
+    """What is assumed, and why."""
+    keys: tuple[str, ...] = ()
+    """Scenario keys that it speaks of; it falls when one of them is overridden."""
 
-    log_spread: float | None = Field(
-        default=None,
-        gt=0,
-        le=3,
-        description="The value of the first key is a guess: standard deviation of its logarithm (of an acceptance: of "
-        "its odds). Intervals then hold it, and the verdict names it.",
-    )
+    log_spread: float | None = Field(None, gt=0, le=3)
+    """The value of the first key is a guess: standard deviation of its logarithm (of an acceptance: of its odds).
+    Intervals then hold it, and the verdict names it."""
 
     @model_validator(mode="after")
     def _guess(self) -> Assumption:
@@ -61,15 +57,17 @@ class Assumption(Strict):
 class Scenario(Strict):
     """Everything a projection depends on. Same scenario and seed, same answer."""
 
-    name: str = Field(min_length=1, max_length=200, description="Name of the scenario.")
-    question: str = Field(default="", max_length=2000, description="What it answers, in a sentence.")
-    model: ModelCard = Field(description="Model card: a name, a path to a card or Hugging Face config.json, or inline.")
-    hardware: HardwareProfile = Field(description="Hardware profile: a name, a path, or inline.")
-    stack: Stack | None = Field(
-        default=None,
-        description="Software generation: a name of calibration/stacks (nemo_rl-0.7), a path, or inline; default the "
-        "newest one with measured steps. Its trainer, engine release and placement count where nothing else is stated.",
-    )
+    name: str = Field(min_length=1, max_length=200)
+    """Name of the scenario."""
+    question: str = Field("", max_length=2000)
+    """What it answers, in a sentence."""
+    model: ModelCard
+    """Model card: a name, a path to a card or Hugging Face config.json, or inline."""
+    hardware: HardwareProfile
+    """Hardware profile: a name, a path, or inline."""
+    stack: Stack | None = None
+    """Software generation: a name of calibration/stacks (nemo_rl-0.7), a path, or inline; default the newest one with
+    measured steps. Its trainer, engine release and placement count where nothing else is stated."""
     cluster: Cluster
     workload: Workload
     engine: Engine = Engine()
@@ -77,14 +75,11 @@ class Scenario(Strict):
     trainer: Trainer = Trainer()
     loop: Loop = Loop()
     simulation: Simulation = Simulation()
-    run: RunConditions | None = Field(
-        default=None,
-        description="What a whole run meets besides its steps (rlsim run): lengths that grow, validation, checkpoints, "
-        "failures. Other commands ignore it.",
-    )
-    assumptions: tuple[Assumption, ...] = Field(
-        default=(), description="What the scenario's author assumed, each with its reason; printed with the answer."
-    )
+    run: RunConditions | None = None
+    """What a whole run meets besides its steps (rlsim run): lengths that grow, validation, checkpoints, failures. Other
+    commands ignore it."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What the scenario's author assumed, each with its reason; printed with the answer."""
 
     @property
     def rack(self) -> bool:

@@ -22,52 +22,34 @@ class Variation(Strict):
     samples take more verifications and weigh more in it than in a mean over samples.
     """
 
-    prompt_spread: float = Field(
-        default=0.0,
-        ge=0,
-        le=5,
-        description="Standard deviation of the logit of acceptance between prompts. Means of 11 domains of "
-        "one drafter have 0.55 (MiniMax-M3 EAGLE-3.1, 2.01 to 3.32 tokens at k=3, vLLM blog of 2026-07-13).",
-    )
-    sample_spread: float = Field(
-        default=0.0, ge=0, le=5, description="The same between the samples of a prompt. Not measured."
-    )
-    trend_per_1k_tokens: float = Field(
-        default=0.0,
-        ge=-5,
-        le=5,
-        description="Move of the logit per 1,000 tokens of a response; -0.002 per 1,000 tokens of input with "
-        "EAGLE-3.1 (2.69 tokens at 1K, 2.65 at 32K).",
-    )
+    prompt_spread: float = Field(0.0, ge=0, le=5)
+    """Standard deviation of the logit of acceptance between prompts. Means of 11 domains of one drafter have 0.55
+    (MiniMax-M3 EAGLE-3.1, 2.01 to 3.32 tokens at k=3, vLLM blog of 2026-07-13)."""
+    sample_spread: float = Field(0.0, ge=0, le=5)
+    """The same between the samples of a prompt. Not measured."""
+    trend_per_1k_tokens: float = Field(0.0, ge=-5, le=5)
+    """Move of the logit per 1,000 tokens of a response; -0.002 per 1,000 tokens of input with EAGLE-3.1 (2.69 tokens at
+    1K, 2.65 at 32K)."""
 
 
 class Sampling(Strict):
     """How tokens are sampled and drafted, and under which of both the acceptance was stated."""
 
-    temperature: float = Field(default=1.0, ge=0, le=5, description="Of the rollout.")
-    stated_temperature: float = Field(default=1.0, ge=0, le=5, description="At which the acceptance was measured.")
-    draft: Literal["probabilistic", "greedy"] = Field(
-        default="probabilistic",
-        description="probabilistic: rejection sampling against the drafter's distribution, accepts 1 - TV(p, q). "
-        "greedy: the drafter's likeliest token, accepted with its probability under the target.",
-    )
-    stated_draft: Literal["probabilistic", "greedy"] = Field(
-        default="probabilistic", description="With which the acceptance was measured."
-    )
-    temperature_logit: float = Field(
-        default=-0.18,
-        ge=-5,
-        le=5,
-        description="Move of the logit per unit of temperature: mean of four models (-0.05 to -0.29; EAGLE-3, table 1, "
-        "T=0 against T=1, acceptance lengths taken as 1 / (1 - a)).",
-    )
-    greedy_logit: float = Field(
-        default=-0.55,
-        ge=-5,
-        le=5,
-        description="Move of the logit by greedy drafts at temperature 1, in proportion to it below and above: 1.15 "
-        "times fewer tokens at k=3, the middle of 1.0 to 1.3 (Bebop); -2.6 on random tokens (vLLM PR 41044).",
-    )
+    temperature: float = Field(1.0, ge=0, le=5)
+    """Of the rollout."""
+    stated_temperature: float = Field(1.0, ge=0, le=5)
+    """At which the acceptance was measured."""
+    draft: Literal["probabilistic", "greedy"] = "probabilistic"
+    """probabilistic: rejection sampling against the drafter's distribution, accepts 1 - TV(p, q). greedy: the drafter's
+    likeliest token, accepted with its probability under the target."""
+    stated_draft: Literal["probabilistic", "greedy"] = "probabilistic"
+    """With which the acceptance was measured."""
+    temperature_logit: float = Field(-0.18, ge=-5, le=5)
+    """Move of the logit per unit of temperature: mean of four models (-0.05 to -0.29; EAGLE-3, table 1, T=0 against
+    T=1, acceptance lengths taken as 1 / (1 - a))."""
+    greedy_logit: float = Field(-0.55, ge=-5, le=5)
+    """Move of the logit by greedy drafts at temperature 1, in proportion to it below and above: 1.15 times fewer tokens
+    at k=3, the middle of 1.0 to 1.3 (Bebop); -2.6 on random tokens (vLLM PR 41044)."""
 
 
 class Drift(Strict):
@@ -77,44 +59,26 @@ class Drift(Strict):
     training takes back what was lost. All three add up in the logit of acceptance.
     """
 
-    steps: tuple[float, ...] = Field(default=(), description="Training steps at which logit_shift is given, rising.")
-    logit_shift: tuple[float, ...] = Field(
-        default=(),
-        description="Move of the logit at these steps, linear in between and level beyond; positive towards the draft. "
-        "python -m research.acceptance fits it to a measured curve.",
-    )
-    entropy_change_nats: tuple[float, ...] = Field(
-        default=(), description="Entropy of the policy at these steps less that of step 0, in nats per token."
-    )
-    entropy_slope: float = Field(
-        default=-1.68,
-        ge=-100,
-        le=100,
-        description="Tokens of acceptance length per nat: -1.68, or -0.06 of a drafter trained on total variation "
-        "(Bebop, section 5.1).",
-    )
-    mismatch_per_100_steps: float = Field(
-        default=0.0,
-        ge=-100,
-        le=100,
-        description="Logit that a draft loses in 100 steps of the policy: 0.06 of an MTP head frozen over 350 steps "
-        "(Bebop, figure 2); negative where the policy comes towards it.",
-    )
-    initial_deficit: float = Field(
-        default=0.0,
-        ge=0,
-        le=MAX_LOGIT,
-        description="Logit by which the initial draft lies below one trained in domain, which online training takes "
-        "back: 0.5 and 0.7 of UltraChat heads beside DAPO ones (2.40 and 2.77, 2.88 and 3.32 tokens at k=3, "
-        "arXiv:2604.26779), of which a run with online training took back 0.2.",
-    )
-    online_recovery: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="Share of all that was lost which one update of the draft takes back (speculation.online_training, "
-        "every online_interval_steps). Assumption.",
-    )
+    steps: tuple[float, ...] = ()
+    """Training steps at which logit_shift is given, rising."""
+    logit_shift: tuple[float, ...] = ()
+    """Move of the logit at these steps, linear in between and level beyond; positive towards the draft. python -m
+    research.acceptance fits it to a measured curve."""
+    entropy_change_nats: tuple[float, ...] = ()
+    """Entropy of the policy at these steps less that of step 0, in nats per token."""
+    entropy_slope: float = Field(-1.68, ge=-100, le=100)
+    """Tokens of acceptance length per nat: -1.68, or -0.06 of a drafter trained on total variation (Bebop, section
+    5.1)."""
+    mismatch_per_100_steps: float = Field(0.0, ge=-100, le=100)
+    """Logit that a draft loses in 100 steps of the policy: 0.06 of an MTP head frozen over 350 steps (Bebop, figure 2);
+    negative where the policy comes towards it."""
+    initial_deficit: float = Field(0.0, ge=0, le=MAX_LOGIT)
+    """Logit by which the initial draft lies below one trained in domain, which online training takes back: 0.5 and 0.7
+    of UltraChat heads beside DAPO ones (2.40 and 2.77, 2.88 and 3.32 tokens at k=3, arXiv:2604.26779), of which a run
+    with online training took back 0.2."""
+    online_recovery: float = Field(0.5, ge=0, le=1)
+    """Share of all that was lost which one update of the draft takes back (speculation.online_training, every
+    online_interval_steps). Assumption."""
 
     @model_validator(mode="after")
     def _curves(self) -> Drift:
@@ -145,84 +109,53 @@ ACCEPTANCE_AT = "acceptance_at_draft_length"
 class Speculation(Strict):
     """A chain of ``draft_length`` drafted tokens is verified in one pass over draft_length + 1 positions."""
 
-    method: Method = Field(default="none", description="none, eagle3, mtp (native head), draft_model, ngram or suffix.")
-    draft_length: int = Field(default=0, ge=0, le=32, description="k: tokens drafted before each verification.")
-    acceptance_length: float | None = Field(
-        default=None, ge=1, le=33, description="Mean tokens emitted per verification with the bonus token, 1 to k + 1."
-    )
-    position_acceptance: tuple[float, ...] | None = Field(
-        default=None,
-        description="Cumulative acceptance P_1..P_k: share of verifications in which position i was accepted.",
-    )
-    first_acceptance: float | None = Field(
-        default=None, ge=0, le=1, description="Two-parameter form: conditional acceptance of the first position."
-    )
-    acceptance_at_draft_length: int | None = Field(
-        default=None,
-        ge=1,
-        le=32,
-        description="Draft length at which acceptance_length or position_acceptance was measured; another draft_length "
-        "keeps the acceptance of each position, and further ones go on as acceptance_decay or the last two say. "
-        "Default draft_length; an override of draft_length alone sets it.",
-    )
-    acceptance_decay: float = Field(
-        default=0.97,
-        gt=0,
-        le=1,
-        description="Two-parameter form: a_i = a_1 d^(i-1); also shapes acceptance_length. "
-        "0.97-0.985 in domain, 0.91-0.94 off domain.",
-    )
-    draft: DraftCard | None = Field(
-        default=None,
-        description="Dimensions of the draft network; EAGLE-3 heads of known models and MTP heads are looked up.",
-    )
-    heterogeneous_vocabulary: bool = Field(
-        default=False,
-        description="draft_model: the engine translates between vocabularies of draft and model (arXiv:2502.05202); "
-        "vLLM and others refuse a draft model with another vocabulary.",
-    )
-    draft_graph: bool = Field(
-        default=True, description="Draft passes replay captured graphs; false launches every kernel from the host."
-    )
-    match_probability: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="n-gram and suffix: share of iterations in which the lookup proposes anything.",
-    )
-    lookup_s_per_1k_tokens: float = Field(
-        default=3e-5,
-        ge=0,
-        le=1,
-        description="n-gram and suffix: host time per sequence and 1,000 tokens of its context. Assumption.",
-    )
-    online_training: bool = Field(
-        default=False, description="The draft head is trained in the policy's own pass and refitted with it."
-    )
-    online_interval_steps: int = Field(
-        default=1, ge=1, le=100_000, description="Online training: steps from one update of the draft head to the next."
-    )
-    online_packing: bool = Field(
-        default=False,
-        description="Online training: the trainer still packs sequences. NeMo-RL's draft training cannot "
-        "(arXiv:2604.26779): every sample is then padded.",
-    )
-    variation: Variation | None = Field(
-        default=None, description="How acceptance differs between prompts, samples and places of a response."
-    )
-    sampling: Sampling | None = Field(
-        default=None, description="Temperature and way of drafting, where they are not those of the stated acceptance."
-    )
-    drift: Drift | None = Field(default=None, description="How acceptance moves over the steps of a run.")
-    policy: Policy = Field(
-        default="fixed",
-        description="Which draft length an iteration has. fixed: draft_length. off_above: none with more than "
-        "off_above_sequences live. by_batch: the best of 0 to draft_length for the live batch. per_request: of every "
-        "request, by its own acceptance and the live batch.",
-    )
-    off_above_sequences: int = Field(
-        default=32, ge=0, le=1_000_000, description="off_above: most live sequences of a replica that draft (TLT: 32)."
-    )
+    method: Method = "none"
+    """none, eagle3, mtp (native head), draft_model, ngram or suffix."""
+    draft_length: int = Field(0, ge=0, le=32)
+    """k: tokens drafted before each verification."""
+    acceptance_length: float | None = Field(None, ge=1, le=33)
+    """Mean tokens emitted per verification with the bonus token, 1 to k + 1."""
+    position_acceptance: tuple[float, ...] | None = None
+    """Cumulative acceptance P_1..P_k: share of verifications in which position i was accepted."""
+    first_acceptance: float | None = Field(None, ge=0, le=1)
+    """Two-parameter form: conditional acceptance of the first position."""
+    acceptance_at_draft_length: int | None = Field(None, ge=1, le=32)
+    """Draft length at which acceptance_length or position_acceptance was measured; another draft_length keeps the
+    acceptance of each position, and further ones go on as acceptance_decay or the last two say. Default draft_length;
+    an override of draft_length alone sets it."""
+    acceptance_decay: float = Field(0.97, gt=0, le=1)
+    """Two-parameter form: a_i = a_1 d^(i-1); also shapes acceptance_length. 0.97-0.985 in domain, 0.91-0.94 off domain.
+    """
+    draft: DraftCard | None = None
+    """Dimensions of the draft network; EAGLE-3 heads of known models and MTP heads are looked up."""
+    heterogeneous_vocabulary: bool = False
+    """draft_model: the engine translates between vocabularies of draft and model (arXiv:2502.05202); vLLM and others
+    refuse a draft model with another vocabulary."""
+    draft_graph: bool = True
+    """Draft passes replay captured graphs; false launches every kernel from the host."""
+    match_probability: float = Field(1.0, ge=0, le=1)
+    """n-gram and suffix: share of iterations in which the lookup proposes anything."""
+    lookup_s_per_1k_tokens: float = Field(3e-5, ge=0, le=1)
+    """n-gram and suffix: host time per sequence and 1,000 tokens of its context. Assumption."""
+    online_training: bool = False
+    """The draft head is trained in the policy's own pass and refitted with it."""
+    online_interval_steps: int = Field(1, ge=1, le=100_000)
+    """Online training: steps from one update of the draft head to the next."""
+    online_packing: bool = False
+    """Online training: the trainer still packs sequences. NeMo-RL's draft training cannot (arXiv:2604.26779): every
+    sample is then padded."""
+    variation: Variation | None = None
+    """How acceptance differs between prompts, samples and places of a response."""
+    sampling: Sampling | None = None
+    """Temperature and way of drafting, where they are not those of the stated acceptance."""
+    drift: Drift | None = None
+    """How acceptance moves over the steps of a run."""
+    policy: Policy = "fixed"
+    """Which draft length an iteration has. fixed: draft_length. off_above: none with more than off_above_sequences
+    live. by_batch: the best of 0 to draft_length for the live batch. per_request: of every request, by its own
+    acceptance and the live batch."""
+    off_above_sequences: int = Field(32, ge=0, le=1_000_000)
+    """off_above: most live sequences of a replica that draft (TLT: 32)."""
 
     @property
     def active(self) -> bool:

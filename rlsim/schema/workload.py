@@ -27,7 +27,8 @@ class ConstantLength(Strict):
     """Every length is the same."""
 
     kind: Literal["constant"] = "constant"
-    tokens: int = Field(ge=1, le=10_000_000, description="Length of every sample in tokens.")
+    tokens: int = Field(ge=1, le=10_000_000)
+    """Length of every sample in tokens."""
 
 
 class LognormalLength(Strict):
@@ -37,24 +38,22 @@ class LognormalLength(Strict):
     """
 
     kind: Literal["lognormal"] = "lognormal"
-    mean_tokens: float = Field(ge=1, le=1e7, description="Mean length after truncation at the cap, in tokens.")
-    log_sigma: float = Field(
-        default=0.6, ge=0, le=3, description="Standard deviation of the logarithm of the untruncated length."
-    )
+    mean_tokens: float = Field(ge=1, le=1e7)
+    """Mean length after truncation at the cap, in tokens."""
+    log_sigma: float = Field(0.6, ge=0, le=3)
+    """Standard deviation of the logarithm of the untruncated length."""
 
 
 class QuantileLength(Strict):
     """Empirical inverse distribution function, linear between its points."""
 
     kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2, description="Increasing, from 0 to 1.")
-    tokens: tuple[float, ...] = Field(min_length=2, description="Length in tokens at each quantile, non-decreasing.")
-    mean_tokens: float | None = Field(
-        default=None,
-        ge=1,
-        le=1e7,
-        description="Where given, all lengths are scaled so that the mean after truncation is this.",
-    )
+    quantiles: tuple[float, ...] = Field(min_length=2)
+    """Increasing, from 0 to 1."""
+    tokens: tuple[float, ...] = Field(min_length=2)
+    """Length in tokens at each quantile, non-decreasing."""
+    mean_tokens: float | None = Field(None, ge=1, le=1e7)
+    """Where given, all lengths are scaled so that the mean after truncation is this."""
 
     @model_validator(mode="after")
     def _shape(self) -> QuantileLength:
@@ -66,17 +65,12 @@ class TraceLength(Strict):
     """Lengths drawn with replacement from a file of served requests."""
 
     kind: Literal["trace"] = "trace"
-    path: str = Field(
-        min_length=1,
-        description="JSONL or CSV file; formats: Mooncake JSONL, Azure CSV, or one column of output tokens.",
-    )
-    column: str | None = Field(default=None, description="Column or key with output tokens; guessed for known formats.")
-    mean_tokens: float | None = Field(
-        default=None,
-        ge=1,
-        le=1e7,
-        description="Where given, all lengths are scaled so that the mean after truncation is this.",
-    )
+    path: str = Field(min_length=1)
+    """JSONL or CSV file; formats: Mooncake JSONL, Azure CSV, or one column of output tokens."""
+    column: str | None = None
+    """Column or key with output tokens; guessed for known formats."""
+    mean_tokens: float | None = Field(None, ge=1, le=1e7)
+    """Where given, all lengths are scaled so that the mean after truncation is this."""
 
 
 Length = Annotated[ConstantLength | LognormalLength | QuantileLength | TraceLength, Field(discriminator="kind")]
@@ -90,23 +84,28 @@ class ConstantTurns(Strict):
     """Every trajectory has as many turns."""
 
     kind: Literal["constant"] = "constant"
-    turns: int = Field(ge=1, le=MAX_TURNS, description="Turns of every trajectory.")
+    turns: int = Field(ge=1, le=MAX_TURNS)
+    """Turns of every trajectory."""
 
 
 class LognormalTurns(Strict):
     """Lognormal numbers of turns, rounded, cut at ``max_turns``; the location is solved for the mean after the cut."""
 
     kind: Literal["lognormal"] = "lognormal"
-    mean_turns: float = Field(ge=1, le=MAX_TURNS, description="Mean turns of a trajectory after the cut at max_turns.")
-    log_sigma: float = Field(default=0.5, ge=0, le=3, description="Standard deviation of the logarithm before the cut.")
+    mean_turns: float = Field(ge=1, le=MAX_TURNS)
+    """Mean turns of a trajectory after the cut at max_turns."""
+    log_sigma: float = Field(0.5, ge=0, le=3)
+    """Standard deviation of the logarithm before the cut."""
 
 
 class QuantileTurns(Strict):
     """Empirical inverse distribution function, linear between its points."""
 
     kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2, description="Increasing, from 0 to 1.")
-    turns: tuple[float, ...] = Field(min_length=2, description="Turns at each quantile, non-decreasing; rounded.")
+    quantiles: tuple[float, ...] = Field(min_length=2)
+    """Increasing, from 0 to 1."""
+    turns: tuple[float, ...] = Field(min_length=2)
+    """Turns at each quantile, non-decreasing; rounded."""
 
     @model_validator(mode="after")
     def _shape(self) -> QuantileTurns:
@@ -121,23 +120,28 @@ class ConstantTime(Strict):
     """Always as long."""
 
     kind: Literal["constant"] = "constant"
-    seconds: float = Field(ge=0, le=1e6, description="Seconds.")
+    seconds: float = Field(ge=0, le=1e6)
+    """Seconds."""
 
 
 class LognormalTime(Strict):
     """Lognormal times."""
 
     kind: Literal["lognormal"] = "lognormal"
-    mean_s: float = Field(gt=0, le=1e6, description="Mean in seconds.")
-    log_sigma: float = Field(default=1.0, ge=0, le=4, description="Standard deviation of the logarithm.")
+    mean_s: float = Field(gt=0, le=1e6)
+    """Mean in seconds."""
+    log_sigma: float = Field(1.0, ge=0, le=4)
+    """Standard deviation of the logarithm."""
 
 
 class QuantileTime(Strict):
     """Empirical inverse distribution function, linear between its points."""
 
     kind: Literal["quantiles"] = "quantiles"
-    quantiles: tuple[float, ...] = Field(min_length=2, description="Increasing, from 0 to 1.")
-    seconds: tuple[float, ...] = Field(min_length=2, description="Seconds at each quantile, non-decreasing.")
+    quantiles: tuple[float, ...] = Field(min_length=2)
+    """Increasing, from 0 to 1."""
+    seconds: tuple[float, ...] = Field(min_length=2)
+    """Seconds at each quantile, non-decreasing."""
 
     @model_validator(mode="after")
     def _shape(self) -> QuantileTime:
@@ -149,10 +153,10 @@ class TraceTime(Strict):
     """Times drawn with replacement from a file of measured ones."""
 
     kind: Literal["trace"] = "trace"
-    path: str = Field(min_length=1, description="JSONL or CSV file with one time in seconds per row.")
-    column: str | None = Field(
-        default=None, description="Column or key with the seconds; guessed where there is one, or one named seconds."
-    )
+    path: str = Field(min_length=1)
+    """JSONL or CSV file with one time in seconds per row."""
+    column: str | None = None
+    """Column or key with the seconds; guessed where there is one, or one named seconds."""
 
 
 Time = Annotated[ConstantTime | LognormalTime | QuantileTime | TraceTime, Field(discriminator="kind")]
@@ -161,9 +165,12 @@ Time = Annotated[ConstantTime | LognormalTime | QuantileTime | TraceTime, Field(
 class Judge(Strict):
     """A reward model or judge on GPUs of its own, which sees every trajectory once, after its last turn."""
 
-    gpus: int = Field(ge=1, le=1_000_000, description="GPUs of the judge, beside cluster.num_gpus; not in the USD.")
-    concurrency: int = Field(ge=1, le=1_000_000, description="Trajectories that it judges at once; others queue.")
-    trajectory_s: Time = Field(description="Time to judge one trajectory.")
+    gpus: int = Field(ge=1, le=1_000_000)
+    """GPUs of the judge, beside cluster.num_gpus; not in the USD."""
+    concurrency: int = Field(ge=1, le=1_000_000)
+    """Trajectories that it judges at once; others queue."""
+    trajectory_s: Time
+    """Time to judge one trajectory."""
 
 
 class Agent(Strict):
@@ -173,65 +180,37 @@ class Agent(Strict):
     generates ``workload.response_tokens`` in each turn.
     """
 
-    turns: Turns = Field(default=ConstantTurns(turns=1), description="Turns of a trajectory.")
-    max_turns: int = Field(default=MAX_TURNS, ge=1, le=MAX_TURNS, description="Turns after which a trajectory ends.")
-    observation_tokens: Length = Field(
-        default=ConstantLength(tokens=1),
-        description="Tokens that the environment answers to a turn: the next prompt is longer by them and by the turn.",
-    )
-    environment_s: Time = Field(
-        default=ConstantTime(seconds=0.0), description="Time that the environment works after a turn."
-    )
-    environment_group_correlation: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Share of the variance of log environment time common to all trajectories of a prompt.",
-    )
-    environment_trajectory_correlation: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Share common to all turns of a trajectory, beside its prompt's.",
-    )
-    max_environments: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000_000,
-        description="Turns that environments work on at once; others queue.",
-    )
-    max_trajectories: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000_000,
-        description="Trajectories in flight at once, each in an environment of its own from its first turn to its "
-        "last; others wait to start. None: all.",
-    )
-    keep_prefix: bool = Field(
-        default=True,
-        description="The context stays in the prefix cache of its replica while the environment works, as blocks that "
-        "others may reclaim (needs engine.prefix_caching); false prefills it again every turn.",
-    )
-    turn_timeout_s: float | None = Field(
-        default=None, gt=0, le=1e6, description="Time after which the environment gives a turn up and answers so."
-    )
-    trajectory_timeout_s: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e7,
-        description="Time from the first turn after which a trajectory ends with what it has; a turn that is being "
-        "generated is finished.",
-    )
-    failure_share: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="Share of trajectories that fail after one of their turns, each as likely, and start anew.",
-    )
-    max_attempts: int = Field(
-        default=3, ge=1, le=100, description="Attempts at a trajectory; the last one never fails."
-    )
-    judge: Judge | None = Field(default=None, description="Reward model or judge on GPUs of its own.")
+    turns: Turns = ConstantTurns(turns=1)
+    """Turns of a trajectory."""
+    max_turns: int = Field(MAX_TURNS, ge=1, le=MAX_TURNS)
+    """Turns after which a trajectory ends."""
+    observation_tokens: Length = ConstantLength(tokens=1)
+    """Tokens that the environment answers to a turn: the next prompt is longer by them and by the turn."""
+    environment_s: Time = ConstantTime(seconds=0.0)
+    """Time that the environment works after a turn."""
+    environment_group_correlation: float = Field(0.0, ge=0, le=1)
+    """Share of the variance of log environment time common to all trajectories of a prompt."""
+    environment_trajectory_correlation: float = Field(0.0, ge=0, le=1)
+    """Share common to all turns of a trajectory, beside its prompt's."""
+    max_environments: int | None = Field(None, ge=1, le=10_000_000)
+    """Turns that environments work on at once; others queue."""
+    max_trajectories: int | None = Field(None, ge=1, le=10_000_000)
+    """Trajectories in flight at once, each in an environment of its own from its first turn to its last; others wait to
+    start. None: all."""
+    keep_prefix: bool = True
+    """The context stays in the prefix cache of its replica while the environment works, as blocks that others may
+    reclaim (needs engine.prefix_caching); false prefills it again every turn."""
+    turn_timeout_s: float | None = Field(None, gt=0, le=1e6)
+    """Time after which the environment gives a turn up and answers so."""
+    trajectory_timeout_s: float | None = Field(None, gt=0, le=1e7)
+    """Time from the first turn after which a trajectory ends with what it has; a turn that is being generated is
+    finished."""
+    failure_share: float = Field(0.0, ge=0, lt=1)
+    """Share of trajectories that fail after one of their turns, each as likely, and start anew."""
+    max_attempts: int = Field(3, ge=1, le=100)
+    """Attempts at a trajectory; the last one never fails."""
+    judge: Judge | None = None
+    """Reward model or judge on GPUs of its own."""
 
     @model_validator(mode="after")
     def _correlations(self) -> Agent:
@@ -251,48 +230,29 @@ class Agent(Strict):
 class Workload(Strict):
     """The rollout batch of one RL step."""
 
-    prompts_per_step: int = Field(ge=1, le=10_000_000, description="Prompts in one step (prompt groups).")
-    generations_per_prompt: int = Field(ge=1, le=100_000, description="Samples generated for each prompt (group size).")
-    prompt_tokens: Length = Field(
-        default=ConstantLength(tokens=107), description="Prompt length. Default: OpenMathInstruct-2 with its template."
-    )
-    response_tokens: Length = Field(
-        description="Generated length per sample, without the prompt; with agent: of each turn."
-    )
-    max_sequence_tokens: int = Field(
-        ge=2, le=10_000_000, description="Cap on prompt plus response; longer responses are truncated here."
-    )
-    group_correlation: float = Field(
-        default=0.3,
-        ge=0,
-        le=1,
-        description="Share of the variance of log length common to the samples of a prompt. Unpublished; assumed.",
-    )
-    generated_batch_factor: float = Field(
-        default=1.0,
-        ge=1,
-        le=100,
-        description="Prompts generated per prompt trained on (dynamic sampling as in DAPO throws groups away).",
-    )
-    usable_group_share: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="Share of prompt groups whose samples differ in reward. Below 1 a step repeats its rollout with "
-        "new prompts until prompts_per_step groups are usable (dynamic sampling as in DAPO; synchronous loops).",
-    )
-    max_rollouts_per_step: int = Field(
-        default=10,
-        ge=1,
-        le=1000,
-        description="Rollouts after which dynamic sampling gives up (NeMo-RL: grpo.dynamic_sampling_max_gen_batches).",
-    )
-    environment_s: float = Field(
-        default=0.0, ge=0, le=1e6, description="Time from the last token of a sample to its reward, in seconds."
-    )
-    agent: Agent | None = Field(
-        default=None, description="Trajectories of several turns with an environment; default: single responses."
-    )
+    prompts_per_step: int = Field(ge=1, le=10_000_000)
+    """Prompts in one step (prompt groups)."""
+    generations_per_prompt: int = Field(ge=1, le=100_000)
+    """Samples generated for each prompt (group size)."""
+    prompt_tokens: Length = ConstantLength(tokens=107)
+    """Prompt length. Default: OpenMathInstruct-2 with its template."""
+    response_tokens: Length
+    """Generated length per sample, without the prompt; with agent: of each turn."""
+    max_sequence_tokens: int = Field(ge=2, le=10_000_000)
+    """Cap on prompt plus response; longer responses are truncated here."""
+    group_correlation: float = Field(0.3, ge=0, le=1)
+    """Share of the variance of log length common to the samples of a prompt. Unpublished; assumed."""
+    generated_batch_factor: float = Field(1.0, ge=1, le=100)
+    """Prompts generated per prompt trained on (dynamic sampling as in DAPO throws groups away)."""
+    usable_group_share: float = Field(1.0, gt=0, le=1)
+    """Share of prompt groups whose samples differ in reward. Below 1 a step repeats its rollout with new prompts until
+    prompts_per_step groups are usable (dynamic sampling as in DAPO; synchronous loops)."""
+    max_rollouts_per_step: int = Field(10, ge=1, le=1000)
+    """Rollouts after which dynamic sampling gives up (NeMo-RL: grpo.dynamic_sampling_max_gen_batches)."""
+    environment_s: float = Field(0.0, ge=0, le=1e6)
+    """Time from the last token of a sample to its reward, in seconds."""
+    agent: Agent | None = None
+    """Trajectories of several turns with an environment; default: single responses."""
 
     @property
     def samples_per_step(self) -> int:
