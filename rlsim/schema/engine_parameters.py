@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, Self, TypeVar
 
@@ -36,6 +36,36 @@ def standing_for(version: str, known: Iterable[Record], release: Callable[[Recor
     ordered = sorted(known, key=lambda one: version_order(release(one)))
     older = [one for one in ordered if version_order(release(one)) <= version_order(version)]
     return older[-1] if older else ordered[0]
+
+
+class ParameterSet(Strict):
+    """A set of fitted parameters."""
+
+    name: str = Field(min_length=1)
+    """Name of the set."""
+    description: str
+    """What it was fitted to."""
+
+
+class Fit(Strict):
+    """How a set of parameters came about and how well it does; errors as shares of the measured time."""
+
+    command: str
+    """Command that makes this file anew."""
+    rows: int = Field(ge=0)
+    """Measured times used, each once."""
+    data_digest: str
+    """SHA-256 (first 16 hex digits) of each table of them."""
+    median_error: NonNegativeFloat
+    """Median absolute error on the rows used."""
+    p90_error: NonNegativeFloat
+    """90th percentile of the same."""
+
+
+def once(names: Sequence[str], what: str) -> None:
+    """Raise ValueError where one of ``names`` stands twice; what: key that holds them, and what they are."""
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what} twice: {', '.join(names)}")
 
 
 class ReleaseHost(Strict):
@@ -91,30 +121,16 @@ class EngineFamily(Strict):
         return self.iteration_s if release is None else release.iteration_s
 
 
-class IterationFit(Strict):
-    """How the parameters came about and how well they do; errors as shares of the measured time."""
+class IterationFit(Fit):
+    """Fit to measured iterations."""
 
-    command: str
-    """Command that makes this file anew."""
-    rows: int = Field(ge=0)
-    """Measured iterations used."""
-    data_digest: str
-    """SHA-256 (first 16 hex digits) of the table of iterations."""
-    median_error: NonNegativeFloat
-    """Median absolute error on the rows used."""
-    p90_error: NonNegativeFloat
-    """90th percentile of the same."""
     held_out_median_error: NonNegativeFloat
     """Median absolute error on pairs of GPU and engine, each left out of the fit in turn."""
 
 
-class EngineParameters(Strict):
+class EngineParameters(ParameterSet):
     """Engine families and what several nodes cost them."""
 
-    name: str = Field(min_length=1)
-    """Name of the set."""
-    description: str
-    """What it was fitted to."""
     fit: IterationFit
     network_hop_s: NonNegativeFloat
     """Time of one hop of an engine's collective between nodes beyond the latency of the link: NCCL's proxy and its
@@ -128,8 +144,7 @@ class EngineParameters(Strict):
 
     @model_validator(mode="after")
     def _each_engine_once(self) -> Self:
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(f"families names an engine twice: {', '.join(self.names)}")
+        once(self.names, "families names an engine")
         return self
 
     @property
@@ -139,10 +154,7 @@ class EngineParameters(Strict):
 
     def family(self, engine: str) -> EngineFamily:
         """Parameters of ``engine``. Raises KeyError for one that the set does not hold."""
-        for one in self.families:
-            if one.engine == engine:
-                return one
-        raise KeyError(engine)
+        return dict(zip(self.names, self.families, strict=True))[engine]
 
 
 OTHER = "other"
@@ -174,7 +186,7 @@ class TransferFamily(Strict):
 
 
 class TransferFit(Strict):
-    """How the parameters came about and how well they do; errors as shares of the measured time."""
+    """Fit to measured transfers: like :class:`Fit`, in the order that digests of sets have always counted."""
 
     command: str
     """Command that makes this file anew."""
@@ -247,13 +259,9 @@ class TransferValues(Strict):
     """Host time per pageable copy of one tensor, x86."""
 
 
-class TransferParameters(Strict):
+class TransferParameters(ParameterSet):
     """Values over all frameworks, and how each framework deviates from them."""
 
-    name: str = Field(min_length=1)
-    """Name of the set."""
-    description: str
-    """What it was fitted to."""
     fit: TransferFit
     values: TransferValues
     assumed: tuple[str, ...] = ()
@@ -269,8 +277,7 @@ class TransferParameters(Strict):
 
     @model_validator(mode="after")
     def _each_framework_once(self) -> Self:
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(f"families names a framework twice: {', '.join(self.names)}")
+        once(self.names, "families names a framework")
         if OTHER in self.names:
             raise ValueError(f"families cannot hold {OTHER}, which means a framework without measurements")
         unknown = [name for name in self.assumed if name not in TransferValues.model_fields]

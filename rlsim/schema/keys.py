@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from rlsim.schema.base import Strict
 from rlsim.schema.scenario import Scenario
 
 _WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
@@ -59,16 +60,23 @@ def described(model: type[BaseModel]) -> type[BaseModel]:
 
     Not done on import: it reads sources, and only the two commands that show descriptions need them.
     """
-    [body] = [node.body for node in ast.parse(inspect.getsource(model)).body if isinstance(node, ast.ClassDef)]
-    for stated, text in pairwise(body):
-        if isinstance(stated, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            name = ast.unparse(stated.target)
-            model.model_fields[name].description = " ".join(str(text.value.value).split())
+    for base in model.__mro__:
+        if issubclass(base, Strict):
+            _describe(model, base)
     for field in model.model_fields.values():
         for inner in _records(field.annotation):
             described(inner)
     model.model_rebuild(force=True)
     return model
+
+
+def _describe(model: type[BaseModel], base: type[BaseModel]) -> None:
+    """Give fields of ``model`` what the source of ``base``, itself or what it inherits from, says below them."""
+    [parsed] = ast.parse(inspect.getsource(base)).body
+    for stated, text in pairwise(parsed.body if isinstance(parsed, ast.ClassDef) else ()):
+        if isinstance(stated, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            name = ast.unparse(stated.target)
+            model.model_fields[name].description = " ".join(str(text.value.value).split())
 
 
 def _keys(model: type[BaseModel], above: str) -> Iterator[Key]:

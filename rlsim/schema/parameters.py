@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
-from rlsim.schema.engine_parameters import standing_for
+from rlsim.schema.engine_parameters import Fit, ParameterSet, once, standing_for
 
 
 class EngineHost(Strict):
@@ -21,19 +21,9 @@ class EngineHost(Strict):
     """Added host time per iteration of a single-GPU engine, x86 host."""
 
 
-class FitRecord(Strict):
-    """How the parameters came about and how well they do."""
+class FitRecord(Fit):
+    """Fit to measured RL steps."""
 
-    command: str
-    """Command that makes this file anew."""
-    rows: int = Field(ge=0)
-    """Measured steps used."""
-    data_digest: str
-    """SHA-256 (first 16 hex digits) of the table of steps."""
-    median_error: NonNegativeFloat
-    """Median absolute relative error of the step time on the rows used."""
-    p90_error: NonNegativeFloat
-    """90th percentile of the same."""
     fitted: tuple[str, ...] = ()
     """Values that these steps determined, such as dense_efficiency or engine_hosts.0.17.1; all others are assumed:
     taken over from where the fit started."""
@@ -43,13 +33,9 @@ class FitRecord(Strict):
     """Median error on rows of a group left out of the fit, by grouping (model, device, release)."""
 
 
-class GlobalParameters(Strict):
+class GlobalParameters(ParameterSet):
     """Global parameters of host and trainer."""
 
-    name: str = Field(min_length=1)
-    """Name of the set."""
-    description: str
-    """What it was fitted to."""
     fit: FitRecord
     engine_hosts: tuple[EngineHost, ...] = Field(min_length=1)
     """Newest release last; it is the default."""
@@ -161,30 +147,16 @@ class TrainingFramework(Strict):
         return standing_for(version, self.releases, lambda one: one.version)
 
 
-class TrainingFit(Strict):
-    """How the parameters came about and how well they do; errors as shares of the measured time."""
+class TrainingFit(Fit):
+    """Fit to measured training steps."""
 
-    command: str
-    """Command that makes this file anew."""
-    rows: int = Field(ge=0)
-    """Measured steps used."""
-    data_digest: str
-    """SHA-256 (first 16 hex digits) of the table of steps."""
-    median_error: NonNegativeFloat
-    """Median absolute error on the rows used."""
-    p90_error: NonNegativeFloat
-    """90th percentile of the same."""
     held_out_median_error: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """Median error on rows of a group left out of the fit, by grouping."""
 
 
-class TrainingParameters(Strict):
+class TrainingParameters(ParameterSet):
     """Terms of a layer, a micro-batch and a step that all frameworks share, and what frameworks differ by."""
 
-    name: str = Field(min_length=1)
-    """Name of the set."""
-    description: str
-    """What it was fitted to."""
     fit: TrainingFit
     dense_efficiency: PositiveFloat
     """Speed of matrix products within a step over that of the operator tables; tables of engines hold the quantisation
@@ -230,9 +202,7 @@ class TrainingParameters(Strict):
 
     @model_validator(mode="after")
     def _each_framework_once(self) -> Self:
-        names = [one.framework for one in self.frameworks]
-        if len(set(names)) < len(names):
-            raise ValueError(f"frameworks names one twice: {', '.join(names)}")
+        once([one.framework for one in self.frameworks], "frameworks names one")
         return self
 
     def framework(self, name: str) -> TrainingFramework | None:
