@@ -92,7 +92,7 @@ def _further(scenario: Scenario) -> Scenario:
         return vary(scenario, {"loop.staleness_fraction": loop.staleness_fraction + FURTHER_BATCHES})
     if loop.queue_batches is not None:
         return vary(scenario, {"loop.queue_batches": loop.queue_batches + FURTHER_BATCHES})
-    return vary(scenario, {"loop.policy_lag": min(64, loop.policy_lag + FURTHER_BATCHES)})
+    return vary(scenario, {"loop.policy_lag": min(64, loop.lag + FURTHER_BATCHES)})
 
 
 def _no_poll(scenario: Scenario) -> Scenario:

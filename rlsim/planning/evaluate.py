@@ -170,7 +170,7 @@ def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> StepNumbers:
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         acceptance_length=interval(iteration_tokens(run)).mean,
-        policy_lag=scenario.loop.policy_lag,
+        policy_lag=scenario.loop.lag,
         step_s=step_s,
         **phases,
         tokens_per_s=per_gpu * cluster.num_gpus,

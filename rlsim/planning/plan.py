@@ -105,7 +105,7 @@ def default_limits(scenario: Scenario, objective: Objective | None = None) -> Se
     sizes = (gpus,)
     if objective is not None and objective.measure == "gpus":
         sizes = tuple(sorted({max(1, gpus * 2**i // 16) for i in range(8)}))
-    most = max(1, scenario.loop.policy_lag) if scenario.workload.usable_group_share == 1 else 0
+    most = max(1, scenario.loop.lag) if scenario.workload.usable_group_share == 1 else 0
     return SearchLimits(sizes, tuple(range(most + 1)))
 
 

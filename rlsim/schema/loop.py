@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, cast
 
 from pydantic import Field, model_validator
@@ -15,6 +16,7 @@ from rlsim.schema.asynchrony import (
     Membership,
     Stale,
     Style,
+    StyleRules,
     Unit,
 )
 from rlsim.schema.base import Strict
@@ -88,9 +90,9 @@ class Loop(Strict):
     """sync: phases in turn; async: lagged, on split pools."""
     style: Style | None = None
     """Asynchronous: whose rules hold (docs/SEMANTICS.md); the keys below change single ones. Default nemo_rl."""
-    policy_lag: int = Field(0, ge=0, le=64)
+    policy_lag: int | None = Field(None, ge=0, le=64)
     """Steps by which a trained sample may be older than the weights; versions where weights are published less often
-    than every step."""
+    than every step. Default: 0 in synchronous loops, else as the style."""
     staleness_fraction: float | None = Field(None, ge=0, le=64)
     """Asynchronous, in place of policy_lag: samples that may be started beyond the batch to be trained on next, as a
     share of it (verl staleness_threshold, ROLL async_generation_ratio)."""
@@ -170,30 +172,53 @@ class Loop(Strict):
     """Driver time per sample of a step for data handling (data_s). Assumption."""
 
     @property
+    def rules_of_style(self) -> StyleRules:
+        """Rules and defaults of the framework."""
+        return STYLES[self.style or "nemo_rl"]
+
+    @property
+    def lag(self) -> int:
+        """Whole steps of lag: as stated, else those of the style; 0 where another key says how far ahead."""
+        if self.policy_lag is not None or self.mode == "sync":
+            return self.policy_lag or 0
+        stated = any(getattr(self, key) is not None for key in LIMITS)
+        return 0 if stated else int(self.rules_of_style.batches_ahead or 0)
+
+    @property
     def asynchrony(self) -> Asynchrony:
         """Rules of a lagged loop: the style's, and what is stated beside it."""
-        style = STYLES[self.style or "nemo_rl"]
-        ahead = float(self.policy_lag)
-        if self.staleness_fraction is not None:
-            ahead = self.staleness_fraction
-        elif self.queue_batches is not None:
-            ahead = float(self.queue_batches)
-        elif style.unlimited and not self.policy_lag:
-            ahead = UNLIMITED_BATCHES_AHEAD
-        max_age = style.max_age if self.max_age is None else self.max_age
+        style, ahead = self.rules_of_style, self._ahead()
+        in_flight, max_in_flight = style.in_flight, None
+        if in_flight is not None and in_flight[1] == "batches":
+            max_in_flight, in_flight = float(in_flight[0] or max(1.0, ahead)), None
+        max_age = math.ceil(ahead) if style.max_age == "ahead" else style.max_age
+        max_age = max_age if self.max_age is None else self.max_age
         return Asynchrony(
             batches_ahead=ahead,
             membership=self.membership or style.membership,
             unit=self.start_unit or style.unit,
             at_update=self._at_update(style.at_update),
             update_every=self.update_every,
-            at_take=self.overlap and (style.at_take or self.queue_batches is not None),
-            max_in_flight=max(1.0, ahead) if style.limits_in_flight else None,
+            at_take=self.overlap and (style.at_take or style.waiting or self.queue_batches is not None),
+            max_in_flight=max_in_flight,
+            in_flight=in_flight,
+            waiting=style.waiting,
             max_age=max_age,
             stale=self.stale or (style.stale if max_age is not None else "train"),
             resubmit_s=style.resubmit_s,
             overlap=self.overlap,
         )
+
+    def _ahead(self) -> float:
+        """Batches ahead: as stated, else as the style."""
+        if self.staleness_fraction is not None:
+            return self.staleness_fraction
+        if self.queue_batches is not None:
+            return float(self.queue_batches)
+        style = self.rules_of_style
+        if style.batches_ahead is None:  # a stated lag of 0 says no more than that there is none to state
+            return float(self.policy_lag or UNLIMITED_BATCHES_AHEAD)
+        return style.batches_ahead if self.policy_lag is None else float(self.policy_lag)
 
     @property
     def batches_ahead(self) -> float:
@@ -209,11 +234,6 @@ class Loop(Strict):
         if steps is None:
             steps = 1 if rules is None else OBSERVED_STEPS
         return range(warmup, warmup + -(-steps // size) * size)
-
-    @property
-    def style_policy_logprobs(self) -> bool | None:
-        """Whether the style recomputes the policy's log-probs before an update; None: as the trainer's stack does."""
-        return STYLES[self.style or "nemo_rl"].policy_logprobs
 
     def _at_update(self, default: AtUpdate) -> AtUpdate:
         if self.in_flight_updates is False:

@@ -117,8 +117,11 @@ class Scenario(Strict):
             return trainer.policy_logprobs
         one_update = (trainer.global_batch_samples or self.workload.samples_per_step) >= self.workload.samples_per_step
         on_policy = one_update and trainer.epochs == 1 and self.loop.mode == "sync"
-        if self.loop.mode == "async" and self.loop.style_policy_logprobs is not None:
-            return self.loop.style_policy_logprobs
+        style = self.loop.rules_of_style.policy_logprobs if self.loop.mode == "async" else None
+        if style == "updates":
+            return not one_update or trainer.epochs > 1 or trainer.critic or trainer.reference_logprobs
+        if style is not None:
+            return style
         return stack is None or stack.policy_logprobs or not on_policy
 
     @property

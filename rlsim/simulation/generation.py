@@ -101,6 +101,8 @@ class Generation:
         self.in_flight -= 1
         self._open[batch] -= 1
         self._done.append(group)
+        if self.intake.rules.membership in ("oldest_done", "by_version"):
+            self._order_done()
         if not self._open[batch]:
             self._ready_s[batch] = self.clock.now
         self._start_groups()
@@ -124,9 +126,25 @@ class Generation:
         self._wanted = self.intake.usable
         return self._until(self._has_enough)
 
+    def _first_in_flight(self) -> int:
+        """The group in flight that started first; the next one to start where there is none."""
+        running, rewarded = next(iter(self._running), self._next_group), (group for _, group in self._rewards)
+        return min((running, *rewarded))
+
+    def _order_done(self) -> None:
+        """Put what is done and not looked at in the order of the weights it started with."""
+        version = self.intake.started_version
+        self._done[self._looked_at :] = sorted(self._done[self._looked_at :], key=lambda group: version[group])
+
     def _has_enough(self) -> bool:
         """Whether as many groups are done as a step takes; another may start in place of each that nobody wants."""
+        intake, by_version = self.intake, self.intake.rules.membership == "by_version"
+        oldest = intake.started_version[self._first_in_flight()] if by_version and self.in_flight else math.inf
+        if self.in_flight and intake.is_awaited(self._first_in_flight()):
+            return False
         while self._wanted and self._looked_at < len(self._done):
+            if by_version and intake.started_version[self._done[self._looked_at]] > oldest:
+                return False
             group = self._done[self._looked_at]
             self._looked_at += 1
             if self.intake.is_wanted(group):
@@ -205,6 +223,8 @@ class Generation:
         intake, first = self.intake, self._next_group
         if first == intake.released or self.in_flight >= intake.max_in_flight or self._blocked:
             return  # what most groups that are done come to
+        if intake.rules.waiting and len(self._done) - intake.position >= intake.pool:
+            return
         now_s = self.clock.now
         while self._next_group < intake.released and self.in_flight < intake.max_in_flight:
             batch, number = divmod(self._next_group, intake.batch)

@@ -3,15 +3,17 @@ lagged loop, the same for both implementations of its generator.
 
 Groups are numbered in the order in which they start: ``batch`` of them are generated for each step, of which the first
 ``usable`` of each are trained on. A trainer whose groups are bound to their step (membership target) takes batch n for
-step n. Otherwise it takes the usable groups that are done first, and what is stale or unusable among them goes by the
-way. Where N batches are trained on between two updates, groups may start as long as no more than (1 + ahead) N batches
-have, beyond those taken. That one rule covers a lag in versions (NeMo-RL, SkyRL, AReaL), a share of stale samples
-(verl) and a queue (OpenRLHF), which differ in ``ahead`` and in when it is looked at.
+step n. Otherwise it takes the usable groups that are done first (by_version: as long as none with older weights is in
+flight), and what is stale or unusable among them goes by the way. Where N batches are trained on between two updates,
+groups may start as long as no more than (1 + ahead) N batches have, beyond those taken. That one rule covers a lag in
+versions (NeMo-RL, SkyRL, AReaL), a share of stale samples (verl) and a queue (OpenRLHF), which differ in ``ahead`` and
+in when it is looked at.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from typing import Literal
 
@@ -33,6 +35,23 @@ def groups_per_step(scenario: Scenario) -> int:
     return math.ceil(section.prompts_per_step * section.generated_batch_factor - 1e-9)
 
 
+def _most_in_flight(scenario: Scenario, batch: int, each: int) -> int:
+    """Groups that may be in flight at once: as stated, else as the style says. each: groups of a prompt."""
+    rules, stated = scenario.loop.asynchrony, scenario.loop.max_in_flight_groups
+    if stated is not None:
+        return stated * each
+    if rules.max_in_flight is not None:
+        return math.ceil(rules.max_in_flight * rules.update_every * batch)
+    if rules.in_flight is None:
+        return sys.maxsize
+    most, unit = rules.in_flight
+    if unit == "samples":
+        return max(1, most * each // scenario.workload.generations_per_prompt)
+    if unit == "groups_per_engine":
+        return most * each * (scenario.cluster.generation // scenario.engine.gpus_per_replica)
+    return max(most * each, batch)
+
+
 class Intake:
     """State of the rules. Groups are samples by themselves where the loop's unit is one.
 
@@ -52,9 +71,8 @@ class Intake:
         self.started_version = np.full(self.steps * self.batch, -1, dtype=np.int64)
         self.version = self.removed = self.position = self.released = 0
         self.removed_groups: dict[Removed, list[IntArray]] = {kind: [] for kind in REMOVED}
-        stated = scenario.loop.max_in_flight_groups
-        own = math.inf if rules.max_in_flight is None else rules.max_in_flight * rules.update_every * self.batch
-        self.max_in_flight = math.ceil(min(own if stated is None else stated * each, self.started_version.size))
+        self.pool = _most_in_flight(scenario, self.batch, each)
+        self.max_in_flight = min(self.pool, self.started_version.size)
         self.release()
 
     @property
@@ -75,7 +93,14 @@ class Intake:
     def oldest_version(self) -> int:
         """Version with which groups must have started so as not to be dropped or cancelled now."""
         rules = self.rules
-        return 0 if rules.stale == "train" or rules.max_age is None else self.version - rules.max_age
+        return 0 if rules.stale in ("train", "wait") or rules.max_age is None else self.version - rules.max_age
+
+    def is_awaited(self, group: int) -> bool:
+        """Whether no step may begin while this group is in flight, as it would be too old for the next one."""
+        rules = self.rules
+        if rules.stale != "wait" or rules.max_age is None:
+            return False
+        return bool(self.started_version[group] <= self.version - rules.max_age)
 
     def is_wanted(self, group: int) -> bool:
         """Whether a step trains on a group that is done: usable and not too old."""
