@@ -47,70 +47,48 @@ class TableLayout:
     growth: tuple[float, ...]
 
 
-GEMM = TableLayout("gemm", ("precision",), ("n", "k", "m"), (1.0, 1.0, 1.0))
-DECODE_ATTENTION = TableLayout(
-    "decode_attention", ("head_dim", "kv_precision", "heads", "kv_heads"), ("context_tokens", "batch"), (1.0, 1.0)
-)
-PREFILL_ATTENTION = TableLayout(
-    "prefill_attention", ("head_dim", "kv_precision", "heads", "kv_heads"), ("prompt_tokens", "batch"), (2.0, 1.0)
-)
-MLA_DECODE = TableLayout(
-    "mla_decode", ("gemm_precision", "kv_precision"), ("heads", "context_tokens", "batch"), (1.0, 1.0, 1.0)
-)
-MLA_PREFILL = TableLayout(
-    "mla_prefill", ("gemm_precision", "kv_precision"), ("heads", "prompt_tokens", "batch"), (1.0, 2.0, 1.0)
-)
-MLA_DECODE_KERNEL = TableLayout(
-    "mla_decode_kernel", ("kv_precision",), ("heads", "context_tokens", "batch"), (1.0, 1.0, 1.0)
-)
-MLA_PREFILL_KERNEL = TableLayout(
-    "mla_prefill_kernel", ("kv_precision",), ("heads", "prompt_tokens", "batch"), (1.0, 2.0, 1.0)
-)
-MOE = TableLayout(
-    "moe",
-    ("precision", "hidden", "width", "top_k", "experts", "tensor_parallel", "expert_parallel", "distribution"),
-    ("tokens",),
-    (1.0,),
-)
-QUANTIZE = TableLayout("quantize", ("op",), ("k", "m"), (1.0, 1.0))
+def _layout(name: str, keys: str, sizes: str, **growth: float) -> TableLayout:
+    """growth: of the sizes in which the work is not linear."""
+    columns = tuple(sizes.split())
+    return TableLayout(name, tuple(keys.split()), columns, tuple(growth.get(size, 1.0) for size in columns))
+
+
+_HEADS = "head_dim kv_precision heads kv_heads"
+GEMM = _layout("gemm", "precision", "n k m")
+DECODE_ATTENTION = _layout("decode_attention", _HEADS, "context_tokens batch")
+PREFILL_ATTENTION = _layout("prefill_attention", _HEADS, "prompt_tokens batch", prompt_tokens=2.0)
+MLA_DECODE = _layout("mla_decode", "gemm_precision kv_precision", "heads context_tokens batch")
+MLA_PREFILL = _layout("mla_prefill", "gemm_precision kv_precision", "heads prompt_tokens batch", prompt_tokens=2.0)
+MLA_DECODE_KERNEL = _layout("mla_decode_kernel", "kv_precision", "heads context_tokens batch")
+MLA_PREFILL_KERNEL = _layout("mla_prefill_kernel", "kv_precision", "heads prompt_tokens batch", prompt_tokens=2.0)
+MOE = _layout("moe", "precision hidden width top_k experts tensor_parallel expert_parallel distribution", "tokens")
+QUANTIZE = _layout("quantize", "op", "k m")
 """FP8 scaling of activations: dynamic_scale is what a scale of each token adds to one that is known beforehand."""
-EXPERT_EXCHANGE = TableLayout(
-    "expert_exchange",
-    ("transport", "phase", "precision", "hidden", "top_k", "experts", "num_gpus"),
-    ("tokens",),
-    (1.0,),
-)
+EXPERT_EXCHANGE = _layout("expert_exchange", "transport phase precision hidden top_k experts num_gpus", "tokens")
 """Tokens to the GPUs of their experts and back; phases prepare (two-sided transport), dispatch and combine; tokens per
 GPU."""
-ALL_REDUCE = TableLayout("all_reduce", ("mode", "num_gpus"), ("message_bytes",), (1.0,))
-COLLECTIVES = TableLayout("collectives", ("op", "num_gpus"), ("message_bytes",), (1.0,))
-VERIFY_ATTENTION = TableLayout(
-    "verify_attention",
-    ("head_dim", "kv_precision", "heads", "kv_heads"),
-    ("queries", "batch", "context_tokens"),
-    (1.0, 1.0, 1.0),
-)
+ALL_REDUCE = _layout("all_reduce", "mode num_gpus", "message_bytes")
+COLLECTIVES = _layout("collectives", "op num_gpus", "message_bytes")
+VERIFY_ATTENTION = _layout("verify_attention", _HEADS, "queries batch context_tokens")
 """Attention of k+1 queries per sequence; context_tokens counts the cached ones and the first query."""
-SAMPLING = TableLayout("sampling", ("op", "vocabulary"), ("rows",), (1.0,))
-ELEMENTWISE = TableLayout("elementwise", ("op", "width"), ("rows",), (1.0,))
+SAMPLING = _layout("sampling", "op vocabulary", "rows")
+ELEMENTWISE = _layout("elementwise", "op width", "rows")
 """Norm, residual addition, activation, rotation (with or without a norm per head), cache write; width in values."""
-REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
+REJECTION = _layout("rejection", "vocabulary draft_vocabulary", "queries batch", queries=0.0)
 """Acceptance test and residual draw; queries is k+1."""
-DELTA_RULE = ("key_head_dim", "value_head_dim", "key_heads", "value_heads")
-DELTA_RULE_DECODE = TableLayout("delta_rule_decode", DELTA_RULE, ("batch",), (1.0,))
+_DELTA_RULE = "key_head_dim value_head_dim key_heads value_heads"
+DELTA_RULE_DECODE = _layout("delta_rule_decode", _DELTA_RULE, "batch")
 """Recurrent step of the gated delta rule, one token of each sequence; heads per rank, FP32 state."""
-DELTA_RULE_PREFILL = TableLayout("delta_rule_prefill", DELTA_RULE, ("prompt_tokens", "batch"), (1.0, 1.0))
+DELTA_RULE_PREFILL = _layout("delta_rule_prefill", _DELTA_RULE, "prompt_tokens batch")
 """The same rule chunk by chunk over whole prompts."""
-CONVOLUTION_DECODE = TableLayout("convolution_decode", ("conv_kernel",), ("channels", "batch"), (1.0, 1.0))
+CONVOLUTION_DECODE = _layout("convolution_decode", "conv_kernel", "channels batch")
 """Short causal convolution before a recurrence, one token of each sequence; channels per rank."""
-CONVOLUTION_PREFILL = TableLayout(
-    "convolution_prefill", ("conv_kernel",), ("channels", "prompt_tokens", "batch"), (1.0, 1.0, 1.0)
-)
-SPARSE = ("hidden", "indexer", "gemm_precision", "kv_precision")
-SPARSE_DECODE = TableLayout("sparse_decode", SPARSE, ("heads", "batch", "context_tokens"), (1.0, 1.0, 1.0))
+CONVOLUTION_PREFILL = _layout("convolution_prefill", "conv_kernel", "channels prompt_tokens batch")
+_SPARSE = "hidden indexer gemm_precision kv_precision"
+SPARSE_DECODE = _layout("sparse_decode", _SPARSE, "heads batch context_tokens")
 """Whole block of sparse latent attention at decode: projections, indexer (1; 0: another layer's ranking is reused) and
 attention to the tokens that rank highest."""
-SPARSE_PREFILL = TableLayout("sparse_prefill", SPARSE, ("heads", "batch", "prompt_tokens"), (1.0, 1.0, 2.0))
+SPARSE_PREFILL = _layout("sparse_prefill", _SPARSE, "heads batch prompt_tokens", prompt_tokens=2.0)
 LAYOUTS = (
     GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
     QUANTIZE, EXPERT_EXCHANGE, ALL_REDUCE, COLLECTIVES, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
