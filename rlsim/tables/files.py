@@ -7,7 +7,7 @@ A row is key columns (what is discrete: precision, heads, parallel sizes), size 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,9 @@ def _read(
     wanted |= {f"{name}{WORDS}" for name in wanted}
     try:
         arrays = unarchived(read_bytes(path, TABLE_BYTES), lambda name: name in wanted)
-        found = _spelled(arrays)
+        # Columns with words instead of their numbers.
+        found: dict[str, NDArray[Any]] = {name: values for name, values in arrays.items() if not name.endswith(WORDS)}
+        found |= {name: arrays[f"{name}{WORDS}"][codes] for name, codes in found.items() if f"{name}{WORDS}" in arrays}
         counts = found[ROWS].astype(np.int64)
         keys: dict[str, list[str | int]] = {name: found[name].tolist() for name in layout.keys}
         columns = {name: found[name] for name in names}
@@ -197,13 +199,6 @@ def _read(
     return keys, counts, columns
 
 
-def _spelled(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Columns with words instead of their numbers."""
-    columns = {name: values for name, values in arrays.items() if not name.endswith(WORDS)}
-    spelled = ((name, arrays.get(f"{name}{WORDS}")) for name in columns)
-    return columns | {name: words[columns[name]] for name, words in spelled if words is not None}
-
-
 def _check(counts: NDArray[np.int64], keys: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) -> None:
     """Raises ValueError where the lengths of columns do not fit each other."""
     if counts.ndim != 1 or (counts < 0).any() or any(len(values) != len(counts) for values in keys.values()):
@@ -213,17 +208,13 @@ def _check(counts: NDArray[np.int64], keys: Mapping[str, list[Any]], columns: Ma
         raise ValueError(f"its columns do not have {total} rows each")
 
 
-def _loader(path: Path) -> Callable[[str], Any]:
-    """libyaml, ten times as fast, for files that come with rlsim: it has no guard against depth."""
-    swift = getattr(yaml, "CSafeLoader", None) if delivered(path) else None
-    return lambda text: yaml.load(text, Loader=swift or yaml.SafeLoader)
-
-
 def read_metadata(folder: Path) -> dict[str, Any]:
     """What the folder says of its own origin. Raises InputError where the file is no YAML mapping."""
     path = folder / METADATA
     try:
-        content = _loader(path)(read_text(path, DOCUMENT_BYTES))
+        # libyaml, ten times as fast, for files that come with rlsim: it has no guard against depth.
+        swift = getattr(yaml, "CSafeLoader", None) if delivered(path) else None
+        content = yaml.load(read_text(path, DOCUMENT_BYTES), Loader=swift or yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise InputError(f"{path.name} of {folder.name}: cannot be read ({error})") from error
     if not isinstance(content, dict):
