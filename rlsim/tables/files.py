@@ -59,6 +59,7 @@ DECODE_ATTENTION = _layout("decode_attention", _HEADS, "context_tokens batch")
 PREFILL_ATTENTION = _layout("prefill_attention", _HEADS, "prompt_tokens batch", prompt_tokens=2.0)
 MLA_DECODE = _layout("mla_decode", "gemm_precision kv_precision", "heads context_tokens batch")
 MLA_PREFILL = _layout("mla_prefill", "gemm_precision kv_precision", "heads prompt_tokens batch", prompt_tokens=2.0)
+"""Whole blocks of DeepSeek-V3's latent attention, and below their attention alone; heads per rank."""
 MLA_DECODE_KERNEL = _layout("mla_decode_kernel", "kv_precision", "heads context_tokens batch")
 MLA_PREFILL_KERNEL = _layout("mla_prefill_kernel", "kv_precision", "heads prompt_tokens batch", prompt_tokens=2.0)
 MOE = _layout("moe", "precision hidden width top_k experts tensor_parallel expert_parallel distribution", "tokens")

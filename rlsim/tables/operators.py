@@ -32,12 +32,7 @@ SUBSTITUTES = {"fp8_block": "fp8"}
 """Precision whose GEMM rows fill the holes of another (host-bound rows of block-scaled FP8), marked as not measured."""
 QUERY_HEADS, KV_HEADS = 2, 3
 """Columns of attention tables."""
-WIDER = {
-    "nvfp4": ("nvfp4", "fp8", "bf16"),
-    "fp8": ("fp8", "bf16"),
-    "fp8_block": ("fp8", "bf16"),
-    "bf16": ("bf16",),
-}
+WIDER = {"nvfp4": ("nvfp4", "fp8", "bf16"), "fp8": ("fp8", "bf16"), "fp8_block": ("fp8", "bf16"), "bf16": ("bf16",)}
 """Precisions whose exchange stands in for that of another, nearest first: none that moves fewer bytes."""
 
 
@@ -257,18 +252,6 @@ class OperatorTables:
         Includes the same as :meth:`mla_decode_s`, with the key-value up-projection instead of the absorbed products.
         """
         return self._first(files.MLA_PREFILL, _blocks(gemm_precision, kv_precision), heads, prompt_tokens, batch)
-
-    def mla_decode_kernel_s(
-        self, heads: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
-    ) -> TableTime | None:
-        """Absorbed attention of DeepSeek-V3 over the latent cache alone, one query per sequence; heads per rank."""
-        return self.at(files.MLA_DECODE_KERNEL, (kv_precision,), heads, context_tokens, batch)
-
-    def mla_prefill_kernel_s(
-        self, heads: int, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
-    ) -> TableTime | None:
-        """Attention of DeepSeek-V3 over whole prompts alone, without projections; heads per rank."""
-        return self.at(files.MLA_PREFILL_KERNEL, (kv_precision,), heads, prompt_tokens, batch)
 
     def sparse_decode_s(self, shape: SparseShape, batch: ArrayLike, context_tokens: ArrayLike) -> TableTime | None:
         """Whole block of sparse latent attention at decode, one query per sequence.

@@ -17,6 +17,7 @@ from rlsim.calibration import package_tables, table_checks
 from rlsim.calibration.aiconfigurator import ImportReport, import_tables, list_systems
 from rlsim.calibration.columns import lines_along
 from rlsim.errors import InputError
+from rlsim.tables import files
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 
 PEAK, FP8_PEAK, HBM = 1e15, 2e15, 4e12
@@ -243,10 +244,10 @@ def test_latent_attention_of_engines_without_module_is_the_kernel_alone(package:
     report, tables = imported(package, tmp_path)
     assert {"mla_decode", "mla_prefill"} <= set(report.missing)
     assert tables.mla_decode_s(16, "bf16", "bf16", 8, 1024) is None
-    found = tables.mla_decode_kernel_s(16, "bf16", 8, 1024)
+    found = tables.at(files.MLA_DECODE_KERNEL, ("bf16",), 16, 1024, 8)
     assert found is not None and found.measured.all()
     assert found.seconds == pytest.approx((0.01 + 8 * 1024 * 4e-7) * 1e-3, rel=1e-3)
-    prompt = tables.mla_prefill_kernel_s(128, "bf16", 1, 1024)
+    prompt = tables.at(files.MLA_PREFILL_KERNEL, ("bf16",), 128, 1024, 1)
     assert prompt is not None and prompt.seconds == pytest.approx((0.01 + 128 * 1024**2 * 1e-9) * 1e-3, rel=1e-3)
 
 

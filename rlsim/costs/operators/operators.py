@@ -22,6 +22,7 @@ from rlsim.costs.operators.work import Matrix, Work
 from rlsim.schema.architecture import MoECard
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
+from rlsim.tables import files
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
@@ -297,7 +298,7 @@ class Operators:
         if self.tables is not None and card.mla is None:
             look = self.tables.prefill_attention_s(Heads(heads, kv_heads, card.head_dim, "bf16"), batch, prompt_tokens)
         elif self.tables is not None:
-            look = self.tables.mla_prefill_kernel_s(heads, "bf16", batch, prompt_tokens)
+            look = self.tables.at(files.MLA_PREFILL_KERNEL, ("bf16",), heads, prompt_tokens, batch)
         return self.timed(look, amount, "bf16", "prefill_attention")
 
     def experts(
