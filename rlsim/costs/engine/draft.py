@@ -131,11 +131,9 @@ class Drafting:
                 draft.num_layers / self.layers.card.num_attention_layers
             )
         else:
-            model, kv = as_model(draft), self.layers.engine.kv_precision
-            operators = self.layers.operators
-            once = operators.decode_attention(
-                model, self._tensor_parallel(draft), kv, sequences, np.maximum(context, 1.0)
-            )
+            kv_precision = self.layers.engine.kv_precision
+            heads = work.heads_of(as_model(draft), self._tensor_parallel(draft), kv_precision)
+            once = self.layers.operators.decode_attention(heads, sequences, np.maximum(context, 1.0))
             once = once.repeated(draft.num_layers)
         return once.repeated(speculation.draft_length)
 

@@ -95,15 +95,14 @@ class RecurrentBlock:
 
     def _triton_chunks(self, batch: FloatArray, prompt_tokens: FloatArray) -> TableTime | None:
         """The chunked rule by Triton kernels: of the engine's own tables, else the fastest of the device's others."""
-        operators = self.operators
-        own = () if operators.tables is None else (operators.tables,)
-        every = [tables for tables in (*own, *operators.siblings) if tables.metadata.get("engine") in TRITON_ENGINES]
-        times = [(tables, self._chunks(tables, batch, prompt_tokens)) for tables in every]
-        found = [(tables, timed) for tables, timed in times if timed is not None]
-        if not found:
-            return None
-        tables, timed = min(found, key=lambda one: (one[0] not in own, float(np.sum(one[1].seconds))))
-        return timed if tables in own else timed.scaled(1.0)
+
+        def look(tables: OperatorTables) -> TableTime | None:
+            triton = tables.metadata.get("engine") in TRITON_ENGINES
+            return self._chunks(tables, batch, prompt_tokens) if triton else None
+
+        own = None if self.operators.tables is None else look(self.operators.tables)
+        others = self.operators.on_this_device(look)
+        return own or min(others, key=lambda timed: float(np.sum(timed.seconds)), default=None)
 
     @property
     def _channels(self) -> int:
@@ -111,12 +110,8 @@ class RecurrentBlock:
 
     def _timed(self, find: Callable[[OperatorTables], TableTime | None], amount: Work) -> OperatorTime:
         """What the engine's own tables hold, else those of another engine of the device (not measured then)."""
-        operators = self.operators
-        own = None if operators.tables is None else find(operators.tables)
-        if own is None:
-            found = (find(other) for other in operators.siblings)
-            own = next((one.scaled(1.0) for one in found if one is not None), None)
-        return operators.timed(own, amount, "bf16", "decode_attention")
+        found = next(self.operators.on_this_device(find), None)
+        return self.operators.timed(found, amount, "bf16", "decode_attention")
 
     def _step(self, tables: OperatorTables, sequences: FloatArray) -> TableTime | None:
         card, tp = self.card, self.tensor_parallel
