@@ -58,6 +58,11 @@ class Drafting:
     eager_launch_s: float
 
     @property
+    def queries(self) -> int:
+        """Positions of a verification: drafted tokens and one more; 1 without drafting."""
+        return self.speculation.draft_length + 1 if self.speculation.active else 1
+
+    @property
     def draft(self) -> DraftCard | None:
         """Dimensions of the drafter."""
         return draft_card(self.speculation, self.layers.card)
@@ -80,12 +85,15 @@ class Drafting:
         if fused > 1:
             fusion = Matrix("fusion", draft.hidden_size, fused * self.layers.card.hidden_size)
             parts["fusion"] = self.layers.operators.gemm(tokens, fusion, "bf16")
-        return _sum(parts)
+        measured = sum(t.seconds * t.measured for t in parts.values())
+        seconds = total(parts)
+        return OperatorTime(
+            seconds, np.asarray(measured) / np.maximum(seconds, 1e-12), next(iter(parts.values())).bound
+        )
 
     def _own_layers(self, tokens: FloatArray, draft: DraftCard) -> Components:
         operators, target = self.layers.operators, self.layers
         hidden, tp = draft.hidden_size, self._tensor_parallel(draft)
-        out: Components = {}
         if draft.kind == "mtp":
             with_experts = draft.num_layers if target.card.num_moe_layers else 0
             counts = LayerCounts(draft.num_layers, 0, 0, draft.num_layers - with_experts, with_experts)
@@ -94,13 +102,13 @@ class Drafting:
         matrices = work.attention_matrices(model, tp) + work.ffn_matrices(hidden, draft.intermediate_size, tp)
         if draft.kind == "eagle3":
             matrices[0] = Matrix("qkv", matrices[0].n, 2 * hidden)
-        out["layers"] = operators.gemms(tokens, matrices, "bf16").repeated(draft.num_layers)
-        row_bytes = hidden * BYTES_PER_ELEMENT["bf16"]
-        out["all-reduce"] = target.fabric.all_reduce(tp, tokens * row_bytes).repeated(2.0 * draft.num_layers)
-        out["elementwise"] = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp).repeated(
-            draft.num_layers
-        )
-        return out
+        reduced = target.fabric.all_reduce(tp, tokens * (hidden * BYTES_PER_ELEMENT["bf16"]))
+        small = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp)
+        return {
+            "layers": operators.gemms(tokens, matrices, "bf16").repeated(draft.num_layers),
+            "all-reduce": reduced.repeated(2.0 * draft.num_layers),
+            "elementwise": small.repeated(draft.num_layers),
+        }
 
     def passes(self, sequences: FloatArray, eager: BoolArray) -> OperatorTime:
         """All k draft passes: the first over the k + 1 verified positions, the others one token per sequence.
@@ -148,10 +156,3 @@ class Drafting:
         bound: Bound = "launch" if launched > float(np.mean(device.seconds)) else "memory"
         measured = np.where(device.seconds >= launched, device.measured, 0.0)
         return OperatorTime(np.maximum(device.seconds, launched), measured, bound)
-
-
-def _sum(components: Components) -> OperatorTime:
-    first = next(iter(components.values()))
-    measured = sum(t.seconds * t.measured for t in components.values())
-    seconds = total(components)
-    return OperatorTime(seconds, np.asarray(measured) / np.maximum(seconds, 1e-12), first.bound)
