@@ -14,6 +14,7 @@ from rlsim.costs.operators.work import Matrix
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.drafter import DraftCard, default_eagle3_draft, mtp_draft
 from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.units import BYTES_PER_ELEMENT, BoolArray, FloatArray
 
@@ -38,6 +39,11 @@ def draft_card(speculation: Speculation, card: ModelCard) -> DraftCard | None:
     if speculation.draft is not None:
         return speculation.draft
     return mtp_draft(card) if speculation.method == "mtp" else default_eagle3_draft(card)
+
+
+def trained_draft(scenario: Scenario) -> DraftCard | None:
+    """The drafter that a scenario trains online beside its policy; None without."""
+    return draft_card(scenario.speculation, scenario.model) if scenario.speculation.trained_online else None
 
 
 def as_model(draft: DraftCard) -> ModelCard:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from rlsim.costs.engine.draft import draft_card
+from rlsim.costs.engine.draft import trained_draft
 from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.operators.collectives import Collectives
@@ -115,11 +115,9 @@ def job_of(scenario: Scenario) -> TransferJob:
 
 def trained_draft_bytes(scenario: Scenario) -> float:
     """BF16 bytes of a drafter that is trained online, in the transfer of a step in the mean: every interval's once."""
-    draft, speculation = draft_card(scenario.speculation, scenario.model), scenario.speculation
-    if draft is None or not speculation.trained_online:
-        return 0.0
-    whole = draft_parameters(draft, scenario.model) * BYTES_PER_ELEMENT["bf16"]
-    return whole / speculation.online_interval_steps
+    draft = trained_draft(scenario)
+    whole = 0.0 if draft is None else draft_parameters(draft, scenario.model) * BYTES_PER_ELEMENT["bf16"]
+    return whole / scenario.speculation.online_interval_steps
 
 
 @dataclass(frozen=True)
