@@ -103,7 +103,7 @@ def _priced(dims: ModelDims, depths: Iterable[int], basis: Basis, overlap_s: flo
     out = []
     for depth in depths:
         layers = _layers(dims.with_layers(depth), basis, overlap_s)
-        points = device_points(layers, Drafting(layers, Speculation(), 0.0), batch, context)
+        points = device_points(Drafting(layers, Speculation(), 0.0), batch, context)
         out.append((float(depth), float(points.plain_s[0] + points.cached_s[0])))
     return out
 

@@ -12,9 +12,9 @@ from rlsim.calibration.chain_cases import assumption_cases, trained_layer
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
 from rlsim.loading.models import load_card
-from rlsim.schema.architecture import MoECard
 from rlsim.schema.drafter import default_eagle3_draft
 from rlsim.schema.model import ModelCard
+from rlsim.tables.operators import ExpertShape
 from rlsim.units import BYTES_PER_ELEMENT
 
 ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]
@@ -98,7 +98,8 @@ def cached_attention(batch: int, queries: int, context: int, dims: ModelDims) ->
     """``queries`` new tokens per sequence (1: decode, k+1: verification) on ``context`` cached ones, bottom-right
     causal.
     """
-    once = work.decode_attention(batch, context + queries, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
+    cached = batch * (context + queries)
+    once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
     op = "decode_attention" if queries == 1 else "verify_attention"
     amount = Work(once.flops * queries, once.bytes)
     return _case(op, amount, batch=batch, queries=queries, context=context, **_heads(dims))
@@ -113,9 +114,8 @@ def prefill_attention(batch: int, tokens: int, dims: ModelDims) -> Case:
 
 def moe(tokens: int, dims: ModelDims, distribution: str) -> Case:
     """Routed experts of one layer, routing given."""
-    card = MoECard(num_experts=dims.experts, top_k=dims.top_k, expert_intermediate_size=dims.width)
     shape = {"hidden": dims.hidden, "width": dims.width, "experts": dims.experts, "top_k": dims.top_k}
-    amount = work.grouped_experts(tokens, dims.hidden, card, 1, 1, ELEMENT_BYTES)
+    amount = work.grouped_experts(tokens, ExpertShape("bf16", **shape, tensor_parallel=1, expert_parallel=1))
     return _case("moe", amount, tokens=tokens, distribution=distribution, **shape)
 
 

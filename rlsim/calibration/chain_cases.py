@@ -12,7 +12,7 @@ from bench.cases import COMPILED, ENQUEUE_CONTEXT, HANDED_OVER, Case, ModelDims
 from rlsim.calibration.case_axes import AssumptionAxes, CaseAxes
 from rlsim.costs.operators import work
 from rlsim.costs.operators.work import Work
-from rlsim.schema.architecture import MoECard
+from rlsim.tables.operators import ExpertShape
 from rlsim.units import BYTES_PER_ELEMENT
 
 ELEMENT_BYTES = BYTES_PER_ELEMENT["bf16"]
@@ -110,13 +110,14 @@ def _decoder_layer(dims: ModelDims, batch: int, queries: int, context: int, inpu
     shapes = [(dims.qkv_width, input_width), (dims.hidden, dims.heads * dims.head_dim)]
     parts = []
     if dims.experts:
-        moe = MoECard(num_experts=dims.experts, top_k=dims.top_k, expert_intermediate_size=dims.width)
         shapes.append((dims.experts, dims.hidden))
-        parts.append(work.grouped_experts(rows, dims.hidden, moe, 1, 1, ELEMENT_BYTES))
+        shape = ExpertShape("bf16", dims.hidden, dims.width, dims.top_k, dims.experts, 1, 1)
+        parts.append(work.grouped_experts(rows, shape))
     else:
         shapes += [(2 * dims.width, dims.hidden), (dims.hidden, dims.width)]
     parts += [work.gemm(rows, n, k, ELEMENT_BYTES) for n, k in shapes]
-    once = work.decode_attention(batch, context + queries, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
+    cached = batch * (context + queries)
+    once = work.decode_attention(cached, dims.heads, dims.kv_heads, dims.head_dim, ELEMENT_BYTES)
     attention = Work(once.flops * queries, once.bytes)
     return Work(*(np.asarray(number) for number in _total([*parts, attention])))
 

@@ -93,7 +93,7 @@ def _decode_attention(table: Columns) -> Work:
     batch, context, heads, kv_heads, head_dim = _floats(
         table, "batch", "context_tokens", "heads", "kv_heads", "head_dim"
     )
-    return work.decode_attention(batch, context, heads, kv_heads, head_dim, element_bytes(table["kv_precision"]))
+    return work.decode_attention(batch * context, heads, kv_heads, head_dim, element_bytes(table["kv_precision"]))
 
 
 def _prefill_attention(table: Columns) -> Work:

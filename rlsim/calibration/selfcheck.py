@@ -26,7 +26,6 @@ from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators
-from rlsim.costs.overheads import HostOverheads
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
@@ -152,7 +151,7 @@ def iteration_table(
     launch_s = 0.0 if captured else profile.eager_launch_s.value
     drafting = Drafting(layers, speculation_of(dims, draft_length, captured), launch_s)
     # One prompt of one token: the part of the table that prices prefill is not asked for.
-    return build_iteration(layers, drafting, HostOverheads(0.0, 0.0), most, context + 1.0, 1.0, math.inf).table
+    return build_iteration(drafting, most, context + 1.0, 1.0, math.inf).table
 
 
 def card_of(dims: ModelDims) -> ModelCard:

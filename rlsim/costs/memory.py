@@ -6,17 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens
-from rlsim.costs.engine.draft import draft_card
+from rlsim.costs.engine.draft import draft_card, trained_draft
 from rlsim.costs.engine.prices import most_sequences
+from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import indexer_matrices, recurrent_matrices
-from rlsim.costs.operators.work import (
-    Matrix,
-    attention_matrices,
-    ffn_matrices,
-    latent_expert_matrices,
-    shared_expert_matrices,
-)
-from rlsim.costs.trainer.layout import train_layout
+from rlsim.costs.operators.work import Matrix
+from rlsim.costs.trainer.layout import expert_matrices, train_layout
 from rlsim.errors import Infeasible
 from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
@@ -120,10 +115,10 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
 
 def _check_replicas(scenario: Scenario) -> None:
     """Every replica has a rollout, of those that may be in flight at once."""
-    workload, engine = scenario.workload, scenario.engine
+    workload = scenario.workload
     ahead = max(1.0, scenario.loop.asynchrony.pace) if scenario.loop.mode == "async" else 1.0
     rollouts = math.ceil(workload.samples_per_step * workload.generated_batch_factor * ahead)
-    replicas = scenario.cluster.generation // engine.gpus_per_replica
+    replicas = scenario.cluster.generation // scenario.engine.gpus_per_replica
     if replicas > rollouts:
         raise Infeasible(
             "more engine replicas than rollouts in flight; take fewer generating GPUs (cluster.num_gpus, cluster."
@@ -210,23 +205,20 @@ def activation_bytes_per_token(card: ModelCard) -> float:
         width = sum(matrix.k for matrix in recurrent_matrices(card, 1) if matrix.name == "output")
         mixer = 2 * card.hidden_size + 2 * recurrent.conv_channels + 3 * width
         elements += (counts.linear + counts.mamba) * mixer
-    elements += counts.dense * (2 * card.hidden_size + _inner_elements(_dense_matrices(card)))
+    dense = work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)
+    elements += counts.dense * (2 * card.hidden_size + _inner_elements(dense))
     elements += counts.moe * _moe_elements(card)
     return elements / card.num_layers * BYTES_PER_ELEMENT["bf16"]
 
 
 def _attention_elements(card: ModelCard) -> int:
     """Queries, keys and values, before their own norms or as latents too, what heads give, and a gate's product."""
-    matrices = attention_matrices(card, 1)
+    matrices = work.attention_matrices(card, 1)
     kept = 2 * card.hidden_size + sum(one.n for one in matrices[:-1]) + matrices[-1].k
     if card.mla is not None:
         return kept + (card.mla.q_lora_rank or 0) + card.mla.kv_lora_rank
     normed = (card.num_heads + card.num_kv_heads) * card.head_dim if card.qk_norm or card.qk_norm_over_heads else 0
     return kept + normed + (matrices[-1].k if card.attention_output_gate else 0)
-
-
-def _dense_matrices(card: ModelCard) -> list[Matrix]:
-    return ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)
 
 
 def _inner_elements(matrices: list[Matrix]) -> int:
@@ -236,13 +228,11 @@ def _inner_elements(matrices: list[Matrix]) -> int:
 
 def _moe_elements(card: ModelCard) -> int:
     """Input and its norm, the rows of the chosen experts with what is between their products, shared experts."""
-    moe = card.moe
-    if moe is None:
+    if card.moe is None:
         return 0
-    inner = _inner_elements(ffn_matrices(card.expert_hidden_size, moe.expert_intermediate_size, 1, moe.gated))
-    routed = moe.top_k * (card.expert_hidden_size + inner)
-    around = _inner_elements(shared_expert_matrices(card, 1)) + _inner_elements(latent_expert_matrices(card))
-    return 2 * card.hidden_size + routed + around
+    routed = card.moe.top_k * (card.expert_hidden_size + _inner_elements(expert_matrices(card)))
+    shared, latent = work.shared_expert_matrices(card, 1), work.latent_expert_matrices(card)
+    return 2 * card.hidden_size + routed + (_inner_elements(shared) + _inner_elements(latent))
 
 
 def critic_swapped(scenario: Scenario) -> bool:
@@ -257,8 +247,8 @@ def _trained_draft_bytes(scenario: Scenario, tokens: float) -> float | None:
     optimizer spread over the copies. The states of the target that an EAGLE-3 head reads are kept for its pass, and so
     are its own activations and FP32 logits.
     """
-    draft, trainer, card = draft_card(scenario.speculation, scenario.model), scenario.trainer, scenario.model
-    if draft is None or not scenario.speculation.trained_online:
+    draft, trainer, card = trained_draft(scenario), scenario.trainer, scenario.model
+    if draft is None:
         return None
     gpus, high = scenario.cluster.training, BYTES_PER_ELEMENT["fp32"]
     held = draft_parameters(draft, card) / (gpus if trainer.backend == "fsdp" else trainer.tensor_parallel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.costs.transfer.methods import TransferTerms
@@ -47,14 +48,11 @@ NO_HOST = HostOverheads(0.0, 0.0)
 def engine_host(engine: Engine, fitted: EngineParameters) -> HostOverheads:
     """Host and graph terms of a serving engine, as its release was measured; a stated key wins over a fitted value."""
     family = fitted.family(engine.name)
+    iteration_s = _stated(engine.host_iteration_s, family.host_s(engine.version))
     return HostOverheads(
-        _stated(engine.host_iteration_s, family.host_s(engine.version)),
-        _stated(engine.host_sequence_s, family.sequence_s),
-        family.overlap_s,
-        fitted.network_hop_s,
-        family.drafting_iteration_s,
-        family.drafting_sequence_s,
-    )
+        iteration_s, _stated(engine.host_sequence_s, family.sequence_s), family.overlap_s, fitted.network_hop_s,
+        family.drafting_iteration_s, family.drafting_sequence_s,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -146,14 +144,14 @@ def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) 
 
     tables_error: of the operator tables in use, by their self-checks (``borrowed.tables_error``).
     """
-    groups = phase_groups(scenario)
+    factors = {phase: fitted.factor(groups) for phase, groups in phase_groups(scenario).items()}
     return Overheads(
-        engine=rollout_host(scenario, fitted.steps, fitted.engines, fitted.factor(groups["generation"])),
-        training=training_overheads(scenario, fitted),
-        refit=_refit_terms(scenario, fitted, fitted.factor(groups["transfer"])),
-        handover_tensor_s=_handover_tensor_s(scenario, fitted.steps),
-        source=fitted.steps.name,
-        tables_error=tables_error,
+        rollout_host(scenario, fitted.steps, fitted.engines, factors["generation"]),
+        training_overheads(scenario, fitted, factors["train"]),
+        _refit_terms(scenario, fitted, factors["transfer"]),
+        _handover_tensor_s(scenario, fitted.steps),
+        fitted.steps.name,
+        tables_error,
     )
 
 
@@ -166,10 +164,12 @@ def overheads_after(now: Overheads, scenario: Scenario, fitted: Fitted, changed:
         return replace(now, refit=_refit_terms(scenario, fitted, now.refit.factor))
     if changed == "training":
         return replace(now, training=training_overheads(scenario, fitted, now.training.factor))
-    engine = rollout_host(scenario, fitted.steps, fitted.engines, now.engine.factor)
-    training = training_overheads(scenario, fitted, now.training.factor)
-    handover_tensor_s = _handover_tensor_s(scenario, fitted.steps)
-    return replace(now, engine=engine, training=training, handover_tensor_s=handover_tensor_s)
+    return replace(
+        now,
+        engine=rollout_host(scenario, fitted.steps, fitted.engines, now.engine.factor),
+        training=training_overheads(scenario, fitted, now.training.factor),
+        handover_tensor_s=_handover_tensor_s(scenario, fitted.steps),
+    )
 
 
 def _refit_terms(scenario: Scenario, fitted: Fitted, factor: float) -> TransferTerms:
@@ -231,8 +231,7 @@ def measured_framework(scenario: Scenario, terms: TrainingParameters) -> Trainin
     return None if stack is None else terms.framework(stack.framework)
 
 
-@dataclass(frozen=True)
-class _StackTerms:
+class _StackTerms(NamedTuple):
     """Speeds of dense and of expert layers, host time of an expert layer, speed of expert products and of updates."""
 
     dense_speed: float
@@ -249,9 +248,7 @@ def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
         # FSDP in RL trainers: log-probs take 6 % longer than with Megatron-Core, updates 36 % (NeMo-RL issue 959).
         fsdp = scenario.trainer.backend == "fsdp" and scenario.trainer.device_efficiency is None
         update_speed = steps.fsdp_efficiency if fsdp else 1.0
-        return _StackTerms(
-            steps.dense_efficiency, steps.moe_efficiency, steps.moe_host_layer_s, update_speed=update_speed
-        )
+        return _StackTerms(steps.dense_efficiency, steps.moe_efficiency, steps.moe_host_layer_s, 1.0, update_speed)
     release = framework.release(None if scenario.training_stack is None else scenario.training_stack.release)
     host_s = terms.moe_host_layer_s * framework.host_factor * (1.0 if release is None else release.host_factor)
     host_s *= terms.host_factor(scenario.hardware.host_cpu)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
-from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices
+from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, running_at_most
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.operators.borrowed import tables_error
@@ -78,17 +78,10 @@ class PriceInputs:
     @cached_property
     def engine(self) -> EngineInputs:
         """What an iteration table depends on. Raises Infeasible where the engine does not fit."""
-        prompt_tokens = expected_prompt_tokens(self.scenario.workload)
-        memory = self.engine_memory
-        return engine_inputs(
-            self.scenario,
-            self.device,
-            self.overheads.engine,
-            prompt_tokens,
-            memory.kv_capacity_tokens,
-            memory.running_sequences,
-            _policy(self.scenario),
-        )
+        scenario, memory = self.scenario, self.engine_memory
+        prompt, room = expected_prompt_tokens(scenario.workload), memory.kv_capacity_tokens
+        inputs = engine_inputs(scenario, self.device, self.overheads.engine, prompt, room)
+        return replace(running_at_most(inputs, memory.running_sequences), policy=_policy(scenario))
 
     @cached_property
     def draft_plan(self) -> DraftPlan | None:

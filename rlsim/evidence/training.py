@@ -69,8 +69,7 @@ class TrainerRow:
         inputs = TrainerInputs(
             scenario.model, device_of(scenario.hardware, scenario.engine.name), scenario.trainer,
             scenario.cluster.num_gpus, self.overheads(fitted), scenario.workload.max_sequence_tokens,
-            logprob_passes=0, draft_training_share=0.0, reference_swap_s=0.0, critic_pass_swap_s=0.0,
-            critic_update_swap_s=0.0, driver_sample_s=0.0,
+            logprob_passes=0,
         )  # fmt: skip
         return step_cost(inputs, self.batch).train.seconds
 

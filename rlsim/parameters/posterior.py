@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -35,36 +35,23 @@ def shipped_order() -> DeviceOrder:
 
 def order_of(profiles: Iterable[HardwareProfile]) -> DeviceOrder:
     """Order of ``profiles``: one is better than another that it equals or exceeds in every rate, on the same host."""
-    known = list(profiles)
-    return {
-        better.name: found
-        for better in known
-        if (found := {worse.name: _least_gain(better, worse) for worse in known if _exceeds(better, worse)})
-    }
+    known, order = [(one.name, one.host_cpu, _rates(one)) for one in profiles], dict[str, dict[str, float]]()
+    for better, host, mine in known:
+        for worse, other_host, rates in known:
+            if host == other_host and mine != rates and all(a >= b for a, b in zip(mine, rates, strict=True)):
+                gain = min(a / b for a, b in zip(mine[:KERNEL_RATES], rates, strict=False))
+                order.setdefault(better, {})[worse] = math.log(gain)
+    return order
 
 
-def _rates(profile: HardwareProfile) -> tuple[float, ...]:
-    nvfp4 = 0.0 if profile.nvfp4_flops is None else float(profile.nvfp4_flops)
+KERNEL_RATES = 3
+"""Of the rates those that every kernel is bound by: memory bandwidth, BF16 and FP8."""
+
+
+def _rates(profile: HardwareProfile) -> list[float]:
     links = profile.nvlink_bandwidth_bytes_per_s, profile.network_bandwidth_bytes_per_s
-    return (*_kernel_rates(profile), nvfp4, *map(float, links))
-
-
-def _kernel_rates(profile: HardwareProfile) -> tuple[float, ...]:
-    """What every kernel is bound by."""
-    return float(profile.memory_bandwidth_bytes_per_s), float(profile.bf16_flops), float(profile.fp8_flops)
-
-
-def _exceeds(better: HardwareProfile, worse: HardwareProfile) -> bool:
-    pairs = list(zip(_rates(better), _rates(worse), strict=True))
-    return (
-        better.host_cpu == worse.host_cpu
-        and all(mine >= other for mine, other in pairs)
-        and any(mine > other for mine, other in pairs)
-    )
-
-
-def _least_gain(better: HardwareProfile, worse: HardwareProfile) -> float:
-    return math.log(min(a / b for a, b in zip(_kernel_rates(better), _kernel_rates(worse), strict=True)))
+    kernels = profile.memory_bandwidth_bytes_per_s, profile.bf16_flops, profile.fp8_flops
+    return [float(rate or 0.0) for rate in (*kernels, profile.nvfp4_flops, *links)]
 
 
 def ordered_mean(device: str, measured: Mapping[str, float], order: DeviceOrder) -> float:
@@ -121,9 +108,13 @@ class Posterior:
         """What each term is moved by."""
         return dict(zip(self.columns[: self.terms], self.mean[: self.terms].tolist(), strict=True))
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: column for column, name in enumerate(self.columns)}
+
     def place(self, name: str) -> int | None:
         """Column of a term or group; None for a group that was never measured."""
-        return _places(self).get(name)
+        return self._places.get(name)
 
     def deviation(self, groups: Iterable[str]) -> float:
         """Sum of the mean deviations of ``groups``, in logarithms."""
@@ -138,7 +129,18 @@ class Posterior:
         if place is not None:
             return float(self.mean[place])
         stem, device = _parted(name)
-        return ordered_mean(device, _by_device(self).get(stem, {}), self.device_order)
+        return ordered_mean(device, self._by_device.get(stem, {}), self.device_order)
+
+    @cached_property
+    def _by_device(self) -> dict[str, dict[str, float]]:
+        """Means of groups on devices of known order, by the rest of their names and device."""
+        order, out = self.device_order, dict[str, dict[str, float]]()
+        known = {*order, *(worse for gains in order.values() for worse in gains)}
+        for column, mean in zip(self.columns[self.terms :], self.mean[self.terms :].tolist(), strict=True):
+            stem, device = _parted(column)
+            if device in known:
+                out.setdefault(stem, {})[device] = mean
+        return out
 
     def to_bytes(self) -> bytes:
         """The file: equal posteriors give equal bytes."""
@@ -148,37 +150,15 @@ class Posterior:
             "degrees": self.degrees, "group_degrees": self.group_degrees, "rows": dict(self.rows),
             "fit": dict(self.fit), "device_order": self.device_order,
         }  # fmt: skip
-        lower = self.factor[np.tril_indices(len(self.columns))]
-        return archive(
-            {
-                "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
-                "mean": self.mean.astype("<f4"),
-                "factor": lower.astype("<f4"),
-            }
-        )
+        lower = self.factor[np.tril_indices(len(self.columns))].astype("<f4")
+        text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+        return archive({"header": text, "mean": self.mean.astype("<f4"), "factor": lower})
 
 
 def _parted(group: str) -> tuple[str, str]:
     """A group's name without its last word, which is the device where it has one, and that word."""
     device = group.rpartition(" ")[2]
     return group.removesuffix(device), device
-
-
-@lru_cache(maxsize=8)
-def _by_device(posterior: Posterior) -> dict[str, dict[str, float]]:
-    """Means of groups on devices of known order, by the rest of their names and device."""
-    order, out = posterior.device_order, dict[str, dict[str, float]]()
-    known = {*order, *(worse for gains in order.values() for worse in gains)}
-    for column, mean in zip(posterior.columns[posterior.terms :], posterior.mean[posterior.terms :], strict=True):
-        stem, device = _parted(column)
-        if device in known:
-            out.setdefault(stem, {})[device] = float(mean)
-    return out
-
-
-@lru_cache(maxsize=8)
-def _places(posterior: Posterior) -> dict[str, int]:
-    return {name: column for column, name in enumerate(posterior.columns)}
 
 
 def posterior_path(name_or_path: str, base: Path | None = None) -> Path:

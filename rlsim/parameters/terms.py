@@ -7,12 +7,13 @@ are zero, get z times a scale added. Names are paths: ``engines/vllm/iteration_s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log
 from typing import TypeVar
 
+from rlsim.files.yaml import lists_beside
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.parameters.sets import (
     Fitted,
@@ -26,67 +27,24 @@ from rlsim.parameters.sets import (
 )
 from rlsim.schema.base import Strict, replaced
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, TransferParameters
-from rlsim.schema.parameters import EngineHost, GlobalParameters, TrainingFramework, TrainingParameters
+from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
 from rlsim.schema.scenario import Scenario
 
 START = "start"
 """Sets of the values that were assumed before anything was measured."""
-ENGINE_VALUES = ("overlap_s", "iteration_s", "sequence_s", "drafting_iteration_s", "drafting_sequence_s")
+_PRIORS = lists_beside(__file__, "spreads.yaml")
+ENGINE_VALUES, TRAINING_SPREAD = _PRIORS["engine_values"], _PRIORS["training"]
+FRAMEWORK_SPREAD, FRAMEWORK_RELEASE_SPREAD = _PRIORS["framework"], _PRIORS["framework_release"]
+TRANSFER_FAMILY_SPREAD, STEP_SCALES = _PRIORS["transfer_family"], _PRIORS["steps"]
+STEP_LEAST, SHARES = _PRIORS["least"], _PRIORS["shares"]
 ENGINE_VALUE_SPREAD = 0.7
 """Standard deviation of the logarithm of an engine's value around where its fit starts: a factor of two."""
-ENGINE_RELEASE_SPREAD = 0.5
-TRAINING_SPREAD = {
-    "dense_efficiency": 0.1,
-    "grouped_efficiency": 0.3,
-    "fused_grouped_gain": 0.3,
-    "nvfp4_gain": 0.2,
-    "elementwise_passes": 0.3,
-    "permute_passes": 0.4,
-    "quantise_bytes": 0.3,
-    "logits_passes": 0.3,
-    "overlap_cost": 0.4,
-    "context_attention": 0.3,
-    "moe_host_layer_s": 0.7,
-    "graph_host_share": 0.5,
-    "step_fixed_s": 0.3,
-}
-FRAMEWORK_SPREAD = {"speed": 0.25, "blackwell_speed": 0.4, "host_factor": 0.5}
-FRAMEWORK_RELEASE_SPREAD = {"grouped_speed": 0.2, "host_factor": 0.3}
-TRANSFER_SPREAD = 0.8
-TRANSFER_FAMILY_SPREAD = {"link_factor": 0.7, "gather_factor": 0.7, "host_factor": 0.5, "fixed_s": 0.7}
-STEP_SCALES = {
-    "sequence_s": 2e-5,
-    "in_process_iteration_s": 1e-3,
-    "in_process_sequence_s": 2e-5,
-    "executor_s": 1.5e-3,
-    "node_executor_s": 3e-3,
-    "host_cpu_factors.Grace": 0.4,
-    "dense_efficiency": 0.15,
-    "moe_efficiency": 0.15,
-    "fsdp_efficiency": 0.15,
-    "moe_host_layer_s": 1e-3,
-    "colocated_tensor_s": 3e-4,
-}
-"""What is added to a value fitted to RL steps for a deviation of 1."""
-STEP_LEAST = {
-    "host_cpu_factors.Grace": 0.8,
-    "dense_efficiency": 0.3,
-    "moe_efficiency": 0.3,
-    "fsdp_efficiency": 0.3,
-    "moe_host_layer_s": 5e-4,
-}
-"""Least values of those that cannot be zero."""
+ENGINE_RELEASE_SPREAD, TRANSFER_SPREAD = 0.5, 0.8
 ENGINE_HOST_SCALE = 2e-3
 STEP_SPREAD = 2.0
-"""Standard deviation of such a deviation before any step was measured."""
+"""Standard deviation of the deviation of a value fitted to RL steps before any step was measured."""
 MODEL_FRAMEWORK = "megatron_bridge"
 """Framework whose own factors are 1: the terms of all are its."""
-
-SHARES = (
-    "grouped_efficiency", "overlap_cost", "graph_host_share", "nvlink_share", "network_share", "shard_share",
-    "host_link_share",
-)  # fmt: skip
-"""Values that cannot exceed 1."""
 
 Record = TypeVar("Record", bound=Strict)
 
@@ -200,85 +158,66 @@ def moved(fitted: Fitted, deviations: Mapping[str, float]) -> Fitted:
 
 
 def _moved(fitted: Fitted, name: str, z: float) -> Fitted:
-    head, _, rest = name.partition("/")
+    head, *path = name.split("/")
     if head == "engines":
-        return replace(fitted, engines=_engines(fitted.engines, rest, z))
+        return replace(fitted, engines=_engines(fitted.engines, path, z))
     if head == "training":
-        return replace(fitted, training=_training(fitted.training, rest, z))
+        return replace(fitted, training=_scaled(fitted.training, path, z))
     if head == "transfers":
-        return replace(fitted, transfers=_transfers(fitted.transfers, rest, z))
-    return replace(fitted, steps=_steps(fitted.steps, rest, z))
+        return replace(fitted, transfers=_transfers(fitted.transfers, path, z))
+    return replace(fitted, steps=_steps(fitted.steps, "/".join(path), z))
 
 
-def _scaled(record: Record, name: str, z: float) -> Record:
-    value = getattr(record, name) * exp(z)
-    return replaced(record, {name: min(1.0, value) if name in SHARES else value})
+_MEMBERS = {
+    EngineParameters: ("families", "engine"), EngineFamily: ("releases", "version"),
+    TrainingParameters: ("frameworks", "framework"), TrainingFramework: ("releases", "version"),
+    TransferParameters: ("families", "framework"),
+}  # fmt: skip
+"""Where a record has members, and what each of them is called by."""
 
 
-def _one(
-    records: tuple[Record, ...], key: Callable[[Record], bool], change: Callable[[Record], Record]
-) -> tuple[Record, ...]:
-    if not any(key(one) for one in records):
+def _scaled(record: Record, path: Sequence[str], z: float) -> Record:
+    """``record`` with the value at ``path``, names of members and then of a field, times exp(z)."""
+    name, *rest = path
+    if not rest:
+        value = getattr(record, name) * exp(z)
+        return replaced(record, {name: min(1.0, value) if name in SHARES else value})
+    field, key = _MEMBERS[type(record)]
+    members = getattr(record, field)
+    if not any(getattr(one, key) == name for one in members):
         raise KeyError("no such term")
-    return tuple(change(one) if key(one) else one for one in records)
+    return replaced(
+        record, {field: tuple(_scaled(one, rest, z) if getattr(one, key) == name else one for one in members)}
+    )
 
 
-def _engines(engines: EngineParameters, path: str, z: float) -> EngineParameters:
-    family, _, name = path.partition("/")
-    if not name:
-        return _scaled(engines, path, z)
-
-    def change(one: EngineFamily) -> EngineFamily:
-        if name not in ENGINE_VALUES:
-            return replaced(
-                one,
-                {"releases": _one(one.releases, lambda r: r.version == name, lambda r: _scaled(r, "iteration_s", z))},
-            )
-        if name != "iteration_s":
-            return _scaled(one, name, z)
+def _engines(engines: EngineParameters, path: list[str], z: float) -> EngineParameters:
+    if path[1:] and path[1] not in ENGINE_VALUES:
+        return _scaled(engines, [*path, "iteration_s"], z)
+    out = _scaled(engines, path, z)
+    if path[1:] == ["iteration_s"]:
         # A family's host time is that of its releases, each with its own deviation.
-        releases = tuple(_scaled(release, "iteration_s", z) for release in one.releases)
-        return replaced(_scaled(one, name, z), {"releases": releases})
-
-    return replaced(engines, {"families": _one(engines.families, lambda one: one.engine == family, change)})
-
-
-def _training(training: TrainingParameters, path: str, z: float) -> TrainingParameters:
-    framework, _, name = path.partition("/")
-    if not name:
-        return _scaled(training, path, z)
-
-    def change(one: TrainingFramework) -> TrainingFramework:
-        release, _, factor = name.partition("/")
-        if not factor:
-            return _scaled(one, name, z)
-        releases = _one(one.releases, lambda r: r.version == release, lambda r: _scaled(r, factor, z))
-        return replaced(one, {"releases": releases})
-
-    frameworks = _one(training.frameworks, lambda one: one.framework == framework, change)
-    return replaced(training, {"frameworks": frameworks})
+        for release in engines.family(path[0]).releases:
+            out = _scaled(out, [path[0], release.version, "iteration_s"], z)
+    return out
 
 
-def _transfers(transfers: TransferParameters, path: str, z: float) -> TransferParameters:
-    framework, _, name = path.partition("/")
-    if name:
-        families = _one(transfers.families, lambda one: one.framework == framework, lambda one: _scaled(one, name, z))
-        return replaced(transfers, {"families": families})
+def _transfers(transfers: TransferParameters, path: list[str], z: float) -> TransferParameters:
+    if path[1:]:
+        return _scaled(transfers, path, z)
     out = replaced(transfers, {"values": _scaled(transfers.values, path, z)})
-    if path != "fixed_s":
-        return out
-    return replaced(out, {"families": tuple(_scaled(one, path, z) for one in transfers.families)})
+    for family in transfers.families if path == ["fixed_s"] else ():
+        out = _scaled(out, [family.framework, "fixed_s"], z)
+    return out
 
 
 def _steps(steps: GlobalParameters, path: str, z: float) -> GlobalParameters:
     if path.startswith("host/"):
-        _, engine, version = path.split("/")
-
-        def change(host: EngineHost) -> EngineHost:
-            return replaced(host, {"iteration_s": max(0.0, host.iteration_s + ENGINE_HOST_SCALE * z)})
-
-        hosts = _one(steps.engine_hosts, lambda h: (h.engine, h.version) == (engine, version), change)
-        return replaced(steps, {"engine_hosts": hosts})
+        hosts = list(steps.engine_hosts)
+        place = {f"host/{host.engine}/{host.version}": place for place, host in enumerate(hosts)}[path]
+        longer = max(0.0, hosts[place].iteration_s + ENGINE_HOST_SCALE * z)
+        hosts[place] = replaced(hosts[place], {"iteration_s": longer})
+        return replaced(steps, {"engine_hosts": tuple(hosts)})
     name, _, key = path.partition(".")
     after = max(STEP_LEAST.get(path, 0.0), step_value(steps, path) + STEP_SCALES[path] * z)
     after = min(1.0, after) if path.endswith("_efficiency") else after
@@ -302,9 +241,8 @@ def current() -> Fitted:
 
 def with_posterior(sets: Fitted, posterior: Posterior | None) -> Fitted:
     """``sets`` moved by ``posterior``."""
-    return (
-        replace(sets, posterior=None) if posterior is None else _by_posterior(replace(sets, posterior=None), posterior)
-    )
+    plain = replace(sets, posterior=None)
+    return plain if posterior is None else _by_posterior(plain, posterior)
 
 
 @lru_cache(maxsize=16)

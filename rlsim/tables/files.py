@@ -7,7 +7,7 @@ A row is key columns (what is discrete: precision, heads, parallel sizes), size 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,70 +47,49 @@ class TableLayout:
     growth: tuple[float, ...]
 
 
-GEMM = TableLayout("gemm", ("precision",), ("n", "k", "m"), (1.0, 1.0, 1.0))
-DECODE_ATTENTION = TableLayout(
-    "decode_attention", ("head_dim", "kv_precision", "heads", "kv_heads"), ("context_tokens", "batch"), (1.0, 1.0)
-)
-PREFILL_ATTENTION = TableLayout(
-    "prefill_attention", ("head_dim", "kv_precision", "heads", "kv_heads"), ("prompt_tokens", "batch"), (2.0, 1.0)
-)
-MLA_DECODE = TableLayout(
-    "mla_decode", ("gemm_precision", "kv_precision"), ("heads", "context_tokens", "batch"), (1.0, 1.0, 1.0)
-)
-MLA_PREFILL = TableLayout(
-    "mla_prefill", ("gemm_precision", "kv_precision"), ("heads", "prompt_tokens", "batch"), (1.0, 2.0, 1.0)
-)
-MLA_DECODE_KERNEL = TableLayout(
-    "mla_decode_kernel", ("kv_precision",), ("heads", "context_tokens", "batch"), (1.0, 1.0, 1.0)
-)
-MLA_PREFILL_KERNEL = TableLayout(
-    "mla_prefill_kernel", ("kv_precision",), ("heads", "prompt_tokens", "batch"), (1.0, 2.0, 1.0)
-)
-MOE = TableLayout(
-    "moe",
-    ("precision", "hidden", "width", "top_k", "experts", "tensor_parallel", "expert_parallel", "distribution"),
-    ("tokens",),
-    (1.0,),
-)
-QUANTIZE = TableLayout("quantize", ("op",), ("k", "m"), (1.0, 1.0))
+def _layout(name: str, keys: str, sizes: str, **growth: float) -> TableLayout:
+    """growth: of the sizes in which the work is not linear."""
+    columns = tuple(sizes.split())
+    return TableLayout(name, tuple(keys.split()), columns, tuple(growth.get(size, 1.0) for size in columns))
+
+
+_HEADS = "head_dim kv_precision heads kv_heads"
+GEMM = _layout("gemm", "precision", "n k m")
+DECODE_ATTENTION = _layout("decode_attention", _HEADS, "context_tokens batch")
+PREFILL_ATTENTION = _layout("prefill_attention", _HEADS, "prompt_tokens batch", prompt_tokens=2.0)
+MLA_DECODE = _layout("mla_decode", "gemm_precision kv_precision", "heads context_tokens batch")
+MLA_PREFILL = _layout("mla_prefill", "gemm_precision kv_precision", "heads prompt_tokens batch", prompt_tokens=2.0)
+"""Whole blocks of DeepSeek-V3's latent attention, and below their attention alone; heads per rank."""
+MLA_DECODE_KERNEL = _layout("mla_decode_kernel", "kv_precision", "heads context_tokens batch")
+MLA_PREFILL_KERNEL = _layout("mla_prefill_kernel", "kv_precision", "heads prompt_tokens batch", prompt_tokens=2.0)
+MOE = _layout("moe", "precision hidden width top_k experts tensor_parallel expert_parallel distribution", "tokens")
+QUANTIZE = _layout("quantize", "op", "k m")
 """FP8 scaling of activations: dynamic_scale is what a scale of each token adds to one that is known beforehand."""
-EXPERT_EXCHANGE = TableLayout(
-    "expert_exchange",
-    ("transport", "phase", "precision", "hidden", "top_k", "experts", "num_gpus"),
-    ("tokens",),
-    (1.0,),
-)
+EXPERT_EXCHANGE = _layout("expert_exchange", "transport phase precision hidden top_k experts num_gpus", "tokens")
 """Tokens to the GPUs of their experts and back; phases prepare (two-sided transport), dispatch and combine; tokens per
 GPU."""
-ALL_REDUCE = TableLayout("all_reduce", ("mode", "num_gpus"), ("message_bytes",), (1.0,))
-COLLECTIVES = TableLayout("collectives", ("op", "num_gpus"), ("message_bytes",), (1.0,))
-VERIFY_ATTENTION = TableLayout(
-    "verify_attention",
-    ("head_dim", "kv_precision", "heads", "kv_heads"),
-    ("queries", "batch", "context_tokens"),
-    (1.0, 1.0, 1.0),
-)
+ALL_REDUCE = _layout("all_reduce", "mode num_gpus", "message_bytes")
+COLLECTIVES = _layout("collectives", "op num_gpus", "message_bytes")
+VERIFY_ATTENTION = _layout("verify_attention", _HEADS, "queries batch context_tokens")
 """Attention of k+1 queries per sequence; context_tokens counts the cached ones and the first query."""
-SAMPLING = TableLayout("sampling", ("op", "vocabulary"), ("rows",), (1.0,))
-ELEMENTWISE = TableLayout("elementwise", ("op", "width"), ("rows",), (1.0,))
+SAMPLING = _layout("sampling", "op vocabulary", "rows")
+ELEMENTWISE = _layout("elementwise", "op width", "rows")
 """Norm, residual addition, activation, rotation (with or without a norm per head), cache write; width in values."""
-REJECTION = TableLayout("rejection", ("vocabulary", "draft_vocabulary"), ("queries", "batch"), (0.0, 1.0))
+REJECTION = _layout("rejection", "vocabulary draft_vocabulary", "queries batch", queries=0.0)
 """Acceptance test and residual draw; queries is k+1."""
-DELTA_RULE = ("key_head_dim", "value_head_dim", "key_heads", "value_heads")
-DELTA_RULE_DECODE = TableLayout("delta_rule_decode", DELTA_RULE, ("batch",), (1.0,))
+_DELTA_RULE = "key_head_dim value_head_dim key_heads value_heads"
+DELTA_RULE_DECODE = _layout("delta_rule_decode", _DELTA_RULE, "batch")
 """Recurrent step of the gated delta rule, one token of each sequence; heads per rank, FP32 state."""
-DELTA_RULE_PREFILL = TableLayout("delta_rule_prefill", DELTA_RULE, ("prompt_tokens", "batch"), (1.0, 1.0))
+DELTA_RULE_PREFILL = _layout("delta_rule_prefill", _DELTA_RULE, "prompt_tokens batch")
 """The same rule chunk by chunk over whole prompts."""
-CONVOLUTION_DECODE = TableLayout("convolution_decode", ("conv_kernel",), ("channels", "batch"), (1.0, 1.0))
+CONVOLUTION_DECODE = _layout("convolution_decode", "conv_kernel", "channels batch")
 """Short causal convolution before a recurrence, one token of each sequence; channels per rank."""
-CONVOLUTION_PREFILL = TableLayout(
-    "convolution_prefill", ("conv_kernel",), ("channels", "prompt_tokens", "batch"), (1.0, 1.0, 1.0)
-)
-SPARSE = ("hidden", "indexer", "gemm_precision", "kv_precision")
-SPARSE_DECODE = TableLayout("sparse_decode", SPARSE, ("heads", "batch", "context_tokens"), (1.0, 1.0, 1.0))
+CONVOLUTION_PREFILL = _layout("convolution_prefill", "conv_kernel", "channels prompt_tokens batch")
+_SPARSE = "hidden indexer gemm_precision kv_precision"
+SPARSE_DECODE = _layout("sparse_decode", _SPARSE, "heads batch context_tokens")
 """Whole block of sparse latent attention at decode: projections, indexer (1; 0: another layer's ranking is reused) and
 attention to the tokens that rank highest."""
-SPARSE_PREFILL = TableLayout("sparse_prefill", SPARSE, ("heads", "batch", "prompt_tokens"), (1.0, 1.0, 2.0))
+SPARSE_PREFILL = _layout("sparse_prefill", _SPARSE, "heads batch prompt_tokens", prompt_tokens=2.0)
 LAYOUTS = (
     GEMM, DECODE_ATTENTION, PREFILL_ATTENTION, MLA_DECODE, MLA_PREFILL, MLA_DECODE_KERNEL, MLA_PREFILL_KERNEL, MOE,
     QUANTIZE, EXPERT_EXCHANGE, ALL_REDUCE, COLLECTIVES, VERIFY_ATTENTION, SAMPLING, ELEMENTWISE, REJECTION,
@@ -205,7 +184,9 @@ def _read(
     wanted |= {f"{name}{WORDS}" for name in wanted}
     try:
         arrays = unarchived(read_bytes(path, TABLE_BYTES), lambda name: name in wanted)
-        found = _spelled(arrays)
+        # Columns with words instead of their numbers.
+        found: dict[str, NDArray[Any]] = {name: values for name, values in arrays.items() if not name.endswith(WORDS)}
+        found |= {name: arrays[f"{name}{WORDS}"][codes] for name, codes in found.items() if f"{name}{WORDS}" in arrays}
         counts = found[ROWS].astype(np.int64)
         keys: dict[str, list[str | int]] = {name: found[name].tolist() for name in layout.keys}
         columns = {name: found[name] for name in names}
@@ -219,13 +200,6 @@ def _read(
     return keys, counts, columns
 
 
-def _spelled(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Columns with words instead of their numbers."""
-    columns = {name: values for name, values in arrays.items() if not name.endswith(WORDS)}
-    spelled = ((name, arrays.get(f"{name}{WORDS}")) for name in columns)
-    return columns | {name: words[columns[name]] for name, words in spelled if words is not None}
-
-
 def _check(counts: NDArray[np.int64], keys: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) -> None:
     """Raises ValueError where the lengths of columns do not fit each other."""
     if counts.ndim != 1 or (counts < 0).any() or any(len(values) != len(counts) for values in keys.values()):
@@ -235,17 +209,13 @@ def _check(counts: NDArray[np.int64], keys: Mapping[str, list[Any]], columns: Ma
         raise ValueError(f"its columns do not have {total} rows each")
 
 
-def _loader(path: Path) -> Callable[[str], Any]:
-    """libyaml, ten times as fast, for files that come with rlsim: it has no guard against depth."""
-    swift = getattr(yaml, "CSafeLoader", None) if delivered(path) else None
-    return lambda text: yaml.load(text, Loader=swift or yaml.SafeLoader)
-
-
 def read_metadata(folder: Path) -> dict[str, Any]:
     """What the folder says of its own origin. Raises InputError where the file is no YAML mapping."""
     path = folder / METADATA
     try:
-        content = _loader(path)(read_text(path, DOCUMENT_BYTES))
+        # libyaml, ten times as fast, for files that come with rlsim: it has no guard against depth.
+        swift = getattr(yaml, "CSafeLoader", None) if delivered(path) else None
+        content = yaml.load(read_text(path, DOCUMENT_BYTES), Loader=swift or yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise InputError(f"{path.name} of {folder.name}: cannot be read ({error})") from error
     if not isinstance(content, dict):

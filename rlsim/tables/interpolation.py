@@ -66,32 +66,24 @@ class Grid:
 
     def _fixed_at(self, sizes: tuple[float, ...]) -> Grid:
         """The grid over the other axes at fixed leading ``sizes``."""
-        found = self._fixed.get(sizes)
-        if found is None:
-            if len(self._fixed) >= MOST_FIXED:
-                self._fixed.clear()
-            found = self._fixed[sizes] = self._fix(sizes)
-        return found
-
-    def _fix(self, sizes: tuple[float, ...]) -> Grid:
+        if sizes in self._fixed:
+            return self._fixed[sizes]
+        if len(self._fixed) >= MOST_FIXED:
+            self._fixed.clear()
         log_s, measured = self.log_s, self.measured
         for axis, growth, size in zip(self.axes, self.growth, sizes, strict=False):
-            low, high, share, beyond, inside = _place(axis, np.log(np.asarray(size)))
-            log_s = (1.0 - share) * log_s[low] + share * log_s[high] + growth * beyond
-            known_low = measured[low] | (1.0 - share < NODE_TOLERANCE)
-            measured = known_low & (measured[high] | (share < NODE_TOLERANCE)) & inside
-        return Grid(self.axes[len(sizes) :], log_s, measured, self.growth[len(sizes) :])
+            log_s, measured = _between(_place(axis, np.log(np.asarray(size))), growth, log_s, measured)
+        found = self._fixed[sizes] = Grid(self.axes[len(sizes) :], log_s, measured, self.growth[len(sizes) :])
+        return found
 
     def _along(self, size: FloatArray) -> TableTime:
         """Seconds over a grid of one axis. A single size takes plain numbers, ten times as fast as arrays of one."""
         if size.size == 1:
             seconds, known = self._single(float(np.log(size.item())))
             return TableTime(np.full(size.shape, seconds), np.full(size.shape, known))
-        low, high, share, beyond, inside = _place(self.axes[0], np.log(size))
-        log_s = (1.0 - share) * self.log_s[low] + share * self.log_s[high] + self.growth[0] * beyond
-        known_low = self.measured[low] | (1.0 - share < NODE_TOLERANCE)
-        known_high = self.measured[high] | (share < NODE_TOLERANCE)
-        return TableTime(np.exp(log_s), known_low & known_high & inside)
+        place = _place(self.axes[0], np.log(size))
+        log_s, measured = _between(place, self.growth[0], self.log_s, self.measured)
+        return TableTime(np.exp(log_s), measured)
 
     def _single(self, x: float) -> tuple[float, bool]:
         """Seconds at one log size, and whether it is measured; the arithmetic of :meth:`_along`."""
@@ -131,16 +123,25 @@ class Grid:
         return self.axes[0].tolist(), self.log_s.tolist(), self.measured.tolist()
 
 
-def _place(
-    axis: FloatArray, x: FloatArray
-) -> tuple[NDArray[np.intp], NDArray[np.intp], FloatArray, FloatArray, BoolArray]:
-    """Nodes below and above, share of the way between them, log distance beyond the last, whether inside."""
+Placed = tuple[NDArray[np.intp], NDArray[np.intp], FloatArray, FloatArray, BoolArray]
+"""Nodes below and above, share of the way between them, log distance beyond the last, whether inside."""
+
+
+def _place(axis: FloatArray, x: FloatArray) -> Placed:
     clipped = np.minimum(np.maximum(x, axis[0]), axis[-1])
     low = np.minimum(np.searchsorted(axis, clipped, side="right") - 1, max(len(axis) - 2, 0))
     high = np.minimum(low + 1, len(axis) - 1)
     step = axis[high] - axis[low]
     fraction = (clipped - axis[low]) / np.where(step > 0, step, 1.0)
     return low, high, fraction, np.maximum(x - axis[-1], 0.0), np.abs(x - clipped) < NODE_TOLERANCE
+
+
+def _between(place: Placed, growth: float, log_s: FloatArray, measured: BoolArray) -> tuple[FloatArray, BoolArray]:
+    """Log seconds at a place of the first axis, and what of them is measured."""
+    low, high, share, beyond, inside = place
+    known_low = measured[low] | (1.0 - share < NODE_TOLERANCE)
+    known = known_low & (measured[high] | (share < NODE_TOLERANCE)) & inside
+    return (1.0 - share) * log_s[low] + share * log_s[high] + growth * beyond, known
 
 
 def build_grid(

@@ -10,11 +10,11 @@ meaning of each size: ``calibration/README.md`` and ``metadata.yaml`` beside the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsim.errors import InputError
@@ -30,16 +30,10 @@ MEASURED = "measured"
 """Folder of a system's own measurements, which belong to no engine."""
 SUBSTITUTES = {"fp8_block": "fp8"}
 """Precision whose GEMM rows fill the holes of another (host-bound rows of block-scaled FP8), marked as not measured."""
-WIDER = {
-    "nvfp4": ("nvfp4", "fp8", "bf16"),
-    "fp8": ("fp8", "bf16"),
-    "fp8_block": ("fp8", "bf16"),
-    "bf16": ("bf16",),
-}
+QUERY_HEADS, KV_HEADS = 2, 3
+"""Columns of attention tables."""
+WIDER = {"nvfp4": ("nvfp4", "fp8", "bf16"), "fp8": ("fp8", "bf16"), "fp8_block": ("fp8", "bf16"), "bf16": ("bf16",)}
 """Precisions whose exchange stands in for that of another, nearest first: none that moves fewer bytes."""
-EAGER_PROBE_BYTES = 64 * 1024
-"""Largest all-reduce message whose time is launch rather than transfer; the host cost is read below it."""
-EAGER_PROBE_GPUS = (2, 4)
 
 
 class Heads(NamedTuple):
@@ -61,6 +55,44 @@ class ExpertShape(NamedTuple):
     experts: int
     tensor_parallel: int
     expert_parallel: int
+
+
+class DeltaRule(NamedTuple):
+    """Width of a key and of a value head of the gated delta rule, and such heads of a rank."""
+
+    key_dim: int
+    value_dim: int
+    key_heads: int
+    value_heads: int
+
+
+class SparseShape(NamedTuple):
+    """A block of sparse latent attention: whether it ranks tokens itself, heads per rank, precisions of its projections
+    and of the cache."""
+
+    hidden: int
+    indexer: bool
+    heads: int
+    gemm_precision: str
+    kv_precision: str
+
+
+class Likeness(NamedTuple):
+    """What stands in for a key that was not measured.
+
+    equal: columns that must be the same; grow: columns in proportion to whose product the time grows; far: distance of
+    a measured key.
+    """
+
+    wanted: Key
+    equal: tuple[int, ...]
+    grow: tuple[int, ...]
+    far: Callable[[Key], Any]
+
+    def factor(self, near: Key) -> float:
+        """Time at the wanted key over that at ``near``."""
+        there, here = (math.prod(int(key[column]) for column in self.grow) for key in (self.wanted, near))
+        return there / here
 
 
 @dataclass(frozen=True)
@@ -109,14 +141,36 @@ class OperatorTables:
             )
         return cls(here, read_metadata(here))
 
-    def _table(self, layout: TableLayout) -> Table:
+    def table(self, layout: TableLayout) -> Table:
+        """Rows of one operation."""
         if layout.name not in self._tables:
             self._tables[layout.name] = read_table(self.folder, layout)
         return self._tables[layout.name]
 
-    def table(self, layout: TableLayout) -> Table:
-        """Rows of one operation, for look-ups that have a module of their own."""
-        return self._table(layout)
+    def at(self, layout: TableLayout, key: Key, *sizes: ArrayLike) -> TableTime | None:
+        """What was measured at ``key``, whose columns and ``sizes`` are in the order of the layout."""
+        grid = self.table(layout).grid(key)
+        return grid.lookup(*sizes) if grid else None
+
+    def _first(self, layout: TableLayout, keys: Sequence[Key], *sizes: ArrayLike) -> TableTime | None:
+        """What was measured at the first of ``keys`` that was; of another than the very first not measured."""
+        key = next((key for key in keys if key in self.table(layout).rows), keys[0])
+        found = self.at(layout, key, *sizes)
+        return found if found is None or key == keys[0] else found.scaled(1.0)
+
+    def _nearest(self, layout: TableLayout, like: Likeness) -> Key | None:
+        """The wanted key or the measured one nearest to it; None where none agrees in what must be equal."""
+        rows = self.table(layout).rows
+        if like.wanted in rows:
+            return like.wanted
+        alike = (key for key in rows if all(key[column] == like.wanted[column] for column in like.equal))
+        return min(alike, key=like.far, default=None)
+
+    def _near(self, layout: TableLayout, like: Likeness, *sizes: ArrayLike) -> TableTime | None:
+        """What was measured at the nearest key, scaled and not measured where that is not the wanted one."""
+        near = self._nearest(layout, like)
+        found = None if near is None else self.at(layout, near, *sizes)
+        return found if found is None or near is None or near == like.wanted else found.scaled(like.factor(near))
 
     def gemm_s(self, precision: str, m: ArrayLike, n: int, k: int) -> TableTime | None:
         """Matrix product of m x k activations with k x n weights, cold weights, under a CUDA graph.
@@ -124,15 +178,14 @@ class OperatorTables:
         precision: bf16, fp8 (one scale per token), fp8_block (128 x 128 scales) or nvfp4; all but bf16 include the
         quantisation of BF16 activations. n or k beyond the grid scale with the work and count as not measured.
         """
-        table = self._table(files.GEMM)
+        table = self.table(files.GEMM)
         other = SUBSTITUTES.get(precision)
         grid = table.grid((precision,), table.grid((other,)) if other else None)
         return grid.lookup(n, k, m) if grid else None
 
     def dynamic_scale_s(self, m: ArrayLike, k: int) -> TableTime | None:
         """What finding the FP8 scales of m x k activations adds to a product whose scales are known beforehand."""
-        grid = self._table(files.QUANTIZE).grid(("dynamic_scale",))
-        return grid.lookup(k, m) if grid else None
+        return self.at(files.QUANTIZE, ("dynamic_scale",), k, m)
 
     def expert_exchange_s(
         self, step: tuple[str, str], precision: str, hidden: int, num_gpus: int, tokens: ArrayLike
@@ -143,18 +196,13 @@ class OperatorTables:
         one GPU. A precision, a width or a number of GPUs that was not measured takes the nearest and counts as not
         measured.
         """
-        table = self._table(files.EXPERT_EXCHANGE)
         wider = WIDER[precision]
-        keys = [key for key in table.rows if key[:2] == step and key[2] in wider]
-        if not keys:
-            return None
-        near = min(keys, key=lambda k: (wider.index(str(k[2])), _far(k[6:], (num_gpus,))))
-        grid = table.grid(near)
-        if grid is None:
-            return None
-        exact = near[2] == precision and near[3] == hidden and near[6] == num_gpus
-        found = grid.lookup(tokens)
-        return found if exact else found.scaled(max(1.0, hidden / float(near[3])))
+        keys = [key for key in self.table(files.EXPERT_EXCHANGE).rows if key[:2] == step and key[2] in wider]
+        near = min(keys, key=lambda k: (wider.index(str(k[2])), _far(k[6], num_gpus)), default=None)
+        found = None if near is None else self.at(files.EXPERT_EXCHANGE, near, tokens)
+        if found is None or near is None or (near[2], near[3], near[6]) == (precision, hidden, num_gpus):
+            return found
+        return found.scaled(max(1.0, hidden / float(near[3])))
 
     def decode_attention_s(self, shape: Heads, batch: ArrayLike, context_tokens: ArrayLike) -> TableTime | None:
         """Attention of one query per sequence over ``context_tokens`` cached tokens (the new one included).
@@ -162,33 +210,27 @@ class OperatorTables:
         heads, kv_heads: per rank. A (heads, kv_heads, head_dim) that was not measured takes the nearest measured one,
         preferably of the same group size or the same kv_heads, scaled by KV bytes and marked as not measured.
         """
-        found = self._nearest_attention(files.DECODE_ATTENTION, shape, context_tokens, batch)
-        if found is None:
-            return None
-        look, near = found
-        return look if near == shape else look.scaled(shape.kv_heads * shape.head_dim / (near.kv_heads * near.head_dim))
+        return self._near(files.DECODE_ATTENTION, _heads_like(shape, KV_HEADS), context_tokens, batch)
 
     def prefill_attention_s(self, shape: Heads, batch: ArrayLike, prompt_tokens: ArrayLike) -> TableTime | None:
         """Causal attention over ``batch`` whole prompts of ``prompt_tokens`` each, nothing cached before.
 
         heads, kv_heads: per rank; what was not measured is scaled from the nearest by heads x head_dim (FLOPs).
         """
-        found = self._nearest_attention(files.PREFILL_ATTENTION, shape, prompt_tokens, batch)
-        if found is None:
-            return None
-        look, near = found
-        return look if near == shape else look.scaled(shape.heads * shape.head_dim / (near.heads * near.head_dim))
+        return self._near(files.PREFILL_ATTENTION, _heads_like(shape, QUERY_HEADS), prompt_tokens, batch)
 
-    def _nearest_attention(
-        self, layout: TableLayout, shape: Heads, *sizes: ArrayLike
-    ) -> tuple[TableTime, Heads] | None:
-        """What the nearest measured heads take, not scaled, and which these are; None without any."""
-        table = self._table(layout)
-        near = _nearest_heads(table, shape)
-        grid = table.grid(near[0]) if near else None
-        if near is None or grid is None:
+    def verify_attention_s(
+        self, shape: Heads, queries: int, batch: ArrayLike, context_tokens: ArrayLike
+    ) -> TableTime | None:
+        """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens.
+
+        The context includes the first of the queries. None for fewer queries than were measured.
+        """
+        like, table = _heads_like(shape, KV_HEADS), self.table(files.VERIFY_ATTENTION)
+        near = self._nearest(files.VERIFY_ATTENTION, like)
+        if near is None or queries < table.sizes[0][table.rows[near]].min():
             return None
-        return grid.lookup(*sizes), Heads(*near[1:], shape.kv_precision)
+        return self._near(files.VERIFY_ATTENTION, like, queries, batch, context_tokens)
 
     def mla_decode_s(
         self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
@@ -200,7 +242,7 @@ class OperatorTables:
         the all-reduce after it. heads: per rank (128 / tensor parallel). gemm_precision: bf16, fp8_block or nvfp4; fp8
         takes fp8_block and counts as not measured.
         """
-        return self._mla(files.MLA_DECODE, heads, gemm_precision, kv_precision, batch, context_tokens)
+        return self._first(files.MLA_DECODE, _blocks(gemm_precision, kv_precision), heads, context_tokens, batch)
 
     def mla_prefill_s(
         self, heads: int, gemm_precision: str, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
@@ -209,78 +251,58 @@ class OperatorTables:
 
         Includes the same as :meth:`mla_decode_s`, with the key-value up-projection instead of the absorbed products.
         """
-        return self._mla(files.MLA_PREFILL, heads, gemm_precision, kv_precision, batch, prompt_tokens)
+        return self._first(files.MLA_PREFILL, _blocks(gemm_precision, kv_precision), heads, prompt_tokens, batch)
 
-    def _mla(
-        self,
-        layout: TableLayout,
-        heads: int,
-        gemm_precision: str,
-        kv_precision: str,
-        batch: ArrayLike,
-        tokens: ArrayLike,
-    ) -> TableTime | None:
-        table = self._table(layout)
-        exact = table.grid((gemm_precision, kv_precision))
-        if exact is not None:
-            return exact.lookup(heads, tokens, batch)
-        if gemm_precision != "fp8":
-            return None
-        block = table.grid(("fp8_block", kv_precision))
-        return block.lookup(heads, tokens, batch).scaled(1.0) if block else None
+    def sparse_decode_s(self, shape: SparseShape, batch: ArrayLike, context_tokens: ArrayLike) -> TableTime | None:
+        """Whole block of sparse latent attention at decode, one query per sequence.
 
-    def mla_decode_kernel_s(
-        self, heads: int, kv_precision: str, batch: ArrayLike, context_tokens: ArrayLike
-    ) -> TableTime | None:
-        """Absorbed attention of DeepSeek-V3 over the latent cache alone, one query per sequence; heads per rank."""
-        grid = self._table(files.MLA_DECODE_KERNEL).grid((kv_precision,))
-        return grid.lookup(heads, context_tokens, batch) if grid else None
-
-    def mla_prefill_kernel_s(
-        self, heads: int, kv_precision: str, batch: ArrayLike, prompt_tokens: ArrayLike
-    ) -> TableTime | None:
-        """Attention of DeepSeek-V3 over whole prompts alone, without projections; heads per rank."""
-        grid = self._table(files.MLA_PREFILL_KERNEL).grid((kv_precision,))
-        return grid.lookup(heads, prompt_tokens, batch) if grid else None
-
-    def verify_attention_s(
-        self, shape: Heads, queries: int, batch: ArrayLike, context_tokens: ArrayLike
-    ) -> TableTime | None:
-        """Attention of ``queries`` positions per sequence, causal among themselves, over ``context_tokens`` tokens.
-
-        The context includes the first of the queries. None for fewer queries than were measured.
+        Includes the projections, the indexer over the whole context and attention to the tokens that it ranks highest;
+        not the norm before nor the all-reduce after it. fp8 projections take fp8_block and count as not measured; a
+        block without an indexer that was not measured takes the one with.
         """
-        table, (heads, kv_heads, head_dim, _) = self._table(files.VERIFY_ATTENTION), shape
-        near = _nearest_heads(table, shape)
-        grid = table.grid(near[0]) if near else None
-        if near is None or grid is None or np.log(queries) < grid.axes[0][0] - 1e-9:
-            return None
-        found, (_, found_heads, found_kv, found_dim) = grid.lookup(queries, batch, context_tokens), near
-        if (found_heads, found_kv, found_dim) == (heads, kv_heads, head_dim):
-            return found
-        return found.scaled(kv_heads * head_dim / (found_kv * found_dim))
+        return self._first(files.SPARSE_DECODE, _sparse_blocks(shape), shape.heads, batch, context_tokens)
+
+    def sparse_prefill_s(self, shape: SparseShape, batch: ArrayLike, prompt_tokens: ArrayLike) -> TableTime | None:
+        """The same block on ``batch`` prompts of ``prompt_tokens`` each, nothing cached before."""
+        return self._first(files.SPARSE_PREFILL, _sparse_blocks(shape), shape.heads, batch, prompt_tokens)
+
+    def sparse_reach_tokens(self, shape: SparseShape) -> int:
+        """Most cached tokens of all sequences together with which the block was measured at decode; 0 without it.
+
+        Collections stop where a cache of the benchmark is full, so that long contexts were measured at small batches.
+        """
+        table = self.table(files.SPARSE_DECODE)
+        key = next((key for key in _sparse_blocks(shape) if key in table.rows), None)
+        if key is None:
+            return 0
+        _, batch, context = (column[table.rows[key]] for column in table.sizes)
+        return int((batch * context).max())
+
+    def delta_rule_s(self, layout: TableLayout, shape: DeltaRule, *sizes: ArrayLike) -> TableTime | None:
+        """Gated delta rule of ``layout``, token by token or chunk by chunk.
+
+        The measured shape of the same head widths with the most similar number of value heads, then of key heads.
+        """
+        return self._near(
+            layout, Likeness(shape, (0, 1), (3,), lambda key: (_far(key[3], shape[3]), _far(key[2], shape[2]))), *sizes
+        )
 
     def sampling_s(self, op: Literal["softmax", "draw"], vocabulary: int, rows: ArrayLike) -> TableTime | None:
         """One step of sampling on ``rows`` rows; a vocabulary that was not measured scales from the nearest."""
-        table = self._table(files.SAMPLING)
-        key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (vocabulary,)), default=None)
-        return _scaled_to(table, key, 1, vocabulary, rows)
+        return self._near(files.SAMPLING, _sized_like((op, vocabulary), 1), rows)
 
     def elementwise_s(self, op: str, width: int, rows: ArrayLike) -> TableTime | None:
         """One elementwise kernel on ``rows`` rows of ``width`` values; a width not measured scales from the nearest."""
-        table = self._table(files.ELEMENTWISE)
-        key = min((key for key in table.rows if key[0] == op), key=lambda k: _far(k[1:], (width,)), default=None)
-        return _scaled_to(table, key, 1, width, rows)
+        return self._near(files.ELEMENTWISE, _sized_like((op, width), 1), rows)
 
     def rejection_s(self, vocabulary: int, draft_vocabulary: int, queries: int, batch: ArrayLike) -> TableTime | None:
         """Acceptance test of ``queries`` - 1 drafted tokens and the draw after them, from probabilities.
 
         Vocabularies that were not measured scale from the nearest ones with the target's.
         """
-        table = self._table(files.REJECTION)
-        key = min(table.rows, key=lambda k: _far(k, (vocabulary, draft_vocabulary)), default=None)
-        found = _scaled_to(table, key, 0, vocabulary, queries, batch)
-        return found.scaled(1.0) if found is not None and key is not None and key[1] != draft_vocabulary else found
+        wanted = vocabulary, draft_vocabulary
+        like = Likeness(wanted, (), (0,), lambda key: _far(key[0], wanted[0]) + _far(key[1], wanted[1]))
+        return self._near(files.REJECTION, like, queries, batch)
 
     def host_s(self, name: str) -> float | None:
         """Host seconds that the metadata state: graph_replay, enqueue_layer...; None without."""
@@ -296,8 +318,7 @@ class OperatorTables:
         Excludes router, shared experts and the communication around the experts.
         distribution: balanced, power_law_1.01 or power_law_1.2.
         """
-        grid = self._table(files.MOE).grid((*shape, distribution))
-        return grid.lookup(tokens) if grid else None
+        return self.at(files.MOE, (*shape, distribution), tokens)
 
     def all_reduce_s(self, num_gpus: int, message_bytes: ArrayLike, graph: bool) -> TableTime | None:
         """All-reduce of a tensor of ``message_bytes`` held by each GPU, as the engine runs it inside one NVLink domain.
@@ -305,8 +326,8 @@ class OperatorTables:
         graph: inside a CUDA graph, or launched eagerly by the host. A number of GPUs that the engine's table lacks is
         taken from NCCL where that was measured (a graph measurement is then not distinguished), else None.
         """
-        grid = self._table(files.ALL_REDUCE).grid(("graph" if graph else "eager", num_gpus))
-        return grid.lookup(message_bytes) if grid else self.collective_s("all_reduce", num_gpus, message_bytes)
+        own = self.at(files.ALL_REDUCE, ("graph" if graph else "eager", num_gpus), message_bytes)
+        return own or self.collective_s("all_reduce", num_gpus, message_bytes)
 
     def collective_s(self, op: str, num_gpus: int, message_bytes: ArrayLike) -> TableTime | None:
         """NCCL collective over one NVLink domain, BF16.
@@ -314,27 +335,7 @@ class OperatorTables:
         op: all_gather, reduce_scatter, alltoall or all_reduce. message_bytes: the *full* tensor, that is the gathered
         output of all_gather, the unreduced input of reduce_scatter, the whole send buffer of one GPU in alltoall.
         """
-        grid = self._table(files.COLLECTIVES).grid((op, num_gpus))
-        return grid.lookup(message_bytes) if grid else None
-
-    def eager_launch_s(self) -> float:
-        """Host seconds of launching one custom operation eagerly.
-
-        Median over small messages of eager minus graph time of the engine's all-reduce on 2 and 4 GPUs.
-        Raises InputError where the tables lack it.
-        """
-        table = self._table(files.ALL_REDUCE)
-        costs = []
-        for gpus in EAGER_PROBE_GPUS:
-            eager, graph = table.grid(("eager", gpus)), table.grid(("graph", gpus))
-            if eager is None or graph is None:
-                continue
-            sizes = np.exp(eager.axes[0])
-            sizes = sizes[sizes <= EAGER_PROBE_BYTES * (1 + 1e-9)]
-            costs.append(eager.lookup(sizes).seconds - graph.lookup(sizes).seconds)
-        if not costs:
-            raise InputError(f"tables in {self.folder.name} hold no eager and graph all-reduce on 2 or 4 GPUs")
-        return float(np.median(np.concatenate(costs)))
+        return self.at(files.COLLECTIVES, (op, num_gpus), message_bytes)
 
     def fitted_efficiency(self, op: str, precision: str) -> Efficiency | None:
         """Achieved share of the datasheet, fitted when the tables were made; None where there is none.
@@ -356,32 +357,38 @@ def available(folder: Path | None = None) -> list[tuple[str, str]]:
     return sorted((path.parent.parent.name, path.parent.name) for path in root.glob(f"*/*/{METADATA}"))
 
 
-def _far(key: Key, wanted: tuple[int, ...]) -> float:
+def _blocks(gemm_precision: str, kv_precision: str) -> list[Key]:
+    """Precisions of latent blocks, first as wanted; per-token FP8 is taken as block FP8."""
+    near = "fp8_block" if gemm_precision == "fp8" else gemm_precision
+    return [(gemm_precision, kv_precision), (near, kv_precision)]
+
+
+def _sparse_blocks(shape: SparseShape) -> list[Key]:
+    blocks = _blocks(shape.gemm_precision, shape.kv_precision)
+    ranking = (shape.hidden, 1, *blocks[1])
+    return [*((shape.hidden, int(shape.indexer), *block) for block in blocks), ranking]
+
+
+def _far(here: str | int, there: str | int) -> float:
     """Distance of sizes in their logarithm."""
-    return sum(abs(math.log(float(here) / there)) for here, there in zip(key, wanted, strict=True))
+    return abs(math.log(float(here) / float(there)))
 
 
-def _scaled_to(table: Table, key: Key | None, place: int, vocabulary: int, *sizes: ArrayLike) -> TableTime | None:
-    """Look-up at ``key``, whose vocabulary stands at ``place``, in proportion to the wanted vocabulary."""
-    grid = table.grid(key) if key is not None else None
-    if grid is None or key is None:
-        return None
-    found = grid.lookup(*sizes)
-    return found if key[place] == vocabulary else found.scaled(vocabulary / float(key[place]))
+def _sized_like(wanted: Key, size: int) -> Likeness:
+    return Likeness(wanted, (0,), (size,), lambda key: _far(key[size], wanted[size]))
 
 
-def _nearest_heads(table: Table, shape: Heads) -> tuple[Key, int, int, int] | None:
-    """Measured (key, heads, kv_heads, head_dim) nearest to the wanted one; None where the KV precision is absent."""
-    heads, kv_heads, head_dim, kv_precision = shape
+def _heads_like(shape: Heads, heads: int) -> Likeness:
+    """Attention of one KV precision: time grows with the width and the number of ``heads`` (a column)."""
+    wanted = (shape.head_dim, shape.kv_precision, shape.heads, shape.kv_heads)
 
-    def distance(found: tuple[Key, int, int, int]) -> tuple[float, bool, float]:
-        _, found_heads, found_kv, found_dim = found
-        related = found_heads * kv_heads == heads * found_kv or found_kv == kv_heads
-        far = abs(math.log(found_heads / heads)) + abs(math.log(found_kv / kv_heads))
-        return abs(math.log(found_dim / head_dim)), not related, far
+    def far(key: Key) -> tuple[float, bool, float]:
+        queries, kv_heads = float(key[QUERY_HEADS]), key[KV_HEADS]
+        related = queries * shape.kv_heads == shape.heads * float(kv_heads) or kv_heads == shape.kv_heads
+        return (
+            _far(key[0], wanted[0]),
+            not related,
+            _far(key[QUERY_HEADS], wanted[QUERY_HEADS]) + _far(key[KV_HEADS], wanted[KV_HEADS]),
+        )
 
-    exact: Key = (head_dim, kv_precision, heads, kv_heads)
-    if exact in table.rows:
-        return exact, heads, kv_heads, head_dim
-    found = [(key, int(key[2]), int(key[3]), int(key[0])) for key in table.rows if key[1] == kv_precision]
-    return min(found, key=distance, default=None)
+    return Likeness(wanted, (1,), (heads, 0), far)

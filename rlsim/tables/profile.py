@@ -52,9 +52,7 @@ def table_device(profile: HardwareProfile) -> HardwareProfile:
     A profile that differs from it (a user who halves a bandwidth) sees measured times scaled by the ratio of both
     rooflines; an unchanged one sees them as measured.
     """
-    if profile.operator_tables is None:
-        return profile
-    return _measured_on(profile.operator_tables) or profile
+    return (profile.operator_tables and _measured_on(profile.operator_tables)) or profile
 
 
 @lru_cache(maxsize=32)

@@ -51,6 +51,12 @@ class Acceptance:
         return float(1.0 + ((2 * i + 1) * self.position_rates).sum())
 
     @property
+    def third_moment(self) -> float:
+        """E[X^3] = 1 + sum of (3 i^2 + 3 i + 1) P_i."""
+        i = np.arange(1, self.draft_length + 1)
+        return 1.0 + float(((3 * i * i + 3 * i + 1) * self.position_rates).sum())
+
+    @property
     def variance(self) -> float:
         """Variance of the tokens of one verification."""
         return max(0.0, self.second_moment - self.mean**2)
@@ -195,19 +201,18 @@ def iterations_needed(
     if acceptance.variance < 1e-12:
         return -(-lengths // round(acceptance.mean))
     if moves is None:
-        expected = _renewal(acceptance)
-        counts = _renewal_limit(lengths, expected, acceptance.draft_length, normals)
-        short = np.flatnonzero(lengths <= EXACT_BELOW_ITERATIONS * expected.mean)
-        counts[short] = _sampled(lengths[short], rates, rng)
-        return counts
-    along = _along(lengths, acceptance, moves)
-    if moves.plan is not None:
-        along = _planned(lengths, acceptance, moves, moves.plan, along)
-        return np.maximum(_renewal_limit(lengths, along, lengths.max(initial=1), normals), lengths > 0)
+        first, second = 1.0 + (acceptance.mean - 1.0), 1.0 + (acceptance.second_moment - 1.0)
+        along = _Renewal(first, second, acceptance.third_moment)
+    else:
+        along = _along(lengths, acceptance, moves)
+        if moves.plan is not None:
+            along = _planned(lengths, acceptance, moves, moves.plan, along)
+            return np.maximum(_renewal_limit(lengths, along, lengths.max(initial=1), normals), lengths > 0)
     counts = _renewal_limit(lengths, along, acceptance.draft_length, normals)
     short = np.flatnonzero(lengths <= EXACT_BELOW_ITERATIONS * along.mean)
-    middle = moves.start[short] + moves.per_token * 0.5 * lengths[short]
-    counts[short] = _sampled(lengths[short], moved_rates(acceptance, middle), rng)
+    if moves is not None:
+        rates = moved_rates(acceptance, moves.start[short] + moves.per_token * 0.5 * lengths[short])
+    counts[short] = _sampled(lengths[short], rates, rng)
     return counts
 
 
@@ -221,15 +226,6 @@ class _Renewal:
     third: FloatArray | float
     per_token: FloatArray | None = None
     variance_per_token: FloatArray | None = None
-
-
-def _renewal(acceptance: Acceptance) -> _Renewal:
-    return _Renewal(1.0 + (acceptance.mean - 1.0), 1.0 + (acceptance.second_moment - 1.0), _third(acceptance))
-
-
-def _third(acceptance: Acceptance) -> float:
-    i = np.arange(1, acceptance.draft_length + 1)
-    return 1.0 + float(((3 * i * i + 3 * i + 1) * acceptance.position_rates).sum())
 
 
 PLACES, PLACE_WEIGHTS = np.polynomial.legendre.leggauss(4)
@@ -253,10 +249,9 @@ def _along(lengths: IntArray, acceptance: Acceptance, moves: SampleMoves) -> _Re
     else:
         places = moves.start[:, None] + moves.per_token * np.outer(lengths, 0.5 * (1.0 + PLACES))
         weights = 0.5 * PLACE_WEIGHTS
-    at = np.interp(places, LOGIT_GRID, mean)
-    spread = np.interp(places, LOGIT_GRID, variance)
-    of_end = [np.interp(end, LOGIT_GRID, values) for values in (mean, second, third)]
-    return _Renewal(of_end[0], of_end[1], of_end[2], (1.0 / at) @ weights, (spread / at**3) @ weights)
+    at, spread = (np.interp(places, LOGIT_GRID, values) for values in (mean, variance))
+    mean, second, third = (np.interp(end, LOGIT_GRID, values) for values in (mean, second, third))
+    return _Renewal(mean, second, third, (1.0 / at) @ weights, (spread / at**3) @ weights)
 
 
 PLANNED_PLACES = (np.arange(32) + 0.5) / 32

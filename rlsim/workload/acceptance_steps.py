@@ -16,13 +16,15 @@ from rlsim.workload.acceptance import (
     DraftPlan,
     acceptance_of,
     moved_rates,
+    moves_of,
     spread_of,
 )
-from rlsim.workload.batches import expected_response_tokens, likely_lengths, likely_moves
+from rlsim.workload.batches import expected_response_tokens, likely_lengths
 
 STEPS_KEPT = 4096
 
 
+@lru_cache(maxsize=STEPS_KEPT)
 def acceptance_at(speculation: Speculation, step: int) -> Acceptance:
     """Acceptance in training step ``step``, counted from 0; :func:`acceptance_of` where nothing moves it.
 
@@ -30,11 +32,6 @@ def acceptance_at(speculation: Speculation, step: int) -> Acceptance:
     """
     if speculation.sampling is None and speculation.drift is None:
         return acceptance_of(speculation)
-    return _moved(speculation, step)
-
-
-@lru_cache(maxsize=STEPS_KEPT)
-def _moved(speculation: Speculation, step: int) -> Acceptance:
     sampled = acceptance_of(speculation).moved(sampling_move(speculation.sampling))
     return sampled.moved(drift_move(speculation, step, sampled))
 
@@ -55,7 +52,11 @@ def drift_move(speculation: Speculation, step: int, start: Acceptance) -> float:
     if drift is None or not start.draft_length:
         return 0.0
     move = _interpolated(drift.steps, drift.logit_shift, step)
-    move += _entropy_move(drift, step, start)
+    nats = _interpolated(drift.steps, drift.entropy_change_nats, step)
+    if nats != 0.0:
+        # The acceptance length changes by entropy_slope for each nat, as far as 1 to k + 1 tokens allow.
+        wanted = float(np.clip(start.mean + drift.entropy_slope * nats, 1.0, 1.0 + start.draft_length))
+        move += move_to(start, wanted)
     move += drift.initial_deficit - mismatch_at(speculation, drift, step)
     return float(np.clip(move, -MAX_LOGIT, MAX_LOGIT))
 
@@ -80,24 +81,12 @@ def _interpolated(steps: tuple[float, ...], values: tuple[float, ...], step: int
     return float(np.interp(step, steps, values)) if values else 0.0
 
 
-def _entropy_move(drift: Drift, step: int, start: Acceptance) -> float:
-    """Move that changes the acceptance length by entropy_slope for each nat, as far as 1 to k + 1 tokens allow."""
-    nats = _interpolated(drift.steps, drift.entropy_change_nats, step)
-    if nats == 0.0:
-        return 0.0
-    wanted = float(np.clip(start.mean + drift.entropy_slope * nats, 1.0, 1.0 + start.draft_length))
-    return move_to(start, wanted)
-
-
 def move_to(acceptance: Acceptance, acceptance_length: float) -> float:
     """Move of the logit, at most MAX_LOGIT either way, that gives ``acceptance`` that acceptance length."""
     low, high = -MAX_LOGIT, MAX_LOGIT
     for _ in range(60):
         middle = 0.5 * (low + high)
-        if acceptance.moved(middle).mean < acceptance_length:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if acceptance.moved(middle).mean < acceptance_length else (low, middle)
     return 0.5 * (low + high)
 
 
@@ -116,7 +105,8 @@ def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tu
     rates, weights = acceptance.position_rates[None, :], np.ones(1)
     if variation is not None:
         kept = SCORE_WEIGHTS / SCORE_WEIGHTS.sum() > LEAST_WEIGHT
-        moves = likely_moves(workload, variation, acceptance)
+        nothing = np.zeros(1)
+        moves = moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
         middle = moves.per_token * 0.5 * expected_response_tokens(workload)
         rates = moved_rates(acceptance, moves.start + middle + spread_of(variation) * SCORES[kept])
         weights = SCORE_WEIGHTS[kept] / SCORE_WEIGHTS[kept].sum()

@@ -52,14 +52,8 @@ class Turns:
         return self.count == self.first.size - 1
 
 
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """Turn number t of one attempt of the trajectories ``index``."""
-
-    index: IntArray
-    history_tokens: IntArray
-    response_tokens: IntArray
-    environment_s: FloatArray
+_Turn = tuple[IntArray, IntArray, IntArray, FloatArray]
+"""Turn number t of one attempt: its trajectories, and as of :class:`Turns` history, response and environment."""
 
 
 @dataclass
@@ -73,7 +67,7 @@ class _Draw:
     group: IntArray
     shared: FloatArray
     turn_lengths: LengthDistribution
-    out: list[_Drawn] = field(default_factory=list)
+    out: list[_Turn] = field(default_factory=list)
 
     def stream(self, purpose: int, attempt: int = 0) -> np.random.Generator:
         """A stream of its own for each purpose and attempt."""
@@ -140,14 +134,17 @@ def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, 
     score = math.sqrt(rho) * draw.of_groups(_GROUP_COUNTS) + math.sqrt(1 - rho) * own_counts
     wanted = whole_tokens(counts.at(score), agent.max_turns)
     length, seen, slow = (draw.normals(purpose, attempt) for purpose in (_TURNS, _OBSERVATIONS, _TIMES))
-    pace = _pace(draw, attempt)
-    context, alive, turns = draw.prompt.copy(), open_.copy(), []
+    # What all turns of a trajectory share of the score of their environment times.
+    pace = math.sqrt(agent.environment_group_correlation) * draw.of_groups(_GROUP_TIMES)
+    own_pace = next(draw.normals(_OWN_TIMES, attempt))
+    pace = pace + math.sqrt(agent.environment_trajectory_correlation) * own_pace
+    rest_s = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
+    context, alive, turns = draw.prompt.copy(), open_.copy(), list[_Turn]()
     for turn in range(int(wanted[open_].max())):
         own = first if turn == 0 and first is not None else next(length)
         scores = math.sqrt(rho) * draw.shared + math.sqrt(1 - rho) * own
         response = whole_tokens(draw.turn_lengths.at(scores), np.maximum(cap - context, 1))
         answer = np.maximum(np.rint(observations.at(next(seen))), 1).astype(np.int64)
-        rest_s = math.sqrt(1 - agent.environment_group_correlation - agent.environment_trajectory_correlation)
         seconds = times.at(pace + rest_s * next(slow))
         if agent.turn_timeout_s is not None:
             seconds = np.minimum(seconds, agent.turn_timeout_s)
@@ -161,20 +158,7 @@ def _attempt(draw: _Draw, attempt: int, open_: BoolArray, fails_at: FloatArray, 
     return _cut(draw, turns, fails_at, context)
 
 
-def _pace(draw: _Draw, attempt: int) -> FloatArray:
-    """What all turns of a trajectory share of the score of their environment times."""
-    agent = draw.agent
-    group = math.sqrt(agent.environment_group_correlation) * draw.of_groups(_GROUP_TIMES)
-    own = next(draw.normals(_OWN_TIMES, attempt))
-    return group + math.sqrt(agent.environment_trajectory_correlation) * own
-
-
-def _cut(
-    draw: _Draw,
-    turns: list[tuple[IntArray, IntArray, IntArray, FloatArray]],
-    fails_at: FloatArray,
-    context: IntArray,
-) -> IntArray:
+def _cut(draw: _Draw, turns: list[_Turn], fails_at: FloatArray, context: IntArray) -> IntArray:
     """Keep the turns of an attempt up to where it fails; nothing waits for the environment after a last turn."""
     done = np.zeros(context.size, dtype=np.int64)
     for index, *_ in turns:
@@ -183,21 +167,15 @@ def _cut(
     for number, (index, history, response, seconds) in enumerate(turns):
         kept = last[index] >= number
         ends = (last[index] == number) & (fails_at[index] < 0)
-        draw.out.append(_Drawn(index[kept], history[kept], response[kept], np.where(ends, 0.0, seconds)[kept]))
+        draw.out.append((index[kept], history[kept], response[kept], np.where(ends, 0.0, seconds)[kept]))
     return context - draw.prompt
 
 
 def _laid_out(draw: _Draw) -> Turns:
     """All turns, trajectory by trajectory; those of one trajectory were drawn in their order."""
-    index = np.concatenate([turn.index for turn in draw.out])
+    index, history, response, seconds = (np.concatenate(column) for column in zip(*draw.out, strict=True))
     order = np.argsort(index, kind="stable")
     first = np.concatenate(([0], np.cumsum(np.bincount(index, minlength=draw.group.size))))
     judged = draw.agent.judge is not None
     judge_s = _distributions(draw.agent)[3].at(next(draw.normals(_JUDGE))) if judged else np.zeros(draw.group.size)
-    return Turns(
-        first.astype(np.int64),
-        np.concatenate([turn.history_tokens for turn in draw.out])[order],
-        np.concatenate([turn.response_tokens for turn in draw.out])[order],
-        np.concatenate([turn.environment_s for turn in draw.out])[order],
-        judge_s,
-    )
+    return Turns(first.astype(np.int64), history[order], response[order], seconds[order], judge_s)

@@ -90,10 +90,8 @@ def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0)
     raise Infeasible(
         f"step {place.step} found too few usable prompt groups in {len(found)} rollouts; allow more of them "
         "(workload.max_rollouts_per_step) or generate more in each (workload.generated_batch_factor)",
-        needed,
-        needed - wanted,
-        "prompt groups",
-    )
+        needed, needed - wanted, "prompt groups",
+    )  # fmt: skip
 
 
 def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) -> Batch:
@@ -107,7 +105,7 @@ def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) ->
 
 
 def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batch, Turns | None]:
-    """A rollout of a step, and the turns of its trajectories where they have any."""
+    """:func:`draw_batch`, and the turns of its trajectories where they have any."""
     prompts, responses = _distributions(workload)
     if response_scale != 1.0:
         responses = responses.scaled(response_scale)
@@ -171,12 +169,6 @@ def expected_prompt_tokens(workload: Workload) -> float:
     prompts, _ = _distributions(workload)
     drawn = whole_tokens(prompts.at(_normal_quantiles(_MEAN_POINTS)), workload.max_sequence_tokens - 1)
     return float(drawn.mean())
-
-
-def likely_moves(workload: Workload, variation: Variation, acceptance: Acceptance) -> SampleMoves:
-    """Where the acceptance of a sample with scores of 0 lies."""
-    nothing = np.zeros(1)
-    return moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
 
 
 @cached_with_files(64)

@@ -159,29 +159,13 @@ def draw_step(
 
 @cached_with_files(STEPS_KEPT)
 def _drawn_step(
-    workload: Workload,
-    speculation: Speculation,
-    place: Place,
-    plan: DraftPlan | None,
-    response_scale: float,
+    workload: Workload, speculation: Speculation, place: Place, plan: DraftPlan | None, response_scale: float
 ) -> DrawnStep:
-    rollouts = draw_rollouts(workload, place, response_scale)
-    iterations = (
-        _rollout_iterations(workload, speculation, one, place._replace(number=number), plan)
-        for number, one in enumerate(rollouts)
-    )
-    return DrawnStep(rollouts, tuple(iterations), acceptance_at(speculation, place.step))
-
-
-def _rollout_iterations(
-    workload: Workload,
-    speculation: Speculation,
-    rollout: Generated,
-    place: Place,
-    plan: DraftPlan | None = None,
-) -> IntArray:
-    """Decode iterations of each sample of a rollout, or of each turn."""
+    rollouts, iterations = draw_rollouts(workload, place, response_scale), list[IntArray]()
     acceptance, moves = acceptance_at(speculation, place.step), None
-    if speculation.variation is not None and speculation.active:
-        moves = replace(draw_moves(workload, speculation.variation, acceptance, rollout, place), plan=plan)
-    return draw_iterations(rollout.generated, acceptance, place, moves)
+    for number, rollout in enumerate(rollouts):
+        own = place._replace(number=number)
+        if speculation.variation is not None and speculation.active:
+            moves = replace(draw_moves(workload, speculation.variation, acceptance, rollout, own), plan=plan)
+        iterations.append(draw_iterations(rollout.generated, acceptance, own, moves))
+    return DrawnStep(rollouts, tuple(iterations), acceptance)

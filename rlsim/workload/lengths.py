@@ -18,53 +18,15 @@ import numpy as np
 from rlsim.errors import VALUE_CHARACTERS, InputError, shortened
 from rlsim.files.lookup import delivered_lengths, length_file
 from rlsim.files.reading import TRACE_BYTES, read_text, shown_path, text_lines
-from rlsim.schema.workload import (
-    ConstantLength,
-    ConstantTime,
-    ConstantTurns,
-    Length,
-    LognormalLength,
-    LognormalTime,
-    LognormalTurns,
-    QuantileLength,
-    QuantileTime,
-    Time,
-    Turns,
-)
+from rlsim.files.yaml import lists_beside
+from rlsim.schema import workload as section
 from rlsim.units import FloatArray, IntArray
 
 Subject = Literal["prompt", "response", "observation", "time"]
 
-_COLUMNS: dict[Subject, tuple[str, ...]] = {
-    "response": (
-        "output_length",  # Mooncake
-        "GeneratedTokens",  # Azure
-        "output_tokens",
-        "response_tokens",
-        "response_length",
-        "generated_tokens",
-        "completion_tokens",
-    ),
-    "prompt": (
-        "input_length",  # Mooncake
-        "ContextTokens",  # Azure
-        "input_tokens",
-        "prompt_tokens",
-        "prompt_length",
-        "context_tokens",
-    ),
-    "observation": ("observation_tokens", "observation_length"),
-    "time": ("seconds", "environment_s", "duration_s"),
-}
-_KEYS: dict[Subject, str] = {
-    "prompt": "workload.prompt_tokens",
-    "response": "workload.response_tokens",
-    "observation": "workload.agent.observation_tokens",
-    "time": "workload.agent.environment_s",
-}
-_UNITS: dict[Subject, str] = {"time": "seconds"}
+_NAMES = lists_beside(__file__)
 QUANTILE = "quantile"
-PROMPT_IDS = ("prompt_id", "prompt_index", "group_id", "group", "uid", "hash_ids")
+PROMPT_IDS: list[str] = _NAMES["prompt_ids"]
 
 
 class Place(NamedTuple):
@@ -131,11 +93,6 @@ def rows_of(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
     return _json_objects(text, where) if text.lstrip().startswith("{") else _csv_rows(text, where)
 
 
-def key_of(subject: Subject) -> str:
-    """Key of the scenario that asks for a file of lengths."""
-    return _KEYS[subject]
-
-
 def ignored_ids(path: str) -> str:
     """Columns of a length file that tell which rows belong to one prompt, joined by commas; nothing uses them."""
     with _find(path).open(encoding="utf-8-sig", errors="replace") as file:
@@ -173,29 +130,18 @@ def _csv_rows(text: str, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in text_lines(text, where):
         if not line.strip() or line[0] == "#":
             continue
-        cells = _cells(line, where, number)
+        try:
+            cells = next(csv.reader([line]))
+        except csv.Error as error:
+            raise InputError(f"{where}, line {number}: not CSV ({shortened(str(error))})") from error
         if header is None:
             header = [cell.strip() for cell in cells]
-            if not all(_is_number(cell) for cell in header):
+            if not all(math.isfinite(_number(cell)) for cell in header):
                 continue
             header = [str(position) for position in range(1, len(header) + 1)]
         if len(cells) != len(header):
             raise InputError(f"{where}, line {number}: {len(cells)} cells where the header has {len(header)}")
         yield number, dict(zip(header, cells, strict=True))
-
-
-def _cells(line: str, where: str, number: int) -> list[str]:
-    try:
-        return next(csv.reader([line]))
-    except csv.Error as error:
-        raise InputError(f"{where}, line {number}: not CSV ({shortened(str(error))})") from error
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _names(row: Mapping[str, Any]) -> str:
@@ -204,20 +150,17 @@ def _names(row: Mapping[str, Any]) -> str:
 
 def known_column(row: Mapping[str, Any], subject: Subject) -> str | None:
     """The column of ``row`` that the known formats keep ``subject`` in; None where it has none."""
-    return next((name for name in _COLUMNS[subject] if name in row), None)
+    return next((name for name in _NAMES["columns"][subject] if name in row), None)
 
 
 def guessed_column(row: Mapping[str, Any], where: str, subject: Subject) -> str:
     """The column of a known format, or the only one. Raises InputError that lists the columns."""
-    known = known_column(row, subject)
-    if known is not None:
-        return known
-    values = [name for name in row if name != QUANTILE]
-    if len(values) == 1:
-        return values[0]
+    known, values = known_column(row, subject), [name for name in row if name != QUANTILE]
+    if known is not None or len(values) == 1:
+        return known or values[0]
+    what = "seconds" if subject == "time" else f"{subject} tokens"
     raise InputError(
-        f"{where}: which column holds the {_UNITS.get(subject, f'{subject} tokens')}? Set {key_of(subject)}.column to "
-        "one of: " + _names(row)
+        f"{where}: which column holds the {what}? Set {_NAMES['keys'][subject]}.column to one of: " + _names(row)
     )
 
 
@@ -225,14 +168,18 @@ def number_in(row: Mapping[str, Any], name: str, where: str, line: int) -> float
     """The number of at least 0 in column ``name``. Raises InputError naming ``where`` and the line."""
     if name not in row:
         raise InputError(f"{where}, line {line}: no column '{shortened(name)}'; there is {_names(row)}")
-    value = row[name]
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    value, number = row[name], _number(row[name])
     if not math.isfinite(number) or number < 0:
         raise InputError(f"{where}, line {line}: '{name}' must be a number of at least 0; got {shortened(repr(value))}")
     return number
+
+
+def _number(value: Any) -> float:
+    """The number that a cell holds; NaN where it holds none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _check_inverse(quantiles: FloatArray, tokens: FloatArray, where: str) -> tuple[FloatArray, FloatArray]:
@@ -263,7 +210,7 @@ class LengthDistribution:
         """Lengths in tokens at normal scores, shape of ``scores``."""
         if self.quantiles is None or self.tokens is None:
             return np.exp(self.location + self.sigma * scores)
-        return np.interp(_normal_cdf(scores), self.quantiles, self.scale * self.tokens)
+        return np.interp(np.interp(scores, *_normal_table()), self.quantiles, self.scale * self.tokens)
 
     def scaled(self, factor: float) -> LengthDistribution:
         """The distribution of ``factor`` times the lengths; nothing is solved for again."""
@@ -275,52 +222,46 @@ def whole_tokens(lengths: FloatArray, cap: IntArray | int) -> IntArray:
     return np.clip(np.rint(lengths), 1, cap).astype(np.int64)
 
 
-def solve_distribution(length: Length, caps: FloatArray, subject: Subject) -> LengthDistribution:
+def solve_distribution(length: section.Length, caps: FloatArray, subject: Subject) -> LengthDistribution:
     """Distribution whose mean after truncation is ``length.mean_tokens``, where that is given.
 
     caps: representative caps in tokens (equal shares of the samples each). Raises InputError where no distribution has
     that mean because it reaches the mean cap.
     """
-    if isinstance(length, ConstantLength):
+    if isinstance(length, section.ConstantLength):
         return LengthDistribution(location=math.log(length.tokens))
-    if isinstance(length, LognormalLength):
-        _check_mean(length.mean_tokens, caps, subject)
-        sigma = length.log_sigma
-        location = _increasing_root(
-            lambda mu: sum(limited_lognormal_mean(mu, sigma, cap) for cap in caps) / caps.size - length.mean_tokens
-        )
-        return LengthDistribution(location=location, sigma=sigma)
-    if isinstance(length, QuantileLength):
+    if isinstance(length, section.LognormalLength):
+        _check_cap(length.mean_tokens, caps, subject)
+        return _lognormal(length.mean_tokens, length.log_sigma, caps)
+    if isinstance(length, section.QuantileLength):
         quantiles, tokens = np.asarray(length.quantiles), np.asarray(length.tokens)
     else:
         quantiles, tokens = read_lengths(length.path, length.column, subject)
     scale = 1.0
     if length.mean_tokens is not None:
-        _check_mean(length.mean_tokens, caps, subject)
+        _check_cap(length.mean_tokens, caps, subject)
         scale = _scale_for(length.mean_tokens, quantiles, tokens, caps, subject)
     return LengthDistribution(scale=scale, quantiles=quantiles, tokens=tokens)
 
 
-def solve_turns(turns: Turns, most: int) -> LengthDistribution:
+def solve_turns(turns: section.Turns, most: int) -> LengthDistribution:
     """Distribution of the turns of a trajectory. most: where it is cut, before the mean that the section gives."""
-    if isinstance(turns, ConstantTurns):
+    if isinstance(turns, section.ConstantTurns):
         return LengthDistribution(location=math.log(turns.turns))
-    if isinstance(turns, LognormalTurns):
+    if isinstance(turns, section.LognormalTurns):
         if most == 1:
             return LengthDistribution()
-        sigma = turns.log_sigma
-        location = _increasing_root(lambda mu: limited_lognormal_mean(mu, sigma, most) - turns.mean_turns)
-        return LengthDistribution(location=location, sigma=sigma)
+        return _lognormal(turns.mean_turns, turns.log_sigma, np.array([float(most)]))
     return LengthDistribution(quantiles=np.asarray(turns.quantiles), tokens=np.asarray(turns.turns))
 
 
-def solve_time(time: Time) -> LengthDistribution:
+def solve_time(time: section.Time) -> LengthDistribution:
     """Distribution of a time in seconds, in place of tokens."""
-    if isinstance(time, ConstantTime):
+    if isinstance(time, section.ConstantTime):
         return LengthDistribution(quantiles=np.array([0.0, 1.0]), tokens=np.full(2, time.seconds))
-    if isinstance(time, LognormalTime):
+    if isinstance(time, section.LognormalTime):
         return LengthDistribution(location=math.log(time.mean_s) - time.log_sigma**2 / 2, sigma=time.log_sigma)
-    if isinstance(time, QuantileTime):
+    if isinstance(time, section.QuantileTime):
         return LengthDistribution(quantiles=np.asarray(time.quantiles), tokens=np.asarray(time.seconds))
     quantiles, seconds = read_lengths(time.path, time.column, "time")
     return LengthDistribution(quantiles=quantiles, tokens=seconds)
@@ -342,22 +283,27 @@ def limited_lognormal_mean(location: float, sigma: float, cap: float) -> float:
     return mean + cap * math.erfc(z / math.sqrt(2)) / 2
 
 
-def _check_mean(mean: float, caps: FloatArray, subject: Subject) -> None:
-    bound = float(caps.mean())
-    if mean >= bound:
-        raise InputError(
-            f"{key_of(subject)}.mean_tokens must be below {bound:g}, the cap that "
-            f"workload.max_sequence_tokens leaves it; got {mean:g}"
-        )
+def _lognormal(mean: float, sigma: float, caps: FloatArray) -> LengthDistribution:
+    """Lognormal lengths whose mean is that one after they are cut at the caps."""
+
+    def gap(location: float) -> float:
+        return sum(limited_lognormal_mean(location, sigma, cap) for cap in caps) / caps.size - mean
+
+    return LengthDistribution(location=_increasing_root(gap), sigma=sigma)
+
+
+def _check_cap(mean: float, caps: FloatArray, subject: Subject) -> None:
+    _check_mean(mean, float(caps.mean()), subject, "the cap that workload.max_sequence_tokens leaves it")
+
+
+def _check_mean(mean: float, reach: float, subject: Subject, why: str) -> None:
+    if mean >= reach:
+        raise InputError(f"{_NAMES['keys'][subject]}.mean_tokens must be below {reach:g}, {why}; got {mean:g}")
 
 
 def _scale_for(mean: float, quantiles: FloatArray, tokens: FloatArray, caps: FloatArray, subject: Subject) -> float:
     points = np.interp((np.arange(_POINTS) + 0.5) / _POINTS, quantiles, tokens)
-    reach = float(caps.mean()) * float(np.mean(points > 0))
-    if mean >= reach:
-        raise InputError(
-            f"{key_of(subject)}.mean_tokens must be below {reach:g}, as the other lengths are 0; got {mean:g}"
-        )
+    _check_mean(mean, float(caps.mean()) * float(np.mean(points > 0)), subject, "as the other lengths are 0")
 
     def gap(log_scale: float) -> float:
         return float(np.mean([np.minimum(math.exp(log_scale) * points, cap).mean() for cap in caps])) - mean
@@ -374,11 +320,6 @@ def _increasing_root(function: Callable[[float], float]) -> float:
             break
         low, high = (middle, high) if function(middle) < 0 else (low, middle)
     return high
-
-
-def _normal_cdf(scores: FloatArray) -> FloatArray:
-    grid, values = _normal_table()
-    return np.interp(scores, grid, values)
 
 
 @functools.cache

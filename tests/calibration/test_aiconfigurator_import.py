@@ -17,6 +17,7 @@ from rlsim.calibration import package_tables, table_checks
 from rlsim.calibration.aiconfigurator import ImportReport, import_tables, list_systems
 from rlsim.calibration.columns import lines_along
 from rlsim.errors import InputError
+from rlsim.tables import files
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 
 PEAK, FP8_PEAK, HBM = 1e15, 2e15, 4e12
@@ -206,7 +207,6 @@ def test_units_and_sizes_of_the_package_are_converted(package: Path, tmp_path: P
     reduced = tables.all_reduce_s(2, 2 * sizes[-1], graph=True)
     assert reduced is not None and reduced.measured.all()
     assert reduced.seconds == pytest.approx(5e-6 + 2 * sizes[-1] / 2e11, rel=1e-3)
-    assert tables.eager_launch_s() == pytest.approx(20e-6, rel=1e-2)
     decode = tables.decode_attention_s(Heads(8, 2, 128, "bf16"), 64, 1024)
     assert decode is not None and decode.measured.all()
     assert decode.seconds == pytest.approx(attention_row(64, 1023)["latency"] * 1e-3, rel=1e-3)
@@ -227,8 +227,6 @@ def test_all_reduce_without_a_mode_was_replayed_from_a_graph(package: Path, tmp_
     found = tables.all_reduce_s(2, 256, graph=True)
     assert found is not None and found.seconds == pytest.approx(5e-6, rel=0.01)
     assert tables.all_reduce_s(2, 256, graph=False) is None
-    with pytest.raises(InputError, match="no eager and graph all-reduce"):
-        tables.eager_launch_s()
 
 
 def mla_row(heads: int, batch: int, step: int, isl: int, latency: float) -> Row:
@@ -246,10 +244,10 @@ def test_latent_attention_of_engines_without_module_is_the_kernel_alone(package:
     report, tables = imported(package, tmp_path)
     assert {"mla_decode", "mla_prefill"} <= set(report.missing)
     assert tables.mla_decode_s(16, "bf16", "bf16", 8, 1024) is None
-    found = tables.mla_decode_kernel_s(16, "bf16", 8, 1024)
+    found = tables.at(files.MLA_DECODE_KERNEL, ("bf16",), 16, 1024, 8)
     assert found is not None and found.measured.all()
     assert found.seconds == pytest.approx((0.01 + 8 * 1024 * 4e-7) * 1e-3, rel=1e-3)
-    prompt = tables.mla_prefill_kernel_s(128, "bf16", 1, 1024)
+    prompt = tables.at(files.MLA_PREFILL_KERNEL, ("bf16",), 128, 1024, 1)
     assert prompt is not None and prompt.seconds == pytest.approx((0.01 + 128 * 1024**2 * 1e-9) * 1e-3, rel=1e-3)
 
 

@@ -14,9 +14,9 @@ import yaml
 
 from rlsim.calibration.aisimulate import import_tables, list_systems
 from rlsim.errors import InputError
-from rlsim.tables import recurrent as look
+from rlsim.tables import files
 from rlsim.tables.files import METADATA
-from rlsim.tables.operators import OperatorTables
+from rlsim.tables.operators import DeltaRule, OperatorTables, SparseShape
 
 COMMON = {"framework": "SGLang", "version": "1.0", "device": "Toy GPU"}
 BATCHES, PROMPTS = (1, 2, 4, 8, 16, 32, 64), (64, 128, 256, 512, 1024)
@@ -91,13 +91,13 @@ def test_rows_come_back_in_seconds(package: Path, tmp_path: Path) -> None:
     tables = OperatorTables.load("toy", "sglang", tmp_path)
     assert tables.metadata["source"]["package"] == "aisimulate"
     assert tables.metadata["source"]["version"] == "0.13"
-    step = look.delta_rule_decode_s(tables, (2, 8, 128, 128), np.array([16.0]))
+    step = tables.delta_rule_s(files.DELTA_RULE_DECODE, DeltaRule(128, 128, 2, 8), np.array([16.0]))
     assert step is not None and step.measured[0]
     assert step.seconds[0] == pytest.approx(20e-6, rel=1e-3)
-    wider = look.delta_rule_decode_s(tables, (4, 16, 128, 128), np.array([16.0]))
+    wider = tables.delta_rule_s(files.DELTA_RULE_DECODE, DeltaRule(128, 128, 4, 16), np.array([16.0]))
     assert wider is not None and not wider.measured[0]
     assert wider.seconds[0] == pytest.approx(40e-6, rel=1e-3)
-    shift = look.convolution_decode_s(tables, 4, 2 * 2 * 128 + 8 * 128, np.array([4.0]))
+    shift = tables.at(files.CONVOLUTION_DECODE, (4,), 2 * 2 * 128 + 8 * 128, np.array([4.0]))
     assert shift is not None and shift.seconds[0] == pytest.approx(2e-6, rel=1e-3)
 
 
@@ -106,15 +106,15 @@ def test_blocks_with_and_without_an_indexer_are_told_apart(package: Path, tmp_pa
     tables = OperatorTables.load("toy", "sglang", tmp_path)
     batch, context = np.array([64.0]), np.array([8192.0])
     ranking, reusing = (
-        look.sparse_decode_s(tables, (6144, indexer, 8, "fp8_block", "fp8"), batch, context)
+        tables.sparse_decode_s(SparseShape(6144, indexer, 8, "fp8_block", "fp8"), batch, context)
         for indexer in (True, False)
     )
     assert ranking is not None and reusing is not None
     assert (ranking.seconds - reusing.seconds)[0] == pytest.approx(1e-11 * 64 * 8192, rel=0.05)
-    assert look.sparse_reach_tokens(tables, (6144, True, 8, "fp8_block", "fp8")) == 64 * 8192
-    plain = look.sparse_decode_s(tables, (6144, True, 8, "fp8", "fp8"), batch, context)
+    assert tables.sparse_reach_tokens(SparseShape(6144, True, 8, "fp8_block", "fp8")) == 64 * 8192
+    plain = tables.sparse_decode_s(SparseShape(6144, True, 8, "fp8", "fp8"), batch, context)
     assert plain is not None and not plain.measured[0]
-    assert look.sparse_decode_s(tables, (4096, True, 8, "fp8_block", "fp8"), batch, context) is None
+    assert tables.sparse_decode_s(SparseShape(4096, True, 8, "fp8_block", "fp8"), batch, context) is None
 
 
 def test_tables_that_were_there_keep_their_record(package: Path, tmp_path: Path) -> None:

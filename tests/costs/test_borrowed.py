@@ -17,6 +17,7 @@ from rlsim.costs.operators import device
 from rlsim.costs.operators.borrowed import P90_DEVIATIONS, TableSource, borrowed_tables, tables_error
 from rlsim.costs.operators.latent import LatentBlock
 from rlsim.costs.operators.operators import Operators
+from rlsim.costs.operators.work import heads_of
 from rlsim.costs.prices import PriceInputs
 from rlsim.loading.models import load_card
 from rlsim.schema.hardware import HardwareProfile
@@ -71,13 +72,13 @@ def operators(name: str, calibration: Path) -> Operators:
 
 
 def verified(given: Operators, queries: int, batch: float = 16.0, context: float = 4096.0) -> Any:
-    found = given.verify_attention(CARD, 1, "bf16", np.array([batch]), np.array([context]), queries)
+    found = given.verify_attention(heads_of(CARD, 1), np.array([batch]), np.array([context]), queries)
     assert found is not None
     return found
 
 
 def decoded(given: Operators, context: float) -> Any:
-    return given.decode_attention(CARD, 1, "bf16", np.array([16.0]), np.array([context]))
+    return given.decode_attention(heads_of(CARD, 1), np.array([16.0]), np.array([context]))
 
 
 def test_the_engines_kernel_takes_so_much_longer_for_several_queries_as_was_measured(calibration: Path) -> None:
@@ -113,7 +114,7 @@ def test_without_a_measured_device_nothing_is_claimed(tmp_path: Path) -> None:
     assert borrowed_tables(profile, profile, None, tmp_path) is None
     bare = builders.operators(profile)
     rows = np.ones(1)
-    assert bare.verify_attention(CARD, 1, "bf16", rows, rows, 4) is None
+    assert bare.verify_attention(heads_of(CARD, 1), rows, rows, 4) is None
     assert bare.sampling(rows, VOCABULARY) is None
     assert bare.rejection(rows, 4, VOCABULARY, DRAFTS) is None
     assert bare.host_s("eager_launch") is None

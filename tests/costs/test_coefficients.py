@@ -21,6 +21,7 @@ from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
+from rlsim.tables.operators import ExpertShape
 
 BARE = builders.without_tables("h100_sxm")
 BANDWIDTH = 3.35e12 * 0.8
@@ -114,16 +115,15 @@ def test_a_draft_layer_reads_two_hidden_states_reduces_twice_and_attends_once_a_
     assert own["all-reduce"].seconds[0] == exactly(
         2 * float(Collectives(BARE, None).all_reduce(2, 512 * 4096 * 2).seconds)
     )
-    once = operators.decode_attention(as_model(draft), 2, "bf16", tokens, np.array([2048.0]))
+    once = operators.decode_attention(work.heads_of(as_model(draft), 2), tokens, np.array([2048.0]))
     assert drafting.cached_attention(tokens, np.array([2048.0])).seconds[0] == exactly(3 * once.seconds[0])
 
 
 def test_experts_of_an_engine_layer_are_routed_first() -> None:
     given, operators = scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8}), Operators(BARE, None)
-    tokens, moe = np.array([64.0]), given.model.moe
-    assert moe is not None
+    tokens = np.array([64.0])
     router = operators.gemm(tokens, work.Matrix("router", 128, 2048), "bf16")
-    routed = operators.experts(tokens, 2048, moe, "bf16", (1, 1), "balanced")
+    routed = operators.experts(tokens, ExpertShape("bf16", 2048, 768, 8, 128, 1, 1), 3, "balanced")
     found = layers(given).layer_components(tokens, True, ONE_MOE)["experts"]
     assert found.seconds[0] == exactly((router + routed).seconds[0])
 

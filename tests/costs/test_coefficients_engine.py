@@ -24,6 +24,7 @@ from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import attention_parameters
 from rlsim.schema.scenario import Scenario
+from rlsim.tables.operators import ExpertShape
 from rlsim.tables.profile import load_profile
 
 RACK = builders.without_tables("gb200_nvl72")
@@ -118,10 +119,11 @@ def test_two_operations_beside_each_other_take_the_longer_with_its_measured_shar
 
 def test_shared_experts_run_beside_the_routed_ones() -> None:
     given, tokens = wide(attention_data_parallel=1), np.array([65_536.0])
-    operators, moe = Operators(RACK, None), given.model.moe
-    assert moe is not None
+    operators = Operators(RACK, None)
     router = operators.gemm(tokens, work.Matrix("router", 256, 7168), "bf16")
-    routed = operators.experts(tokens, 7168, moe, "fp8_block", (1, 16), given.engine.expert_balance)
+    routed = operators.experts(
+        tokens, ExpertShape("fp8_block", 7168, 2048, 8, 256, 1, 16), 3, given.engine.expert_balance
+    )
     shared = operators.gemms(tokens, work.shared_expert_matrices(given.model, 16), "fp8_block")
     assert float(shared.seconds[0]) > 0
     assert one_layer(layers(given), 65_536.0, 1.0)["experts"] == exactly(float((router + routed).seconds[0]))

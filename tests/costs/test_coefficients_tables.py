@@ -21,7 +21,7 @@ from rlsim.costs.operators.work import Matrix
 from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts
 from rlsim.tables import files
-from rlsim.tables.operators import OperatorTables
+from rlsim.tables.operators import ExpertShape, OperatorTables
 from rlsim.tables.profile import load_profile
 
 H100, RACK = load_profile("h100_sxm"), load_profile("gb200_nvl72")
@@ -114,16 +114,17 @@ def test_a_product_that_the_engine_lacks_comes_from_another_and_not_without_own_
 def test_experts_take_the_fastest_engine(tmp_path: Path) -> None:
     assert MOE.moe is not None
     moe, own_s, other_s = MOE.moe, {"bf16": 4e-4, "fp8": 3e-4}, {"bf16": 2e-4, "fp8": 1e-4}
+    shape = (MOE.hidden_size, moe.expert_intermediate_size, moe.top_k, moe.num_experts)
 
     def made(name: str, seconds: dict[str, float]) -> OperatorTables:
-        shape = (MOE.hidden_size, moe.expert_intermediate_size, moe.top_k, moe.num_experts, 1, 1, "balanced")
         return builders.faked(
-            tmp_path / name, (files.MOE, [(p, *shape, t, s) for p, s in seconds.items() for t in (1, 64)])
+            tmp_path / name,
+            (files.MOE, [(p, *shape, 1, 1, "balanced", t, s) for p, s in seconds.items() for t in (1, 64)]),
         )
 
     both = Operators(H100, made("own", own_s), siblings=(made("other", other_s),))
     for precision, seconds, measured in (("bf16", 4e-4, 1.0), ("fp8", 1e-4, 0.0)):
-        found = both.experts(ROWS, MOE.hidden_size, moe, precision, (1, 1), "balanced")
+        found = both.experts(ROWS, ExpertShape(precision, *shape, 1, 1), 3, "balanced")
         assert (found.seconds[0], found.measured[0]) == (near(seconds), measured)
 
 

@@ -12,8 +12,9 @@ from rlsim.costs.operators import work
 from rlsim.costs.operators.latent import LatentBlock
 from rlsim.costs.operators.operators import DEFAULT_COMPUTE, DEFAULT_MEMORY, KERNEL_FLOOR_S, Operators
 from rlsim.costs.operators.time import OperatorTime, modelled, zero
-from rlsim.costs.operators.work import Matrix
+from rlsim.costs.operators.work import Matrix, heads_of
 from rlsim.loading.models import load_card
+from rlsim.tables.operators import ExpertShape
 from rlsim.tables.profile import load_profile, table_device
 from rlsim.units import TERA
 
@@ -54,7 +55,7 @@ def test_large_measured_product_on_h100_matches_published_rates() -> None:
 def test_h100_decode_attention_reads_the_cache_at_most_of_the_bandwidth() -> None:
     """FlashInfer and FlashAttention-3 decode at 70-95 % of HBM bandwidth on long caches."""
     card = load_card("llama-3.1-8b")
-    timed = builders.operators(H100).decode_attention(card, 1, "bf16", 64, 8192)
+    timed = builders.operators(H100).decode_attention(heads_of(card, 1), 64, 8192)
     rate = 64 * 8192 * 2 * 8 * 128 * 2 / float(timed.seconds)
     assert 0.6 < rate / 3.35e12 < 1.0
     assert timed.bound == "memory"
@@ -105,17 +106,15 @@ def test_less_of_any_rate_never_speeds_an_operator_up(
 ) -> None:
     profile = H100 if measured else builders.without_tables("h100_sxm")
     before, after = builders.operators(profile), builders.operators(builders.scaled(profile, key, factor))
-    card, moe_card = load_card("qwen3-8b"), load_card("qwen3-30b-a3b")
-    rows, latent = np.array([tokens]), load_card("deepseek-v3")
-    assert moe_card.moe is not None
+    card, rows, latent = load_card("qwen3-8b"), np.array([tokens]), load_card("deepseek-v3")
 
     def times(ops: Operators) -> list[OperatorTime]:
         return [
             ops.gemm(rows, QKV, precision),
-            ops.decode_attention(card, 1, "bf16", rows, 2000.0),
+            ops.decode_attention(heads_of(card, 1), rows, 2000.0),
             ops.prefill_attention(card, 1, 1.0, rows),
-            ops.experts(rows, 2048, moe_card.moe, precision, (1, 8), "balanced"),
-            ops.experts(rows, 2048, moe_card.moe, precision, (2, 1), "power_law_1.2"),
+            ops.experts(rows, ExpertShape(precision, 2048, 768, 8, 128, 1, 8), 3, "balanced"),
+            ops.experts(rows, ExpertShape(precision, 2048, 768, 8, 128, 2, 1), 3, "power_law_1.2"),
             LatentBlock(ops, latent, 8, precision, "bf16").projections(rows),
             LatentBlock(ops, latent, 8, precision, "bf16").attention(rows, np.array([3000.0])),
             ops.stream(rows * 1e6),
@@ -139,11 +138,10 @@ def test_latent_block_is_its_projections_plus_its_attention() -> None:
 
 
 def test_expert_layouts_that_no_table_has_borrow_the_nearest_efficiency() -> None:
-    ops, card = builders.operators(load_profile("gb200_nvl72")), load_card("qwen3-235b-a22b")
-    assert card.moe is not None
-    measured = ops.experts(np.array([512.0]), 4096, card.moe, "fp8", (1, 8), "power_law_1.2")
+    ops, shape = builders.operators(load_profile("gb200_nvl72")), ExpertShape("fp8", 4096, 1536, 8, 128, 1, 8)
+    measured = ops.experts(np.array([512.0]), shape, 3, "power_law_1.2")
     assert measured.measured[0] == 1
-    borrowed = ops.experts(np.array([512.0]), 4096, card.moe, "bf16", (4, 4), "balanced")
+    borrowed = ops.experts(np.array([512.0]), ExpertShape("bf16", 4096, 1536, 8, 128, 4, 4), 3, "balanced")
     assert borrowed.measured[0] == 0
     assert borrowed.seconds[0] > 0
 

@@ -19,6 +19,7 @@ from rlsim.costs.trainer.layout import weight_tensors
 from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts, LinearAttentionCard, MambaCard
 from rlsim.schema.model import kv_bytes_per_token, parameter_counts, state_bytes_per_sequence
+from rlsim.tables.operators import ExpertShape
 from rlsim.tables.profile import load_profile
 
 BARE = builders.without_tables("h100_sxm")
@@ -121,7 +122,8 @@ def test_products_of_a_delta_rule_chunk() -> None:
 def test_ungated_experts_have_two_matrices() -> None:
     moe = load_card("nemotron-3-nano-30b-a3b").moe
     assert moe is not None
-    amount = work.grouped_experts(1, 2688, moe, 1, 1, weight_bytes=2.0)
+    shape = ExpertShape("bf16", 2688, moe.expert_intermediate_size, moe.top_k, moe.num_experts, 1, 1)
+    amount = work.grouped_experts(1, shape, moe.matrices)
     assert float(amount.flops) == 2 * 6 * 2 * 2688 * 1856
     assert sum(one.elements for one in work.ffn_matrices(100, 400, 1, gated=False)) == 2 * 100 * 400
 

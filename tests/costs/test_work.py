@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rlsim.costs.operators import work
 from rlsim.loading.models import load_card
 from rlsim.schema.model import parameter_counts
+from rlsim.tables.operators import ExpertShape
 
 CARDS = ("qwen3-8b", "qwen3-30b-a3b", "qwen3-235b-a22b", "llama-3.1-70b", "deepseek-v3")
 
@@ -44,11 +45,10 @@ def test_experts_touched_agrees_with_a_random_routing() -> None:
 
 
 def test_grouped_experts_share_weights_and_tokens_over_both_kinds_of_parallelism() -> None:
-    moe = load_card("qwen3-235b-a22b").moe
-    assert moe is not None
-    whole = work.grouped_experts(4096, 4096, moe, 1, 1, 2.0)
-    for layout in ((8, 1), (1, 8), (2, 4)):
-        part = work.grouped_experts(4096, 4096, moe, *layout, 2.0)
+    shape = ExpertShape("bf16", 4096, 1536, 8, 128, 1, 1)
+    whole = work.grouped_experts(4096, shape)
+    for tp, ep in ((8, 1), (1, 8), (2, 4)):
+        part = work.grouped_experts(4096, shape._replace(tensor_parallel=tp, expert_parallel=ep))
         assert part.flops == pytest.approx(whole.flops / 8)
         assert part.bytes >= whole.bytes / 8 * (1 - 1e-12)
 
@@ -69,7 +69,7 @@ def test_matrices_of_one_layer_hold_its_parameters(name: str) -> None:
 
 
 def test_decode_attention_reads_the_cache_once() -> None:
-    amount = work.decode_attention(4, 1000, heads=32, kv_heads=8, head_dim=128, kv_bytes=2.0)
+    amount = work.decode_attention(4 * 1000, heads=32, kv_heads=8, head_dim=128, kv_bytes=2.0)
     assert amount.bytes == 4 * 1000 * 2 * 8 * 128 * 2
     assert amount.flops == 4 * 4 * 1000 * 32 * 128
 

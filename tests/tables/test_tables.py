@@ -161,11 +161,6 @@ def test_message_bytes_are_those_of_the_full_tensor(real: dict[str, OperatorTabl
         assert 0.4 < 0.75 * 2.0**28 / found.seconds / link < 1.0
 
 
-def test_eager_launch_is_dearer_on_grace_than_on_x86(real: dict[str, OperatorTables]) -> None:
-    assert 30e-6 < real["gb200_nvl72"].eager_launch_s() < 60e-6
-    assert 10e-6 < real["h100_sxm"].eager_launch_s() < 25e-6
-
-
 def test_mla_block_includes_the_output_projection(real: dict[str, OperatorTables]) -> None:
     """From 1 to 128 heads an H100 must read 343 MB more BF16 weights, 235 MB of them the output projection."""
     one = real["h100_sxm"].mla_decode_s(1, "bf16", "bf16", 1, 64)
@@ -243,8 +238,6 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         tables.moe_s(ExpertShape("bf16", 1, 1, 1, 1, 1, 1), "balanced", 1)
     with pytest.raises(InputError, match=r"decode_attention\.npz of vllm.*head_dim"):
         tables.decode_attention_s(Heads(8, 1, 128, "bf16"), 1, 1)
-    with pytest.raises(InputError, match="no eager and graph all-reduce"):
-        tables.eager_launch_s()
     (folder / files.METADATA).write_text("[1, 2", encoding="utf-8")
     with pytest.raises(InputError, match=r"metadata\.yaml of vllm"):
         OperatorTables.load("toy", "vllm", tmp_path)

@@ -14,6 +14,7 @@ from rlsim.costs.operators.work import Matrix
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.drafter import DraftCard, default_eagle3_draft, mtp_draft
 from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
 from rlsim.units import BYTES_PER_ELEMENT, BoolArray, FloatArray
 
@@ -40,6 +41,11 @@ def draft_card(speculation: Speculation, card: ModelCard) -> DraftCard | None:
     return mtp_draft(card) if speculation.method == "mtp" else default_eagle3_draft(card)
 
 
+def trained_draft(scenario: Scenario) -> DraftCard | None:
+    """The drafter that a scenario trains online beside its policy; None without."""
+    return draft_card(scenario.speculation, scenario.model) if scenario.speculation.trained_online else None
+
+
 def as_model(draft: DraftCard) -> ModelCard:
     """The drafter as a dense model card, for the operators that ask for one."""
     return ModelCard(
@@ -56,6 +62,11 @@ class Drafting:
     layers: EngineLayers
     speculation: Speculation
     eager_launch_s: float
+
+    @property
+    def queries(self) -> int:
+        """Positions of a verification: drafted tokens and one more; 1 without drafting."""
+        return self.speculation.draft_length + 1 if self.speculation.active else 1
 
     @property
     def draft(self) -> DraftCard | None:
@@ -80,12 +91,15 @@ class Drafting:
         if fused > 1:
             fusion = Matrix("fusion", draft.hidden_size, fused * self.layers.card.hidden_size)
             parts["fusion"] = self.layers.operators.gemm(tokens, fusion, "bf16")
-        return _sum(parts)
+        measured = sum(t.seconds * t.measured for t in parts.values())
+        seconds = total(parts)
+        return OperatorTime(
+            seconds, np.asarray(measured) / np.maximum(seconds, 1e-12), next(iter(parts.values())).bound
+        )
 
     def _own_layers(self, tokens: FloatArray, draft: DraftCard) -> Components:
         operators, target = self.layers.operators, self.layers
         hidden, tp = draft.hidden_size, self._tensor_parallel(draft)
-        out: Components = {}
         if draft.kind == "mtp":
             with_experts = draft.num_layers if target.card.num_moe_layers else 0
             counts = LayerCounts(draft.num_layers, 0, 0, draft.num_layers - with_experts, with_experts)
@@ -94,13 +108,13 @@ class Drafting:
         matrices = work.attention_matrices(model, tp) + work.ffn_matrices(hidden, draft.intermediate_size, tp)
         if draft.kind == "eagle3":
             matrices[0] = Matrix("qkv", matrices[0].n, 2 * hidden)
-        out["layers"] = operators.gemms(tokens, matrices, "bf16").repeated(draft.num_layers)
-        row_bytes = hidden * BYTES_PER_ELEMENT["bf16"]
-        out["all-reduce"] = target.fabric.all_reduce(tp, tokens * row_bytes).repeated(2.0 * draft.num_layers)
-        out["elementwise"] = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp).repeated(
-            draft.num_layers
-        )
-        return out
+        reduced = target.fabric.all_reduce(tp, tokens * (hidden * BYTES_PER_ELEMENT["bf16"]))
+        small = elementwise(operators, model, tokens, tp, draft.intermediate_size / tp)
+        return {
+            "layers": operators.gemms(tokens, matrices, "bf16").repeated(draft.num_layers),
+            "all-reduce": reduced.repeated(2.0 * draft.num_layers),
+            "elementwise": small.repeated(draft.num_layers),
+        }
 
     def passes(self, sequences: FloatArray, eager: BoolArray) -> OperatorTime:
         """All k draft passes: the first over the k + 1 verified positions, the others one token per sequence.
@@ -131,11 +145,9 @@ class Drafting:
                 draft.num_layers / self.layers.card.num_attention_layers
             )
         else:
-            model, kv = as_model(draft), self.layers.engine.kv_precision
-            operators = self.layers.operators
-            once = operators.decode_attention(
-                model, self._tensor_parallel(draft), kv, sequences, np.maximum(context, 1.0)
-            )
+            kv_precision = self.layers.engine.kv_precision
+            heads = work.heads_of(as_model(draft), self._tensor_parallel(draft), kv_precision)
+            once = self.layers.operators.decode_attention(heads, sequences, np.maximum(context, 1.0))
             once = once.repeated(draft.num_layers)
         return once.repeated(speculation.draft_length)
 
@@ -150,10 +162,3 @@ class Drafting:
         bound: Bound = "launch" if launched > float(np.mean(device.seconds)) else "memory"
         measured = np.where(device.seconds >= launched, device.measured, 0.0)
         return OperatorTime(np.maximum(device.seconds, launched), measured, bound)
-
-
-def _sum(components: Components) -> OperatorTime:
-    first = next(iter(components.values()))
-    measured = sum(t.seconds * t.measured for t in components.values())
-    seconds = total(components)
-    return OperatorTime(seconds, np.asarray(measured) / np.maximum(seconds, 1e-12), first.bound)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def context_s(layers: EngineLayers, prompt_tokens: float, contexts: FloatArray) 
 
     That is the one of prompts of ``prompt_tokens``; negative behind fewer tokens. contexts: from 0 in equal steps.
     """
-    engine, card = layers.engine, layers.card
+    engine = layers.engine
     copies = engine.attention_data_parallel * engine.pipeline_parallel
     doublings = np.ceil(np.log2(max(contexts[-1] / SHORTEST_TOKENS, 2.0)))
     lengths = SHORTEST_TOKENS * 2.0 ** np.arange(doublings + 1)
@@ -43,13 +44,9 @@ def context_s(layers: EngineLayers, prompt_tokens: float, contexts: FloatArray) 
     middles = ends[:-1] + steps / 2
     slope = (each[-1] - each[-2]) / (middles[-1] - middles[-2])
     out = np.interp(contexts, middles, each) + slope * np.maximum(contexts - middles[-1], 0.0)
-    return np.asarray((out - _mean(out, contexts, prompt_tokens)) * (card.num_attention_layers / copies))
-
-
-def _mean(values: FloatArray, contexts: FloatArray, prompt_tokens: float) -> float:
-    """Mean of a function that is linear between ``contexts``, over the tokens of a prompt."""
     inside = np.concatenate((contexts[contexts < prompt_tokens], [prompt_tokens]))
-    return float(np.trapezoid(np.interp(inside, contexts, values), inside) / prompt_tokens)
+    mean = float(np.trapezoid(np.interp(inside, contexts, out), inside) / prompt_tokens)
+    return np.asarray((out - mean) * (layers.card.num_attention_layers / copies))
 
 
 def _nondecreasing(values: FloatArray, weights: FloatArray) -> FloatArray:
@@ -158,50 +155,40 @@ def _part(name: str, timed: OperatorTime, seconds: FloatArray, measured: FloatAr
 
 
 def build_iteration(
-    layers: EngineLayers,
-    drafting: Drafting,
-    host: HostOverheads,
-    max_sequences: int,
-    max_context: float,
-    prompt_tokens: float,
-    kv_capacity_tokens: float,
+    drafting: Drafting, max_sequences: int, max_context: float, prompt_tokens: float, kv_capacity_tokens: float
 ) -> IterationCosts:
     """Prepare the iteration table of one replica for up to ``max_sequences`` decoding sequences."""
-    engine, k = layers.engine, drafting.speculation.draft_length if drafting.speculation.active else 0
+    layers, queries = drafting.layers, drafting.queries
+    engine, host = layers.engine, layers.host
     n = np.maximum(np.arange(max_sequences + 1, dtype=np.float64), 1.0)
-    components, eager = _context_free(layers, drafting, host, n, k)
+    components, eager = _on_device(drafting, n)
+    waited_s = _exposed_host_s(engine, drafting.speculation.active, host, n, total(components))
+    components["host"] = modelled(waited_s, "host")
     step = max(8.0, max_context / (CONTEXT_POINTS - 1))
     contexts = np.maximum(np.arange(CONTEXT_POINTS) * step, 1.0)
     own = np.ceil(n / engine.pipeline_parallel)
     drafting_part = "context look-up" if drafting.draft is None else DRAFT_ATTENTION
     attention = {
-        "attention": layers.cached_attention(own[:, None], contexts[None, :], k + 1),
+        "attention": layers.cached_attention(own[:, None], contexts[None, :], queries),
         drafting_part: drafting.cached_attention(own[:, None], contexts[None, :]).repeated(engine.pipeline_parallel),
     }
-    prefill = _prefill_table(layers, host, max_sequences, max(prompt_tokens, 1.0), k)
+    prefill, measured, bound = _prefill_table(drafting, max_sequences, max(prompt_tokens, 1.0))
     behind = context_s(layers, max(prompt_tokens, 1.0), np.arange(CONTEXT_POINTS, dtype=np.float64) * step)
     components, attention = _times(components, host.factor), _times(_monotone(attention), host.factor)
+    grid, counts, added_s = prefill
     table = IterationTable(
-        step_s=_no_work_is_free(total(components)),
-        context_step_tokens=step,
-        attention_s=_no_work_is_free(total(attention)),
-        prefill_grid_tokens=prefill.grid_tokens,
-        prefill_sequences=prefill.sequences,
-        prefill_s=prefill.added_s * host.factor,
-        prefill_context_s=behind * host.factor,
-        tokens_per_sequence=k + 1,
-        max_batched_tokens=max(engine.max_batched_tokens, max_sequences * (k + 1)),
-        max_running_sequences=engine.max_running_sequences,
-        kv_capacity_tokens=kv_capacity_tokens,
-        chunked_prefill=engine.mixes_prefill,
-    )
+        _no_work_is_free(total(components)), step, _no_work_is_free(total(attention)),
+        grid, counts, added_s * host.factor, tokens_per_sequence=queries,
+        max_batched_tokens=max(engine.max_batched_tokens, max_sequences * queries),
+        max_running_sequences=engine.max_running_sequences, kv_capacity_tokens=kv_capacity_tokens,
+        chunked_prefill=engine.mixes_prefill, prefill_context_s=behind * host.factor,
+    )  # fmt: skip
     return IterationCosts(
-        table, components, attention, eager, prefill.measured, prefill.bound, layers.captured_tokens(k)
+        table, components, attention, eager, measured, bound, captured_tokens=layers.captured_tokens(queries - 1)
     )
 
 
-@dataclass(frozen=True, eq=False)
-class DevicePoints:
+class DevicePoints(NamedTuple):
     """Device seconds of iterations that decode ``sequences``: without their context, and of the context alone. All of
     shape (points,)."""
 
@@ -210,16 +197,16 @@ class DevicePoints:
     cached_s: FloatArray
 
 
-def device_points(layers: EngineLayers, drafting: Drafting, sequences: FloatArray, context: FloatArray) -> DevicePoints:
+def device_points(drafting: Drafting, sequences: FloatArray, context: FloatArray) -> DevicePoints:
     """What the device takes for one iteration at each of some points: ``sequences`` at mean ``context`` tokens.
 
     The same as a prepared table says, for few points of many engines.
     """
-    k = drafting.speculation.draft_length if drafting.speculation.active else 0
-    components, _ = _on_device(layers, drafting, sequences, k)
-    own = np.ceil(sequences / layers.engine.pipeline_parallel)
-    drafted = drafting.cached_attention(own, context).repeated(layers.engine.pipeline_parallel)
-    cached_s = layers.cached_attention(own, context, k + 1).seconds + drafted.seconds
+    components, _ = _on_device(drafting, sequences)
+    stages = drafting.layers.engine.pipeline_parallel
+    own = np.ceil(sequences / stages)
+    drafted = drafting.cached_attention(own, context).repeated(stages)
+    cached_s = drafting.layers.cached_attention(own, context, drafting.queries).seconds + drafted.seconds
     return DevicePoints(sequences, total(components), cached_s)
 
 
@@ -234,15 +221,6 @@ def _times(components: Components, factor: float) -> Components:
     return components if factor == 1.0 else {name: timed.deviating(factor) for name, timed in components.items()}
 
 
-def _context_free(
-    layers: EngineLayers, drafting: Drafting, host: HostOverheads, n: FloatArray, k: int
-) -> tuple[Components, BoolArray]:
-    """What of an iteration does not depend on its context, by part, for n decoding sequences; where it is eager."""
-    out, eager = _on_device(layers, drafting, n, k)
-    out["host"] = modelled(_exposed_host_s(layers.engine, drafting.speculation.active, host, n, total(out)), "host")
-    return out, eager
-
-
 def _exposed_host_s(
     engine: Engine, drafts: bool, host: HostOverheads, n: FloatArray, device_s: FloatArray
 ) -> FloatArray:
@@ -252,17 +230,17 @@ def _exposed_host_s(
     return np.maximum(host_s - device_s, 0.0) if engine.async_scheduling else host_s
 
 
-def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) -> tuple[Components, BoolArray]:
+def _on_device(drafting: Drafting, n: FloatArray) -> tuple[Components, BoolArray]:
     """What the device does of an iteration whatever its context, by part, for n decoding sequences; where it is eager.
 
     Pipeline stages work on n / PP sequences each; the last one, with the LM head and the drafter, does so PP times per
     iteration. Sampling runs once per sequence; of the k + 1 verified positions the others pass rejection sampling.
     """
-    engine = layers.engine
-    tokens = np.ceil(n / engine.pipeline_parallel) * (k + 1)
-    out, eager = _device(layers, tokens, k)
-    out |= layers.state_components(tokens, k + 1)
+    layers, engine = drafting.layers, drafting.layers.engine
     sampled = np.ceil(n / engine.pipeline_parallel)
+    tokens = sampled * drafting.queries
+    out, eager = _device(layers, tokens, drafting.queries)
+    out |= layers.state_components(tokens, drafting.queries)
     head = layers.head_components(tokens, sampled)
     out |= {name: timed.repeated(engine.pipeline_parallel) for name, timed in head.items()}
     if engine.pipeline_parallel > 1:
@@ -273,7 +251,7 @@ def _on_device(layers: EngineLayers, drafting: Drafting, n: FloatArray, k: int) 
     return out, eager
 
 
-def _device(layers: EngineLayers, tokens: FloatArray, k: int) -> tuple[Components, BoolArray]:
+def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Components, BoolArray]:
     """Layer times with capture padding, and where the iteration runs eagerly.
 
     An iteration beyond the graphs runs compiled kernels one by one and takes the longer of its device work and its
@@ -281,7 +259,7 @@ def _device(layers: EngineLayers, tokens: FloatArray, k: int) -> tuple[Component
     data-parallel attention every copy captures graphs for its own share of the tokens.
     """
     engine, copies = layers.engine, layers.engine.attention_data_parallel
-    own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(k))
+    own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(queries - 1))
     eager = np.logical_or(own > sizes[-1], not engine.cuda_graphs)
     fitting = sizes[np.minimum(np.searchsorted(sizes, own), len(sizes) - 1)]
     padded = np.where(eager, tokens, fitting * copies)
@@ -292,9 +270,8 @@ def _device(layers: EngineLayers, tokens: FloatArray, k: int) -> tuple[Component
     for name, timed in captured.items():
         other = launched[name]
         seconds = np.where(eager, other.seconds[inverse], timed.seconds[inverse])
-        out[name] = OperatorTime(
-            seconds, np.where(eager, other.measured[inverse], timed.measured[inverse]), timed.bound
-        )
+        known = np.where(eager, other.measured[inverse], timed.measured[inverse])
+        out[name] = OperatorTime(seconds, known, timed.bound)
     uncompiled_s = layers.operators.profile.eager_launch_s.value
     launch_s = (layers.launches() * COMPILED_LAUNCH + SAMPLER_LAUNCHES) * uncompiled_s
     waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
@@ -303,35 +280,23 @@ def _device(layers: EngineLayers, tokens: FloatArray, k: int) -> tuple[Component
     return out, eager
 
 
-@dataclass(frozen=True)
-class _Prefill:
-    """Seconds that prefill tokens add to an iteration: ``added_s`` over (sequences, grid_tokens).
-
-    measured: their measured share over grid_tokens.
-    """
-
-    grid_tokens: FloatArray
-    sequences: FloatArray
-    added_s: FloatArray
-    measured: FloatArray
-    bound: Bound
-
-
 def _prefill_table(
-    layers: EngineLayers, host: HostOverheads, max_sequences: int, prompt_tokens: float, k: int
-) -> _Prefill:
-    """Prefill of up to the token budget beside up to ``max_sequences`` decoding sequences.
+    drafting: Drafting, max_sequences: int, prompt: float
+) -> tuple[tuple[FloatArray, FloatArray, FloatArray], FloatArray, Bound]:
+    """Prefill of up to the token budget beside up to ``max_sequences`` decoding sequences: as of an iteration table its
+    grid in tokens, numbers of sequences and added seconds, then their measured share over the grid.
 
     What the tokens add is the difference to the same iteration without them. An iteration without decoding sequences
     has no decoding part to add to, so there the idle engine's head, sampling and host count as part of the prefill.
     """
-    engine = layers.engine
+    layers, engine = drafting.layers, drafting.layers.engine
     budget = float(max(engine.max_batched_tokens, 16))
     grid = np.unique(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
     counts = np.unique(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
-    tokens = counts[:, None] * (k + 1) + grid[None, :]
-    components, _ = _device(layers, np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0), k)
-    own, prompt = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9), prompt_tokens
+    tokens = counts[:, None] * drafting.queries + grid[None, :]
+    of_stage = np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0)
+    components, _ = _device(layers, of_stage, drafting.queries)
+    own = np.maximum(grid / engine.attention_data_parallel / engine.pipeline_parallel, 1e-9)
     attention = layers.prefill_module(own, prompt)
     if attention is not None:
         components.pop("attention projections")
@@ -344,7 +309,9 @@ def _prefill_table(
         attention = attention + states
     # Time of an iteration = decoding part + what prefill adds. Without decoding sequences the former is 0, so head,
     # sampling and host of the idle engine are added here (minus a negative), or nobody would pay them.
-    decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -_idle_base_s(layers, host))
+    head_s = float(total(layers.head_components(np.ones(1), np.ones(1)))[0])
+    idle_s = engine.pipeline_parallel * head_s + layers.host.iteration_s
+    decoding_part = np.where(counts[:, None] > 0, linear[:, :1], -idle_s)
     extra = linear - decoding_part + attention.seconds[None, :]
     extra[:, 0] = 0.0
     added = np.maximum.accumulate(np.maximum(extra, 0.0), axis=1)
@@ -353,13 +320,7 @@ def _prefill_table(
     whole = linear[0] + attention.seconds
     measured = (linear[0] * share + attention.seconds * attention.measured) / np.maximum(whole, 1e-12)
     longest = max((*components.values(), attention), key=lambda timed: float(timed.seconds[-1]))
-    return _Prefill(grid, counts, added, measured, longest.bound)
-
-
-def _idle_base_s(layers: EngineLayers, host: HostOverheads) -> float:
-    """Seconds of head, sampling and host that an iteration with nothing but prefill pays once."""
-    head_s = float(total(layers.head_components(np.ones(1), np.ones(1)))[0])
-    return layers.engine.pipeline_parallel * head_s + host.iteration_s
+    return (grid, counts, added), measured, longest.bound
 
 
 def _no_work_is_free(seconds: FloatArray) -> FloatArray:

@@ -20,6 +20,7 @@ from rlsim.costs.overheads import NO_HOST, HostOverheads
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
+from rlsim.tables.operators import ExpertShape
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
 
 SAMPLER_PASSES = 4.0
@@ -91,12 +92,6 @@ class EngineLayers:
         """GPUs that share one attention copy."""
         return self.engine.tensor_parallel // self.engine.attention_data_parallel
 
-    @property
-    def expert_layout(self) -> tuple[int, int]:
-        """(tensor, expert) parallel sizes of the routed experts."""
-        ep = self.engine.expert_parallel
-        return self.engine.tensor_parallel // ep, ep
-
     def launches(self) -> float:
         """Kernels of one pass through all layers."""
         counts, tp = self.card.layer_counts, self.engine.tensor_parallel
@@ -148,7 +143,8 @@ class EngineLayers:
         if card.attention_output_gate:
             row = card.num_heads / tp * card.head_dim * BYTES_PER_ELEMENT["bf16"]
             out = out + self._chained(stream(3.0 * own * row)).repeated(counts.attention)
-        heads = (card.num_heads // tp + 2 * max(1, card.num_kv_heads // tp)) * card.head_dim
+        own_heads = work.heads_of(card, tp)
+        heads = (own_heads.heads + 2 * own_heads.kv_heads) * card.head_dim
         rotary = self._chained(stream(2.0 * own * heads * BYTES_PER_ELEMENT["bf16"]))
         activated = self._chained(stream(work.elementwise_bytes(own, 0, width))) if counts.dense else zero(own)
         return out + rotary.repeated(counts.attention) + activated.repeated(counts.dense)
@@ -242,9 +238,12 @@ class EngineLayers:
         if moe is None:
             return zero(tokens)
         router = self._chained(self.operators.gemm(tokens, Matrix("router", moe.num_experts, card.hidden_size), "bf16"))
-        routed = self.operators.experts(
-            tokens, card.expert_hidden_size, moe, engine.weight_precision, self.expert_layout, engine.expert_balance
-        )
+        ep, width = engine.expert_parallel, moe.expert_intermediate_size
+        shape = ExpertShape(
+            engine.weight_precision, card.expert_hidden_size, width, moe.top_k, moe.num_experts,
+            tensor_parallel=engine.tensor_parallel // ep, expert_parallel=ep,
+        )  # fmt: skip
+        routed = self.operators.experts(tokens, shape, moe.matrices, engine.expert_balance)
         if moe.latent_size is not None:
             router = router + self._products(tokens, work.latent_expert_matrices(card), engine.weight_precision)
         shared = self._products(
@@ -307,15 +306,13 @@ class EngineLayers:
             once = self._over_latents(lambda block: block.attention(own, cached))
             flops = work.latent_attention(own, cached, card, tp, BYTES_PER_ELEMENT[kv]).flops
         else:
-            once = self.operators.decode_attention(card, tp, kv, own, cached)
-            several = self.operators.verify_attention(card, tp, kv, own, cached, queries) if queries > 1 else None
+            heads = work.heads_of(card, tp, kv)
+            once = self.operators.decode_attention(heads, own, cached)
+            several = self.operators.verify_attention(heads, own, cached, queries) if queries > 1 else None
             if several is not None:
                 return OperatorTime(np.maximum(several.seconds, once.seconds), several.measured, several.bound)
-            flops = work.decode_attention(own, cached, card.num_heads // tp, 1, card.head_dim, 1.0).flops
-        return self._at_least_computed(once, flops, queries)
-
-    def _at_least_computed(self, once: OperatorTime, flops: FloatArray, queries: int) -> OperatorTime:
-        """``queries`` queries on a cache that one query reads in ``once``; never more than that many single passes."""
+            flops = work.decode_attention(own * cached, heads.heads, 1, card.head_dim, 1.0).flops
+        # Never more than that many single passes.
         computed = np.minimum(self.operators.attention_compute_s(flops * queries), once.seconds * queries)
         binding = computed > once.seconds
         bound = "compute" if bool(np.mean(binding) > 0.5) else once.bound
@@ -329,7 +326,7 @@ def elementwise(
 
     As measured kernel by kernel; without such measurements, and under MLA, as one stream of their bytes.
     """
-    heads, kv_heads = card.num_heads // attention_tp, max(1, card.num_kv_heads // attention_tp)
+    heads, kv_heads, *_ = work.heads_of(card, attention_tp)
     kernels = [
         ("rms_norm", card.hidden_size, 2.0),
         ("residual_add", card.hidden_size, 2.0),

@@ -9,17 +9,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from rlsim.costs.engine import iteration
 from rlsim.costs.engine.capture import largest_captured_tokens
 from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.draft_policy import DraftPolicy, policy_costs
-from rlsim.costs.engine.iteration import (
-    DevicePoints,
-    IterationCosts,
-    PolicyChoice,
-    build_iteration,
-    decode_s,
-    device_points,
-)
+from rlsim.costs.engine.iteration import DevicePoints, IterationCosts
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import HostOverheads
@@ -66,42 +60,24 @@ class EngineInputs:
 
 
 def engine_inputs(
-    scenario: Scenario,
-    device: Device,
-    host: HostOverheads,
-    prompt_tokens: float,
-    kv_capacity_tokens: float,
-    running_sequences: int | None = None,
-    policy: DraftPolicy | None = None,
+    scenario: Scenario, device: Device, host: HostOverheads, prompt_tokens: float, kv_capacity_tokens: float
 ) -> EngineInputs:
-    """What an iteration of the engine of ``scenario`` depends on.
-
-    running_sequences: that its memory lets run at once (recurrent states); None: what the engine is told.
-    """
-    engine, most = scenario.released_engine, most_sequences(scenario)
-    if running_sequences is not None and running_sequences < most:
-        engine = changed(engine, max_running_sequences=running_sequences)
-        most = running_sequences
+    """What an iteration of the engine of ``scenario`` depends on, where every sequence that it is told to run fits."""
+    drafting = Speculation()
+    if scenario.speculation.active:
+        # Without the keys that no iteration depends on variants share prices by equality.
+        drafting = replaced(scenario.speculation, {name: getattr(drafting, name) for name in ACCEPTANCE_KEYS})
     return EngineInputs(
-        scenario.model,
-        device,
-        engine,
-        _drafting(scenario.speculation),
-        host,
-        most,
-        scenario.workload.max_sequence_tokens,
-        prompt_tokens,
-        kv_capacity_tokens,
-        policy,
-    )
+        scenario.model, device, scenario.released_engine, drafting, host, most_sequences(scenario),
+        scenario.workload.max_sequence_tokens, prompt_tokens, kv_capacity_tokens,
+    )  # fmt: skip
 
 
-def _drafting(speculation: Speculation) -> Speculation:
-    """``speculation`` without the keys that no iteration depends on, so that variants share prices by equality."""
-    plain = Speculation()
-    if not speculation.active:
-        return plain
-    return replaced(speculation, {name: getattr(plain, name) for name in ACCEPTANCE_KEYS})
+def running_at_most(inputs: EngineInputs, sequences: int | None) -> EngineInputs:
+    """The same engine where its memory lets no more ``sequences`` run at once (recurrent states); None: any number."""
+    if sequences is None or sequences >= inputs.max_sequences:
+        return inputs
+    return replace(inputs, engine=changed(inputs.engine, max_running_sequences=sequences), max_sequences=sequences)
 
 
 def most_sequences(scenario: Scenario) -> int:
@@ -121,15 +97,9 @@ def engine_prices(inputs: EngineInputs) -> IterationCosts:
     if inputs.policy is not None:
         lengths = range(inputs.drafting.draft_length + 1)
         return policy_costs([engine_prices(drafting_fixed(inputs, k)) for k in lengths], inputs.policy)
-    layers, drafting = _engine(inputs)
-    return build_iteration(
-        layers,
-        drafting,
-        inputs.host,
-        inputs.max_sequences,
-        float(inputs.max_context_tokens),
-        inputs.prompt_tokens,
-        inputs.kv_capacity_tokens,
+    context = float(inputs.max_context_tokens)
+    return iteration.build_iteration(
+        _engine(inputs), inputs.max_sequences, context, inputs.prompt_tokens, inputs.kv_capacity_tokens
     )
 
 
@@ -160,9 +130,9 @@ def decode_points_of_hosts_s(
 
     Under a policy these are reference iterations.
     """
-    choice = None if inputs.policy is None else engine_prices(inputs).choice
-    if choice is not None:
-        return _chosen_points_s(inputs, choice, hosts, sequences, context_tokens)
+    chosen = _chosen_points_s(inputs, hosts, sequences, context_tokens)
+    if chosen is not None:
+        return chosen
     # Of the host, kernels know two values alone: many hosts, and the cells of a sweep over them, share a device's work.
     engine = changed(inputs.engine, **dict.fromkeys(HOST_KEYS))
     points = np.asarray(sequences, dtype=np.float64).tobytes(), np.asarray(context_tokens, dtype=np.float64).tobytes()
@@ -170,22 +140,22 @@ def decode_points_of_hosts_s(
     for number, host in enumerate(hosts):
         kernels = HostOverheads(0.0, 0.0, overlap_s=host.overlap_s, network_hop_s=host.network_hop_s)
         device = _device_points(replace(inputs, engine=engine, host=kernels), *points)
-        out[number] = decode_s(engine, inputs.drafting.active, device, host)
+        out[number] = iteration.decode_s(engine, inputs.drafting.active, device, host)
     return out
 
 
 @lru_cache(maxsize=POINTS_KEPT)
 def _device_points(inputs: EngineInputs, sequences: bytes, context_tokens: bytes) -> DevicePoints:
-    return device_points(*_engine(inputs), np.frombuffer(sequences), np.frombuffer(context_tokens))
+    return iteration.device_points(_engine(inputs), np.frombuffer(sequences), np.frombuffer(context_tokens))
 
 
 def _chosen_points_s(
-    inputs: EngineInputs,
-    choice: PolicyChoice,
-    hosts: Sequence[HostOverheads],
-    sequences: FloatArray,
-    context_tokens: FloatArray,
-) -> FloatArray:
+    inputs: EngineInputs, hosts: Sequence[HostOverheads], sequences: FloatArray, context_tokens: FloatArray
+) -> FloatArray | None:
+    """Points of reference iterations; None where a draft length is fixed."""
+    choice = None if inputs.policy is None else engine_prices(inputs).choice
+    if choice is None:
+        return None
     n = np.clip(sequences.astype(np.int64), 0, len(choice.repeats) - 1)
     out: FloatArray = np.zeros((len(hosts), len(sequences)))
     for length in np.unique(np.concatenate((choice.low[n], choice.high[n]))).tolist():
@@ -199,8 +169,7 @@ def _chosen_points_s(
     return out
 
 
-def _engine(inputs: EngineInputs) -> tuple[EngineLayers, Drafting]:
+def _engine(inputs: EngineInputs) -> Drafting:
     device = inputs.device
-    operators = device.operators
-    layers = EngineLayers(inputs.model, inputs.engine, operators, device.fabric, inputs.host)
-    return layers, Drafting(layers, inputs.drafting, operators.profile.eager_launch_s.value)
+    layers = EngineLayers(inputs.model, inputs.engine, device.operators, device.fabric, inputs.host)
+    return Drafting(layers, inputs.drafting, device.profile.eager_launch_s.value)

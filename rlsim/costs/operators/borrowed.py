@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from rlsim.results.statistics import P90_DEVIATIONS
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.operators import MEASURED, OperatorTables, available
@@ -71,21 +69,3 @@ def tables_error(sources: Sequence[TableSource]) -> float:
         if p90 is not None:
             found.append(math.log1p(float(p90)) / P90_DEVIATIONS * (TRANSFER_ERROR if source.transferred else 1.0))
     return max(found)
-
-
-def nearest_layouts(precision: str, layout: tuple[int, int], experts: int) -> list[tuple[str, tuple[int, int]]]:
-    """(precision, (tensor, expert) parallel sizes) of experts to borrow an efficiency from, nearest first.
-
-    Those of the same precision come before all others.
-    """
-    tp, ep = layout
-    ladder = [(t, e) for t in _halvings(tp) for e in _halvings(ep) if e <= experts]
-    ladder.sort(key=lambda te: abs(np.log2(te[0] / tp)) + abs(np.log2(te[1] / ep)))
-    others = [p for p in ("fp8", "fp8_block", "bf16", "nvfp4") if p != precision]
-    return [(p, te) for p in (precision, *others) for te in ladder]
-
-
-def _halvings(value: int) -> list[int]:
-    """The value, then the power of two from there and those below it: tables hold powers of two."""
-    above = 1 << max(0, value - 1).bit_length()
-    return list(dict.fromkeys([value, *(above >> step for step in range(above.bit_length()))]))

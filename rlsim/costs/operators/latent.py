@@ -16,6 +16,7 @@ from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Matrix, Number, Work
 from rlsim.schema.model import ModelCard
+from rlsim.tables import files
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, FloatArray
@@ -84,7 +85,7 @@ class LatentBlock:
         one = np.ones(1)
         if module:
             return self._module(tables, one, BASE_CONTEXT * one) is not None
-        return tables.mla_decode_kernel_s(self.heads, self.kv_precision, one, one) is not None
+        return tables.at(files.MLA_DECODE_KERNEL, (self.kv_precision,), self.heads, one, one) is not None
 
     def reference_s(self, variant: Variant) -> float:
         """Sum of the logarithms of the seconds of a variant at the points of comparison."""
@@ -104,7 +105,7 @@ class LatentBlock:
         tables, module = variant
         look = None
         if tables is not None and not module:
-            look = tables.mla_decode_kernel_s(self.heads, self.kv_precision, batch, context)
+            look = tables.at(files.MLA_DECODE_KERNEL, (self.kv_precision,), self.heads, context, batch)
         elif tables is not None:
             look = self._above_base(tables, batch, context)
         return self.operators.timed(look, self._attention_work(batch, context), "bf16", "decode_attention")

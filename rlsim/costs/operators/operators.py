@@ -8,7 +8,7 @@ calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
-from rlsim.costs.operators.borrowed import TableSource, nearest_layouts
+from rlsim.costs.operators.borrowed import TableSource
 from rlsim.costs.operators.time import OperatorTime, mean_layer, modelled, ratio_or_one, zero
 from rlsim.costs.operators.work import Matrix, Work
-from rlsim.schema.architecture import MoECard
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
+from rlsim.tables import files
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, MICROSECOND, FloatArray
@@ -110,16 +110,15 @@ class Operators:
         two devices have in common, H100 to H200, that misses memory-bound ones by 3 % in the median, the ratio of both
         rooflines by 25 %; H100 to B200 11 and 49 %, and compute-bound ones alike (12 and 13 %).
         """
-        ideal_here, ideal_there = (self._ideal_s(device, amount, precision) for device in (self.profile, there))
+        ideal_here, ideal_there = (
+            np.maximum(
+                amount.flops / device.flops(_rate(precision)), amount.bytes / device.memory_bandwidth_bytes_per_s.value
+            )
+            for device in (self.profile, there)
+        )
         beyond = np.maximum(seconds - ideal_there, 0.0)
         carried = np.minimum(ratio_or_one(seconds, ideal_there), 1.0) * ideal_here + beyond
         return ratio_or_one(carried, seconds)
-
-    def _ideal_s(self, profile: HardwareProfile, amount: Work, precision: str) -> FloatArray:
-        """max(FLOP / rate, bytes / bandwidth)."""
-        computed = amount.flops / profile.flops(_rate(precision))
-        moved = amount.bytes / profile.memory_bandwidth_bytes_per_s.value
-        return np.asarray(np.maximum(computed, moved), dtype=np.float64)
 
     def _measured(
         self,
@@ -140,40 +139,33 @@ class Operators:
         return None
 
     def verify_attention(
-        self,
-        card: ModelCard,
-        tensor_parallel: int,
-        kv_precision: str,
-        batch: FloatArray,
-        context: FloatArray,
-        queries: int,
+        self, heads: Heads, batch: FloatArray, context: FloatArray, queries: int
     ) -> OperatorTime | None:
         """``queries`` positions per sequence over ``context`` tokens, the first position included (GQA only).
 
         One query's time, as the engine's kernel takes it, times how much longer the same measured kernel took for
         several than for one; on another device times how much that ratio of the rooflines differs there.
         """
-        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
-        alone = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
-        shape = (heads, kv_heads, card.head_dim, kv_precision)
+        alone = _over_cache(heads, batch, context)
         for source in self.sources:
-            several = source.tables.verify_attention_s(Heads(*shape), queries, batch, context)
-            single = source.tables.verify_attention_s(Heads(*shape), 1, batch, context)
+            several = source.tables.verify_attention_s(heads, queries, batch, context)
+            single = source.tables.verify_attention_s(heads, 1, batch, context)
             if several is None or single is None:
                 continue
-            once = self.decode_attention(card, tensor_parallel, kv_precision, batch, context)
+            once = self.decode_attention(heads, batch, context)
             ratio = several.seconds / single.seconds
             if source.device == self.profile:
                 known = np.where(several.measured & single.measured, once.measured, 0.0)
                 return OperatorTime(once.seconds * ratio, known, once.bound)
-            here, there = (self._extra_queries(profile, alone, queries) for profile in (self.profile, source.device))
+            together = Work(alone.flops * queries, alone.bytes)
+            # How much longer several queries take than one by the roofline of either device.
+            here, there = (
+                self._roof_s(profile, together, "bf16", "decode_attention")
+                / self._roof_s(profile, alone, "bf16", "decode_attention")
+                for profile in (self.profile, source.device)
+            )
             return modelled(once.seconds * ratio * here / there, once.bound)
         return None
-
-    def _extra_queries(self, profile: HardwareProfile, alone: Work, queries: int) -> FloatArray:
-        """How much longer several queries take than one by the roofline of a device."""
-        several = self._roof_s(profile, Work(alone.flops * queries, alone.bytes), "bf16", "decode_attention")
-        return several / self._roof_s(profile, alone, "bf16", "decode_attention")
 
     def sampling(self, rows: FloatArray, vocabulary: int) -> OperatorTime | None:
         """Softmax and draw on ``rows`` rows of logits."""
@@ -228,19 +220,23 @@ class Operators:
         Quantised products exist in several libraries that all engines link; a collection through one engine's default
         backend says less of the engine than of that default. BF16 products are cuBLAS's everywhere.
         """
-        own = None if self.tables is None else look(self.tables)
         if precision == "bf16":
-            return own
-        for other in self.siblings:
-            found = look(other)
-            if found is None:
+            return None if self.tables is None else look(self.tables)
+        best: TableTime | None = None
+        for found in self.on_this_device(look):
+            if best is None:
+                best = found
                 continue
-            if own is None:
-                own = found.scaled(1.0)
-                continue
-            faster = found.seconds < own.seconds
-            own = TableTime(np.where(faster, found.seconds, own.seconds), np.where(faster, False, own.measured))
-        return own
+            faster = found.seconds < best.seconds
+            best = TableTime(np.where(faster, found.seconds, best.seconds), np.where(faster, False, best.measured))
+        return best
+
+    def on_this_device(self, look: Callable[[OperatorTables], TableTime | None]) -> Iterator[TableTime]:
+        """What the engine's own tables hold, then those of the device's other engines, which is not measured."""
+        own = None if self.tables is None else look(self.tables)
+        if own is not None:
+            yield own
+        yield from (found.scaled(1.0) for found in map(look, self.siblings) if found is not None)
 
     def gemms(self, tokens: ArrayLike, matrices: list[Matrix], precision: str) -> OperatorTime:
         """Several products one after the other."""
@@ -260,15 +256,10 @@ class Operators:
         compute, _ = self.efficiency("bf16", "prefill_attention")
         return np.asarray(flops / (self.profile.flops("bf16") * compute), dtype=np.float64)
 
-    def decode_attention(
-        self, card: ModelCard, tensor_parallel: int, kv_precision: str, batch: ArrayLike, context: ArrayLike
-    ) -> OperatorTime:
+    def decode_attention(self, heads: Heads, batch: ArrayLike, context: ArrayLike) -> OperatorTime:
         """One query per sequence of ``batch`` sequences at mean context; without projections (GQA only)."""
-        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
-        amount = work.decode_attention(batch, context, heads, kv_heads, card.head_dim, BYTES_PER_ELEMENT[kv_precision])
-        shape, tables = (heads, kv_heads, card.head_dim, kv_precision), self.tables
-        look = None if tables is None else tables.decode_attention_s(Heads(*shape), batch, context)
-        return self.timed(look, amount, "bf16", "decode_attention")
+        look = None if self.tables is None else self.tables.decode_attention_s(heads, batch, context)
+        return self.timed(look, _over_cache(heads, batch, context), "bf16", "decode_attention")
 
     def prefill_attention(
         self, card: ModelCard, tensor_parallel: int, batch: ArrayLike, prompt_tokens: ArrayLike
@@ -292,49 +283,41 @@ class Operators:
     ) -> OperatorTime:
         """Causal attention of one layer without a window."""
         amount = work.prefill_attention(batch, prompt_tokens, card, tensor_parallel)
-        heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
-        look = None
+        own, look = work.heads_of(card, tensor_parallel), None
         if self.tables is not None and card.mla is None:
-            look = self.tables.prefill_attention_s(Heads(heads, kv_heads, card.head_dim, "bf16"), batch, prompt_tokens)
+            look = self.tables.prefill_attention_s(own, batch, prompt_tokens)
         elif self.tables is not None:
-            look = self.tables.mla_prefill_kernel_s(heads, "bf16", batch, prompt_tokens)
+            look = self.tables.at(files.MLA_PREFILL_KERNEL, ("bf16",), own.heads, prompt_tokens, batch)
         return self.timed(look, amount, "bf16", "prefill_attention")
 
-    def experts(
-        self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
-    ) -> OperatorTime:
-        """Routed experts of one layer: layout is (tensor parallel, expert parallel) of the experts.
+    def experts(self, tokens: FloatArray, shape: ExpertShape, matrices: int, balance: str) -> OperatorTime:
+        """Routed experts of one layer; matrices: of an expert.
 
         Where the table lacks the layout or precision, the ratio measured / roofline of the nearest measured one carries
         over to the wanted roofline; such times count as modelled. FP8 takes block-scaled rows as they are, as engines
         serve checkpoints that come in them.
         """
-        amount = work.grouped_experts(tokens, hidden, moe, *layout, BYTES_PER_ELEMENT[_rate(precision)])
-        look = self._moe_lookup(tokens, hidden, moe, precision, layout, balance)
+        precision, amount = shape.precision, work.grouped_experts(tokens, shape, matrices)
+        look = self._moe_lookup(tokens, shape, balance)
         if look is not None:
             return self.timed(look, amount, precision, "moe")
         # What a roofline misses (launches, tiles that are not full, routing skew) is much the same for layouts of like
         # work, so how far a neighbour is from its roofline says more of this one than the bare roofline does.
-        for near_precision, near in nearest_layouts(precision, layout, moe.num_experts):
-            look = self._moe_lookup(tokens, hidden, moe, near_precision, near, balance)
+        for near in _nearest_layouts(shape):
+            look = self._moe_lookup(tokens, near, balance)
             if look is not None:
-                near_work = work.grouped_experts(tokens, hidden, moe, *near, BYTES_PER_ELEMENT[_rate(near_precision)])
-                same_rate = _rate(near_precision) == _rate(precision)
-                roof = self.roofline(amount, near_precision if same_rate else precision, "moe")
-                ratio = look.seconds / self._roof_s(self.reference, near_work, near_precision, "moe")
+                same_rate = _rate(near.precision) == _rate(precision)
+                roof = self.roofline(amount, near.precision if same_rate else precision, "moe")
+                near_work = work.grouped_experts(tokens, near, matrices)
+                ratio = look.seconds / self._roof_s(self.reference, near_work, near.precision, "moe")
                 return modelled(np.maximum(roof.seconds * ratio, KERNEL_FLOOR_S), roof.bound)
         return self.roofline(amount, precision, "moe")
 
-    def _moe_lookup(
-        self, tokens: FloatArray, hidden: int, moe: MoECard, precision: str, layout: tuple[int, int], balance: str
-    ) -> TableTime | None:
-        shape = (precision, hidden, moe.expert_intermediate_size, moe.top_k, moe.num_experts, *layout)
-
+    def _moe_lookup(self, tokens: FloatArray, shape: ExpertShape, balance: str) -> TableTime | None:
         def look(tables: OperatorTables) -> TableTime | None:
-            found = (tables.moe_s(ExpertShape(*shape), kind, tokens) for kind in dict.fromkeys((balance, "balanced")))
-            return next((look for look in found if look is not None), None)
+            return tables.moe_s(shape, balance, tokens) or tables.moe_s(shape, "balanced", tokens)
 
-        return self._fastest(look, precision)
+        return self._fastest(look, shape.precision)
 
 
 def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: Matrix) -> TableTime | None:
@@ -352,6 +335,30 @@ def _product(tables: OperatorTables, precision: str, rows: FloatArray, matrix: M
 def _rows_of_fp32(rows: FloatArray, vocabulary: int) -> Work:
     """One pass over rows of the vocabulary: what carries a sampling time to another device."""
     return Work(np.zeros_like(rows), rows * vocabulary * BYTES_PER_ELEMENT["fp32"])
+
+
+def _over_cache(heads: Heads, batch: ArrayLike, context: ArrayLike) -> Work:
+    """One query of each of ``batch`` sequences over its cache."""
+    cached = np.asarray(batch, dtype=np.float64) * np.asarray(context, dtype=np.float64)
+    return work.decode_attention(cached, *heads[:3], BYTES_PER_ELEMENT[heads.kv_precision])
+
+
+def _nearest_layouts(shape: ExpertShape) -> list[ExpertShape]:
+    """Experts to borrow an efficiency from, by precision and parallel sizes, nearest first.
+
+    Those of the same precision come before all others.
+    """
+    tp, ep = shape.tensor_parallel, shape.expert_parallel
+    ladder = [(t, e) for t in _halvings(tp) for e in _halvings(ep) if e <= shape.experts]
+    ladder.sort(key=lambda te: abs(np.log2(te[0] / tp)) + abs(np.log2(te[1] / ep)))
+    precisions = dict.fromkeys((shape.precision, "fp8", "fp8_block", "bf16", "nvfp4"))
+    return [shape._replace(precision=p, tensor_parallel=t, expert_parallel=e) for p in precisions for t, e in ladder]
+
+
+def _halvings(value: int) -> list[int]:
+    """The value, then the power of two from there and those below it: tables hold powers of two."""
+    above = 1 << max(0, value - 1).bit_length()
+    return list(dict.fromkeys([value, *(above >> step for step in range(above.bit_length()))]))
 
 
 def _rate(precision: str) -> str:

@@ -19,9 +19,9 @@ from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Matrix, Work
 from rlsim.schema.architecture import LinearAttentionCard, MambaCard
 from rlsim.schema.model import ModelCard
-from rlsim.tables import recurrent as look
+from rlsim.tables import files
 from rlsim.tables.interpolation import TableTime
-from rlsim.tables.operators import OperatorTables
+from rlsim.tables.operators import DeltaRule, OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 MEASURED_HEAD = 128
@@ -55,7 +55,7 @@ class RecurrentBlock:
             state = modelled(state.seconds * moved / amount.bytes, state.bound)
         tail = convolution_step(own * queries, self.card, self.tensor_parallel)
         channels, kernel = self._channels, self.card.conv_kernel
-        shift = self._timed(lambda t: look.convolution_decode_s(t, kernel, channels, own * queries), tail)
+        shift = self._timed(lambda t: t.at(files.CONVOLUTION_DECODE, (kernel,), channels, own * queries), tail)
         return state + (shift if queries == 1 else shift.unmeasured())
 
     def prefill(self, batch: FloatArray, prompt_tokens: FloatArray, training: bool = False) -> OperatorTime:
@@ -69,7 +69,7 @@ class RecurrentBlock:
         row = convolution_prompt(b * p, self.card, tp)
         kernel = self.card.conv_kernel
         return state + self._timed(
-            lambda t: look.convolution_prefill_s(t, kernel, self._channels, np.maximum(b, 1.0), p), row
+            lambda t: t.at(files.CONVOLUTION_PREFILL, (kernel,), self._channels, p, np.maximum(b, 1.0)), row
         )
 
     def _scan(self, batch: FloatArray, prompt_tokens: FloatArray, training: bool) -> OperatorTime:
@@ -95,15 +95,14 @@ class RecurrentBlock:
 
     def _triton_chunks(self, batch: FloatArray, prompt_tokens: FloatArray) -> TableTime | None:
         """The chunked rule by Triton kernels: of the engine's own tables, else the fastest of the device's others."""
-        operators = self.operators
-        own = () if operators.tables is None else (operators.tables,)
-        every = [tables for tables in (*own, *operators.siblings) if tables.metadata.get("engine") in TRITON_ENGINES]
-        times = [(tables, self._chunks(tables, batch, prompt_tokens)) for tables in every]
-        found = [(tables, timed) for tables, timed in times if timed is not None]
-        if not found:
-            return None
-        tables, timed = min(found, key=lambda one: (one[0] not in own, float(np.sum(one[1].seconds))))
-        return timed if tables in own else timed.scaled(1.0)
+
+        def look(tables: OperatorTables) -> TableTime | None:
+            triton = tables.metadata.get("engine") in TRITON_ENGINES
+            return self._chunks(tables, batch, prompt_tokens) if triton else None
+
+        own = None if self.operators.tables is None else look(self.operators.tables)
+        others = self.operators.on_this_device(look)
+        return own or min(others, key=lambda timed: float(np.sum(timed.seconds)), default=None)
 
     @property
     def _channels(self) -> int:
@@ -111,29 +110,29 @@ class RecurrentBlock:
 
     def _timed(self, find: Callable[[OperatorTables], TableTime | None], amount: Work) -> OperatorTime:
         """What the engine's own tables hold, else those of another engine of the device (not measured then)."""
-        operators = self.operators
-        own = None if operators.tables is None else find(operators.tables)
-        if own is None:
-            found = (find(other) for other in operators.siblings)
-            own = next((one.scaled(1.0) for one in found if one is not None), None)
-        return operators.timed(own, amount, "bf16", "decode_attention")
+        found = next(self.operators.on_this_device(find), None)
+        return self.operators.timed(found, amount, "bf16", "decode_attention")
 
     def _step(self, tables: OperatorTables, sequences: FloatArray) -> TableTime | None:
         card, tp = self.card, self.tensor_parallel
         if isinstance(card, LinearAttentionCard):
-            keys, values = max(1, card.num_key_heads // tp), card.num_value_heads // tp
-            return look.delta_rule_decode_s(tables, (keys, values, card.key_head_dim, card.value_head_dim), sequences)
+            return tables.delta_rule_s(files.DELTA_RULE_DECODE, _delta_rule(card, tp), sequences)
         heads = max(1, round(card.state_elements / tp / MEASURED_HEAD**2))
-        found = look.delta_rule_decode_s(tables, (heads, heads, MEASURED_HEAD, MEASURED_HEAD), sequences)
+        kin = DeltaRule(MEASURED_HEAD, MEASURED_HEAD, heads, heads)
+        found = tables.delta_rule_s(files.DELTA_RULE_DECODE, kin, sequences)
         return None if found is None else found.scaled(card.state_elements / tp / (heads * MEASURED_HEAD**2))
 
     def _chunks(self, tables: OperatorTables, batch: FloatArray, prompt_tokens: FloatArray) -> TableTime | None:
-        card, tp = self.card, self.tensor_parallel
-        if not isinstance(card, LinearAttentionCard):
+        if not isinstance(self.card, LinearAttentionCard):
             return None
-        keys, values = max(1, card.num_key_heads // tp), card.num_value_heads // tp
-        shape = (keys, values, card.key_head_dim, card.value_head_dim)
-        return look.delta_rule_prefill_s(tables, shape, np.maximum(batch, 1.0), prompt_tokens)
+        shape = _delta_rule(self.card, self.tensor_parallel)
+        return tables.delta_rule_s(files.DELTA_RULE_PREFILL, shape, prompt_tokens, np.maximum(batch, 1.0))
+
+
+def _delta_rule(card: LinearAttentionCard, tensor_parallel: int) -> DeltaRule:
+    """Heads of one GPU."""
+    keys, values = max(1, card.num_key_heads // tensor_parallel), card.num_value_heads // tensor_parallel
+    return DeltaRule(card.key_head_dim, card.value_head_dim, keys, values)
 
 
 STATE = BYTES_PER_ELEMENT["fp32"]

@@ -17,8 +17,7 @@ from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Matrix, Number, Work
 from rlsim.schema.model import ModelCard
 from rlsim.tables.interpolation import TableTime
-from rlsim.tables.operators import OperatorTables
-from rlsim.tables.recurrent import SparseShape, sparse_decode_s, sparse_prefill_s, sparse_reach_tokens
+from rlsim.tables.operators import OperatorTables, SparseShape
 from rlsim.units import FloatArray
 
 MEASURED_BLOCKS = ((7168, 1536, 512, 64, 128, 128, 64, 128, 2048), (6144, 2048, 512, 64, 192, 256, 32, 128, 2048))
@@ -43,7 +42,7 @@ class SparseBlock(LatentBlock):
 
     @property
     def _shape(self) -> SparseShape:
-        return self.card.hidden_size, self.indexer, self.heads, self.precision, self.kv_precision
+        return SparseShape(self.card.hidden_size, self.indexer, self.heads, self.precision, self.kv_precision)
 
     def _holds(self, tables: OperatorTables, module: bool) -> bool:
         return module and super()._holds(tables, module)
@@ -53,10 +52,10 @@ class SparseBlock(LatentBlock):
         return [*own, *(recurrent.indexer_matrices(self.card) if self.indexer else ())]
 
     def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
-        return sparse_decode_s(tables, self._shape, batch, context) if self._as_measured else None
+        return tables.sparse_decode_s(self._shape, batch, context) if self._as_measured else None
 
     def _prompt_module(self, tables: OperatorTables, batch: FloatArray, tokens: FloatArray) -> TableTime | None:
-        return sparse_prefill_s(tables, self._shape, batch, tokens)
+        return tables.sparse_prefill_s(self._shape, batch, tokens)
 
     def _attended(self, context: FloatArray) -> FloatArray:
         sparse = self.card.sparse_attention
@@ -74,7 +73,7 @@ class SparseBlock(LatentBlock):
 
         Beyond it the efficiency of the attention stays, not that of the whole block, whose products do not grow.
         """
-        reach = sparse_reach_tokens(tables, self._shape) if self._as_measured else 0
+        reach = tables.sparse_reach_tokens(self._shape) if self._as_measured else 0
         if not reach:
             return None
         whole_batch = 2.0 ** np.ceil(np.log2(np.maximum(batch, 1.0)))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.schema.architecture import MoECard
 from rlsim.schema.model import ModelCard
+from rlsim.tables.operators import ExpertShape, Heads
 from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 Number = float | FloatArray
@@ -51,17 +51,23 @@ def gemm(tokens: ArrayLike, n: Number, k: Number, weight_bytes: Number, activati
     return Work(2.0 * m * n * k, n * k * weight_bytes + m * (n + k) * activation_bytes)
 
 
-def decode_attention(
-    batch: ArrayLike, context_tokens: ArrayLike, heads: Number, kv_heads: Number, head_dim: Number, kv_bytes: Number
-) -> Work:
-    """One query per sequence over its cached keys and values.
+def heads_of(card: ModelCard, tensor_parallel: int, kv_precision: str = "bf16") -> Heads:
+    """Attention heads of one of ``tensor_parallel`` GPUs."""
+    kv_heads = max(1, card.num_kv_heads // tensor_parallel)
+    return Heads(card.num_heads // tensor_parallel, kv_heads, card.head_dim, kv_precision)
 
-    >>> amount = decode_attention(batch=1, context_tokens=1000, heads=10, kv_heads=1, head_dim=100, kv_bytes=2)
+
+def decode_attention(
+    cached_tokens: ArrayLike, heads: Number, kv_heads: Number, head_dim: Number, kv_bytes: Number
+) -> Work:
+    """One query per sequence over the cached keys and values of all sequences.
+
+    >>> amount = decode_attention(cached_tokens=1000, heads=10, kv_heads=1, head_dim=100, kv_bytes=2)
     >>> float(amount.flops), float(amount.bytes)
     (4000000.0, 400000.0)
     """
-    b, c = np.asarray(batch, dtype=np.float64), np.asarray(context_tokens, dtype=np.float64)
-    return Work(4.0 * b * c * heads * head_dim, 2.0 * b * c * kv_heads * head_dim * kv_bytes)
+    cached = np.asarray(cached_tokens, dtype=np.float64)
+    return Work(4.0 * cached * heads * head_dim, 2.0 * cached * kv_heads * head_dim * kv_bytes)
 
 
 def latent_attention(
@@ -100,8 +106,8 @@ def prefill_attention(batch: FloatArray, prompt_tokens: FloatArray, card: ModelC
     >>> amount.flops.tolist(), amount.bytes.tolist()  # 4 heads and 1 KV head of 128
     ([1024000000.0], [2560000.0])
     """
-    heads, kv_heads = card.num_heads // tensor_parallel, max(1, card.num_kv_heads // tensor_parallel)
-    head_dim = card.head_dim if card.mla is None else (card.head_dim + card.mla.v_head_dim) // 2
+    heads, kv_heads, head_dim, _ = heads_of(card, tensor_parallel)
+    head_dim = head_dim if card.mla is None else (head_dim + card.mla.v_head_dim) // 2
     flops = causal_attention_flops(batch * prompt_tokens * prompt_tokens, heads, head_dim)
     moved = batch * prompt_tokens * (2 * heads + 2 * kv_heads) * head_dim * BYTES_PER_ELEMENT["bf16"]
     return Work(flops, moved)
@@ -139,23 +145,23 @@ def experts_touched(tokens: ArrayLike, experts: int, top_k: int) -> FloatArray:
     return np.asarray(experts * -np.expm1(t * np.log1p(-min(top_k / experts, 1 - 1e-12))), dtype=np.float64)
 
 
-def grouped_experts(
-    tokens: ArrayLike, hidden: int, moe: MoECard, tensor_parallel: int, expert_parallel: int, weight_bytes: float
-) -> Work:
+def grouped_experts(tokens: ArrayLike, shape: ExpertShape, matrices: int = 3) -> Work:
     """Routed experts of one layer on one GPU; ``tokens`` enter the layer over the whole expert-parallel group.
 
-    >>> moe = MoECard(num_experts=10, top_k=5, expert_intermediate_size=100)
-    >>> amount = grouped_experts(1, 100, moe, tensor_parallel=1, expert_parallel=5, weight_bytes=1)
+    matrices: of an expert, 3 where it is gated.
+
+    >>> shape = ExpertShape("fp8", 100, 100, top_k=5, experts=10, tensor_parallel=1, expert_parallel=5)
+    >>> amount = grouped_experts(1, shape)
     >>> float(amount.flops), round(float(amount.bytes))  # one expert of three 100 x 100 matrices
     (60000.0, 31000)
     """
     t = np.asarray(tokens, dtype=np.float64)
-    width = moe.expert_intermediate_size / tensor_parallel
-    assigned = t * moe.top_k / expert_parallel
-    touched = experts_touched(t, moe.num_experts, moe.top_k) / expert_parallel
-    matrices = moe.matrices * hidden * width
-    activations = assigned * (2 * hidden + moe.matrices * width) * 2.0
-    return Work(2.0 * assigned * matrices, touched * matrices * weight_bytes + activations)
+    width = shape.width / shape.tensor_parallel
+    assigned = t * shape.top_k / shape.expert_parallel
+    touched = experts_touched(t, shape.experts, shape.top_k) / shape.expert_parallel
+    elements = matrices * shape.hidden * width
+    activations = assigned * (2 * shape.hidden + matrices * width) * 2.0
+    return Work(2.0 * assigned * elements, touched * elements * BYTES_PER_ELEMENT[shape.precision] + activations)
 
 
 def attention_matrices(card: ModelCard, tensor_parallel: int) -> list[Matrix]:

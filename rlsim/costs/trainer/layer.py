@@ -7,18 +7,15 @@ elementwise traffic, 2.5 times the attention, the communication mirrored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.interface import Part
-from rlsim.costs.operators import work
 from rlsim.costs.operators.device import Device
-from rlsim.costs.operators.recurrent import recurrent_matrices
 from rlsim.costs.operators.time import OperatorTime
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.trainer.layout import MicroBatches, TrainLayout
-from rlsim.costs.trainer.work import LayerSplit, LayerWork, layer_work
+from rlsim.costs.trainer.layout import MicroBatches, TrainLayout, dense_matrices, expert_matrices
+from rlsim.costs.trainer.work import LayerSplit, LayerWork, TrainedLayer, layer_work
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Trainer
@@ -84,15 +81,12 @@ class TrainingLayers:
     device: Device
     overheads: TrainingOverheads
 
-    @cached_property
-    def _split(self) -> LayerSplit:
-        return LayerSplit.of(self.trainer)
-
     def layer(self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER) -> LayerTime:
         """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do."""
-        own = self.overheads
-        raw = layer_work(self.card, self._split, self.device, batch, moe_layer, own.features.moe_dispatcher, shape)
-        device, backward = self._forward(raw, moe_layer), self._backward(raw, moe_layer)
+        split = LayerSplit.of(self.trainer, self.overheads.features.moe_dispatcher)
+        raw = layer_work(TrainedLayer(self.card, split, self.device, batch, shape, moe_layer and shape.ffn))
+        speed = self.overheads.speed(moe_layer)
+        device, backward = self._pass(raw, speed, False), self._pass(raw, speed, True)
         return LayerTime(
             device=device,
             device_backward=backward,
@@ -101,59 +95,41 @@ class TrainingLayers:
             floor_s=self._floor_s(raw, moe_layer, shape),
         )
 
-    def _forward(self, raw: LayerWork, moe_layer: bool) -> tuple[Part, ...]:
-        return (
-            *self._computed(raw, raw.products.forward, raw.experts.forward, raw.router_s, moe_layer),
-            self._attention(raw, 1.0, moe_layer),
-            self._moved("quantisation", raw.quantised[0] * self.overheads.quantise_bytes, moe_layer),
-            self._elementwise(raw, 1.0, moe_layer),
-        )
+    def _pass(self, raw: LayerWork, speed: float, backward: bool) -> tuple[Part, ...]:
+        """Parts of a pass at ``speed`` over tuned pretraining. Frozen weights (LoRA) need the gradients of their inputs
+        alone.
 
-    def _backward(self, raw: LayerWork, moe_layer: bool) -> tuple[Part, ...]:
-        """Frozen weights (LoRA) need the gradients of their inputs alone.
-
-        Tables hold products in the forward orientation: the shapes are theirs, but nothing counts as measured.
+        Tables hold products in the forward orientation: backward the shapes are theirs, but nothing counts as measured.
         """
-        products, experts, router_s = raw.products.inputs, raw.experts.inputs, raw.router_s
-        if self.trainer.lora_rank is None:
-            products, experts, router_s = products + raw.products.weights, experts + raw.experts.weights, 2 * router_s
-        parts = (
-            *self._computed(raw, products, experts, router_s, moe_layer),
-            self._attention(raw, raw.attention_backward, moe_layer),
-            self._moved("quantisation", raw.quantised[1] * self.overheads.quantise_bytes, moe_layer),
-            self._elementwise(raw, ELEMENTWISE_BACKWARD, moe_layer),
-        )
-        return tuple(part.lasting(part.seconds, 0.0) for part in parts)
-
-    def _computed(
-        self, raw: LayerWork, products: OperatorTime, experts: OperatorTime, router_s: float, moe_layer: bool
-    ) -> tuple[Part, ...]:
-        own, speed = self.overheads, self.overheads.speed(moe_layer)
-        dense = _at_efficiency("products", products, own.dense_efficiency * speed)
-        dense = dense.lasting(dense.seconds + router_s / speed, dense.measured)
-        if not raw.local_experts:
-            return (dense,)
-        return (dense, _at_efficiency("experts", experts, own.grouped_efficiency * speed))
-
-    def _attention(self, raw: LayerWork, factor: float, moe_layer: bool) -> Part:
-        joined = self.overheads.context_attention if self.trainer.context_parallel > 1 else 1.0
-        return _at_efficiency("attention", raw.attention.repeated(factor * joined), self.overheads.speed(moe_layer))
-
-    def _elementwise(self, raw: LayerWork, factor: float, moe_layer: bool) -> Part:
         own = self.overheads
+        products, experts, router_s = raw.products.forward, raw.experts.forward, raw.router_s
+        attended, small = 1.0, 1.0
+        if backward:
+            products, experts = raw.products.inputs, raw.experts.inputs
+            attended, small = raw.attention_backward, ELEMENTWISE_BACKWARD
+            if self.trainer.lora_rank is None:
+                products, experts = products + raw.products.weights, experts + raw.experts.weights
+                router_s = 2 * router_s
+        dense = _at_efficiency("products", products, own.dense_efficiency * speed)
+        parts = [dense.lasting(dense.seconds + router_s / speed, dense.measured)]
+        if raw.local_experts:
+            parts.append(_at_efficiency("experts", experts, own.grouped_efficiency * speed))
+        joined = own.context_attention if self.trainer.context_parallel > 1 else 1.0
         biased = 0.0 if own.features.fused_grouped_mlp else raw.biased_bytes
         adapted = 0.0 if own.features.fused_adapters else raw.adapter_bytes
-        moved = (
-            raw.elementwise_bytes + biased + adapted
-        ) * own.elementwise_passes + raw.routed_bytes * own.permute_passes
-        return self._moved("elementwise", factor * moved, moe_layer, ELEMENTWISE_KERNELS)
+        swept = raw.elementwise_bytes + biased + adapted
+        moved = swept * own.elementwise_passes + raw.routed_bytes * own.permute_passes
+        parts += (
+            _at_efficiency("attention", raw.attention.repeated(attended * joined), speed),
+            self._moved("quantisation", raw.quantised[backward] * own.quantise_bytes, speed),
+            self._moved("elementwise", small * moved, speed, ELEMENTWISE_KERNELS),
+        )
+        return tuple(part.lasting(part.seconds, 0.0) for part in parts) if backward else tuple(parts)
 
-    def _moved(self, name: str, moved_bytes: float, moe_layer: bool, kernels: float = 1.0) -> Part:
+    def _moved(self, name: str, moved_bytes: float, speed: float, kernels: float = 1.0) -> Part:
         if moved_bytes <= 0:
             return Part(name, 0.0, "memory")
-        return _at_efficiency(
-            name, self.device.operators.stream([moved_bytes], kernels), self.overheads.speed(moe_layer)
-        )
+        return _at_efficiency(name, self.device.operators.stream([moved_bytes], kernels), speed)
 
     def _communication_s(self, raw: LayerWork, device: tuple[Part, ...], ring: float) -> float:
         """What of the tensor, context and expert exchange of a pass is not hidden."""
@@ -244,20 +220,13 @@ class TrainingUpdate:
     def _matrices(self) -> list[tuple[list[Matrix], float, int, bool]]:
         """Whole matrices of one pipeline stage: those of a layer, layers, ranks that share them, divided by TP."""
         card, layout, stages = self.card, self.layout, self.trainer.pipeline_parallel
-        attention, divided = work.attention_matrices(card, 1), self.trainer.tensor_parallel > 1
-        dense = work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)
-        shared = work.shared_expert_matrices(card, 1) + work.latent_expert_matrices(card)
         out = [
-            (attention, card.num_attention_layers / stages, layout.dense_shards, divided),
-            (recurrent_matrices(card, 1), card.num_recurrent_layers / stages, layout.dense_shards, divided),
-            (dense, card.num_dense_layers / stages, layout.dense_shards, divided),
-            (shared, card.num_moe_layers / stages, layout.dense_shards, divided),
+            (matrices, layers / stages, layout.dense_shards, self.trainer.tensor_parallel > 1)
+            for matrices, layers in dense_matrices(card)
         ]
         if card.moe is not None:
-            width = card.moe.expert_intermediate_size
-            expert = work.ffn_matrices(card.expert_hidden_size, width, 1, card.moe.gated)
             held = card.num_moe_layers / stages * card.moe.num_experts / self.trainer.expert_parallel
-            out.append((expert, held, layout.expert_shards, False))
+            out.append((expert_matrices(card), held, layout.expert_shards, False))
         return out
 
 

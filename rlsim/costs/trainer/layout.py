@@ -52,12 +52,10 @@ class TrainLayout:
 
     def groups(self, trainer: Trainer) -> tuple[tuple[float, float, int, int], ...]:
         """Dense and expert parameters of a rank: all, trained, ranks that share them, and how far apart these are."""
-        return tuple(
-            (elements, self.trained_share * elements, shards, stride)
-            for elements, shards, stride in (
-                (self.dense_parameters, self.dense_shards, trainer.tensor_parallel),
-                (self.expert_parameters, self.expert_shards, trainer.expert_parallel),
-            )
+        share, dense, experts = self.trained_share, self.dense_parameters, self.expert_parameters
+        return (
+            (dense, share * dense, self.dense_shards, trainer.tensor_parallel),
+            (experts, share * experts, self.expert_shards, trainer.expert_parallel),
         )
 
 
@@ -67,12 +65,8 @@ def train_layout(trainer: Trainer, card: ModelCard, gpus: int) -> TrainLayout:
     FSDP shards the weights of a rank as well, Megatron-Core their optimizer state alone.
     """
     counts = parameter_counts(card)
-    tp, pp, cp, ep = (
-        trainer.tensor_parallel,
-        trainer.pipeline_parallel,
-        trainer.context_parallel,
-        trainer.expert_parallel,
-    )
+    tp, pp = trainer.tensor_parallel, trainer.pipeline_parallel
+    cp, ep = trainer.context_parallel, trainer.expert_parallel
     experts = card.num_moe_layers * counts.expert * (card.moe.num_experts if card.moe else 0)
     dense = counts.total - experts
     data_parallel = gpus // (tp * pp * cp)
@@ -90,21 +84,30 @@ def _trained_share(card: ModelCard, lora_rank: int | None, parameters: int) -> f
     """Share of the parameters that is trained: all, or two thin matrices beside each one of a layer (LoRA)."""
     if lora_rank is None:
         return 1.0
-    counts = card.layer_counts
-    widths = counts.attention * _widths(work.attention_matrices(card, 1))
-    widths += (counts.linear + counts.mamba) * _widths(recurrent_matrices(card, 1))
-    widths += counts.dense * _widths(work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn))
+    held = [*dense_matrices(card)]
     if card.moe is not None:
-        moe = card.moe
-        expert = work.ffn_matrices(card.expert_hidden_size, moe.expert_intermediate_size, 1, moe.gated)
-        around = work.shared_expert_matrices(card, 1) + work.latent_expert_matrices(card)
-        widths += counts.moe * (moe.num_experts * _widths(expert) + _widths(around))
+        held.append((expert_matrices(card), card.num_moe_layers * card.moe.num_experts))
+    # Rows and columns of all matrices: what adapters of rank 1 hold.
+    widths = sum(count * sum(one.n + one.k for one in matrices) for matrices, count in held)
     return min(1.0, lora_rank * widths / parameters)
 
 
-def _widths(matrices: list[Matrix]) -> int:
-    """Rows and columns of all matrices: what adapters of rank 1 hold."""
-    return sum(one.n + one.k for one in matrices)
+def dense_matrices(card: ModelCard) -> list[tuple[list[Matrix], int]]:
+    """Whole matrices of mixers and feed-forward blocks with the layers that have them, but for routed experts."""
+    dense = work.ffn_matrices(card.hidden_size, card.intermediate_size, 1, card.gated_ffn)
+    around = work.shared_expert_matrices(card, 1) + work.latent_expert_matrices(card)
+    return [
+        (work.attention_matrices(card, 1), card.num_attention_layers),
+        (recurrent_matrices(card, 1), card.num_recurrent_layers),
+        (dense, card.num_dense_layers),
+        (around, card.num_moe_layers),
+    ]
+
+
+def expert_matrices(card: ModelCard) -> list[Matrix]:
+    """Whole matrices of one routed expert; none without."""
+    moe = card.moe
+    return [] if moe is None else work.ffn_matrices(card.expert_hidden_size, moe.expert_intermediate_size, 1, moe.gated)
 
 
 def weight_tensors(card: ModelCard) -> int:

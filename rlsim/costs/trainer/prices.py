@@ -9,19 +9,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from rlsim.costs.engine.draft import draft_card
+from rlsim.costs.engine.draft import trained_draft
 from rlsim.costs.interface import Part, PhaseCost, StepCost
 from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import TrainingOverheads
-from rlsim.costs.trainer.layout import (
-    Bins,
-    MicroBatches,
-    bins_by_step,
-    dealt_bins,
-    dealt_samples,
-    padded,
-    padded_samples,
-)
+from rlsim.costs.trainer import layout
+from rlsim.costs.trainer.layout import Bins, MicroBatches
 from rlsim.costs.trainer.training import LM_HEAD, LOSS, TrainingCosts
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.schema.base import changed
@@ -70,11 +63,11 @@ class TrainerInputs:
     overheads: TrainingOverheads
     max_sequence_tokens: int
     logprob_passes: int
-    draft_training_share: float
-    reference_swap_s: float
-    critic_pass_swap_s: float
-    critic_update_swap_s: float
-    driver_sample_s: float
+    draft_training_share: float = 0.0
+    reference_swap_s: float = 0.0
+    critic_pass_swap_s: float = 0.0
+    critic_update_swap_s: float = 0.0
+    driver_sample_s: float = 0.0
 
 
 def trainer_inputs(
@@ -84,32 +77,19 @@ def trainer_inputs(
     trainer = scenario.trainer
     if trainer.sequence_packing and not scenario.sequence_packing:
         trainer = changed(trainer, sequence_packing=False)
+    # A draft head's own pass, mean over steps; MTP layers that trainer.mtp_layers prices are a loss of the policy's.
+    draft, drafting = trained_draft(scenario), 0.0
+    if draft is not None and not (draft.kind == "mtp" and trainer.mtp_layers):
+        drafting = draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
     return TrainerInputs(
-        scenario.model,
-        device,
-        trainer,
-        scenario.cluster.training,
-        overheads,
-        scenario.workload.max_sequence_tokens,
-        int(scenario.policy_logprobs) + int(scenario.trainer.reference_logprobs),
-        _draft_training_share(scenario),
-        transfers.reference_swap_s(),
-        transfers.critic_swap_s(update=False),
-        transfers.critic_swap_s(update=True),
-        scenario.loop.driver_sample_s,
-    )
-
-
-def _draft_training_share(scenario: Scenario) -> float:
-    """FLOP of the draft head's own pass relative to the policy's, mean over steps, where it is trained online.
-
-    None of it for MTP layers that trainer.mtp_layers prices as a loss of the policy's.
-    """
-    draft, speculation = draft_card(scenario.speculation, scenario.model), scenario.speculation
-    if draft is None or not speculation.trained_online or (draft.kind == "mtp" and scenario.trainer.mtp_layers):
-        return 0.0
-    whole = draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
-    return whole / speculation.online_interval_steps
+        scenario.model, device, trainer, scenario.cluster.training, overheads, scenario.workload.max_sequence_tokens,
+        logprob_passes=int(scenario.policy_logprobs) + int(scenario.trainer.reference_logprobs),
+        draft_training_share=drafting / scenario.speculation.online_interval_steps,
+        reference_swap_s=transfers.reference_swap_s(),
+        critic_pass_swap_s=transfers.critic_swap_s(update=False),
+        critic_update_swap_s=transfers.critic_swap_s(update=True),
+        driver_sample_s=scenario.loop.driver_sample_s,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=STEPS_KEPT)
@@ -119,7 +99,7 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     driver_s = batch.generated_samples * inputs.driver_sample_s
     return StepCost(
         data=PhaseCost.of([Part("driver", driver_s, "host", "assumed")]),
-        logprob=_logprob(inputs, _training(inputs), batch).deviating(inputs.overheads.factor),
+        logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor),
         train=train_cost(inputs, batch),
     )
 
@@ -128,31 +108,7 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
 @np.errstate(invalid="raise", divide="raise")
 def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """The optimizer steps alone; a search asks for them before the rest."""
-    return _train(inputs, _training(inputs), batch).deviating(inputs.overheads.factor)
-
-
-@lru_cache(maxsize=TRAINERS_KEPT)
-def _training(inputs: TrainerInputs) -> TrainingCosts:
-    return TrainingCosts(inputs.model, inputs.trainer, inputs.device, inputs.overheads, inputs.gpus)
-
-
-def _logprob(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch) -> PhaseCost:
-    """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
-    trainer = inputs.trainer
-    capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
-    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
-    once = training.forward(_packed(trainer, balance, ranks, batch, capacity, 1))
-    parts = list(once.repeated(inputs.logprob_passes).parts)
-    if trainer.critic:
-        parts += _critic("value pass", once, inputs.critic_pass_swap_s)
-    if trainer.reference_logprobs:
-        parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
-    return PhaseCost.of(parts)
-
-
-def _train(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch) -> PhaseCost:
-    """All optimizer steps of one RL step."""
-    trainer, samples = inputs.trainer, len(batch.total_tokens)
+    trainer, samples, training = inputs.trainer, len(batch.total_tokens), _training(inputs)
     steps = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
     capacity = trainer.micro_batch_tokens or inputs.max_sequence_tokens
     balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
@@ -162,6 +118,25 @@ def _train(inputs: TrainerInputs, training: TrainingCosts, batch: TrainedBatch) 
     parts = list(once.repeated(trainer.epochs).parts)
     if trainer.critic:
         parts += _critic("value update", cost.repeated(trainer.epochs), inputs.critic_update_swap_s)
+    return PhaseCost.of(parts).deviating(inputs.overheads.factor)
+
+
+@lru_cache(maxsize=TRAINERS_KEPT)
+def _training(inputs: TrainerInputs) -> TrainingCosts:
+    return TrainingCosts(inputs.model, inputs.trainer, inputs.device, inputs.overheads, inputs.gpus)
+
+
+def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
+    """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
+    trainer, training = inputs.trainer, _training(inputs)
+    capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
+    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
+    once = training.forward(_packed(trainer, balance, ranks, batch, capacity, 1))
+    parts = list(once.repeated(inputs.logprob_passes).parts)
+    if trainer.critic:
+        parts += _critic("value pass", once, inputs.critic_pass_swap_s)
+    if trainer.reference_logprobs:
+        parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
     return PhaseCost.of(parts)
 
 
@@ -179,18 +154,19 @@ def _packed(
     cp = trainer.context_parallel
     multiple = trainer.tensor_parallel * (2 * cp if cp > 1 else 1)
     if not trainer.sequence_packing:
-        return padded_samples(padded(batch.total_tokens, multiple), ranks, steps, trainer.micro_batch_samples)
+        lengths = layout.padded(batch.total_tokens, multiple)
+        return layout.padded_samples(lengths, ranks, steps, trainer.micro_batch_samples)
     if balance == "bins":
-        return dealt_bins(_bins(batch, capacity, steps, multiple), ranks)
+        return layout.dealt_bins(_bins(batch, capacity, steps, multiple), ranks)
     return _dealt(batch, ranks, steps, multiple, capacity, balance == "tokens")
 
 
 @lru_cache(maxsize=STEPS_KEPT)
 def _dealt(batch: TrainedBatch, ranks: int, steps: int, multiple: int, capacity: int, balanced: bool) -> MicroBatches:
     """Found once for all trainers that deal alike: searches price thousands of layouts on one batch."""
-    return dealt_samples(padded(batch.total_tokens, multiple), ranks, steps, capacity, balanced)
+    return layout.dealt_samples(layout.padded(batch.total_tokens, multiple), ranks, steps, capacity, balanced)
 
 
 @lru_cache(maxsize=STEPS_KEPT)
 def _bins(batch: TrainedBatch, capacity: int, steps: int, multiple: int) -> tuple[Bins, ...]:
-    return bins_by_step(batch.total_tokens, capacity, steps, multiple)
+    return layout.bins_by_step(batch.total_tokens, capacity, steps, multiple)

@@ -70,26 +70,22 @@ class TrainingCosts:
 
     def _stage(self, batch: MicroBatches, backward: bool) -> PhaseCost:
         """The layers of one pipeline stage on one micro-batch; log-probs, update and exchange ask for the same one."""
-        found = self._stages.get((batch, backward))
-        if found is None:
-            found = self._stages[batch, backward] = self._found_stage(batch, backward)
+        if (batch, backward) in self._stages:
+            return self._stages[batch, backward]
+        parts: list[Part] = []
+        layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
+        for moe_layer, shape, count in self.card.layer_shapes:
+            layer = layers.layer(batch, moe_layer, shape)
+            once = layer.forward()
+            if backward:
+                once += layer.backward() + layer.recomputed(self.trainer.recompute)
+            parts += _times(count / self.trainer.pipeline_parallel, once)
+        found = self._stages[batch, backward] = PhaseCost.of(parts)
         return found
 
     @cached_property
     def _stages(self) -> dict[tuple[MicroBatches, bool], PhaseCost]:
         return {}
-
-    def _found_stage(self, batch: MicroBatches, backward: bool) -> PhaseCost:
-        card, recompute = self.card, self.trainer.recompute
-        parts: list[Part] = []
-        layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
-        for moe_layer, shape, count in card.layer_shapes:
-            layer = layers.layer(batch, moe_layer, shape)
-            once = layer.forward()
-            if backward:
-                once += layer.backward() + layer.recomputed(recompute)
-            parts += _times(count / self.trainer.pipeline_parallel, once)
-        return PhaseCost.of(parts)
 
     def _mtp(self, batch: MicroBatches) -> tuple[Part, ...]:
         """Depths of multi-token prediction on one micro-batch, forward and backward, on the last stage.
@@ -123,10 +119,11 @@ class TrainingCosts:
         stage, head = self._stage(batch, backward), self.head(batch)
         trainer, micro_batches = self.trainer, batch.steps * batch.count
         mtp = self._mtp(batch) if backward else ()
+        # Times that follow from measured ones by a factor of the model.
+        again = _times(micro_batches * HEAD_BACKWARD, [replace(part, measured=0.0) for part in head])
         own = (
-            *_times(micro_batches, stage.parts),
-            *_times(micro_batches, head),
-            *(_modelled(_times(micro_batches * HEAD_BACKWARD, head)) if backward else ()),
+            *_times(micro_batches, (*stage.parts, *head)),
+            *(again if backward else ()),
             *_times(micro_batches, mtp),
         )
         bubble_s = batch.steps * (trainer.pipeline_parallel - 1) / trainer.virtual_stages * stage.seconds
@@ -163,11 +160,6 @@ def _of_mean_rank(parts: Iterable[Part], balance: float) -> Iterator[Part]:
         idle_s += part.seconds - own_s
         yield part.lasting(own_s, part.measured)
     yield Part(IMBALANCE, idle_s, "schedule")
-
-
-def _modelled(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Times that follow from measured ones by a factor of the model."""
-    return tuple(part.lasting(part.seconds, 0.0) for part in parts)
 
 
 def _times(factor: float, parts: Iterable[Part]) -> tuple[Part, ...]:

@@ -12,15 +12,13 @@ from functools import lru_cache
 import numpy as np
 
 from rlsim.costs.operators import work
-from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import Device
-from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.sparse import prompt_scores
 from rlsim.costs.operators.time import OperatorTime, zero
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import MicroBatches
-from rlsim.schema.architecture import WHOLE_LAYER, LayerShape, MoECard
+from rlsim.schema.architecture import LayerShape, MoECard
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Dispatcher, Trainer
 from rlsim.units import BYTES_PER_ELEMENT
@@ -93,47 +91,45 @@ class LayerSplit:
     expert_parallel: int
     precision: str
     lora_rank: int | None
+    dispatcher: Dispatcher
 
     @classmethod
-    def of(cls, trainer: Trainer) -> LayerSplit:
-        """That of ``trainer``."""
+    def of(cls, trainer: Trainer, dispatcher: Dispatcher) -> LayerSplit:
+        """That of ``trainer``, whose stack sends tokens to their experts by ``dispatcher``."""
         sizes = trainer.tensor_parallel, trainer.context_parallel, trainer.expert_parallel
-        return cls(*sizes, trainer.precision, trainer.lora_rank)
+        return cls(*sizes, trainer.precision, trainer.lora_rank, dispatcher)
 
 
 @lru_cache(maxsize=LAYERS_KEPT)
-def layer_work(
-    card: ModelCard,
-    split: LayerSplit,
-    device: Device,
-    batch: MicroBatches,
-    moe_layer: bool,
-    dispatcher: Dispatcher,
-    shape: LayerShape = WHOLE_LAYER,
-) -> LayerWork:
-    """One layer of ``card`` under a trainer's layout; shape: its mixer, and whether experts or an FFN follow."""
-    counter = _LayerCounter(card, split, device.operators, device.fabric, batch, shape)
-    return counter.count(moe_layer and shape.ffn, dispatcher)
+def layer_work(layer: TrainedLayer) -> LayerWork:
+    """One layer of a model under a trainer's layout; the last ones are kept."""
+    return layer.count()
 
 
 @dataclass(frozen=True)
-class _LayerCounter:
+class TrainedLayer:
+    """One layer of ``card`` on one rank; shape: its mixer, and whether a feed-forward block follows, which is one of
+    experts where ``moe_layer``."""
+
     card: ModelCard
     split: LayerSplit
-    operators: Operators
-    fabric: Collectives
+    device: Device
     batch: MicroBatches
     shape: LayerShape
+    moe_layer: bool
 
     @property
     def tokens(self) -> float:
         """Tokens of one tensor-parallel group: its context-parallel share of the micro-batch."""
         return self.batch.tokens / self.split.context_parallel
 
-    def count(self, moe_layer: bool, dispatcher: Dispatcher) -> LayerWork:
+    def count(self) -> LayerWork:
+        """What the layer takes."""
         card, tp, tokens = self.card, self.split.tensor_parallel, self.tokens
-        moe = card.moe if moe_layer else None
-        matrices = self._mixer_matrices()
+        moe = card.moe if self.moe_layer else None
+        matrices = recurrent_matrices(card, tp) if self.shape.mixer == "recurrent" else []
+        if self.shape.mixer == "attention":
+            matrices = work.attention_matrices(card, tp) + indexer_matrices(card)
         if moe is not None:
             matrices = matrices + work.shared_expert_matrices(card, tp)
         elif self.shape.ffn:
@@ -144,46 +140,39 @@ class _LayerCounter:
         if moe is not None:
             routed = tokens / tp * moe.top_k
             width = moe.expert_intermediate_size
-            inputs, outputs = (
-                inputs + routed * (inner + width),
-                outputs + routed * ((moe.matrices - 1) * width + inner),
-            )
+            inputs = inputs + routed * (inner + width)
+            outputs = outputs + routed * ((moe.matrices - 1) * width + inner)
             moved += routed * moe.matrices * width * BYTES_PER_ELEMENT["bf16"]
-        adapted = 0.0
-        if self.split.lora_rank is not None:
-            adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
-        row_bytes = card.hidden_size * BYTES_PER_ELEMENT["bf16"]
-        products = self.passes(matrices, tokens, self.split.precision)
+        adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
+        biased = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * card.hidden_size if moe else 0
+        gather, scatter = (
+            self.device.fabric.collective(op, tp, tokens * (card.hidden_size * BYTES_PER_ELEMENT["bf16"]))
+            for op in ("all_gather", "reduce_scatter")
+        )
+        products, router_s = self.passes(matrices, tokens, self.split.precision), 0.0
+        if moe is not None:
+            router = Matrix("router", moe.num_experts, card.hidden_size)
+            router_s = float(self.device.operators.gemm(np.array([tokens / tp]), router, "bf16").seconds[0])
         if moe is not None and moe.latent_size is not None:
             # Sequence parallelism divides the tokens here, not the matrices, which every rank holds whole.
             products = products + self.passes(work.latent_expert_matrices(card), tokens / tp, self.split.precision)
         return LayerWork(
             products=products,
             experts=self._experts(moe) if moe is not None else _no_pass(),
-            router_s=self._router_s(moe) if moe is not None else 0.0,
+            router_s=router_s,
             attention=self._mixing(),
             attention_backward=RECURRENT_BACKWARD if self.shape.mixer == "recurrent" else ATTENTION_BACKWARD,
             quantised=(inputs, outputs) if self.split.precision != "bf16" else (0.0, 0.0),
             elementwise_bytes=moved,
             routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
-            adapter_bytes=adapted,
-            biased_bytes=self._biased_bytes(moe, routed) if moe is not None else 0.0,
-            tensor_s=self._tensor_s(tokens * row_bytes),
+            adapter_bytes=adapted if self.split.lora_rank is not None else 0.0,
+            biased_bytes=routed * biased * BYTES_PER_ELEMENT["bf16"] if moe is not None and moe.expert_bias else 0.0,
+            tensor_s=float(gather.seconds + scatter.seconds),
             tensor_pairs=float((self.shape.mixer != "none") + (self.shape.ffn and moe is None)),
-            exchange_s=self._exchange_s(moe, dispatcher) if moe is not None else 0.0,
+            exchange_s=self._exchange_s(moe) if moe is not None else 0.0,
             ring_s=self._ring_s() if self.shape.mixer != "none" else 0.0,
             local_experts=moe.num_experts / self.split.expert_parallel if moe is not None else 0.0,
         )
-
-    def _biased_bytes(self, moe: MoECard, routed: float) -> float:
-        widths = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * self.card.hidden_size
-        return routed * widths * BYTES_PER_ELEMENT["bf16"] if moe.expert_bias else 0.0
-
-    def _mixer_matrices(self) -> list[Matrix]:
-        card, tp = self.card, self.split.tensor_parallel
-        if self.shape.mixer == "attention":
-            return work.attention_matrices(card, tp) + indexer_matrices(card)
-        return recurrent_matrices(card, tp) if self.shape.mixer == "recurrent" else []
 
     def _elementwise_bytes(self, moe: MoECard | None) -> float:
         """Norms, residuals, activation, the gate of a recurrent mixer; a single block has half of a layer's norms."""
@@ -204,9 +193,9 @@ class _LayerCounter:
         for matrix in matrices:
             transposed, gradient = Matrix("dx", matrix.k, matrix.n), Matrix("dw", matrix.k, max(1, round(tokens)))
             total = total + Pass(
-                self.operators.gemm(rows, matrix, precision),
-                self.operators.gemm(rows, transposed, precision),
-                self.operators.gemm(np.array([float(matrix.n)]), gradient, precision),
+                self.device.operators.gemm(rows, matrix, precision),
+                self.device.operators.gemm(rows, transposed, precision),
+                self.device.operators.gemm(np.array([float(matrix.n)]), gradient, precision),
             )
         return total
 
@@ -219,12 +208,6 @@ class _LayerCounter:
         one = self.passes(matrices, max(1.0, share), split.precision)
         return Pass(*(timed.repeated(local) for timed in (one.forward, one.inputs, one.weights)))
 
-    def _router_s(self, moe: MoECard) -> float:
-        rows = np.array([self.tokens / self.split.tensor_parallel])
-        return float(
-            self.operators.gemm(rows, Matrix("router", moe.num_experts, self.card.hidden_size), "bf16").seconds[0]
-        )
-
     def _mixing(self) -> OperatorTime:
         """Attention or recurrence of packed sequences, forward: as equal prompts of the same mean squared length."""
         split, batch, card = self.split, self.batch, self.card
@@ -233,30 +216,25 @@ class _LayerCounter:
         if self.shape.mixer == "none":
             return zero(prompts[0])
         if self.shape.mixer == "recurrent" and card.recurrent is not None:
-            once = RecurrentBlock(self.operators, card.recurrent, split.tensor_parallel).prefill(
+            once = RecurrentBlock(self.device.operators, card.recurrent, split.tensor_parallel).prefill(
                 *prompts, training=True
             )
         else:
-            once = self.operators.prefill_attention(card, split.tensor_parallel, *prompts)
+            once = self.device.operators.prefill_attention(card, split.tensor_parallel, *prompts)
         if card.sparse_attention is not None:
-            once = once + prompt_scores(self.operators, card, *prompts)
+            once = once + prompt_scores(self.device.operators, card, *prompts)
         return once.repeated(1.0 / split.context_parallel)
 
-    def _tensor_s(self, full_bytes: float) -> float:
-        tp = self.split.tensor_parallel
-        gather, scatter = (self.fabric.collective(op, tp, full_bytes) for op in ("all_gather", "reduce_scatter"))
-        return float(gather.seconds + scatter.seconds)
-
-    def _exchange_s(self, moe: MoECard, dispatcher: Dispatcher) -> float:
+    def _exchange_s(self, moe: MoECard) -> float:
         """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
         split = self.split
         own = self.tokens / split.tensor_parallel
         row_bytes = self.card.expert_hidden_size * BYTES_PER_ELEMENT["bf16"]
-        if dispatcher == "alltoall":
+        if split.dispatcher == "alltoall":
             return 2.0 * float(
-                self.fabric.collective("alltoall", split.expert_parallel, own * moe.top_k * row_bytes).seconds
+                self.device.fabric.collective("alltoall", split.expert_parallel, own * moe.top_k * row_bytes).seconds
             )
-        return 2.0 * float(self.fabric.token_exchange(split.expert_parallel, own * row_bytes, moe.top_k).seconds)
+        return 2.0 * float(self.device.fabric.token_exchange(split.expert_parallel, own * row_bytes, moe.top_k).seconds)
 
     def _ring_s(self) -> float:
         """Keys and values of the other context-parallel ranks; a recurrent mixer trades tokens for heads and back."""
@@ -264,9 +242,9 @@ class _LayerCounter:
         if self.shape.mixer == "recurrent":
             inputs, output = recurrent_matrices(card, tp)[0].n, recurrent_matrices(card, tp)[-1].k
             moved = self.tokens * (inputs + output) * BYTES_PER_ELEMENT["bf16"]
-            return float(self.fabric.collective("alltoall", cp, moved, stride=tp).seconds)
+            return float(self.device.fabric.collective("alltoall", cp, moved, stride=tp).seconds)
         kv_row = 2.0 * card.num_kv_heads / min(tp, card.num_kv_heads) * card.head_dim * BYTES_PER_ELEMENT["bf16"]
-        return float(self.fabric.collective("all_gather", cp, self.tokens * cp * kv_row, stride=tp).seconds)
+        return float(self.device.fabric.collective("all_gather", cp, self.tokens * cp * kv_row, stride=tp).seconds)
 
 
 def _no_pass() -> Pass:

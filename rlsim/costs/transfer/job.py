@@ -1,8 +1,7 @@
 """Moving weights: what a step's transfer and the offload around it take, for one scenario.
 
-The transfer itself is ``methods``, copies between GPU and host ``offload``. Order
-and content of a colocated refit are those of NeMo-RL v0.7: offload the optimizer, wake the engine, hand the weights
-over, offload them; onload both for the next log-prob and training passes.
+Order and content of a colocated refit are those of NeMo-RL v0.7: offload the optimizer, wake the engine, hand the
+weights over, offload them; onload both for the next log-prob and training passes.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from rlsim.costs.engine.draft import draft_card
+from rlsim.costs.engine.draft import trained_draft
 from rlsim.costs.interface import Part, PhaseCost
 from rlsim.costs.memory import critic_swapped, weight_bytes
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.groups import refit_method
 from rlsim.costs.overheads import Overheads
 from rlsim.costs.trainer.layout import TrainLayout, train_layout, weight_tensors
-from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
+from rlsim.costs.transfer.methods import Links, Receiver, Sender, TransferJob, at_line_rate, transfer_parts
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.engine_parameters import TransferValues
@@ -39,30 +38,24 @@ class HostCopies:
     pinned: bool
     line: bool = False
 
-    @property
-    def _link(self) -> float:
-        return self.links.host_bytes_per_s * self.values.host_link_share
-
     def out_s(self, copied_bytes: float, copies: float) -> float:
         """GPU to host, in ``copies`` tensors."""
-        return self._seconds(copied_bytes, copies, self._pageable_out)
+        return self._seconds(copied_bytes, copies, 0.0)
 
     def in_s(self, copied_bytes: float, copies: float) -> float:
         """Host to GPU, in ``copies`` tensors."""
         # Its pages are there already: never slower than the copy out, which must fault them in.
-        return self._seconds(copied_bytes, copies, max(self.values.pageable_in_bytes_per_s, self._pageable_out))
+        return self._seconds(copied_bytes, copies, self.values.pageable_in_bytes_per_s)
 
-    @property
-    def _pageable_out(self) -> float:
-        values = self.values
-        return values.pageable_out_grace_bytes_per_s if self.links.grace else values.pageable_out_bytes_per_s
-
-    def _seconds(self, copied_bytes: float, copies: float, pageable: float) -> float:
+    def _seconds(self, copied_bytes: float, copies: float, least_pageable: float) -> float:
+        values, link = self.values, self.links.host_bytes_per_s
         if self.line:
-            return copied_bytes / self.links.host_bytes_per_s
+            return copied_bytes / link
+        link = link * values.host_link_share
         if self.pinned:
-            return copied_bytes / self._link
-        return copied_bytes / min(pageable, self._link) + copies * self.values.copy_s
+            return copied_bytes / link
+        out = values.pageable_out_grace_bytes_per_s if self.links.grace else values.pageable_out_bytes_per_s
+        return copied_bytes / min(max(least_pageable, out), link) + copies * values.copy_s
 
 
 OPTIMIZER_TENSORS = 3
@@ -100,7 +93,6 @@ def stacked_tensors(card: ModelCard) -> float:
 def job_of(scenario: Scenario) -> TransferJob:
     """The transfer that ``scenario`` makes after each step."""
     loop, cluster, trainer, card = scenario.loop, scenario.cluster, scenario.trainer, scenario.model
-    method: Method = refit_method(scenario)
     drafted = trained_draft_bytes(scenario)
     full = weight_bytes(card, "bf16") + drafted
     held = weight_bytes(card, scenario.engine.weight_precision) + drafted
@@ -108,38 +100,24 @@ def job_of(scenario: Scenario) -> TransferJob:
     dense = trainer.tensor_parallel * trainer.pipeline_parallel
     copy = max(dense, trainer.expert_parallel * trainer.pipeline_parallel)
     master = parameter_counts(card).total * BYTES_PER_ELEMENT["fp32"] / cluster.training
+    onload = master if loop.refit_onload and not cluster.colocated else 0.0
+    sender = Sender(
+        cluster.training, cluster.training if fsdp else min(cluster.training, copy), trainer.expert_parallel,
+        trainer.pipeline_parallel, fsdp, loop.refit_full_state, onload,
+    )  # fmt: skip
     return TransferJob(
-        method,
-        full,
-        held if loop.refit_precision == "engine" else full,
-        float(weight_tensors(card)),
-        stacked_tensors(card),
-        Sender(
-            cluster.training,
-            cluster.training if fsdp else min(cluster.training, copy),
-            trainer.expert_parallel,
-            trainer.pipeline_parallel,
-            fsdp,
-            loop.refit_full_state,
-            master if loop.refit_onload and not cluster.colocated else 0.0,
-        ),
-        Receiver(cluster.generation, scenario.engine.gpus_per_replica),
-        links_of(scenario.hardware),
-        expert_share(card),
-        loop.refit_changed_share,
-        loop.refit_full_experts,
-        loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16",
-        loop.refit_disk_bytes_per_s,
-    )
+        refit_method(scenario), full, held if loop.refit_precision == "engine" else full, float(weight_tensors(card)),
+        stacked_tensors(card), sender, Receiver(cluster.generation, scenario.engine.gpus_per_replica),
+        links_of(scenario.hardware), expert_share(card), loop.refit_changed_share, loop.refit_full_experts,
+        loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16", loop.refit_disk_bytes_per_s,
+    )  # fmt: skip
 
 
 def trained_draft_bytes(scenario: Scenario) -> float:
     """BF16 bytes of a drafter that is trained online, in the transfer of a step in the mean: every interval's once."""
-    draft, speculation = draft_card(scenario.speculation, scenario.model), scenario.speculation
-    if draft is None or not speculation.trained_online:
-        return 0.0
-    whole = draft_parameters(draft, scenario.model) * BYTES_PER_ELEMENT["bf16"]
-    return whole / speculation.online_interval_steps
+    draft = trained_draft(scenario)
+    whole = 0.0 if draft is None else draft_parameters(draft, scenario.model) * BYTES_PER_ELEMENT["bf16"]
+    return whole / scenario.speculation.online_interval_steps
 
 
 @dataclass(frozen=True)
@@ -163,12 +141,8 @@ class WeightTransfer:
     def _layout(self) -> TrainLayout:
         return train_layout(self.scenario.trainer, self.scenario.model, self.scenario.cluster.training)
 
-    @cached_property
-    def _links(self) -> Links:
-        return links_of(self.fabric.profile)
-
     def _copies(self, pinned: bool, line: bool) -> HostCopies:
-        return HostCopies(self.overheads.refit.values, self._links, pinned, line)
+        return HostCopies(self.overheads.refit.values, links_of(self.fabric.profile), pinned, line)
 
     def transfer(self) -> PhaseCost:
         """The weight transfer itself (refit_s) in seconds.
@@ -199,11 +173,10 @@ class WeightTransfer:
         if not scenario.cluster.colocated or not scenario.trainer.offload:
             return PhaseCost.of(())
         name = "engine sleep between rollouts"
-        sleep, fastest = (PhaseCost.of([self._host(name, 2 * self._engine_copy_s(line))]) for line in (False, True))
+        sleep, fastest = (
+            PhaseCost.of([Part(name, 2 * self._engine_copy_s(line), "host link")]) for line in (False, True)
+        )
         return sleep.deviating(self.overheads.refit.factor, fastest)
-
-    def _host(self, name: str, seconds: float) -> Part:
-        return Part(name, seconds, "host link")
 
     def _engine_copy_s(self, line: bool) -> float:
         """One way between GPU and host of an engine GPU's weights; vLLM's sleep keeps them in pinned memory."""
@@ -220,15 +193,16 @@ class WeightTransfer:
         held, sharded = self._trainer_copies()
         copies = self._copies(self.scenario.loop.offload_memory == "pinned", line)
         engine = self._engine_copy_s(line)
-        return (
-            self._host("optimizer offload", copies.out_s(optimizer, sharded)),
-            self._host("policy weights offload", copies.out_s(weights, held)),
-            self._host("policy weights onload", copies.in_s(weights, held)),
-            self._host("optimizer onload", copies.in_s(optimizer, sharded)),
-            self._host("engine sleep", engine),
-            self._host("engine wake", engine),
-            Part("sleep and wake calls", self.overheads.refit.values.sleep_wake_s, "host"),
-        )
+        copied = {
+            "optimizer offload": copies.out_s(optimizer, sharded),
+            "policy weights offload": copies.out_s(weights, held),
+            "policy weights onload": copies.in_s(weights, held),
+            "optimizer onload": copies.in_s(optimizer, sharded),
+            "engine sleep": engine,
+            "engine wake": engine,
+        }
+        calls = Part("sleep and wake calls", self.overheads.refit.values.sleep_wake_s, "host")
+        return (*(Part(name, seconds, "host link") for name, seconds in copied.items()), calls)
 
     def _trainer_bytes(self) -> tuple[float, float]:
         """BF16 weights and optimizer state of one training GPU."""

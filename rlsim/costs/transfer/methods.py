@@ -131,11 +131,7 @@ class TransferTerms:
 
     @classmethod
     def of(
-        cls,
-        fitted: TransferParameters,
-        framework: str,
-        tensor_s: float | None = None,
-        fixed_s: float | None = None,
+        cls, fitted: TransferParameters, framework: str, tensor_s: float | None = None, fixed_s: float | None = None
     ) -> TransferTerms:
         """Values for ``framework``; a stated time wins over a fitted one."""
         family = fitted.family(framework)
@@ -160,12 +156,16 @@ def transfer_parts(job: TransferJob, terms: TransferTerms, stated_bytes_per_s: f
         wire = [Part("weights on the wire", job.wire_bytes / stated_bytes_per_s, "network", "assumed")]
     else:
         wire = _wire(job, rates)
+    values, host = terms.values, terms.host(job.links)
+    quantised_s = job.tensors * values.quantise_tensor_s * host if job.quantised else 0.0
+    # Resharding: an engine GPU receives from every rank that holds a part of the copy.
+    connected_s = job.sender.copy_gpus * values.shard_peer_s * host if job.method == "nccl_reshard" else 0.0
     return [
-        *_onload(job, rates),
+        Part(ONLOAD, job.sender.onload_bytes / values.pageable_out_bytes_per_s, "host link"),
         *wire,
         Part("handling of weight tensors", job.tensors * tensor_s(job, terms), "host"),
-        Part("quantisation of weight tensors", _quantised_s(job, terms), "host"),
-        Part("connections of shards", _connected_s(job, terms), "host"),
+        Part("quantisation of weight tensors", quantised_s, "host"),
+        Part("connections of shards", connected_s, "host"),
         Part("refit synchronisation", terms.fixed_s, "host"),
     ]
 
@@ -182,21 +182,11 @@ class _Rates:
         """Share of a link that is reached, of a fitted one and its factors; never more than all of it."""
         return 1.0 if self.line else min(1.0, share * self.terms.family.link_factor * factor)
 
-    @property
-    def gathering(self) -> tuple[float, float]:
-        """NVLink and one network port in a gather."""
-        links, values, factor = self.job.links, self.terms.values, self.terms.family.gather_factor
+    def collective(self, factor: float = 1.0) -> tuple[float, float]:
+        """NVLink and one GPU's network port in a collective; factor: on their shares, of a gather."""
+        links, values = self.job.links, self.terms.values
         nvlink = links.nvlink_bytes_per_s * self.share(values.nvlink_share, factor)
         return nvlink, links.network_bytes_per_s * self.share(values.network_share, factor)
-
-    @property
-    def nvlink(self) -> float:
-        return self.job.links.nvlink_bytes_per_s * self.share(self.terms.values.nvlink_share)
-
-    @property
-    def port(self) -> float:
-        """One GPU's network port in a collective."""
-        return self.job.links.network_bytes_per_s * self.share(self.terms.values.network_share)
 
     @property
     def shard(self) -> float:
@@ -212,12 +202,12 @@ class _Rates:
     @property
     def broadcast(self) -> float:
         """One sender to everyone, pipelined: NVLink inside a domain, the sending node's ports beyond it."""
-        if self.job.in_one_domain:
-            return self.nvlink
-        job = self.job
+        job, (nvlink, port) = self.job, self.collective()
+        if job.in_one_domain:
+            return nvlink
         beside = job.receiver.gpus if job.sender.in_host_memory else job.sender.gpus
         ports = min(job.links.node_gpus, beside) if self.terms.family.rails == "node" else 1
-        return min(self.nvlink, ports * self.port)
+        return min(nvlink, ports * port)
 
 
 def gather_s(gathered_bytes: float, gpus: int, links: Links, rates: tuple[float, float], ports: int) -> float:
@@ -237,27 +227,21 @@ def gather_s(gathered_bytes: float, gpus: int, links: Links, rates: tuple[float,
 
 def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
     """Gathers, sends and copies of the method."""
-    sender = job.sender
+    sender, method = job.sender, job.method
     whole = job.full_bytes * (MASTER_RATIO if sender.fsdp else 1.0)
     # FSDP gathers one tensor after the other, each too small for more than one port of a node; the groups of its expert
     # ranks gather side by side.
     ports = sender.expert_parallel if sender.fsdp else job.links.domain_gpus
-    gather = gather_s(whole, sender.copy_gpus, job.links, rates.gathering, ports)
+    gather_rates = rates.collective(rates.terms.family.gather_factor)
+    gather = gather_s(whole, sender.copy_gpus, job.links, gather_rates, ports)
     if sender.in_host_memory or not job.receiver.loads:
         gather = 0.0
-    before = gather if sender.full_state else 0.0
-    gathered, sent = {
-        "cuda_ipc": lambda: (before + gather, 0.0),
-        "nccl_per_tensor": lambda: (before + gather, job.wire_bytes / rates.broadcast),
-        "nccl_broadcast": lambda: _packed(job, before, gather, job.wire_bytes / rates.broadcast),
-        "nccl_reshard": lambda: (before, _resharded_s(job, rates)),
-        "checkpoint_engine": lambda: (before + gather, _from_host_s(job, rates)),
-        "checkpoint_engine_p2p": lambda: (before + gather, _from_host_s(job, rates) + _fetched_s(job, rates)),
-        "rdma": lambda: (before, job.received_bytes / rates.shard),
-        "delta_sharded": lambda: (before, _delta_s(job, rates)),
-        "disk": lambda: (before + gather, _disk_s(job)),
-    }[job.method]()
-    copied = job.full_bytes / sender.gpus / rates.host if job.method.startswith("checkpoint") else 0.0
+    before, sent = gather if sender.full_state else 0.0, _sent_s(job, rates)
+    gathered = before if method in ("nccl_reshard", "rdma", "delta_sharded") else before + gather
+    if method == "nccl_broadcast" and not sender.fsdp:
+        # With two buffers the shorter runs under the longer; FSDP gathers tensor by tensor before a bucket is full.
+        gathered, sent = before, max(gather, sent)
+    copied = job.full_bytes / sender.gpus / rates.host if method.startswith("checkpoint") else 0.0
     return [
         Part("gathering of full tensors", gathered, "network"),
         Part("weights to host memory", 0.0 if sender.in_host_memory else copied, "host link"),
@@ -265,44 +249,35 @@ def _wire(job: TransferJob, rates: _Rates) -> list[Part]:
     ]
 
 
-def _packed(job: TransferJob, before: float, gather: float, send: float) -> tuple[float, float]:
-    """Gather and send of a packed broadcast: with two buffers the shorter runs under the longer, but FSDP gathers one
-    tensor after the other before a bucket is full."""
-    return (before + gather, send) if job.sender.fsdp else (before, max(gather, send))
-
-
-def _resharded_s(job: TransferJob, rates: _Rates) -> float:
-    """All GPUs at once, bounded by the busier side: what one receives, or what one sends to all replicas."""
-    replicas = job.receiver.gpus / job.receiver.replica_gpus
-    return max(job.received_bytes, job.wire_bytes * replicas / job.sender.gpus) / rates.shard
-
-
-def _from_host_s(job: TransferJob, rates: _Rates) -> float:
-    """Buckets of host memory to their GPU, each broadcast to all: the slower of two stages that overlap."""
-    return max(job.wire_bytes / job.receiver.gpus / rates.host, job.wire_bytes / rates.broadcast)
-
-
-def _fetched_s(job: TransferJob, rates: _Rates) -> float:
-    """One copy from other nodes' host memory over the ports of the nodes that fetch it."""
-    network = job.links.network_bytes_per_s * rates.share(rates.terms.values.shard_share)
-    return job.wire_bytes / (min(job.links.node_gpus, job.receiver.gpus) * network)
-
-
-def _delta_s(job: TransferJob, rates: _Rates) -> float:
-    """Changed values with their places: found and packed, sent, unpacked."""
-    found = 0.0 if rates.line else 1 / rates.terms.values.delta_bytes_per_s
-    return job.received_bytes * (found + 1 / rates.broadcast)
-
-
-def _disk_s(job: TransferJob) -> float:
-    """One copy written by the trainer's nodes together, then read by each engine node."""
-    nodes = math.ceil(job.sender.gpus / job.links.node_gpus)
-    return job.wire_bytes * (1 / nodes + 1) / job.disk_bytes_per_s
-
-
-def _onload(job: TransferJob, rates: _Rates) -> list[Part]:
-    seconds = job.sender.onload_bytes / rates.terms.values.pageable_out_bytes_per_s
-    return [Part(ONLOAD, seconds, "host link")]
+def _sent_s(job: TransferJob, rates: _Rates) -> float:
+    """Seconds on the wire, of whole tensors that the sender holds."""
+    method, receiver, values = job.method, job.receiver, rates.terms.values
+    if method == "cuda_ipc":
+        return 0.0
+    if method == "nccl_reshard":
+        # All GPUs at once, bounded by the busier side: what one receives, or what one sends to all replicas.
+        replicas = receiver.gpus / receiver.replica_gpus
+        return max(job.received_bytes, job.wire_bytes * replicas / job.sender.gpus) / rates.shard
+    if method == "rdma":
+        return job.received_bytes / rates.shard
+    if method == "delta_sharded":
+        # Changed values with their places: found and packed, sent, unpacked.
+        found = 0.0 if rates.line else 1 / values.delta_bytes_per_s
+        return job.received_bytes * (found + 1 / rates.broadcast)
+    if method == "disk":
+        # One copy written by the trainer's nodes together, then read by each engine node.
+        nodes = math.ceil(job.sender.gpus / job.links.node_gpus)
+        return job.wire_bytes * (1 / nodes + 1) / job.disk_bytes_per_s
+    broadcast_s = job.wire_bytes / rates.broadcast
+    if not method.startswith("checkpoint"):
+        return broadcast_s
+    # Buckets of host memory to their GPU, each broadcast to all: the slower of two stages that overlap.
+    from_host_s = max(job.wire_bytes / receiver.gpus / rates.host, broadcast_s)
+    if method == "checkpoint_engine":
+        return from_host_s
+    # One copy from other nodes' host memory over the ports of the nodes that fetch it.
+    network = job.links.network_bytes_per_s * rates.share(values.shard_share)
+    return from_host_s + job.wire_bytes / (min(job.links.node_gpus, receiver.gpus) * network)
 
 
 def tensor_s(job: TransferJob, terms: TransferTerms) -> float:
@@ -326,14 +301,3 @@ def tensor_s(job: TransferJob, terms: TransferTerms) -> float:
         "delta_sharded": v.delta_tensor_s + (gathered if sender.full_state else 0.0),
     }
     return per_method.get(job.method, export + load) * terms.host(job.links)
-
-
-def _quantised_s(job: TransferJob, terms: TransferTerms) -> float:
-    return job.tensors * terms.values.quantise_tensor_s * terms.host(job.links) if job.quantised else 0.0
-
-
-def _connected_s(job: TransferJob, terms: TransferTerms) -> float:
-    """Resharding: an engine GPU receives from every rank that holds a part of the copy."""
-    if job.method != "nccl_reshard":
-        return 0.0
-    return job.sender.copy_gpus * terms.values.shard_peer_s * terms.host(job.links)
