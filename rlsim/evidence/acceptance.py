@@ -16,11 +16,10 @@ import yaml
 from scipy.optimize import least_squares
 
 from rlsim.errors import InputError, shortened
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare, named
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, named
 from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, read_table, table_digest
 from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import Fitted
-from rlsim.results.validation import Validation
 from rlsim.workload.acceptance import two_parameter_rates
 
 ACCEPTANCE_BY_K = "acceptance_by_k"
@@ -31,8 +30,7 @@ LEAST_DEVIATION = 0.01
 MOST_DRAFTED = 64
 
 
-def validate_curves(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every point of a table of curves beside its prediction; nothing is drawn, and no fitted value counts."""
+def _predictor(table: Table, fitted: Fitted) -> Predict:
     series: dict[str, dict[int, list[float]]] = {}
     for (_, problem), record in zip(named(table), table.rows, strict=True):
         try:
@@ -55,13 +53,17 @@ def validate_curves(table: Table, fitted: Fitted | None = None) -> Validation:
         predicted = acceptance_length(first, decay, drafted)
         return Prediction.within(predicted, deviation, first_acceptance=first, acceptance_decay=decay)
 
-    return Validation.of("curves", compare(table, _described, predict), table=table.name, digest=table.digest)
+    return predict
 
 
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
     unit, about = shortened(cells.get("unit", "") or "1", 12), ("series", "x_name", "y_name")
     details = {column: cells.get(column, "") for column in about}
     return [MeasuredRow(name, cells.get("curve_kind", ""), unit, measured_value(cells, "y"), cells, details)]
+
+
+CURVES = Comparison(_described, _predictor)
+"""Points of curves beside their predictions; nothing is drawn, and no fitted value counts."""
 
 
 def _point(cells: Row) -> tuple[int, float]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlsim.costs.operators.groups import family_of
 from rlsim.errors import InputError
+from rlsim.evidence.compare import validated
 from rlsim.evidence.hierarchy import (
     DEGREES,
     GROUP_DEGREES,
@@ -25,10 +26,9 @@ from rlsim.evidence.hierarchy import (
     fit_spreads,
     solve,
 )  # fmt: skip
-from rlsim.evidence.structure import step_s_of, tokens_of
+from rlsim.evidence.structure import compared_times, step_s_of, step_times, tokens_of, was_predicted
 from rlsim.evidence.tables import Kind, Table, kind_of
-from rlsim.evidence.times import compared_times, step_times
-from rlsim.evidence.transfers import distinct_rows
+from rlsim.evidence.transfers import each_once
 from rlsim.parameters.posterior import Posterior, shipped_order
 from rlsim.parameters.sets import Fitted, set_digest, shipped
 from rlsim.parameters.terms import Term, moved, term_family
@@ -107,14 +107,17 @@ def all_evidence(tables: Tables, sets: Fitted, progress: Progress = lambda line:
     """Evidence of every table around ``sets``; iterations under another load than they say are left out."""
     out: list[Evidence] = []
     for kind, found in tables.items():
-        usable = _as_it_says if kind is Kind.ITERATIONS else lambda row: True
-        if kind is Kind.TRANSFERS:
-            found = [Table("transfers", distinct_rows(found, sets))]
+        usable = _as_it_says if kind is Kind.ITERATIONS else was_predicted
+        if kind is Kind.TRANSFERS:  # each measurement once, none that any of the tables objects to
+            compared = each_once([row for table in found for row in validated(kind, table, sets).rows])
+            every = [record for table in found for record in table.rows]
+            known = [one for row, one in zip(compared, every, strict=True) if row.error is not None]
+            found = [Table("transfers", known)]
         for table in found:
             if kind is Kind.STEPS:
                 out += step_times(table, sets, same_run=True)[0]
             else:
-                out += compared_times(kind, table, sets, usable)[0]
+                out += compared_times(kind, validated(kind, table, sets).rows, table.rows, sets, usable)[0]
         progress(f"{kind}: {len(out)} measured times so far")
     if not out:
         raise InputError("no row of the tables can be simulated")

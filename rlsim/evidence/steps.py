@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
-from rlsim.evidence.names import card_name, profile_name
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare, row_scenario
+from rlsim.evidence.names import device_profile_name, model_card_name
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, row_scenario
 from rlsim.evidence.tables import (
     STEP_COLUMNS,
     Row,
@@ -23,7 +24,7 @@ from rlsim.loading.models import load_card
 from rlsim.parameters.sets import DEFAULT_STACK, Fitted, load_stack, stack_of_release
 from rlsim.projection.project import project
 from rlsim.results import Variant
-from rlsim.results.validation import PhaseError, Validation
+from rlsim.results.validation import ComparedRow, PhaseError
 from rlsim.schema.scenario import NEMO_RL, Scenario
 from rlsim.schema.trainer import Stack
 from rlsim.tables.profile import load_profile
@@ -42,14 +43,6 @@ METHODS: dict[str, str] = lists_beside(__file__)["speculation"]
 """Methods of speculation as tables call them."""
 
 
-def validate_steps(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every measured step of ``table`` beside the simulated one as rlsim prices; equal steps are simulated once."""
-    rows = compare(table, _described, step_predictor(table))
-    absent = [name for name in lists_beside(__file__)["parallel_columns"] if name not in table.rows[0].cells]
-    remarks = (f"not in the table and taken as 1: {', '.join(absent)}",) if absent else ()
-    return Validation.of("steps", rows, table=table.name, digest=table.digest, remarks=remarks)
-
-
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
     about = {"model": cells.get("model", ""), "device": cells.get("gpu", ""), "mode": cells.get("on_off_policy", "")}
     about["release"] = cells.get("framework_version", "")
@@ -57,8 +50,8 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     return [MeasuredRow(name, group, "s", measured_value(cells, "total_step_time_s"), cells, about, phased=True)]
 
 
-def step_predictor(table: Table) -> Callable[[MeasuredRow], Prediction]:
-    """What predicts the step of a measured row and its phases, in seconds."""
+def _predictor(table: Table, fitted: Fitted) -> Predict:
+    """What predicts the step of a measured row and its phases, in seconds, as rlsim prices."""
     simulated = Simulated()
 
     def predict(row: MeasuredRow) -> Prediction:
@@ -73,6 +66,15 @@ def step_predictor(table: Table) -> Callable[[MeasuredRow], Prediction]:
         return Prediction(found.step_s, phases=phases)
 
     return predict
+
+
+def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+    absent = [name for name in lists_beside(__file__)["parallel_columns"] if name not in table.rows[0].cells]
+    return {"remarks": (f"not in the table and taken as 1: {', '.join(absent)}",) if absent else ()}
+
+
+STEPS = Comparison(_described, _predictor, _told)
+"""Measured RL steps beside simulated ones; equal steps are simulated once."""
 
 
 class Simulated:
@@ -114,8 +116,8 @@ def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
     lag = _lag(row["on_off_policy"])
     document: dict[str, object] = {
         "name": row["id"][:200],
-        "model": load_card(card_name(row["model"])),
-        "hardware": load_profile(profile_name(row["gpu"])),
+        "model": load_card(model_card_name(row["model"], listed=True)),
+        "hardware": load_profile(device_profile_name(row["gpu"], listed=True)),
         "stack": stack_of(row),
         "cluster": _cluster(row, lag),
         "workload": _workload(row),

@@ -13,13 +13,12 @@ from rlsim.costs.overheads import TrainingOverheads, training_overheads
 from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.errors import RlsimError
 from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare, row_scenario
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, whole_number
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted, stack_of_release
-from rlsim.parameters.terms import current
-from rlsim.results.validation import Detail, Validation
+from rlsim.results.validation import Detail
 from rlsim.schema.base import changed
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
@@ -75,20 +74,16 @@ class TrainerRow:
         return step_cost(inputs, self.batch).train.seconds
 
 
-def validate_training(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every measured training step of ``table`` beside its prediction under ``fitted`` (default: as rlsim prices)."""
-    sets = fitted or current()
-
+def _predictor(table: Table, fitted: Fitted) -> Predict:
     def predict(row: MeasuredRow) -> Prediction:
         if row.measured is None:
             raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
         measured_itself = measured_value(row.cells, MEASURED[0]) is not None
         cut = "step time measured" if measured_itself else "step time from the throughput"
-        seconds = trainer_row(row.cells).seconds(sets)
-        return Prediction.within(seconds, sets.training.error, (cut, *_cuts(row.cells)))
+        seconds = trainer_row(row.cells).seconds(fitted)
+        return Prediction.within(seconds, fitted.training.error, (cut, *_cuts(row.cells)))
 
-    rows = compare(table, _described, predict)
-    return Validation.of("training", rows, table=table.name, digest=table.digest, remarks=(REMARK,))
+    return predict
 
 
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
@@ -98,6 +93,10 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     about |= {"framework": _framework(cells), "series": _series(cells), "family": parts["family"]}
     group = ", ".join(part for part in parts.values() if part)
     return [MeasuredRow(name, group, "s", measured_value(cells, *MEASURED), cells, about)]
+
+
+TRAINING = Comparison(_described, _predictor, lambda table, rows: {"remarks": (REMARK,)})
+"""Measured training steps beside the trainer alone."""
 
 
 def _parts(cells: Row) -> dict[str, str]:
