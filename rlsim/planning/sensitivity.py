@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning.compare import differences
+from rlsim.planning.compare import changes
 from rlsim.planning.execution import Runner, executor
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection.summary import Timed, timed
@@ -67,9 +66,7 @@ def alternatives(scenario: Scenario) -> tuple[Alternative, ...]:
         except InputError:
             continue
         if all(other != known.scenario for known in out):
-            changed = differences(scenario, other)
-            settings = tuple(f"{key}={json.dumps(value)}" for key, (_, value) in changed.items())
-            out.append(Alternative(name, other, settings))
+            out.append(Alternative(name, other, changes(scenario, other)))
     return tuple(out)
 
 
