@@ -176,16 +176,7 @@ def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[Uncerta
     effects = {item.key: _effect(own, item, points) for item in inputs}
     whole = own.timed.prediction.step_factor * np.exp(sum(_drawn(effects[item.key], item) for item in inputs))
     sources = [
-        SourceValue(
-            source=one.name,
-            kind=one.kind,
-            assumed=one.assumed,
-            share=one.share,
-            narrowed=narrowed(np.log(own.steps), one.draws),
-            saved_s=saved(steps, one.draws),
-            settle=one.settle,
-            command=one.command,
-        )
+        SourceValue(**one.told, narrowed=narrowed(np.log(own.steps), one.draws), saved_s=saved(steps, one.draws))
         for one in sources_of(run)
     ]
     return Sensitivity(

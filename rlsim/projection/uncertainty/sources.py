@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -173,6 +173,12 @@ class Source:
     command: str
     assumed: bool
     draws: FloatArray
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What answers tell of it."""
+        names = ("kind", "share", "assumed", "settle", "command")
+        return {"source": self.name, **{name: getattr(self, name) for name in names}}
 
 
 @kept_with_run
