@@ -14,7 +14,7 @@ from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.groups import engine_groups
 from rlsim.costs.overheads import engine_host
 from rlsim.evidence.names import device_profile_name, model_card_name, release, weight_precision
-from rlsim.evidence.rows import row_scenario
+from rlsim.evidence.rows import constant_workload, row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
@@ -247,19 +247,13 @@ def engine_document(
 
     engine, speculation: these sections. lengths: sequences of a step, then tokens of prompt, response and longest.
     """
-    gpus, (sequences, prompt, response, longest) = engine.get("tensor_parallel", 1), lengths
+    gpus = engine.get("tensor_parallel", 1)
     return {
         "name": "engine",
         "model": model,
         "hardware": hardware,
         "cluster": {"num_gpus": gpus + TRAINING_GPUS if isinstance(gpus, int) else gpus, "generation_gpus": gpus},
-        "workload": {
-            "prompts_per_step": sequences,
-            "generations_per_prompt": 1,
-            "prompt_tokens": {"kind": "constant", "tokens": prompt},
-            "response_tokens": {"kind": "constant", "tokens": response},
-            "max_sequence_tokens": longest,
-        },
+        "workload": constant_workload(*lengths),
         "engine": dict(engine),
         "speculation": dict(speculation),
     }

@@ -132,6 +132,17 @@ def first_line(reason: object) -> str:
     return (str(reason).splitlines() or ["no reason given"])[0]
 
 
+def constant_workload(sequences: int, prompt: int, response: int, longest: int) -> dict[str, object]:
+    """A workload of ``sequences`` alike, with tokens of prompt, response and the longest sequence."""
+    return {
+        "prompts_per_step": sequences,
+        "generations_per_prompt": 1,
+        "prompt_tokens": {"kind": "constant", "tokens": prompt},
+        "response_tokens": {"kind": "constant", "tokens": response},
+        "max_sequence_tokens": longest,
+    }
+
+
 def row_scenario(document: Mapping[str, object]) -> Scenario:
     """The scenario that a row describes; SkippedRow with what is wrong with it."""
     try:

@@ -17,6 +17,7 @@ from rlsim.evidence.tables import (
     length_tokens,
     measured_value,
     number,
+    parallel,
     whole_number,
 )
 from rlsim.files.yaml import lists_beside
@@ -98,11 +99,9 @@ def _measured_phase(cells: Row, phase: str, scenario: Scenario) -> float | None:
     our ``prepare_s``; in asynchronous ones it is the pause at publication.
     """
     synchronous = scenario.loop.mode == "sync"
-    if phase == "refit_s" and synchronous:
+    if phase == ("refit_s" if synchronous else "prepare_s"):
         return None
     column = "refit_s" if phase == "prepare_s" else phase
-    if phase == "prepare_s" and not synchronous:
-        return None
     if phase == "exposed_generation_s" and synchronous and not cells.get(column):
         column = "generation_s"
     return number(cells, column) if cells.get(column) else None
@@ -174,14 +173,11 @@ def stack_of(row: Row) -> Stack:
 
 def _cluster(row: Row, lag: int) -> dict[str, int]:
     total = whole_number(row, "num_gpus")
-    if lag or not flag(row, "colocated", True):
-        generation = whole_number(row, "gen_gpus", max(1, total // 2))
-        return {
-            "num_gpus": total,
-            "generation_gpus": generation,
-            "training_gpus": whole_number(row, "train_gpus", max(1, total - generation)),
-        }
-    return {"num_gpus": total}
+    if not lag and flag(row, "colocated", True):
+        return {"num_gpus": total}
+    generation = whole_number(row, "gen_gpus", max(1, total // 2))
+    training = whole_number(row, "train_gpus", max(1, total - generation))
+    return {"num_gpus": total, "generation_gpus": generation, "training_gpus": training}
 
 
 def _workload(row: Row) -> dict[str, object]:
@@ -206,15 +202,13 @@ def _workload(row: Row) -> dict[str, object]:
 
 def _engine(row: Row) -> dict[str, object]:
     own_engine = flag(row, "async_engine", _lag(row["on_off_policy"]) > 0)
-    tensor = whole_number(row, "gen_tp", 1)
+    sequences = whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024)
     return {
-        "tensor_parallel": tensor,
-        "pipeline_parallel": whole_number(row, "gen_pp", 1),
-        "expert_parallel": whole_number(row, "gen_ep", 1),
+        **parallel(row, "gen_", "tensor", "pipeline", "expert"),
         "weight_precision": _precision(row, "gen_precision"),
-        "max_running_sequences": whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024),
+        "max_running_sequences": sequences,
         "max_batched_tokens": 2048 if own_engine else 16384,
-        "max_captured_tokens": min(512, 2 * whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024)),
+        "max_captured_tokens": min(512, 2 * sequences),
         "gpu_memory_utilization": number(row, "gpu_memory_utilization", 0.6),
         "dispatch": "round_robin" if own_engine else "static",
     }
@@ -241,10 +235,7 @@ def _trainer(row: Row) -> dict[str, object]:
     cap = whole_number(row, "max_seq_len")
     return {
         "backend": _backend(row),
-        "tensor_parallel": whole_number(row, "train_tp", 1),
-        "pipeline_parallel": whole_number(row, "train_pp", 1),
-        "context_parallel": whole_number(row, "train_cp", 1),
-        "expert_parallel": whole_number(row, "train_ep", 1),
+        **parallel(row, "train_", "tensor", "pipeline", "context", "expert"),
         "precision": _precision(row, "train_precision"),
         "global_batch_samples": whole_number(row, "train_gbs", 10**9) if row.get("train_gbs", "").strip() else None,
         "sequence_packing": flag(row, "sequence_packing", True),
@@ -279,7 +270,6 @@ def _on_policy_ratio(row: Row) -> bool:
 
 def _reference_logprobs(row: Row) -> bool:
     """Whether the reference policy's forward pass runs; it does by default even without a KL penalty (NeMo-RL)."""
-    if row.get("reference_logprobs", "").strip():
-        return flag(row, "reference_logprobs", True)
     text = row.get("reference_policy_kl", "").lower()
-    return "recomputed" in text or not any(word in text for word in ("kl=0.0", "skip", "none"))
+    told = "recomputed" in text or not any(word in text for word in ("kl=0.0", "skip", "none"))
+    return flag(row, "reference_logprobs", told)

@@ -246,6 +246,14 @@ def whole_number(row: Row, column: str, default: int | None = None) -> int:
     return int(value)
 
 
+PARALLEL = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
+
+
+def parallel(row: Row, side: str, *ways: str) -> dict[str, int]:
+    """Parallel sizes of a section of a scenario, of columns such as ``train_tp``; 1 where a row gives none."""
+    return {f"{way}_parallel": whole_number(row, f"{side}{PARALLEL[way]}", 1) for way in ways}
+
+
 def measured_value(row: Row, *columns: str) -> float | None:
     """The first of ``columns`` that holds a number above 0; None where none does."""
     for column in columns:

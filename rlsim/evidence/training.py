@@ -13,8 +13,8 @@ from rlsim.costs.overheads import TrainingOverheads, training_overheads
 from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.errors import RlsimError
 from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, row_scenario
-from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, whole_number
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, constant_workload, row_scenario
+from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, parallel, whole_number
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted, stack_of_release
@@ -171,13 +171,7 @@ def trainer_row(cells: Row) -> TrainerRow:
         "hardware": load_profile(device),
         "stack": _stack(framework, release.group() if release else None),
         "cluster": {"num_gpus": gpus},
-        "workload": {
-            "prompts_per_step": samples,
-            "generations_per_prompt": 1,
-            "prompt_tokens": {"kind": "constant", "tokens": 1},
-            "response_tokens": {"kind": "constant", "tokens": 1},
-            "max_sequence_tokens": tokens,
-        },
+        "workload": constant_workload(samples, 1, 1, tokens),
         "trainer": trainer,
     }
     batch = TrainedBatch.of(np.full(samples, float(tokens)), samples)
@@ -193,10 +187,7 @@ def _trainer(cells: Row, kind: str) -> dict[str, object]:
     return {
         "micro_batch_samples": whole_number(cells, "mbs", 1),
         "backend": "fsdp" if sharded else "megatron",
-        "tensor_parallel": whole_number(cells, "tp", 1),
-        "pipeline_parallel": whole_number(cells, "pp", 1),
-        "context_parallel": whole_number(cells, "cp", 1),
-        "expert_parallel": whole_number(cells, "ep", 1),
+        **parallel(cells, "", "tensor", "pipeline", "context", "expert"),
         "precision": training_precision(cells["precision"]),
         "recompute": _recompute(cells.get("recompute", "")),
         "optimizer": "muon" if cells.get("optimizer", "").lower() == "muon" else "adam",

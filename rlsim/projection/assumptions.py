@@ -192,7 +192,7 @@ def _starts(scenario: Scenario) -> bool:
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What a reader of the answer must know about this run."""
     scenario, out = run.scenario, _length_warnings(run)
-    statistics_steps = sum(len(steps) for steps in run.steps)
+    statistics_steps = len(run.every_step)
     preemptions = run.counters.preemptions / statistics_steps
     if preemptions > 0:
         out.append(
@@ -221,7 +221,7 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
 
 def _host_bound(run: SimulatedVariant) -> list[str]:
     """That faster kernels would not shorten an update whose host launches them too slowly."""
-    parts = [part for steps in run.steps for step in steps for part in step.cost.train.parts]
+    parts = [part for step in run.every_step for part in step.cost.train.parts]
     share = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))
     if share < TOLD_HOST_SHARE:
         return []

@@ -144,11 +144,10 @@ def simulated_evidence(
     centre: of the simulated steps, as the measured times are one of theirs.
     """
     scenario, response, slopes = run.scenario, step_response(run), phase_slopes(run)
-    steps = [step for replication in run.steps for step in replication]
     transfer = "prepare_s" if scenario.loop.mode == "sync" else "refit_s"
     names = {"generation": "generation_s", "logprob": "logprob_s", "train": "train_s", "refit": transfer}
-    predicted = {kind: float(centre([step.phases[phase] for step in steps])) for kind, phase in names.items()}
-    predicted["step"] = float(centre([step.seconds for step in steps]))
+    predicted = {kind: float(centre([step.phases[phase] for step in run.every_step])) for kind, phase in names.items()}
+    predicted["step"] = float(centre([step.seconds for step in run.every_step]))
     ran = about(scenario, "step")
     out = []
     for kind, seconds in measured.items():

@@ -92,9 +92,7 @@ def _ones() -> Factors:
 
 def step_response(run: SimulatedVariant) -> StepResponse:
     """The response of a simulated scenario."""
-    steps = [step for replication in run.steps for step in replication]
-    mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in steps[0].phases}
-    rewards_s = run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
+    steps, mean, rewards_s = run.every_step, run.phases_s, run.rewards_s
     if run.scenario.workload.agent is not None:  # no error of the engine's model moves what an environment takes
         idle_s = run.agents.environment_idle_s + run.agents.judge_idle_s
         rewards_s += idle_s / run.prices.replicas / len(steps)
