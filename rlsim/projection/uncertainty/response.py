@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.costs.interface import IterationTable
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.simulation.run import simulate
 from rlsim.units import FloatArray
@@ -127,13 +126,10 @@ def _generation_alone(step_ratio: float) -> float:
 def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     """Step over the trainer's chain with generation slowed by ``factor``, on the work of the first replication."""
     scenario, prices = run.scenario, run.prices
-    slowed = replace(prices, iteration=_scaled(prices.iteration, factor))
+    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+    scaled = {name: getattr(prices.iteration, name) * factor for name in names}
+    slowed = replace(prices, iteration=replace(prices.iteration, **scaled))
     work = draw(scenario, 0, run.draft_plan, run.stretch)
     steps = simulate(scenario, work, slowed).steps[scenario.measured_steps.start :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s
-
-
-def _scaled(table: IterationTable, factor: float) -> IterationTable:
-    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
-    return replace(table, **{name: getattr(table, name) * factor for name in names})
