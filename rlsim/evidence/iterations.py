@@ -171,12 +171,6 @@ def drawn_requests(load: Load, seed: int) -> tuple[list[Request], range]:
     ], measured
 
 
-def _ttft_errors(rows: Sequence[ComparedRow]) -> list[float]:
-    """Signed errors of the time to the first token as shares, of the rows that were served in a closed loop."""
-    both = [(row.details.get("ttft_predicted_ms"), row.details.get("ttft_measured_ms")) for row in rows]
-    return [float(predicted) / float(measured) - 1 for predicted, measured in both if predicted and measured]
-
-
 def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
     """Remarks, speed-ups over plain partners and the time to the first token."""
     scored = [row for row in rows if row.predicted is not None]
@@ -191,7 +185,9 @@ def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
         lengths = ", ".join(f"{length:g} at K={k}" for k, length in ASSUMED_ACCEPTANCE.items())
         out.append(f"MTP rows that state no acceptance length are taken at that of random tokens: {lengths}")
     pairs = speculation_pairs(rows, [record.cells for record in table.rows])
-    return {"remarks": tuple(out), "speculation_pairs": pairs, "ttft": Score.of_errors(_ttft_errors(rows))}
+    first = [both for row in rows if (both := _times(row, "ttft"))]  # of rows that were served in a closed loop
+    ttft = Score.of_errors([predicted / measured - 1 for measured, predicted in first])
+    return {"remarks": tuple(out), "speculation_pairs": pairs, "ttft": ttft}
 
 
 ITERATIONS = Comparison(_described, _predictor, _told, _engine_of)
@@ -203,7 +199,7 @@ def speculation_pairs(rows: Sequence[ComparedRow], cells: Sequence[Row]) -> Spec
 
     The partner is of the same source if there is one, and of the nearest release.
     """
-    times = [_times(row) for row in rows]
+    times = [_times(row, "tpot") for row in rows]
     plain: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(rows):
         if times[i] and not row.details.get("speculative"):
@@ -225,9 +221,9 @@ def speculation_pairs(rows: Sequence[ComparedRow], cells: Sequence[Row]) -> Spec
     return SpeculationPairs(**errors, clear=len(clear), right_sign_share=share, pairs=tuple(pairs))
 
 
-def _times(row: ComparedRow) -> tuple[float, float] | None:
-    """Measured and predicted time per output token, where the row has both."""
-    measured, predicted = row.details.get("tpot_measured_ms"), row.details.get("tpot_predicted_ms")
+def _times(row: ComparedRow, name: str) -> tuple[float, float] | None:
+    """Measured and predicted time per output token (tpot) or to the first one (ttft), where the row has both."""
+    measured, predicted = row.details.get(f"{name}_measured_ms"), row.details.get(f"{name}_predicted_ms")
     return (float(measured), float(predicted)) if measured and predicted else None
 
 
@@ -237,12 +233,11 @@ def _agreeing(cells: Row) -> tuple[str, ...]:
 
 def _distance(one: Row, other: Row) -> tuple[bool, float]:
     """How far two rows are apart in what a pair may differ in: source, then release."""
-    own, others = (_release(cells.get("engine_version", "")) for cells in (one, other))
-    apart = math.inf if own is None or others is None else abs(own - others)
-    return one.get("source") != other.get("source"), apart
+    apart = abs(_release(one.get("engine_version", "")) - _release(other.get("engine_version", "")))
+    return one.get("source") != other.get("source"), math.inf if math.isnan(apart) else apart
 
 
-def _release(text: str) -> float | None:
-    """A release as one number, so that 0.5.9 is nearer to 0.5.10 than to 0.6; None where the text names none."""
-    parts = re.findall(r"\d+", text)[:3] if re.match(r"v?\d+\.\d", text) else []
-    return sum(float(part) / 1000**i for i, part in enumerate(parts)) if parts else None
+def _release(text: str) -> float:
+    """A release as one number, so that 0.5.9 is nearer to 0.5.10 than to 0.6; NaN where the text names none."""
+    parts = re.findall(r"\d+", text)[:3] if re.match(r"v?\d+\.\d", text) else ["nan"]
+    return float(sum(float(part) / 1000**i for i, part in enumerate(parts)))

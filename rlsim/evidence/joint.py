@@ -31,7 +31,7 @@ from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.transfers import each_once
 from rlsim.parameters.posterior import Posterior, shipped_order
 from rlsim.parameters.sets import Fitted, set_digest, shipped
-from rlsim.parameters.terms import Term, moved, term_family
+from rlsim.parameters.terms import moved, term_family
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.projection.uncertainty.slopes import ASSUMED, all_terms
 from rlsim.results.record import rounded
@@ -85,7 +85,9 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
     unmoved = tuple(term.name for term in ASSUMED)  # terms of no set: nothing can be moved by them
     for number in range(ROUNDS + 1):
         rows = all_evidence(tables, moved(sets, shifts), progress)
-        design = Design.of(rows, _centred(terms, shifts))
+        # Centres of terms as seen from the moved sets.
+        centred = tuple(replace(term, centre=term.centre - shifts.get(term.name, 0.0)) for term in terms)
+        design = Design.of(rows, centred)
         spreads, weights = fit_spreads(design, progress=progress)
         found = solve(design, spreads, weights)
         change = float(np.abs(found.mean[: len(terms)]).max())
@@ -94,7 +96,7 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
             moves = zip((term.name for term in terms), found.mean[: len(terms)].tolist(), strict=True)
             shifts = {name: round(shifts.get(name, 0.0) + z, DIGITS) for name, z in moves if name not in unmoved}
     digests = {name: set_digest(one) for name, one in sets.sets.items()}
-    evidence = EvidenceTable(tuple(rows), _centred(terms, shifts), shifts, digests)
+    evidence = EvidenceTable(tuple(rows), centred, shifts, digests)
     posterior = _posterior(evidence, design, found, spreads, sets.steps.speedup_error)
     read = {
         table.name: table.digest for path in paths for of in tables.values() for table in of if table.name == path.name
@@ -140,11 +142,6 @@ def counted_once(rows: Sequence[Evidence]) -> list[Evidence]:
 
     held = {name(row) for row in rows if row.kind == "transfer"}
     return [row for row in rows if row.kind != "refit" or name(row) not in held]
-
-
-def _centred(terms: Sequence[Term], shifts: Mapping[str, float]) -> tuple[Term, ...]:
-    """Terms with their centres seen from the moved sets."""
-    return tuple(replace(term, centre=term.centre - shifts.get(term.name, 0.0)) for term in terms)
 
 
 def _posterior(

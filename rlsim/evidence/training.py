@@ -20,7 +20,6 @@ from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted, stack_of_release
 from rlsim.results.validation import Detail
 from rlsim.schema.base import changed
-from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Stack
 from rlsim.tables.profile import load_profile
@@ -43,6 +42,8 @@ DEFAULT_LORA_RANK = 16
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
 _SERIES = re.compile(r"(\d+\.\d+)(\.\d+)*")
 _UNKNOWN = ("", "unknown")
+RECOMPUTED = (("selective", "selective"), ("full", "full"), ("recompute", "full"), ("offload", "full"))
+"""Which activations a row recomputes, by how it begins; lists of single modules, small shares, count as none."""
 REMARK = (
     "recomputation that a row does not state is taken as none; heads for multi-token prediction are not trained, "
     "but two of Nemotron 3 Super in Megatron-Bridge, as the FLOP that its rows print tell"
@@ -157,39 +158,43 @@ def trainer_row(cells: Row) -> TrainerRow:
     if samples > MOST_SAMPLES or tokens > MOST_TOKENS:
         raise SkippedRow(f"more than {MOST_SAMPLES:,} sequences or {MOST_TOKENS:,} tokens")
     model = model_card_name(cells["model"])
-    if load_card(model).moe is not None and not cells.get("ep", "") and whole_number(cells, "num_gpus") > 1:
+    card = load_card(model)
+    if card.moe is not None and not cells.get("ep", "") and whole_number(cells, "num_gpus") > 1:
         raise SkippedRow("expert parallel size of a mixture of experts is not given")
     device, gpus = device_profile_name(cells["gpu"]), whole_number(cells, "num_gpus")
     name = cells.get("framework", "").lower()
     framework = next((known for word, known in FRAMEWORKS.items() if word in name), "megatron_bridge")
     trainer = _trainer(cells, kind) | {"mtp_layers": TRAINED_MTP.get((framework, model), 0)}
-    layers = whole_number(cells, "layers_override") if cells.get("layers_override", "") else None
-    release = _RELEASE.search(cells.get("release", ""))
+    layers = whole_number(cells, "layers_override", card.num_layers)  # a model may be cut to some of its layers
+    if card.moe is not None and card.moe.first_dense_layers >= layers:
+        raise SkippedRow(f"{layers} layers hold none with experts")
+    found = _RELEASE.search(cells.get("release", ""))
+    release = found.group() if found else None
     document = {
         "name": "trainer",
-        "model": _card(model, layers),
+        "model": card if layers == card.num_layers else changed(card, num_layers=layers),
         "hardware": load_profile(device),
-        "stack": _stack(framework, release.group() if release else None),
+        "stack": _stack(framework, release),
         "cluster": {"num_gpus": gpus},
         "workload": constant_workload(samples, 1, 1, tokens),
         "trainer": trainer,
     }
     batch = TrainedBatch.of(np.full(samples, float(tokens)), samples)
-    return TrainerRow(row_scenario(document), batch, framework, release.group() if release else None)
+    return TrainerRow(row_scenario(document), batch, framework, release)
 
 
 def _trainer(cells: Row, kind: str) -> dict[str, object]:
     """The section ``trainer`` of a row's scenario."""
     name = cells.get("framework", "").lower()
     sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in name or "torchtitan" in name
-    rank = _LORA_RANK.search(kind)
+    rank, recompute = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
     adapters = "lora" in kind or "peft" in kind
     return {
         "micro_batch_samples": whole_number(cells, "mbs", 1),
         "backend": "fsdp" if sharded else "megatron",
         **parallel(cells, "", "tensor", "pipeline", "context", "expert"),
         "precision": training_precision(cells["precision"]),
-        "recompute": _recompute(cells.get("recompute", "")),
+        "recompute": next((way for begin, way in RECOMPUTED if recompute.startswith(begin)), "none"),
         "optimizer": "muon" if cells.get("optimizer", "").lower() == "muon" else "adam",
         "virtual_stages": whole_number(cells, "vp", 1),
         "lora_rank": (int(rank.group(1)) if rank else DEFAULT_LORA_RANK) if adapters else None,
@@ -211,24 +216,6 @@ def training_precision(text: str) -> str:
     if given.startswith("nvfp4"):
         return "nvfp4"
     raise SkippedRow(f"training precision {given[:40]!r} is not simulated" if given else "precision is not given")
-
-
-def _recompute(text: str) -> str:
-    """Which activations a row recomputes; lists of single modules are small shares of a layer and count as none."""
-    given = text.strip().lower()
-    if given.startswith("selective"):
-        return "selective"
-    return "full" if given.startswith(("full", "recompute", "offload")) else "none"
-
-
-def _card(model: str, layers: int | None) -> ModelCard:
-    """The model's card, cut to ``layers`` where a row says so."""
-    card = load_card(model)
-    if layers is None:
-        return card
-    if card.moe is not None and card.moe.first_dense_layers >= layers:
-        raise SkippedRow(f"{layers} layers hold none with experts")
-    return changed(card, num_layers=layers)
 
 
 def _stack(framework: str, release: str | None) -> Stack:
