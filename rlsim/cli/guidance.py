@@ -77,7 +77,7 @@ def new(
     options = {
         "model": model, "hardware": hardware, "gpus": gpus, "batch": batch, "response-tokens": response_tokens
     }  # fmt: skip
-    missing = [f"--{question.option}" for question in QUESTIONS if options[question.option] is None]
+    missing = [f"--{option}" for option in QUESTIONS if options[option] is None]
     if missing and not sys.stdin.isatty():
         raise InputError(f"new asks on a terminal only; here it needs {', '.join(missing)}")
     given = {name: _asked(name) if value is None else value for name, value in options.items()}
@@ -108,9 +108,9 @@ def _asked(option: str) -> str:
     """An answer from the terminal, asked again until it can be used."""
     from rlsim.planning.new import CHECKS, QUESTIONS
 
-    question = next(one for one in QUESTIONS if one.option == option)
+    question = QUESTIONS[option]
     while True:
-        answer = str(typer.prompt(question.text, default=question.example, err=True))
+        answer = str(typer.prompt(question["text"], default=question["example"], err=True))
         try:
             CHECKS[option](answer)
         except InputError as error:

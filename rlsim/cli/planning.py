@@ -37,8 +37,7 @@ def sweep(
         vary or (),
         replications=replications,
         run_steps=run_steps,
-        jobs=jobs,
-        dask=dask,
+        jobs=jobs if dask is None else dask,
         out=out,
         overwrite=overwrite,
     )

@@ -16,11 +16,10 @@ import yaml
 from scipy.optimize import least_squares
 
 from rlsim.errors import InputError, shortened
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare, named
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, named
 from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, read_table, table_digest
 from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import Fitted
-from rlsim.results.validation import Validation
 from rlsim.workload.acceptance import two_parameter_rates
 
 ACCEPTANCE_BY_K = "acceptance_by_k"
@@ -31,8 +30,7 @@ LEAST_DEVIATION = 0.01
 MOST_DRAFTED = 64
 
 
-def validate_curves(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every point of a table of curves beside its prediction; nothing is drawn, and no fitted value counts."""
+def _predictor(table: Table, fitted: Fitted) -> Predict:
     series: dict[str, dict[int, list[float]]] = {}
     for (_, problem), record in zip(named(table), table.rows, strict=True):
         try:
@@ -55,13 +53,17 @@ def validate_curves(table: Table, fitted: Fitted | None = None) -> Validation:
         predicted = acceptance_length(first, decay, drafted)
         return Prediction.within(predicted, deviation, first_acceptance=first, acceptance_decay=decay)
 
-    return Validation.of("curves", compare(table, _described, predict), table=table.name, digest=table.digest)
+    return predict
 
 
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
     unit, about = shortened(cells.get("unit", "") or "1", 12), ("series", "x_name", "y_name")
     details = {column: cells.get(column, "") for column in about}
     return [MeasuredRow(name, cells.get("curve_kind", ""), unit, measured_value(cells, "y"), cells, details)]
+
+
+CURVES = Comparison(_described, _predictor)
+"""Points of curves beside their predictions; nothing is drawn, and no fitted value counts."""
 
 
 def _point(cells: Row) -> tuple[int, float]:
@@ -108,6 +110,14 @@ class ProcessFit:
     rms_tokens: float
     worst_tokens: float
 
+    @classmethod
+    def of(cls, points: Lengths) -> ProcessFit:
+        """The process that is fitted to ``points``."""
+        (first, decay), _ = fitted_process(points)
+        off = [acceptance_length(first, decay, k) - length for k, length in points]
+        misses = (math.sqrt(float(np.mean(np.square(off)))), max(map(abs, off)))
+        return cls(round(first, 4), round(decay, 4), len(points), *(float(f"{miss:.3g}") for miss in misses))
+
 
 @dataclass(frozen=True)
 class FittedCurves:
@@ -119,19 +129,14 @@ class FittedCurves:
 
     def to_yaml(self) -> str:
         """The fits with their residuals; each ``speculation`` stands as in a scenario."""
-        document: dict[str, object] = {
-            "table": self.table,
-            "data_digest": self.digest,
-            "command": f"rlsim calibrate curves {self.table}",
-            "acceptance": {name: _stated(fit) for name, fit in self.processes.items()},
-        }
+        fits = {}
+        for name, fit in self.processes.items():
+            rest = asdict(fit)
+            speculation = {"first_acceptance": rest.pop("first"), "acceptance_decay": rest.pop("decay")}
+            fits[name] = {"speculation": speculation, **rest}
+        about = {"table": self.table, "data_digest": self.digest, "command": f"rlsim calibrate curves {self.table}"}
+        document: dict[str, object] = {**about, "acceptance": fits}
         return yaml.safe_dump(document, sort_keys=False, width=120, default_flow_style=None)
-
-
-def _stated(fit: ProcessFit) -> dict[str, object]:
-    """A fit with its residuals, ``speculation`` as in a scenario."""
-    rest = {name: value for name, value in asdict(fit).items() if name not in ("first", "decay")}
-    return {"speculation": {"first_acceptance": fit.first, "acceptance_decay": fit.decay}, **rest}
 
 
 def fit_curves(path: Path) -> FittedCurves:
@@ -146,7 +151,7 @@ def fit_curves(path: Path) -> FittedCurves:
             f"{shown_path(path)}: holds no curve of acceptance; curve_kind {ACCEPTANCE_BY_K} or {BY_POSITION} with two "
             "or more points is needed"
         )
-    processes = {name: _process(points, *fitted_process(points)[0]) for name, points in lengths.items()}
+    processes = {name: ProcessFit.of(points) for name, points in lengths.items()}
     return FittedCurves(shown_path(path), table_digest(records), processes)
 
 
@@ -196,15 +201,3 @@ def _lengths_of(path: Path, name: str, points: Points) -> Lengths:
         raise InputError(f"{shown_path(path)}: series {name[:60]} needs every position from 1 on, each once")
     sums = 1.0 + np.cumsum([rate for _, rate in points])
     return [(k, float(length)) for k, length in enumerate(sums, start=1)]
-
-
-def _process(points: Lengths, first: float, decay: float) -> ProcessFit:
-    off = [acceptance_length(first, decay, k) - length for k, length in points]
-    return ProcessFit(
-        round(first, 4), round(decay, 4), len(points), _rounded(math.sqrt(float(np.mean(np.square(off))))),
-        _rounded(max(map(abs, off))),
-    )  # fmt: skip
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")

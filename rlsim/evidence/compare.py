@@ -9,29 +9,29 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.evidence.acceptance import validate_curves
-from rlsim.evidence.iterations import validate_iterations
-from rlsim.evidence.phases import validate_phases
-from rlsim.evidence.steps import validate_steps
+from rlsim.evidence.acceptance import CURVES
+from rlsim.evidence.iterations import ITERATIONS
+from rlsim.evidence.phases import PHASE_ROWS, agent_runs, run_rows
+from rlsim.evidence.rows import Comparison, compare
+from rlsim.evidence.steps import STEPS
 from rlsim.evidence.structure import ERRORS, structures
 from rlsim.evidence.tables import Kind, Table, kind_of
-from rlsim.evidence.training import validate_training
-from rlsim.evidence.transfers import validate_transfers
+from rlsim.evidence.training import TRAINING
+from rlsim.evidence.transfers import TRANSFERS
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import current
 from rlsim.projection.uncertainty.predictive import between, error_draws, log_draws
 from rlsim.results.validation import Validation
+from rlsim.schema.base import changed
 
 Progress = Callable[[int, int], object]
-
-
-VALIDATORS: Mapping[Kind, Callable[[Table, Fitted | None], Validation]] = {
-    Kind.STEPS: validate_steps,
-    Kind.ITERATIONS: validate_iterations,
-    Kind.TRAINING: validate_training,
-    Kind.TRANSFERS: validate_transfers,
-    Kind.PHASES: validate_phases,
-    Kind.CURVES: validate_curves,
+COMPARISONS: Mapping[Kind, Comparison] = {
+    Kind.STEPS: STEPS,
+    Kind.ITERATIONS: ITERATIONS,
+    Kind.TRAINING: TRAINING,
+    Kind.TRANSFERS: TRANSFERS,
+    Kind.PHASES: PHASE_ROWS,
+    Kind.CURVES: CURVES,
 }
 
 
@@ -47,7 +47,16 @@ def validate_table(
         raise InputError(f"kind must be one of {', '.join(Kind)}; got {shortened(repr(kind), 40)}")
     chosen = kind_of(path) if kind is None else Kind(kind)
     table = replace(Table.read(path, chosen), seed=seed, replications=replications, progress=progress)
-    return with_posterior_intervals(VALIDATORS[chosen](table, None), chosen, table)
+    return with_posterior_intervals(validated(chosen, table), chosen, table)
+
+
+def validated(kind: Kind, table: Table, fitted: Fitted | None = None) -> Validation:
+    """Every measured row of a table of ``kind`` beside its prediction under ``fitted`` (default: as rlsim prices)."""
+    of = COMPARISONS[kind]
+    rows = compare(table, of, of.predictor(table, fitted or current()))
+    if kind is Kind.PHASES:
+        rows += [row for run in agent_runs(table.rows, table.seed) for row in run_rows(run)]
+    return Validation.of(kind, rows, table=table.name, digest=table.digest, **of.told(table, rows))
 
 
 def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Validation:
@@ -61,7 +70,6 @@ def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Val
         logs = log_draws(fitted.posterior, one.slopes, one.groups)
         low, high = between(np.exp(logs + error_draws(fitted.posterior, ERRORS[kind], row.id)))
         predicted = row.predicted or 0.0
-        interval = {"low": predicted * min(1.0, low), "high": predicted * max(1.0, high)}
-        rows[one.place] = row.model_copy(update=interval)
+        rows[one.place] = changed(row, low=predicted * min(1.0, low), high=predicted * max(1.0, high))
     fields = {name: getattr(found, name) for name in ("table", "digest", "remarks", "speculation_pairs", "ttft")}
     return Validation.of(found.kind, rows, **fields)

@@ -161,17 +161,17 @@ def own_rows_score(fit: Fit, grouping: str, kind: str) -> OwnRowsScore | None:
         if len(runs) < GIVEN_BACK + LEAST_REST:
             continue
         groups += 1
-        left_out = _LeftOut(fit, members)
+        errors = _errors_without(fit, members)
         for pair in _pairs(runs):
-            given = np.flatnonzero(members & np.isin(ids, pair))
             rest = np.flatnonzero(members & (kinds == kind) & ~np.isin(ids, pair))
-            for out, values in zip((before, after), left_out.errors(given, rest), strict=True):
-                out.append(values)
+            first, then = errors(np.flatnonzero(members & np.isin(ids, pair)), rest)
+            before.append(first)
+            after.append(then)
     if not before:
         return None
-    first, then = (float(np.median(np.concatenate(values))) for values in (before, after))
-    n = sum(len(values) for values in before)
-    return OwnRowsScore(grouping=grouping, kind=kind, groups=groups, n=n, before=first, after=then)
+    errors_before, errors_after = np.concatenate(before), np.concatenate(after)
+    medians = {"before": float(np.median(errors_before)), "after": float(np.median(errors_after))}
+    return OwnRowsScore(grouping=grouping, kind=kind, groups=groups, n=len(errors_before), **medians)
 
 
 def _pairs(runs: list[str]) -> list[tuple[str, ...]]:
@@ -182,28 +182,26 @@ def _pairs(runs: list[str]) -> list[tuple[str, ...]]:
     return [tuple(generator.choice(runs, GIVEN_BACK, replace=False).tolist()) for _ in range(MOST_PAIRS)]
 
 
-class _LeftOut:
-    """The posterior without a group, known columns first."""
+def _errors_without(
+    fit: Fit, members: BoolArray
+) -> Callable[[NDArray[np.intp], NDArray[np.intp]], tuple[FloatArray, FloatArray]]:
+    """Errors of rows as shares, without and with some given rows, where the posterior is that without a group."""
+    design = fit.design
+    found = solve(design, fit.spreads, fit.weights, ~members)
+    informed, touched = design.informed(~members), np.abs(design.matrix[members]).sum(axis=0) > 0
+    known, new = np.flatnonzero(informed & touched), np.flatnonzero(~informed & touched)
+    covariance, new_scales = found.covariance()[np.ix_(known, known)], design.new_scales(fit.spreads)[new]
+    prior = Prior(found.mean[known], covariance, design.middle[new], new_scales, (DEGREES, GROUP_DEGREES))
+    start = np.concatenate([prior.mean, prior.new_mean])
+    matrix, log_error = design.matrix[:, np.concatenate([known, new])], design.log_error  # known columns first
+    scales = design.scales(fit.spreads)
 
-    def __init__(self, fit: Fit, left_out: BoolArray) -> None:
-        design = fit.design
-        found = solve(design, fit.spreads, fit.weights, ~left_out)
-        informed, touched = design.informed(~left_out), np.abs(design.matrix[left_out]).sum(axis=0) > 0
-        known, new = np.flatnonzero(informed & touched), np.flatnonzero(~informed & touched)
-        mean, covariance = found.mean[known], found.covariance()[np.ix_(known, known)]
-        degrees = (DEGREES, GROUP_DEGREES)
-        self.prior = Prior(mean, covariance, design.middle[new], design.new_scales(fit.spreads)[new], degrees)
-        self.matrix, self.log_error = design.matrix[:, np.concatenate([known, new])], design.log_error
-        self.scales = design.scales(fit.spreads)
-
-    def errors(self, given: NDArray[np.intp], rest: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
-        """Errors of the rows ``rest`` as shares, without and with the rows ``given``."""
-        given_mean, _ = conditioned(self.prior, self.matrix[given], self.log_error[given], self.scales[given])
-        start = np.concatenate([self.prior.mean, self.prior.new_mean])
-        before, after = (
-            np.abs(np.expm1(self.matrix[rest] @ mean - self.log_error[rest])) for mean in (start, given_mean)
-        )
+    def errors(given: NDArray[np.intp], rest: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
+        then, _ = conditioned(prior, matrix[given], log_error[given], scales[given])
+        before, after = (np.abs(np.expm1(matrix[rest] @ mean - log_error[rest])) for mean in (start, then))
         return np.asarray(before), np.asarray(after)
+
+    return errors
 
 
 def single_factor(row: Evidence, sets: Fitted) -> float:

@@ -1,4 +1,4 @@
-"""A measured engine iteration's engine and the load that it was measured under."""
+"""A measured engine iteration's engine, as a scenario, and the load that it was measured under."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.groups import engine_groups
 from rlsim.costs.overheads import engine_host
 from rlsim.evidence.names import device_profile_name, model_card_name, release, weight_precision
-from rlsim.evidence.rows import row_scenario
+from rlsim.evidence.rows import constant_workload, row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.workload import ConstantLength
 from rlsim.tables.profile import load_profile
 
 ENGINES, METHODS = (lists_beside(__file__)[name] for name in ("engines", "served_speculation"))
@@ -40,30 +42,6 @@ MEMORY_UTILIZATION = 0.95
 """Share of the memory that a serving engine takes; recipes of large models state 0.9 to 0.95."""
 TRAINING_GPUS = 64
 """Trainer that a scenario needs beside its engine; nothing of it is priced here."""
-
-
-@dataclass(frozen=True)
-class EngineSetup:
-    """An engine as a row describes it; equal setups share one prepared table.
-
-    gpus: of one engine. attention_data_parallel: attention copies within it. sequences, context_tokens: that the table
-    holds, rounded up. prompt_tokens: mean length of a prompt.
-    """
-
-    model: str
-    device: str
-    engine: str
-    version: str | None
-    weight_precision: str
-    kv_precision: str
-    gpus: int
-    attention_data_parallel: int
-    expert_parallel: int
-    method: str
-    draft_length: int
-    sequences: int
-    context_tokens: int
-    prompt_tokens: int
 
 
 @dataclass(frozen=True)
@@ -92,52 +70,6 @@ class Load:
         return self.mean_share * (self.prompt_tokens + self.response_tokens / 2)
 
 
-def _decoding(cells: Row, workers: float, requests: float) -> float:
-    """Requests in the decode phase of an engine by Little's law: output tokens/s times seconds per token; 0 if unknown.
-
-    Requests beyond them wait for a prefill or on their way to the decode workers.
-    """
-    per_s = number(cells, "total_tokens_per_s_per_gpu", 0.0) * number(cells, "num_gpus", 0.0)
-    tokens = number(cells, "isl") + number(cells, "osl")
-    if cells.get("serving_mode") != "disagg" or not tokens:
-        return 0.0
-    return min(requests, per_s * number(cells, "osl") / tokens * number(cells, "tpot_ms", 0.0) / 1e3 / workers)
-
-
-def engine_setup(cells: Row, load: Load) -> EngineSetup:
-    """The engine of a row. Raises SkippedRow where the row leaves it open or contradicts itself."""
-    engine = cells["engine"].lower()
-    if engine not in ENGINES:
-        raise SkippedRow(f"engine {engine[:40]!r} is not simulated")
-    method, drafted = speculation_of(cells)
-    gpus = whole_number(cells, "decode_gpus_per_engine")
-    if whole_number(cells, "pp", 1) != 1:
-        raise SkippedRow("pipeline parallel serving is not compared")
-    longest = load.prompt_tokens + load.response_tokens
-    if max(load.batch, load.concurrency) > MOST_SEQUENCES or longest > MOST_CONTEXT_TOKENS:
-        raise SkippedRow(f"more than {MOST_SEQUENCES:,} sequences or {MOST_CONTEXT_TOKENS:,} tokens of context")
-    if load.concurrency * load.prompt_tokens > MOST_LOOP_TOKENS:
-        raise SkippedRow(f"more than {MOST_LOOP_TOKENS:,} prompt tokens at once")
-    model, device = model_card_name(cells["model"]), device_profile_name(cells["gpu"])
-    precision = weight_precision(cells["precision"], model)
-    return EngineSetup(
-        model=model,
-        device=device,
-        engine=engine,
-        version=release(engine, cells.get("engine_version", "")),
-        weight_precision=precision,
-        kv_precision=_kv_precision(cells, precision, device),
-        gpus=gpus,
-        attention_data_parallel=_attention_copies(cells, gpus),
-        expert_parallel=_expert_parallel(cells, gpus, device),
-        method=method,
-        draft_length=drafted,
-        sequences=_rounded_up(max(load.batch, load.concurrency, LEAST_SEQUENCES)),
-        context_tokens=CONTEXT_STEP_TOKENS * -(-longest // CONTEXT_STEP_TOKENS),
-        prompt_tokens=max(1, round(load.mean_share * load.prompt_tokens)),
-    )
-
-
 def load_of(cells: Row) -> Load:
     """The load of a row. The running batch is the one that follows from Little's law, else requests per engine."""
     concurrency = number(cells, "concurrency", 0.0)
@@ -158,6 +90,18 @@ def load_of(cells: Row) -> Load:
         shortest,
         _acceptance_length(cells, drafted) if method != "none" else 1.0,
     )
+
+
+def _decoding(cells: Row, workers: float, requests: float) -> float:
+    """Requests in the decode phase of an engine by Little's law: output tokens/s times seconds per token; 0 if unknown.
+
+    Requests beyond them wait for a prefill or on their way to the decode workers.
+    """
+    per_s = number(cells, "total_tokens_per_s_per_gpu", 0.0) * number(cells, "num_gpus", 0.0)
+    tokens = number(cells, "isl") + number(cells, "osl")
+    if cells.get("serving_mode") != "disagg" or not tokens:
+        return 0.0
+    return min(requests, per_s * number(cells, "osl") / tokens * number(cells, "tpot_ms", 0.0) / 1e3 / workers)
 
 
 def speculation_of(cells: Row) -> tuple[str, int]:
@@ -186,6 +130,48 @@ def _acceptance_length(cells: Row, drafted: int) -> float | None:
     return length
 
 
+def engine_setup(cells: Row, load: Load) -> Scenario:
+    """The engine of a row, for a table that rows of like loads share; SkippedRow where it is open or contradictory."""
+    name = cells["engine"].lower()
+    if name not in ENGINES:
+        raise SkippedRow(f"engine {name[:40]!r} is not simulated")
+    method, drafted = speculation_of(cells)
+    gpus = whole_number(cells, "decode_gpus_per_engine")
+    if whole_number(cells, "pp", 1) != 1:
+        raise SkippedRow("pipeline parallel serving is not compared")
+    longest = load.prompt_tokens + load.response_tokens
+    if max(load.batch, load.concurrency) > MOST_SEQUENCES or longest > MOST_CONTEXT_TOKENS:
+        raise SkippedRow(f"more than {MOST_SEQUENCES:,} sequences or {MOST_CONTEXT_TOKENS:,} tokens of context")
+    if load.concurrency * load.prompt_tokens > MOST_LOOP_TOKENS:
+        raise SkippedRow(f"more than {MOST_LOOP_TOKENS:,} prompt tokens at once")
+    model = model_card_name(cells["model"])
+    profile = load_profile(device_profile_name(cells["gpu"]))
+    precision, copies = weight_precision(cells["precision"], model), _attention_copies(cells, gpus)
+    # The next power of two, so that rows of similar size share a table.
+    sequences = 1 << (math.ceil(max(load.batch, load.concurrency, LEAST_SEQUENCES)) - 1).bit_length()
+    engine = {
+        "name": name,
+        "version": release(name, cells.get("engine_version", "")),
+        "tensor_parallel": gpus,
+        "attention_data_parallel": copies,
+        "weight_precision": precision,
+        "kv_precision": _kv_precision(cells, precision, profile),
+        "expert_parallel": _expert_parallel(cells, gpus, copies, profile),
+        "max_running_sequences": sequences,
+        "max_batched_tokens": SERVING_BUDGET_TOKENS,
+        # No table tells what was captured; recipes of serving benchmarks capture the batch that they serve.
+        "max_captured_tokens": min(65536, max(512, -(-sequences // copies) * (drafted + 1))),
+        "gpu_memory_utilization": MEMORY_UTILIZATION,
+        "prefix_caching": False,
+        "dispatch": "round_robin",
+    }
+    speculation = {"method": method, "draft_length": drafted, "acceptance_length": 1.0} if drafted else {}
+    prompt_tokens = max(1, round(load.mean_share * load.prompt_tokens))
+    context_tokens = CONTEXT_STEP_TOKENS * -(-longest // CONTEXT_STEP_TOKENS)
+    lengths = (sequences, prompt_tokens, 1, max(context_tokens, prompt_tokens + 2))
+    return row_scenario(engine_document(_card(model), profile, engine, speculation, lengths))
+
+
 def _attention_copies(cells: Row, gpus: int) -> int:
     """Attention copies in an engine; one without data-parallel attention.
 
@@ -202,7 +188,7 @@ def _attention_copies(cells: Row, gpus: int) -> int:
     return stated
 
 
-def _kv_precision(cells: Row, weights: str, device: str) -> str:
+def _kv_precision(cells: Row, weights: str, profile: HardwareProfile) -> str:
     """Precision of the cache. Where a row does not tell, quantised checkpoints on Blackwell are taken to cache in FP8.
 
     Recipes that do tell serve them so there, and on Hopper in BF16; an assumption that the text states.
@@ -210,84 +196,44 @@ def _kv_precision(cells: Row, weights: str, device: str) -> str:
     given = cells.get("kv_precision", "").lower()
     if given:
         return "fp8" if given.startswith("fp8") else "bf16"
-    return "fp8" if weights != "bf16" and _profile(device).nvfp4_flops is not None else "bf16"
+    return "fp8" if weights != "bf16" and profile.nvfp4_flops is not None else "bf16"
 
 
-def _expert_parallel(cells: Row, gpus: int, device: str) -> int:
+def _expert_parallel(cells: Row, gpus: int, copies: int, profile: HardwareProfile) -> int:
     """GPUs over which experts are spread; all of an engine with data-parallel attention over several nodes.
 
     Sources write 1 there for want of a tensor-parallel split; no engine shards experts of 2,048 over 32 GPUs.
     """
     ep = int(number(cells, "ep", 1.0)) or 1
-    if ep == 1 and gpus > int(_profile(device).gpus_per_node) and _attention_copies(cells, gpus) == gpus:
+    if ep == 1 and gpus > int(profile.gpus_per_node) and copies == gpus:
         return gpus
     if gpus % ep:
         raise SkippedRow(f"ep {ep} does not divide the {gpus} GPUs of an engine")
     return ep
 
 
-def _rounded_up(value: float) -> int:
-    """The next power of two, so that rows of similar size share a table."""
-    return 1 << max(0, math.ceil(value) - 1).bit_length()
-
-
 _card = lru_cache(maxsize=64)(load_card)
-_profile = lru_cache(maxsize=64)(load_profile)
-
-
-@dataclass(frozen=True)
-class PreparedEngine:
-    """Iteration costs of an engine, and whether it spans several nodes or trays.
-
-    deviation: of the logarithm of a predicted iteration, by engine family.
-    """
-
-    costs: IterationCosts
-    several_nodes: bool
-    deviation: float
 
 
 @lru_cache(maxsize=8)
-def prepared_engine(setup: EngineSetup, fitted: Fitted) -> PreparedEngine:
-    """Prices of the engine. Raises SkippedRow where it cannot be described, RlsimError where it does not fit."""
-    inputs = inputs_of(setup, fitted)
-    nodes = -(-setup.gpus // int(inputs.device.profile.gpus_per_node))
-    return PreparedEngine(engine_prices(inputs), nodes > 1, fitted.engines.family(setup.engine).error)
+def prepared_engine(setup: Scenario, fitted: Fitted) -> IterationCosts:
+    """Prices of the engine; RlsimError where it does not fit."""
+    return engine_prices(inputs_of(setup, fitted))
 
 
-def inputs_of(setup: EngineSetup, fitted: Fitted) -> EngineInputs:
+def groups_of(setup: Scenario) -> tuple[str, ...]:
+    """Groups whose deviations the engine's iterations have."""
+    engine = setup.engine
+    return engine_groups(engine.name, engine.version, setup.hardware.name, setup.model, engine.weight_precision)
+
+
+def inputs_of(setup: Scenario, fitted: Fitted) -> EngineInputs:
     """What the engine's iterations depend on; raises as :func:`prepared_engine`."""
-    scenario = row_scenario(_document(setup))
-    device = device_of(scenario.hardware, setup.engine)
-    capacity = engine_memory(scenario).kv_capacity_tokens
-    groups = engine_groups(setup.engine, setup.version, scenario.hardware.name, scenario.model, setup.weight_precision)
-    host = replace(engine_host(scenario.engine, fitted.engines), factor=fitted.factor(groups))
-    return engine_inputs(scenario, device, host, float(setup.prompt_tokens), capacity)
-
-
-def _document(setup: EngineSetup) -> dict[str, object]:
-    captured = -(-setup.sequences // setup.attention_data_parallel) * (setup.draft_length + 1)
-    engine: dict[str, object] = {
-        "name": setup.engine,
-        "version": setup.version,
-        "tensor_parallel": setup.gpus,
-        "attention_data_parallel": setup.attention_data_parallel,
-        "expert_parallel": setup.expert_parallel,
-        "weight_precision": setup.weight_precision,
-        "kv_precision": setup.kv_precision,
-        "max_running_sequences": setup.sequences,
-        "max_batched_tokens": SERVING_BUDGET_TOKENS,
-        # No table tells what was captured; recipes of serving benchmarks capture the batch that they serve.
-        "max_captured_tokens": min(65536, max(512, captured)),
-        "gpu_memory_utilization": MEMORY_UTILIZATION,
-        "prefix_caching": False,
-        "dispatch": "round_robin",
-    }
-    speculation: dict[str, object] = {}
-    if setup.draft_length:
-        speculation = {"method": setup.method, "draft_length": setup.draft_length, "acceptance_length": 1.0}
-    lengths = (setup.sequences, setup.prompt_tokens, 1, max(setup.context_tokens, setup.prompt_tokens + 2))
-    return engine_document(_card(setup.model), _profile(setup.device), engine, speculation, lengths)
+    prompt = setup.workload.prompt_tokens
+    assert isinstance(prompt, ConstantLength)
+    device, capacity = device_of(setup.hardware, setup.engine.name), engine_memory(setup).kv_capacity_tokens
+    host = replace(engine_host(setup.engine, fitted.engines), factor=fitted.factor(groups_of(setup)))
+    return engine_inputs(setup, device, host, float(prompt.tokens), capacity)
 
 
 def engine_document(
@@ -301,19 +247,13 @@ def engine_document(
 
     engine, speculation: these sections. lengths: sequences of a step, then tokens of prompt, response and longest.
     """
-    gpus, (sequences, prompt, response, longest) = engine.get("tensor_parallel", 1), lengths
+    gpus = engine.get("tensor_parallel", 1)
     return {
         "name": "engine",
         "model": model,
         "hardware": hardware,
         "cluster": {"num_gpus": gpus + TRAINING_GPUS if isinstance(gpus, int) else gpus, "generation_gpus": gpus},
-        "workload": {
-            "prompts_per_step": sequences,
-            "generations_per_prompt": 1,
-            "prompt_tokens": {"kind": "constant", "tokens": prompt},
-            "response_tokens": {"kind": "constant", "tokens": response},
-            "max_sequence_tokens": longest,
-        },
+        "workload": constant_workload(*lengths),
         "engine": dict(engine),
         "speculation": dict(speculation),
     }

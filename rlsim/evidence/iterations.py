@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +20,17 @@ from rlsim.errors import RlsimError
 from rlsim.evidence.engines import (
     ASSUMED_ACCEPTANCE,
     SERVING_BUDGET_TOKENS,
-    EngineSetup,
     Load,
-    PreparedEngine,
     engine_setup,
     load_of,
     prepared_engine,
 )
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted
-from rlsim.parameters.terms import current
-from rlsim.results.validation import ComparedRow, Detail, Score, SpeculationPair, SpeculationPairs, Validation
+from rlsim.results.validation import ComparedRow, Detail, Score, SpeculationPair, SpeculationPairs
+from rlsim.schema.scenario import Scenario
 from rlsim.simulation.closed_loop import closed_loop
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.requests import Request
@@ -54,40 +53,31 @@ class _Latency:
     ttft_s: float | None = None
 
 
-def validate_iterations(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every measured iteration of ``table`` beside its prediction under ``fitted`` (default: as rlsim prices).
-
-    The seed is of the lengths in closed loops.
-    """
-    sets = fitted or current()
-    loops: dict[tuple[EngineSetup, Load, str], _Latency] = {}
+def _predictor(table: Table, fitted: Fitted) -> Predict:
+    """What predicts measured iterations; the table's seed is of the lengths in closed loops."""
+    loops: dict[tuple[Scenario, Load, str], _Latency] = {}
 
     def predict(row: MeasuredRow) -> Prediction:
         load = load_of(row.cells)
         setup = engine_setup(row.cells, load)
-        engine = prepared_engine(setup, sets)
+        costs = prepared_engine(setup, fitted)
         if row.measured is None:
             raise SkippedRow("neither decode_step_ms_est nor tpot_ms is a number above 0")
         served_alone = row.cells.get("serving_mode") == "disagg"
         averaged = "mean" if row.cells.get("tpot_kind", "mean") == "mean" else "median"
         key = (setup, load, "alone" if served_alone else averaged)
         if key not in loops:
-            loops[key] = _latency(engine.costs.table, load, key[2], table.seed)
-        return _predicted(row, setup, load, engine, loops[key])
+            loops[key] = _latency(costs.table, load, key[2], table.seed)
+        return _predicted(row, setup, load, fitted, loops[key])
 
-    # In the order of their engines, so that each is prepared once; a table of 5,000 rows has some 1,000 of them.
-    rows = compare(table, _described, predict, _engine_of)
-    return Validation.of(
-        "iterations", rows, table=table.name, digest=table.digest, remarks=_remarks(rows),
-        speculation_pairs=speculation_pairs(rows, [record.cells for record in table.rows]),
-        ttft=Score.of_errors(_ttft_errors(rows)),
-    )  # fmt: skip
+    return predict
 
 
 def _engine_of(row: MeasuredRow) -> str:
-    """Name of the engine of a row; empty where it has none."""
+    """The engine of a row; empty where it has none. A table of 5,000 rows has some 1,000 engines, each prepared once
+    in their order."""
     try:
-        return str(engine_setup(row.cells, load_of(row.cells)))
+        return engine_setup(row.cells, load_of(row.cells)).model_dump_json()
     except (SkippedRow, RlsimError):
         return ""
 
@@ -103,24 +93,25 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     return [MeasuredRow(name, group, "ms", step_ms or measured_value(cells, "tpot_ms"), cells, details)]
 
 
-def _predicted(row: MeasuredRow, setup: EngineSetup, load: Load, engine: PreparedEngine, found: _Latency) -> Prediction:
+def _predicted(row: MeasuredRow, setup: Scenario, load: Load, fitted: Fitted, found: _Latency) -> Prediction:
     """The decode step, or the time per output token where that was measured. Raises SkippedRow where it is unknown."""
     step_measured = measured_value(row.cells, "decode_step_ms_est") is not None
     predicted_s = found.step_s if step_measured else found.tpot_s
     if predicted_s is None:
-        raise SkippedRow(f"acceptance_length is not given for spec_k {setup.draft_length}")
-    ttft = found.ttft_s
+        raise SkippedRow(f"acceptance_length is not given for spec_k {setup.speculation.draft_length}")
+    ttft, gpus = found.ttft_s, setup.engine.tensor_parallel
+    several_nodes = gpus > int(setup.hardware.gpus_per_node)
     return Prediction.within(
         1e3 * predicted_s,
-        engine.deviation,
-        _cuts(row, engine, setup, load),
+        fitted.engines.family(setup.engine.name).error,
+        _cuts(row, several_nodes, load),
         batch=load.batch,
         context_tokens=load.context_tokens,
         step_predicted_ms=1e3 * found.step_s,
         measured_step=step_measured,
-        gpus_per_engine=setup.gpus,
-        release=setup.version,
-        several_nodes=engine.several_nodes,
+        gpus_per_engine=gpus,
+        release=setup.engine.version,
+        several_nodes=several_nodes,
         acceptance_length=load.acceptance_length,
         tpot_predicted_ms=None if found.tpot_s is None else 1e3 * found.tpot_s,
         tpot_measured_ms=measured_value(row.cells, "tpot_ms"),
@@ -129,15 +120,15 @@ def _predicted(row: MeasuredRow, setup: EngineSetup, load: Load, engine: Prepare
     )
 
 
-def _cuts(row: MeasuredRow, engine: PreparedEngine, setup: EngineSetup, load: Load) -> tuple[str, ...]:
+def _cuts(row: MeasuredRow, several_nodes: bool, load: Load) -> tuple[str, ...]:
     """Further sets that the row is scored in; those of engines and batches hold rows without speculation alone."""
-    if setup.draft_length:
+    if row.details["speculative"]:
         return ("speculative rows",)
     size = "up to 8" if load.batch <= 8 else "9 to 63" if load.batch < 64 else "from 64 on"
-    place = "several nodes or trays" if engine.several_nodes else "one node or tray"
+    place = "several nodes or trays" if several_nodes else "one node or tray"
     names = ["plain rows", f"plain, engine in {place}", f"plain, running batch {size}"]
     names.append(f"plain, {row.details['quantity']}")
-    return tuple(names if engine.several_nodes else [*names, f"plain, engine in {place}, running batch {size}"])
+    return tuple(names if several_nodes else [*names, f"plain, engine in {place}, running batch {size}"])
 
 
 def _latency(table: IterationTable, load: Load, measured_as: str, seed: int) -> _Latency:
@@ -180,13 +171,8 @@ def drawn_requests(load: Load, seed: int) -> tuple[list[Request], range]:
     ], measured
 
 
-def _ttft_errors(rows: Sequence[ComparedRow]) -> list[float]:
-    """Signed errors of the time to the first token as shares, of the rows that were served in a closed loop."""
-    both = [(row.details.get("ttft_predicted_ms"), row.details.get("ttft_measured_ms")) for row in rows]
-    return [float(predicted) / float(measured) - 1 for predicted, measured in both if predicted and measured]
-
-
-def _remarks(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
+def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+    """Remarks, speed-ups over plain partners and the time to the first token."""
     scored = [row for row in rows if row.predicted is not None]
     out = []
     if scored:
@@ -198,7 +184,14 @@ def _remarks(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
     if any(row.details.get("speculative") for row in scored):
         lengths = ", ".join(f"{length:g} at K={k}" for k, length in ASSUMED_ACCEPTANCE.items())
         out.append(f"MTP rows that state no acceptance length are taken at that of random tokens: {lengths}")
-    return tuple(out)
+    pairs = speculation_pairs(rows, [record.cells for record in table.rows])
+    first = [both for row in rows if (both := _times(row, "ttft"))]  # of rows that were served in a closed loop
+    ttft = Score.of_errors([predicted / measured - 1 for measured, predicted in first])
+    return {"remarks": tuple(out), "speculation_pairs": pairs, "ttft": ttft}
+
+
+ITERATIONS = Comparison(_described, _predictor, _told, _engine_of)
+"""Measured engine iterations beside the engine's own costs."""
 
 
 def speculation_pairs(rows: Sequence[ComparedRow], cells: Sequence[Row]) -> SpeculationPairs:
@@ -206,7 +199,7 @@ def speculation_pairs(rows: Sequence[ComparedRow], cells: Sequence[Row]) -> Spec
 
     The partner is of the same source if there is one, and of the nearest release.
     """
-    times = [_times(row) for row in rows]
+    times = [_times(row, "tpot") for row in rows]
     plain: dict[tuple[str, ...], list[int]] = {}
     for i, row in enumerate(rows):
         if times[i] and not row.details.get("speculative"):
@@ -228,9 +221,9 @@ def speculation_pairs(rows: Sequence[ComparedRow], cells: Sequence[Row]) -> Spec
     return SpeculationPairs(**errors, clear=len(clear), right_sign_share=share, pairs=tuple(pairs))
 
 
-def _times(row: ComparedRow) -> tuple[float, float] | None:
-    """Measured and predicted time per output token, where the row has both."""
-    measured, predicted = row.details.get("tpot_measured_ms"), row.details.get("tpot_predicted_ms")
+def _times(row: ComparedRow, name: str) -> tuple[float, float] | None:
+    """Measured and predicted time per output token (tpot) or to the first one (ttft), where the row has both."""
+    measured, predicted = row.details.get(f"{name}_measured_ms"), row.details.get(f"{name}_predicted_ms")
     return (float(measured), float(predicted)) if measured and predicted else None
 
 
@@ -240,12 +233,11 @@ def _agreeing(cells: Row) -> tuple[str, ...]:
 
 def _distance(one: Row, other: Row) -> tuple[bool, float]:
     """How far two rows are apart in what a pair may differ in: source, then release."""
-    own, others = (_release(cells.get("engine_version", "")) for cells in (one, other))
-    apart = math.inf if own is None or others is None else abs(own - others)
-    return one.get("source") != other.get("source"), apart
+    apart = abs(_release(one.get("engine_version", "")) - _release(other.get("engine_version", "")))
+    return one.get("source") != other.get("source"), math.inf if math.isnan(apart) else apart
 
 
-def _release(text: str) -> float | None:
-    """A release as one number, so that 0.5.9 is nearer to 0.5.10 than to 0.6; None where the text names none."""
-    parts = re.findall(r"\d+", text)[:3] if re.match(r"v?\d+\.\d", text) else []
-    return sum(float(part) / 1000**i for i, part in enumerate(parts)) if parts else None
+def _release(text: str) -> float:
+    """A release as one number, so that 0.5.9 is nearer to 0.5.10 than to 0.6; NaN where the text names none."""
+    parts = re.findall(r"\d+", text)[:3] if re.match(r"v?\d+\.\d", text) else ["nan"]
+    return float(sum(float(part) / 1000**i for i, part in enumerate(parts)))

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlsim.costs.operators.groups import family_of
 from rlsim.errors import InputError
+from rlsim.evidence.compare import validated
 from rlsim.evidence.hierarchy import (
     DEGREES,
     GROUP_DEGREES,
@@ -25,13 +26,12 @@ from rlsim.evidence.hierarchy import (
     fit_spreads,
     solve,
 )  # fmt: skip
-from rlsim.evidence.structure import step_s_of, tokens_of
+from rlsim.evidence.structure import compared_times, step_s_of, step_times, tokens_of, was_predicted
 from rlsim.evidence.tables import Kind, Table, kind_of
-from rlsim.evidence.times import compared_times, step_times
-from rlsim.evidence.transfers import distinct_rows
+from rlsim.evidence.transfers import each_once
 from rlsim.parameters.posterior import Posterior, shipped_order
 from rlsim.parameters.sets import Fitted, set_digest, shipped
-from rlsim.parameters.terms import Term, moved, term_family
+from rlsim.parameters.terms import moved, term_family
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.projection.uncertainty.slopes import ASSUMED, all_terms
 from rlsim.results.record import rounded
@@ -85,7 +85,9 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
     unmoved = tuple(term.name for term in ASSUMED)  # terms of no set: nothing can be moved by them
     for number in range(ROUNDS + 1):
         rows = all_evidence(tables, moved(sets, shifts), progress)
-        design = Design.of(rows, _centred(terms, shifts))
+        # Centres of terms as seen from the moved sets.
+        centred = tuple(replace(term, centre=term.centre - shifts.get(term.name, 0.0)) for term in terms)
+        design = Design.of(rows, centred)
         spreads, weights = fit_spreads(design, progress=progress)
         found = solve(design, spreads, weights)
         change = float(np.abs(found.mean[: len(terms)]).max())
@@ -94,7 +96,7 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
             moves = zip((term.name for term in terms), found.mean[: len(terms)].tolist(), strict=True)
             shifts = {name: round(shifts.get(name, 0.0) + z, DIGITS) for name, z in moves if name not in unmoved}
     digests = {name: set_digest(one) for name, one in sets.sets.items()}
-    evidence = EvidenceTable(tuple(rows), _centred(terms, shifts), shifts, digests)
+    evidence = EvidenceTable(tuple(rows), centred, shifts, digests)
     posterior = _posterior(evidence, design, found, spreads, sets.steps.speedup_error)
     read = {
         table.name: table.digest for path in paths for of in tables.values() for table in of if table.name == path.name
@@ -107,14 +109,17 @@ def all_evidence(tables: Tables, sets: Fitted, progress: Progress = lambda line:
     """Evidence of every table around ``sets``; iterations under another load than they say are left out."""
     out: list[Evidence] = []
     for kind, found in tables.items():
-        usable = _as_it_says if kind is Kind.ITERATIONS else lambda row: True
-        if kind is Kind.TRANSFERS:
-            found = [Table("transfers", distinct_rows(found, sets))]
+        usable = _as_it_says if kind is Kind.ITERATIONS else was_predicted
+        if kind is Kind.TRANSFERS:  # each measurement once, none that any of the tables objects to
+            compared = each_once([row for table in found for row in validated(kind, table, sets).rows])
+            every = [record for table in found for record in table.rows]
+            known = [one for row, one in zip(compared, every, strict=True) if row.error is not None]
+            found = [Table("transfers", known)]
         for table in found:
             if kind is Kind.STEPS:
                 out += step_times(table, sets, same_run=True)[0]
             else:
-                out += compared_times(kind, table, sets, usable)[0]
+                out += compared_times(kind, validated(kind, table, sets).rows, table.rows, sets, usable)[0]
         progress(f"{kind}: {len(out)} measured times so far")
     if not out:
         raise InputError("no row of the tables can be simulated")
@@ -137,11 +142,6 @@ def counted_once(rows: Sequence[Evidence]) -> list[Evidence]:
 
     held = {name(row) for row in rows if row.kind == "transfer"}
     return [row for row in rows if row.kind != "refit" or name(row) not in held]
-
-
-def _centred(terms: Sequence[Term], shifts: Mapping[str, float]) -> tuple[Term, ...]:
-    """Terms with their centres seen from the moved sets."""
-    return tuple(replace(term, centre=term.centre - shifts.get(term.name, 0.0)) for term in terms)
 
 
 def _posterior(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rlsim.evidence.tables import SkippedRow
 from rlsim.files.yaml import lists_beside
@@ -14,25 +15,30 @@ _CONTAINER_BELOW = (0, 9)
 """TensorRT-LLM's releases of 2025 and later are 0.15 and newer; what tables call 0.5 to 0.8 is a Dynamo container."""
 
 
-def model_card_name(name: str) -> str:
-    """Model card of a model as a table calls it; SkippedRow where there is none."""
+def model_card_name(name: str, listed: bool = False) -> str:
+    """Model card of a model as a table calls it; SkippedRow, with all cards if ``listed``, where there is none."""
     found = card_of_published(name)
     if found is None:
-        raise SkippedRow(f"no model card for {name[:60]!r}")
+        raise SkippedRow(f"no model card for {name[:60]!r}{_there_are(list_cards(), listed)}")
     return found
 
 
-def device_profile_name(gpu: str) -> str:
-    """Hardware profile of a GPU as a table calls it (H100, GB300 NVL72); SkippedRow where there is none.
+def device_profile_name(gpu: str, listed: bool = False) -> str:
+    """Hardware profile of a GPU as a table calls it (H100, GB300 NVL72); SkippedRow as :func:`model_card_name`.
 
     A name with another memory in brackets is another variant of the GPU, and none of the profiles.
     """
     words = gpu.lower().split()
     if words and not re.search(r"\(.*\d\s*gb", gpu.lower()):
         for name in list_profiles():
-            if name == words[0] or name.split("_")[0] == words[0]:
+            if words[0] in (name, name.split("_")[0]):
                 return name
-    raise SkippedRow(f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given")
+    shown = f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given"
+    raise SkippedRow(shown + _there_are(list_profiles(), listed))
+
+
+def _there_are(names: Sequence[str], listed: bool) -> str:
+    return f"; there are {', '.join(sorted(names))}" if listed else ""
 
 
 BLOCK_SCALED: tuple[str, ...] = tuple(lists_beside(__file__)["block_scaled"])
@@ -64,21 +70,3 @@ def release(engine: str, text: str) -> str | None:
     if engine == "trtllm" and numbers < _CONTAINER_BELOW:
         return None
     return found.group(1) + (found.group(2) or "")
-
-
-def card_name(name: str) -> str:
-    """Model card of a model named as its publishers do; SkippedRow where there is none."""
-    wanted = name.split("/")[-1].lower().replace("-instruct", "").replace("-base", "")
-    known = {card.lower(): card for card in list_cards()}
-    if wanted not in known:
-        raise SkippedRow(f"no model card for {name!r}; there are {', '.join(sorted(known))}")
-    return known[wanted]
-
-
-def profile_name(gpu: str) -> str:
-    """Hardware profile of a GPU by its name or the first part of it (h100, gb200); SkippedRow where there is none."""
-    wanted = gpu.strip().lower()
-    for name in list_profiles():
-        if name == wanted or name.split("_")[0] == wanted:
-            return name
-    raise SkippedRow(f"no hardware profile for {gpu!r}; there are {', '.join(list_profiles())}")

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from rlsim.errors import InputError, shortened
+from rlsim.evidence.compare import validated
+from rlsim.evidence.structure import Reasons, compared_times, step_times
 from rlsim.evidence.tables import Kind, Table, kind_of
-from rlsim.evidence.times import Reasons, compared_times, step_times
 from rlsim.files.reading import shown_path
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.parameters.sets import shipped
@@ -68,8 +69,10 @@ def learn(path: Path, name: str | None = None, progress: Callable[[int, int], ob
     if kind is Kind.CURVES:
         raise InputError(f"{shown_path(path)}: curves are no measured times; see rlsim validate --help for tables")
     sets, table = moved(shipped(), before.shifts), replace(Table.read(path), progress=progress)
-    simulated = kind in (Kind.STEPS, Kind.PHASES)
-    rows, skipped = step_times(table, sets) if simulated else compared_times(kind, table, sets)
+    if kind in (Kind.STEPS, Kind.PHASES):
+        rows, skipped = step_times(table, sets)
+    else:
+        rows, skipped = compared_times(kind, validated(kind, table, sets).rows, table.rows, sets)
     if not rows:
         first = next((f": {shortened(name)}: {reason}" for name, reason in skipped.items()), "")
         raise InputError(f"{shown_path(path)}: none of its rows can be used{shortened(first, 300)}")

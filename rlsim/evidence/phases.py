@@ -9,12 +9,13 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rlsim.errors import InputError, RlsimError, shortened
 from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction
 from rlsim.evidence.steps import Simulated, scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, Row, SkippedRow, Table, TableRow, measured_value, number
 from rlsim.evidence.transfers import parallel_sizes
@@ -24,7 +25,7 @@ from rlsim.parameters.sets import Fitted
 from rlsim.projection.uncertainty.predictive import around, prediction_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Interval
-from rlsim.results.validation import ComparedRow, Validation
+from rlsim.results.validation import ComparedRow
 from rlsim.schema.scenario import Scenario
 
 AGENT_SCENARIOS = ("mlperf_grpo",)
@@ -157,8 +158,7 @@ _WITHOUT_REFERENCE = ("dapo",)
 """Algorithms without a reference policy (arXiv 2503.14476)."""
 
 
-def validate_phases(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every published phase of every row beside its prediction as rlsim prices; a row without any says so."""
+def _predictor(table: Table, fitted: Fitted) -> Predict:
     simulated = Simulated()
 
     def predict(row: MeasuredRow) -> Prediction:
@@ -181,10 +181,7 @@ def validate_phases(table: Table, fitted: Fitted | None = None) -> Validation:
         cuts = () if row.group == "step" else ("phases, without the whole step", f"{row.group}, {stack}")
         return Prediction(time, {"stack": stack}, cuts)
 
-    rows = compare(table, _described, predict)
-    for run in agent_runs(table.rows, table.seed):
-        rows += run_rows(run)
-    return Validation.of("phases", rows, table=table.name, digest=table.digest, remarks=_remarks(rows))
+    return predict
 
 
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
@@ -208,7 +205,7 @@ def phase_scenario(cells: Row, seed: int) -> Scenario:
     return scenario_of(cells if all(column in cells for column in STEP_COLUMNS) else step_cells(cells), seed)
 
 
-def _remarks(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
+def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
     """Which frameworks were taken as others, and what a refit is."""
     scored = [row for row in rows if row.predicted is not None]
     out = []
@@ -221,7 +218,11 @@ def _remarks(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
     for framework, stack in named:
         if framework and not any(word in framework.lower() for word in _STACKS):
             out.append(f"no stack of {shortened(framework, 60)} is known: its rows take {stack}")
-    return tuple(out)
+    return {"remarks": tuple(out)}
+
+
+PHASE_ROWS = Comparison(_described, _predictor, _told)
+"""Every published phase of every row beside its prediction as rlsim prices; a row without any says so."""
 
 
 def _named(cells: Row) -> tuple[str, str]:

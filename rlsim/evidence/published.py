@@ -21,12 +21,12 @@ from rlsim.costs.engine.prices import EngineInputs, engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import InputError
-from rlsim.evidence.compare import Progress, validate_table
+from rlsim.evidence.compare import Progress, validate_table, validated
 from rlsim.evidence.cross import validate_cross
 from rlsim.evidence.engines import engine_document
-from rlsim.evidence.names import card_name, profile_name
+from rlsim.evidence.names import device_profile_name, model_card_name
 from rlsim.evidence.tables import Kind, Table, read_table
-from rlsim.evidence.transfers import each_once, validate_transfers
+from rlsim.evidence.transfers import each_once
 from rlsim.files.reading import data_folder, shown_path
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import load_scenario
@@ -191,7 +191,9 @@ def _fixed_batch_table(cell: Mapping[str, str], k: int) -> IterationTable:
     engine |= {"async_scheduling": k == 0}
     eagle = {"method": "eagle3", "draft_length": k, "acceptance_length": 1.0} if k else {}
     largest = (int(cell["batch"]), MOST_CONTEXT_TOKENS)
-    return engine_prices(engine_inputs_of(cell["model"], profile_name(cell["gpu"]), largest, engine, eagle)).table
+    return engine_prices(
+        engine_inputs_of(cell["model"], device_profile_name(cell["gpu"], listed=True), largest, engine, eagle)
+    ).table
 
 
 def engine_inputs_of(
@@ -207,7 +209,7 @@ def engine_inputs_of(
     """
     batch, context_tokens = largest
     document = engine_document(
-        load_card(card_name(model)),
+        load_card(model_card_name(model, listed=True)),
         load_profile(hardware),
         {
             "max_running_sequences": batch,
@@ -232,7 +234,7 @@ def iteration_s(table: IterationTable, batch: int, context_tokens: float) -> flo
 def published_refits() -> tuple[list[PublishedFigure], dict[str, str]]:
     """Published transfers between split pools, and why others are not simulated, by id. Unnamed GPUs are H100."""
     table, figures, reasons = Table.read(published_table("refit.csv"), Kind.TRANSFERS), [], dict[str, str]()
-    for row, record in zip(validate_transfers(table).rows, table.rows, strict=True):
+    for row, record in zip(validated(Kind.TRANSFERS, table).rows, table.rows, strict=True):
         cell = record.cells
         if row.predicted is None or row.measured is None:
             reasons[row.id] = str(row.skipped)

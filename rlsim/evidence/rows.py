@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rlsim.errors import RlsimError
 from rlsim.evidence.tables import Row, SkippedRow, Table
+from rlsim.parameters.sets import Fitted
 from rlsim.results import Interval
 from rlsim.results.statistics import widened
 from rlsim.results.validation import ComparedRow, Detail, PhaseError
@@ -57,23 +58,35 @@ class Prediction:
         return cls(widened(Interval(value, value, value), deviation), details, cuts)
 
 
-Describe = Callable[[str, Row], Sequence[MeasuredRow]]
 Predict = Callable[[MeasuredRow], Prediction]
 
 
-def compare(
-    table: Table, describe: Describe, predict: Predict, order: Callable[[MeasuredRow], str] | None = None
-) -> list[ComparedRow]:
-    """Every measured row of ``table`` beside its prediction, or skipped with what ``predict`` raised; in its order.
+def _nothing(table: Table, rows: Sequence[ComparedRow]) -> Mapping[str, Any]:
+    return {}
 
-    describe: the measured rows of a record by id and cells. order: in which predictions that share work are made.
+
+@dataclass(frozen=True)
+class Comparison:
+    """How tables of one kind are put beside predictions.
+
+    describe: the measured rows of a record by id and cells. predictor: what predicts those of a table under fitted
+    values. order: in which predictions that share work are made. told: further fields of the Validation.
     """
+
+    describe: Callable[[str, Row], Sequence[MeasuredRow]]
+    predictor: Callable[[Table, Fitted], Predict]
+    told: Callable[[Table, Sequence[ComparedRow]], Mapping[str, Any]] = _nothing
+    order: Callable[[MeasuredRow], str] | None = None
+
+
+def compare(table: Table, of: Comparison, predict: Predict) -> list[ComparedRow]:
+    """Every measured row of ``table`` beside its prediction, or skipped with what ``predict`` raised; in its order."""
     described = [
         (row, problem)
         for (name, problem), record in zip(named(table), table.rows, strict=True)
-        for row in describe(name, record.cells)
+        for row in of.describe(name, record.cells)
     ]
-    keys = [order(row) if order else "" for row, _ in described]
+    keys = [of.order(row) if of.order else "" for row, _ in described]
     places = sorted(range(len(described)), key=keys.__getitem__)
     out: dict[int, ComparedRow] = {}
     for done, place in enumerate(places, start=1):
@@ -117,6 +130,17 @@ def named(table: Table) -> list[tuple[str, str]]:
 def first_line(reason: object) -> str:
     """The first line of a reason, which is what a skipped row tells."""
     return (str(reason).splitlines() or ["no reason given"])[0]
+
+
+def constant_workload(sequences: int, prompt: int, response: int, longest: int) -> dict[str, object]:
+    """A workload of ``sequences`` alike, with tokens of prompt, response and the longest sequence."""
+    return {
+        "prompts_per_step": sequences,
+        "generations_per_prompt": 1,
+        "prompt_tokens": {"kind": "constant", "tokens": prompt},
+        "response_tokens": {"kind": "constant", "tokens": response},
+        "max_sequence_tokens": longest,
+    }
 
 
 def row_scenario(document: Mapping[str, object]) -> Scenario:

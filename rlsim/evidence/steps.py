@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
-from rlsim.evidence.names import card_name, profile_name
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare, row_scenario
+from rlsim.evidence.names import device_profile_name, model_card_name
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, row_scenario
 from rlsim.evidence.tables import (
     STEP_COLUMNS,
     Row,
@@ -16,6 +17,7 @@ from rlsim.evidence.tables import (
     length_tokens,
     measured_value,
     number,
+    parallel,
     whole_number,
 )
 from rlsim.files.yaml import lists_beside
@@ -23,7 +25,7 @@ from rlsim.loading.models import load_card
 from rlsim.parameters.sets import DEFAULT_STACK, Fitted, load_stack, stack_of_release
 from rlsim.projection.project import project
 from rlsim.results import Variant
-from rlsim.results.validation import PhaseError, Validation
+from rlsim.results.validation import ComparedRow, PhaseError
 from rlsim.schema.scenario import NEMO_RL, Scenario
 from rlsim.schema.trainer import Stack
 from rlsim.tables.profile import load_profile
@@ -42,14 +44,6 @@ METHODS: dict[str, str] = lists_beside(__file__)["speculation"]
 """Methods of speculation as tables call them."""
 
 
-def validate_steps(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every measured step of ``table`` beside the simulated one as rlsim prices; equal steps are simulated once."""
-    rows = compare(table, _described, step_predictor(table))
-    absent = [name for name in lists_beside(__file__)["parallel_columns"] if name not in table.rows[0].cells]
-    remarks = (f"not in the table and taken as 1: {', '.join(absent)}",) if absent else ()
-    return Validation.of("steps", rows, table=table.name, digest=table.digest, remarks=remarks)
-
-
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
     about = {"model": cells.get("model", ""), "device": cells.get("gpu", ""), "mode": cells.get("on_off_policy", "")}
     about["release"] = cells.get("framework_version", "")
@@ -57,8 +51,8 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     return [MeasuredRow(name, group, "s", measured_value(cells, "total_step_time_s"), cells, about, phased=True)]
 
 
-def step_predictor(table: Table) -> Callable[[MeasuredRow], Prediction]:
-    """What predicts the step of a measured row and its phases, in seconds."""
+def _predictor(table: Table, fitted: Fitted) -> Predict:
+    """What predicts the step of a measured row and its phases, in seconds, as rlsim prices."""
     simulated = Simulated()
 
     def predict(row: MeasuredRow) -> Prediction:
@@ -73,6 +67,15 @@ def step_predictor(table: Table) -> Callable[[MeasuredRow], Prediction]:
         return Prediction(found.step_s, phases=phases)
 
     return predict
+
+
+def _told(table: Table, rows: Sequence[ComparedRow]) -> dict[str, Any]:
+    absent = [name for name in lists_beside(__file__)["parallel_columns"] if name not in table.rows[0].cells]
+    return {"remarks": (f"not in the table and taken as 1: {', '.join(absent)}",) if absent else ()}
+
+
+STEPS = Comparison(_described, _predictor, _told)
+"""Measured RL steps beside simulated ones; equal steps are simulated once."""
 
 
 class Simulated:
@@ -96,11 +99,9 @@ def _measured_phase(cells: Row, phase: str, scenario: Scenario) -> float | None:
     our ``prepare_s``; in asynchronous ones it is the pause at publication.
     """
     synchronous = scenario.loop.mode == "sync"
-    if phase == "refit_s" and synchronous:
+    if phase == ("refit_s" if synchronous else "prepare_s"):
         return None
     column = "refit_s" if phase == "prepare_s" else phase
-    if phase == "prepare_s" and not synchronous:
-        return None
     if phase == "exposed_generation_s" and synchronous and not cells.get(column):
         column = "generation_s"
     return number(cells, column) if cells.get(column) else None
@@ -114,8 +115,8 @@ def scenario_of(row: Row, seed: int = 0, replications: int = 4) -> Scenario:
     lag = _lag(row["on_off_policy"])
     document: dict[str, object] = {
         "name": row["id"][:200],
-        "model": load_card(card_name(row["model"])),
-        "hardware": load_profile(profile_name(row["gpu"])),
+        "model": load_card(model_card_name(row["model"], listed=True)),
+        "hardware": load_profile(device_profile_name(row["gpu"], listed=True)),
         "stack": stack_of(row),
         "cluster": _cluster(row, lag),
         "workload": _workload(row),
@@ -172,14 +173,11 @@ def stack_of(row: Row) -> Stack:
 
 def _cluster(row: Row, lag: int) -> dict[str, int]:
     total = whole_number(row, "num_gpus")
-    if lag or not flag(row, "colocated", True):
-        generation = whole_number(row, "gen_gpus", max(1, total // 2))
-        return {
-            "num_gpus": total,
-            "generation_gpus": generation,
-            "training_gpus": whole_number(row, "train_gpus", max(1, total - generation)),
-        }
-    return {"num_gpus": total}
+    if not lag and flag(row, "colocated", True):
+        return {"num_gpus": total}
+    generation = whole_number(row, "gen_gpus", max(1, total // 2))
+    training = whole_number(row, "train_gpus", max(1, total - generation))
+    return {"num_gpus": total, "generation_gpus": generation, "training_gpus": training}
 
 
 def _workload(row: Row) -> dict[str, object]:
@@ -204,15 +202,13 @@ def _workload(row: Row) -> dict[str, object]:
 
 def _engine(row: Row) -> dict[str, object]:
     own_engine = flag(row, "async_engine", _lag(row["on_off_policy"]) > 0)
-    tensor = whole_number(row, "gen_tp", 1)
+    sequences = whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024)
     return {
-        "tensor_parallel": tensor,
-        "pipeline_parallel": whole_number(row, "gen_pp", 1),
-        "expert_parallel": whole_number(row, "gen_ep", 1),
+        **parallel(row, "gen_", "tensor", "pipeline", "expert"),
         "weight_precision": _precision(row, "gen_precision"),
-        "max_running_sequences": whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024),
+        "max_running_sequences": sequences,
         "max_batched_tokens": 2048 if own_engine else 16384,
-        "max_captured_tokens": min(512, 2 * whole_number(row, "inferred_max_num_seqs", 128 if own_engine else 1024)),
+        "max_captured_tokens": min(512, 2 * sequences),
         "gpu_memory_utilization": number(row, "gpu_memory_utilization", 0.6),
         "dispatch": "round_robin" if own_engine else "static",
     }
@@ -239,10 +235,7 @@ def _trainer(row: Row) -> dict[str, object]:
     cap = whole_number(row, "max_seq_len")
     return {
         "backend": _backend(row),
-        "tensor_parallel": whole_number(row, "train_tp", 1),
-        "pipeline_parallel": whole_number(row, "train_pp", 1),
-        "context_parallel": whole_number(row, "train_cp", 1),
-        "expert_parallel": whole_number(row, "train_ep", 1),
+        **parallel(row, "train_", "tensor", "pipeline", "context", "expert"),
         "precision": _precision(row, "train_precision"),
         "global_batch_samples": whole_number(row, "train_gbs", 10**9) if row.get("train_gbs", "").strip() else None,
         "sequence_packing": flag(row, "sequence_packing", True),
@@ -277,7 +270,6 @@ def _on_policy_ratio(row: Row) -> bool:
 
 def _reference_logprobs(row: Row) -> bool:
     """Whether the reference policy's forward pass runs; it does by default even without a KL penalty (NeMo-RL)."""
-    if row.get("reference_logprobs", "").strip():
-        return flag(row, "reference_logprobs", True)
     text = row.get("reference_policy_kl", "").lower()
-    return "recomputed" in text or not any(word in text for word in ("kl=0.0", "skip", "none"))
+    told = "recomputed" in text or not any(word in text for word in ("kl=0.0", "skip", "none"))
+    return flag(row, "reference_logprobs", told)

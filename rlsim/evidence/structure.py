@@ -1,25 +1,37 @@
-"""What moves the prediction of each row of a table: its derivatives by fitted terms, and its groups, for every kind."""
+"""Measured times as evidence: how far each lies from its prediction, what moves that, and what else shares its error.
+
+One record for every measured iteration, training step, weight transfer, RL step and published phase of one. The record
+holds derivatives of the prediction by every fitted term (docs/uncertainty.md), so that a fit, a fit without some
+groups, or one with a few rows more is linear algebra.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.costs.engine.prices import EngineInputs
-from rlsim.costs.operators.groups import engine_groups, trainer_groups, transfer_groups
+from rlsim.costs.operators.groups import phase_groups, trainer_groups, transfer_groups
 from rlsim.costs.overheads import engine_host
 from rlsim.costs.transfer.methods import TransferTerms
-from rlsim.evidence.engines import EngineSetup, Load, engine_setup, inputs_of, load_of
-from rlsim.evidence.tables import Kind, Row, TableRow
+from rlsim.errors import RlsimError
+from rlsim.evidence.engines import Load, engine_setup, groups_of, inputs_of, load_of
+from rlsim.evidence.phases import known_phases, phase_scenario
+from rlsim.evidence.rows import first_line, named
+from rlsim.evidence.steps import scenario_of
+from rlsim.evidence.tables import STEP_COLUMNS, Kind, Row, SkippedRow, Table, TableRow, number
 from rlsim.evidence.training import TrainerRow, trainer_row
 from rlsim.evidence.transfers import framework_of, transfer_job, transfer_s
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import moved, terms_of
+from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence
 from rlsim.projection.uncertainty.evidence import Kind as TimeKind
+from rlsim.projection.uncertainty.learning import simulated_evidence, with_sets
 from rlsim.projection.uncertainty.slopes import STEP, Slopes, point_changes_s
+from rlsim.projection.variant import simulate_variant
 from rlsim.results.validation import ComparedRow
+from rlsim.schema.scenario import Scenario
 
 About = Mapping[str, str | float]
 ERRORS: Mapping[Kind, TimeKind] = {
@@ -28,6 +40,13 @@ ERRORS: Mapping[Kind, TimeKind] = {
     Kind.TRANSFERS: "transfer",
 }
 """Kinds of tables whose rows are predicted without a simulated step, and the kind of time that they measure."""
+REPLICATIONS = 2
+"""Of each simulated step."""
+MOST_SAMPLES = 65_536
+"""Samples of one simulated step, more than any published one by a factor of ten."""
+PHASES: tuple[TimeKind, ...] = ("generation", "logprob", "train", "refit")
+Reasons = Mapping[str, str]
+"""Why rows are left out, by id."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +59,26 @@ class Structure:
     about: About
 
 
+Usable = Callable[[ComparedRow], bool]
+
+
+def was_predicted(row: ComparedRow) -> bool:
+    """Whether the row has a prediction."""
+    return row.predicted is not None
+
+
 def structures(
-    kind: Kind, rows: Sequence[ComparedRow], records: Sequence[TableRow], fitted: Fitted
+    kind: Kind, rows: Sequence[ComparedRow], records: Sequence[TableRow], fitted: Fitted, usable: Usable = was_predicted
 ) -> Iterator[Structure]:
-    """Of every predicted row of a table of one of the kinds in ERRORS."""
-    predicted = [(place, record.cells) for place, record in enumerate(records) if rows[place].predicted is not None]
+    """Of every usable row of a table of one of the kinds in ERRORS, by default of all that were predicted."""
+    predicted = [(place, record.cells) for place, record in enumerate(records) if usable(rows[place])]
     if kind is Kind.ITERATIONS:
         yield from _iterations(rows, predicted, fitted)
-    elif kind is Kind.TRAINING:
-        moves = _moves(fitted, "training/", "steps/")
-        for place, cells in predicted:
-            trainer = trainer_row(cells)
-            groups = dict.fromkeys(trainer_groups(trainer.scenario), 1.0)
-            yield Structure(place, _training_slopes(trainer, fitted, moves), groups, _about_training(trainer))
-    else:
-        moves = _moves(fitted, "transfers/")
-        for place, cells in predicted:
-            yield _transfer(place, cells, fitted, moves)
+        return
+    structure = _training if kind is Kind.TRAINING else _transfer
+    moves = _moves(fitted, *(("training/", "steps/") if kind is Kind.TRAINING else ("transfers/",)))
+    for place, cells in predicted:
+        yield Structure(place, *structure(cells, fitted, moves))
 
 
 def _moves(fitted: Fitted, *heads: str) -> dict[str, Fitted]:
@@ -70,7 +92,7 @@ def _iterations(
 ) -> Iterator[Structure]:
     """Of every predicted iteration; all loads of an engine are priced at once."""
     moves = _moves(fitted, "engines/")
-    by_setup: dict[EngineSetup, list[tuple[int, Load]]] = {}
+    by_setup: dict[Scenario, list[tuple[int, Load]]] = {}
     for place, cells in predicted:
         load = load_of(cells)
         by_setup.setdefault(engine_setup(cells, load), []).append((place, load))
@@ -80,19 +102,19 @@ def _iterations(
         hosts = {
             name: replace(engine_host(inputs.engine, sets.engines), factor=inputs.host.factor)
             for name, sets in moves.items()
-            if len(parts := name.split("/")) < 3 or parts[1] == setup.engine
+            if len(parts := name.split("/")) < 3 or parts[1] == setup.engine.name
         }
         batches = np.array([max(load.batch, 1.0) for _, load in loads])
         contexts = np.array([load.context_tokens for _, load in loads])
         base_s, changes_s = point_changes_s(inputs, batches, contexts, hosts)
-        groups = _iteration_groups(setup, inputs)
+        groups = _iteration_groups(setup)
         for at, (place, load) in enumerate(loads):
             row = rows[place]
             # What no host term changes of a predicted iteration: prefills between decode steps.
             other_s = 1e-3 * (row.predicted or 0.0) * tokens_of(row) - step_s_of(row)
             whole_s = base_s[at] + other_s
             slopes = {name: float(change[at] / whole_s) for name, change in changes_s.items() if change[at]}
-            yield Structure(place, slopes, groups, _about_iteration(setup, load, inputs))
+            yield Structure(place, slopes, groups, _about_iteration(setup, load))
 
 
 def tokens_of(row: ComparedRow) -> float:
@@ -105,31 +127,24 @@ def step_s_of(row: ComparedRow) -> float:
     return 1e-3 * float(row.details["step_predicted_ms"] or 0.0)
 
 
-def _iteration_groups(setup: EngineSetup, inputs: EngineInputs) -> dict[str, float]:
-    groups = engine_groups(
-        setup.engine, setup.version, inputs.device.profile.name, inputs.model, setup.weight_precision
-    )
-    layout = f"{setup.gpus} GPUs, DP {setup.attention_data_parallel}, EP {setup.expert_parallel}"
-    same = f"{setup.engine} {setup.version}, {setup.model}, {setup.device}, {setup.weight_precision}, {layout}"
-    drafts = f"k {setup.draft_length}" if setup.draft_length else ""
-    return dict.fromkeys((*groups, f"engine setup: {same} {drafts}"), 1.0)
+def _iteration_groups(setup: Scenario) -> dict[str, float]:
+    engine, drafted = setup.engine, setup.speculation.draft_length
+    layout = f"{engine.tensor_parallel} GPUs, DP {engine.attention_data_parallel}, EP {engine.expert_parallel}"
+    runs = f"{setup.model.name.lower()}, {setup.hardware.name}, {engine.weight_precision}, {layout}"
+    same = f"engine setup: {engine.name} {engine.version}, {runs} {f'k {drafted}' if drafted else ''}"
+    return dict.fromkeys((*groups_of(setup), same), 1.0)
 
 
-def _about_iteration(setup: EngineSetup, load: Load, inputs: EngineInputs) -> About:
+def _about_iteration(setup: Scenario, load: Load) -> About:
+    engine = setup.engine
     return {
-        "model": inputs.model.name, "device": inputs.device.profile.name, "engine": setup.engine,
-        "release": setup.version or "", "gpus": float(setup.gpus), "expert_parallel": float(setup.expert_parallel),
-        "attention_data_parallel": float(setup.attention_data_parallel), "precision": setup.weight_precision,
-        "batch": load.batch, "context_tokens": load.context_tokens, "draft_length": float(setup.draft_length),
+        "model": setup.model.name, "device": setup.hardware.name, "engine": engine.name,
+        "release": engine.version or "", "gpus": float(engine.tensor_parallel),
+        "expert_parallel": float(engine.expert_parallel),
+        "attention_data_parallel": float(engine.attention_data_parallel),
+        "precision": engine.weight_precision, "batch": load.batch, "context_tokens": load.context_tokens,
+        "draft_length": float(setup.speculation.draft_length),
     }  # fmt: skip
-
-
-def _training_slopes(trainer: TrainerRow, fitted: Fitted, moves: Mapping[str, Fitted]) -> Slopes:
-    now, base, out = trainer.overheads(fitted), trainer.seconds(fitted), dict[str, float]()
-    for name, sets in moves.items():
-        if trainer.overheads(sets) != now and (after := trainer.seconds(sets)) != base:
-            out[name] = float(np.log(after / base)) / STEP
-    return out
 
 
 def _about_training(trainer: TrainerRow) -> About:
@@ -143,17 +158,81 @@ def _about_training(trainer: TrainerRow) -> About:
     }  # fmt: skip
 
 
-def _transfer(place: int, cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> Structure:
+def _transfer(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> tuple[Slopes, Mapping[str, float], About]:
     framework, job = framework_of(cells), transfer_job(cells)[0]
     base = transfer_s(cells, job, TransferTerms.of(fitted.transfers, framework))
-    slopes = {}
-    for name, sets in moves.items():
-        after = transfer_s(cells, job, TransferTerms.of(sets.transfers, framework))
-        if after != base:
-            slopes[name] = float(np.log(after / base)) / STEP
+    after = {name: transfer_s(cells, job, TransferTerms.of(sets.transfers, framework)) for name, sets in moves.items()}
     about: dict[str, str | float] = {
         "model": cells.get("model", "").split("/")[-1], "device": cells.get("gpu", ""), "framework": framework,
         "method": job.method, "gpus": float(job.sender.gpus + job.receiver.gpus),
     }  # fmt: skip
-    groups = dict.fromkeys(transfer_groups(framework, job.method, str(about["model"])), 1.0)
-    return Structure(place, slopes, groups, about)
+    return _slopes(base, after), dict.fromkeys(transfer_groups(framework, job.method, str(about["model"])), 1.0), about
+
+
+def _training(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> tuple[Slopes, Mapping[str, float], About]:
+    trainer = trainer_row(cells)
+    now = trainer.overheads(fitted)
+    after = {name: trainer.seconds(sets) for name, sets in moves.items() if trainer.overheads(sets) != now}
+    groups = dict.fromkeys(trainer_groups(trainer.scenario), 1.0)
+    return _slopes(trainer.seconds(fitted), after), groups, _about_training(trainer)
+
+
+def _slopes(base_s: float, after_s: Mapping[str, float]) -> Slopes:
+    """Derivatives of a time's logarithm from its values with each term moved by STEP."""
+    return {name: float(np.log(after / base_s)) / STEP for name, after in after_s.items() if after != base_s}
+
+
+def compared_times(
+    kind: Kind, rows: Sequence[ComparedRow], records: Sequence[TableRow], sets: Fitted, usable: Usable = was_predicted
+) -> tuple[list[Evidence], Reasons]:
+    """Rows of a table of iterations, training steps or transfers as evidence around ``sets``, in its order."""
+    out = {}
+    for one in structures(kind, rows, records, sets, usable):
+        row = rows[one.place]
+        if row.measured and row.predicted:
+            log_error = float(np.log(row.measured / row.predicted))
+            about = {**one.about, MEASURED_S: row.measured * (1e-3 if row.unit == "ms" else 1.0)}
+            out[one.place] = Evidence(ERRORS[kind], row.id, log_error, one.slopes, one.groups, about)
+    return [out[place] for place in sorted(out)], {row.id: row.skipped for row in rows if row.skipped}
+
+
+def step_times(table: Table, sets: Fitted, same_run: bool = False) -> tuple[list[Evidence], Reasons]:
+    """Measured RL steps and their phases as evidence around ``sets``; rows that say ``in_fit`` false are left out.
+
+    same_run: whether phases of a row share the deviation of their run beside those of their groups.
+    """
+    out, reasons = list[Evidence](), dict[str, str]()
+    for done, ((name, problem), record) in enumerate(zip(named(table), table.rows, strict=True), start=1):
+        try:
+            if problem or record.cells.get("in_fit", "").lower() == "false":
+                raise SkippedRow(problem or "in_fit is false")
+            scenario, measured = _measured_step(record.cells, sets)
+            groups = phase_groups(scenario, name) if same_run else phase_groups(scenario)
+            out += simulated_evidence(name, simulate_variant(scenario), measured, groups)
+        except (SkippedRow, RlsimError) as reason:
+            reasons[f"{name}, line {record.line}" if name in reasons else name] = first_line(reason)
+        table.report(done)
+    return out, reasons
+
+
+def _measured_step(cells: Row, sets: Fitted) -> tuple[Scenario, Mapping[TimeKind, float]]:
+    """Scenario of a row and measured seconds of its step and phases; a generation beside training is busy time."""
+    whole = all(column in cells for column in STEP_COLUMNS)
+    if whole and number(cells, "total_step_time_s") <= 0:
+        raise SkippedRow("total_step_time_s must be above 0")
+    scenario = scenario_of(cells, replications=REPLICATIONS) if whole else phase_scenario(cells, 0)
+    samples = scenario.workload.samples_per_step * scenario.workload.generated_batch_factor
+    if samples > MOST_SAMPLES:
+        raise SkippedRow(f"{samples:,.0f} samples in one step are more than {MOST_SAMPLES:,}")
+    if whole:
+        columns = {"step": "total_step_time_s"} | {phase: f"{phase}_s" for phase in PHASES}
+        known = {kind: number(cells, column) for kind, column in columns.items() if cells.get(column, "").strip()}
+    else:
+        known = known_phases(cells)
+    if scenario.loop.mode == "async":
+        known.pop("generation", None)
+    kinds: tuple[TimeKind, ...] = ("step", *PHASES)
+    measured = {kind: known[kind] for kind in kinds if known.get(kind, 0.0) > 0}
+    if not measured:
+        raise SkippedRow("no time of it is given")
+    return with_sets(scenario, sets, REPLICATIONS), measured

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import IO
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
+from rlsim.files.yaml import lists_beside
 
 Row = Mapping[str, str]
 """Cells of a row by column."""
@@ -43,18 +43,8 @@ class Kind(StrEnum):
     CURVES = "curves"
 
 
-# Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's.
-COLUMNS = {
-    Kind.STEPS: "id model gpu num_gpus on_off_policy prompts_per_step generations_per_prompt max_seq_len avg_seq_len "
-    "total_step_time_s",
-    Kind.ITERATIONS: "id engine model precision gpu decode_gpus_per_engine isl osl "
-    "est_decoding_reqs_per_engine|decode_batch_per_engine|concurrency tpot_ms|decode_step_ms_est spec_method",
-    Kind.TRAINING: "id model gpu num_gpus precision gbs seq_len step_time_s|implied_step_time_s",
-    Kind.TRANSFERS: "id model gpu method train_gpus|gen_gpus|num_gpus refit_s|time_s",
-    Kind.PHASES: "id model gpu num_gpus prompts_per_step samples_per_prompt|generations_per_prompt "
-    "total_step_s|train_step_time_s|total_step_time_s train_s|policy_training_time_s",
-    Kind.CURVES: "id curve_kind series x_name x y_name y",
-}
+COLUMNS: dict[Kind, str] = {Kind(kind): entries for kind, entries in lists_beside(__file__)["columns"].items()}
+"""Columns of a kind; of alternatives separated by | one must be there. The first kind that has all is the table's."""
 STEP_COLUMNS = tuple(COLUMNS[Kind.STEPS].split())
 """Columns of a measured RL step without which nothing can be simulated."""
 
@@ -121,7 +111,11 @@ def _missing(kind: Kind, columns: Sequence[str]) -> list[list[str]]:
 
 
 def _lacking(missing: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
-    named = [" or ".join(entry) if len(entry) > 1 else _with_hint(entry[0], columns) for entry in missing]
+    """What a table lacks; of a column the one of the table that it may have been meant by."""
+    named = [" or ".join(entry) for entry in missing]
+    for place, entry in enumerate(missing):
+        if len(entry) == 1 and (near := get_close_matches(entry[0], columns, n=1, cutoff=0.75)):
+            named[place] += f" (there is '{shortened(near[0])}')"
     listed = shortened(", ".join(named), 300)
     return f"column {listed} is missing" if len(missing) == 1 else f"columns {listed} are missing"
 
@@ -151,24 +145,22 @@ def read_columns(path: Path) -> list[str]:
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Cells of each line of a UTF-8 CSV with the number of the line that they end on."""
-    name = shown_path(path)
-    reader = csv.reader(_short_lines(io.StringIO(read_text(path, TABLE_BYTES), newline=""), name), strict=True)
+    text = read_text(path, TABLE_BYTES)
+    name, file = shown_path(path), io.StringIO(text, newline="")
+
+    def short_lines() -> Iterator[str]:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_CHARACTERS + 1), ""), start=1):
+            if len(line) > MAX_LINE_CHARACTERS:
+                most = f"{MAX_LINE_CHARACTERS:,} characters"
+                raise InputError(f"{name}: line {number} is longer than {most}; is this a table?")
+            yield line
+
+    reader = csv.reader(short_lines(), strict=True)
     try:
         for cells in reader:
             yield reader.line_num, cells
     except csv.Error as error:
         raise InputError(f"{name}: line {reader.line_num}: not CSV ({error})") from error
-
-
-def _short_lines(file: IO[str], path: str) -> Iterator[str]:
-    """Lines of the file, none of which can fill the memory."""
-    number = 0
-    while line := file.readline(MAX_LINE_CHARACTERS + 1):
-        number += 1
-        if len(line) > MAX_LINE_CHARACTERS:
-            most = f"{MAX_LINE_CHARACTERS:,} characters"
-            raise InputError(f"{path}: line {number} is longer than {most}; is this a table?")
-        yield line
 
 
 def _header(cells: Sequence[str], path: str, needed: Sequence[str] = ()) -> list[str]:
@@ -182,12 +174,6 @@ def _header(cells: Sequence[str], path: str, needed: Sequence[str] = ()) -> list
     if missing := [[name] for name in needed if name not in header]:
         raise InputError(f"{path}: {_lacking(missing, [name for name in header if name not in needed])}")
     return header
-
-
-def _with_hint(name: str, header: Sequence[str]) -> str:
-    """A missing column, with the column of the table that it may have been meant by."""
-    near = get_close_matches(name, header, n=1, cutoff=0.75)
-    return f"{name} (there is '{shortened(near[0])}')" if near else name
 
 
 def _row(line: int, header: Sequence[str], cells: Sequence[str]) -> TableRow:
@@ -244,6 +230,14 @@ def whole_number(row: Row, column: str, default: int | None = None) -> int:
     if value != int(value) or value < 1:
         raise SkippedRow(f"{column} must be a whole number of at least 1; got {row.get(column, '')[:40]}")
     return int(value)
+
+
+PARALLEL = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
+
+
+def parallel(row: Row, side: str, *ways: str) -> dict[str, int]:
+    """Parallel sizes of a section of a scenario, of columns such as ``train_tp``; 1 where a row gives none."""
+    return {f"{way}_parallel": whole_number(row, f"{side}{PARALLEL[way]}", 1) for way in ways}
 
 
 def measured_value(row: Row, *columns: str) -> float | None:

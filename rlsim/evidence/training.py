@@ -13,15 +13,13 @@ from rlsim.costs.overheads import TrainingOverheads, training_overheads
 from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
 from rlsim.errors import RlsimError
 from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import MeasuredRow, Prediction, compare, row_scenario
-from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, whole_number
+from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, constant_workload, row_scenario
+from rlsim.evidence.tables import Row, SkippedRow, Table, length_tokens, measured_value, number, parallel, whole_number
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted, stack_of_release
-from rlsim.parameters.terms import current
-from rlsim.results.validation import Detail, Validation
+from rlsim.results.validation import Detail
 from rlsim.schema.base import changed
-from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Stack
 from rlsim.tables.profile import load_profile
@@ -44,6 +42,8 @@ DEFAULT_LORA_RANK = 16
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
 _SERIES = re.compile(r"(\d+\.\d+)(\.\d+)*")
 _UNKNOWN = ("", "unknown")
+RECOMPUTED = (("selective", "selective"), ("full", "full"), ("recompute", "full"), ("offload", "full"))
+"""Which activations a row recomputes, by how it begins; lists of single modules, small shares, count as none."""
 REMARK = (
     "recomputation that a row does not state is taken as none; heads for multi-token prediction are not trained, "
     "but two of Nemotron 3 Super in Megatron-Bridge, as the FLOP that its rows print tell"
@@ -74,20 +74,16 @@ class TrainerRow:
         return step_cost(inputs, self.batch).train.seconds
 
 
-def validate_training(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every measured training step of ``table`` beside its prediction under ``fitted`` (default: as rlsim prices)."""
-    sets = fitted or current()
-
+def _predictor(table: Table, fitted: Fitted) -> Predict:
     def predict(row: MeasuredRow) -> Prediction:
         if row.measured is None:
             raise SkippedRow(f"{' and '.join(MEASURED)} are not given")
         measured_itself = measured_value(row.cells, MEASURED[0]) is not None
         cut = "step time measured" if measured_itself else "step time from the throughput"
-        seconds = trainer_row(row.cells).seconds(sets)
-        return Prediction.within(seconds, sets.training.error, (cut, *_cuts(row.cells)))
+        seconds = trainer_row(row.cells).seconds(fitted)
+        return Prediction.within(seconds, fitted.training.error, (cut, *_cuts(row.cells)))
 
-    rows = compare(table, _described, predict)
-    return Validation.of("training", rows, table=table.name, digest=table.digest, remarks=(REMARK,))
+    return predict
 
 
 def _described(name: str, cells: Row) -> list[MeasuredRow]:
@@ -97,6 +93,10 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     about |= {"framework": _framework(cells), "series": _series(cells), "family": parts["family"]}
     group = ", ".join(part for part in parts.values() if part)
     return [MeasuredRow(name, group, "s", measured_value(cells, *MEASURED), cells, about)]
+
+
+TRAINING = Comparison(_described, _predictor, lambda table, rows: {"remarks": (REMARK,)})
+"""Measured training steps beside the trainer alone."""
 
 
 def _parts(cells: Row) -> dict[str, str]:
@@ -157,48 +157,43 @@ def trainer_row(cells: Row) -> TrainerRow:
     if samples > MOST_SAMPLES or tokens > MOST_TOKENS:
         raise SkippedRow(f"more than {MOST_SAMPLES:,} sequences or {MOST_TOKENS:,} tokens")
     model = model_card_name(cells["model"])
-    if load_card(model).moe is not None and not cells.get("ep", "") and whole_number(cells, "num_gpus") > 1:
+    card = load_card(model)
+    if card.moe is not None and not cells.get("ep", "") and whole_number(cells, "num_gpus") > 1:
         raise SkippedRow("expert parallel size of a mixture of experts is not given")
     device, gpus = device_profile_name(cells["gpu"]), whole_number(cells, "num_gpus")
     name = cells.get("framework", "").lower()
     framework = next((known for word, known in FRAMEWORKS.items() if word in name), "megatron_bridge")
     trainer = _trainer(cells, kind) | {"mtp_layers": TRAINED_MTP.get((framework, model), 0)}
-    layers = whole_number(cells, "layers_override") if cells.get("layers_override", "") else None
-    release = _RELEASE.search(cells.get("release", ""))
+    layers = whole_number(cells, "layers_override", card.num_layers)  # a model may be cut to some of its layers
+    if card.moe is not None and card.moe.first_dense_layers >= layers:
+        raise SkippedRow(f"{layers} layers hold none with experts")
+    found = _RELEASE.search(cells.get("release", ""))
+    release = found.group() if found else None
     document = {
         "name": "trainer",
-        "model": _card(model, layers),
+        "model": card if layers == card.num_layers else changed(card, num_layers=layers),
         "hardware": load_profile(device),
-        "stack": _stack(framework, release.group() if release else None),
+        "stack": _stack(framework, release),
         "cluster": {"num_gpus": gpus},
-        "workload": {
-            "prompts_per_step": samples,
-            "generations_per_prompt": 1,
-            "prompt_tokens": {"kind": "constant", "tokens": 1},
-            "response_tokens": {"kind": "constant", "tokens": 1},
-            "max_sequence_tokens": tokens,
-        },
+        "workload": constant_workload(samples, 1, 1, tokens),
         "trainer": trainer,
     }
     batch = TrainedBatch.of(np.full(samples, float(tokens)), samples)
-    return TrainerRow(row_scenario(document), batch, framework, release.group() if release else None)
+    return TrainerRow(row_scenario(document), batch, framework, release)
 
 
 def _trainer(cells: Row, kind: str) -> dict[str, object]:
     """The section ``trainer`` of a row's scenario."""
     name = cells.get("framework", "").lower()
     sharded = number(cells, "fsdp", 0.0) > 0 or "fsdp" in name or "torchtitan" in name
-    rank = _LORA_RANK.search(kind)
+    rank, recompute = _LORA_RANK.search(kind), cells.get("recompute", "").strip().lower()
     adapters = "lora" in kind or "peft" in kind
     return {
         "micro_batch_samples": whole_number(cells, "mbs", 1),
         "backend": "fsdp" if sharded else "megatron",
-        "tensor_parallel": whole_number(cells, "tp", 1),
-        "pipeline_parallel": whole_number(cells, "pp", 1),
-        "context_parallel": whole_number(cells, "cp", 1),
-        "expert_parallel": whole_number(cells, "ep", 1),
+        **parallel(cells, "", "tensor", "pipeline", "context", "expert"),
         "precision": training_precision(cells["precision"]),
-        "recompute": _recompute(cells.get("recompute", "")),
+        "recompute": next((way for begin, way in RECOMPUTED if recompute.startswith(begin)), "none"),
         "optimizer": "muon" if cells.get("optimizer", "").lower() == "muon" else "adam",
         "virtual_stages": whole_number(cells, "vp", 1),
         "lora_rank": (int(rank.group(1)) if rank else DEFAULT_LORA_RANK) if adapters else None,
@@ -220,24 +215,6 @@ def training_precision(text: str) -> str:
     if given.startswith("nvfp4"):
         return "nvfp4"
     raise SkippedRow(f"training precision {given[:40]!r} is not simulated" if given else "precision is not given")
-
-
-def _recompute(text: str) -> str:
-    """Which activations a row recomputes; lists of single modules are small shares of a layer and count as none."""
-    given = text.strip().lower()
-    if given.startswith("selective"):
-        return "selective"
-    return "full" if given.startswith(("full", "recompute", "offload")) else "none"
-
-
-def _card(model: str, layers: int | None) -> ModelCard:
-    """The model's card, cut to ``layers`` where a row says so."""
-    card = load_card(model)
-    if layers is None:
-        return card
-    if card.moe is not None and card.moe.first_dense_layers >= layers:
-        raise SkippedRow(f"{layers} layers hold none with experts")
-    return changed(card, num_layers=layers)
 
 
 def _stack(framework: str, release: str | None) -> Stack:

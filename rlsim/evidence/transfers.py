@@ -14,13 +14,12 @@ from rlsim.costs.trainer.layout import TENSORS_PER_ATTENTION, TENSORS_PER_EXPERT
 from rlsim.costs.transfer.job import OPTIMIZER_TENSORS, HostCopies, expert_share, links_of, stacked_tensors
 from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, TransferJob, TransferTerms, transfer_parts
 from rlsim.evidence.names import device_profile_name, model_card_name
-from rlsim.evidence.rows import FLAGGED, MeasuredRow, Prediction, compare
-from rlsim.evidence.tables import Row, SkippedRow, Table, TableRow, measured_value, number, whole_number
+from rlsim.evidence.rows import FLAGGED, Comparison, MeasuredRow, Predict, Prediction
+from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, number, whole_number
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted
-from rlsim.parameters.terms import current
-from rlsim.results.validation import ComparedRow, Validation
+from rlsim.results.validation import ComparedRow
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.tables.profile import load_profile
 
@@ -133,10 +132,7 @@ _SIZES = re.compile(r"\b(tp|pp|cp|ep|dp)\s*(\d{1,4})\b", re.IGNORECASE)
 _SHARDS = re.compile(r"\bhsdp\s*\d+\s*x\s*(\d{1,4})\b", re.IGNORECASE)
 
 
-def validate_transfers(table: Table, fitted: Fitted | None = None) -> Validation:
-    """Every measured transfer of ``table`` beside its prediction under ``fitted`` (default: as rlsim prices)."""
-    sets = fitted or current()
-
+def _predictor(table: Table, fitted: Fitted) -> Predict:
     def predict(row: MeasuredRow) -> Prediction:
         cells = row.cells
         if row.measured is None:
@@ -148,8 +144,8 @@ def validate_transfers(table: Table, fitted: Fitted | None = None) -> Validation
                 f"faster than the links: {job.received_bytes / 1e9:.3g} GB to a GPU take {copy_at_once:.2g} s of NVLink"
             )
         framework, model = framework_of(cells), cells.get("model", "").split("/")[-1]
-        factor = sets.factor(transfer_groups(framework, job.method, model))
-        terms = replace(TransferTerms.of(sets.transfers, framework), factor=factor)
+        factor = fitted.factor(transfer_groups(framework, job.method, model))
+        terms = replace(TransferTerms.of(fitted.transfers, framework), factor=factor)
         about: dict[str, Any] = {
             "refit_method": job.method,
             "weight_gb": job.wire_bytes / 1e9,
@@ -157,8 +153,7 @@ def validate_transfers(table: Table, fitted: Fitted | None = None) -> Validation
         }
         return Prediction.within(transfer_s(cells, job, terms), terms.error, **about, estimated=weights.estimated)
 
-    rows = compare(table, _described, predict)
-    return Validation.of("transfers", rows, table=table.name, digest=table.digest)
+    return predict
 
 
 def transfer_s(cells: Row, job: TransferJob, terms: TransferTerms) -> float:
@@ -198,6 +193,10 @@ def _described(name: str, cells: Row) -> list[MeasuredRow]:
     details = {column: cells.get(column, "") for column in ("model", "gpu", "train_gpus", "gen_gpus", "method")}
     group = f"{cells.get('framework', '')[:60] if framework == OTHER else framework}, {about}"
     return [MeasuredRow(name, group, "s", measured_value(cells, *MEASURED), cells, details)]
+
+
+TRANSFERS = Comparison(_described, _predictor)
+"""Measured weight transfers beside those of the cost model."""
 
 
 def framework_of(cells: Row) -> str:
@@ -331,10 +330,3 @@ def _measurement(row: ComparedRow) -> tuple[object, ...]:
     """What rows of one measurement agree in: framework and method, model, engine GPUs, seconds within about 1 %."""
     model = str(row.details.get("model", "")).split("/")[-1].lower()
     return row.group, model, row.details.get("gen_gpus"), f"{math.log(row.measured or 1.0):.2f}"
-
-
-def distinct_rows(tables: Sequence[Table], fitted: Fitted) -> list[TableRow]:
-    """Rows of all tables that can be priced, each measurement once, none that any of the tables objects to."""
-    compared = each_once([row for table in tables for row in validate_transfers(table, fitted).rows])
-    every = [record for table in tables for record in table.rows]
-    return [record for row, record in zip(compared, every, strict=True) if row.error is not None]

@@ -55,33 +55,29 @@ class RolloutWork:
 
 def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
     """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
-    works, agent = [], scenario.workload.agent
+    agent = scenario.workload.agent
     plan = PriceInputs(scenario).draft_plan if scenario.speculation.variation is not None else None
     drawn = draw_step(scenario, step, replication, plan)
-    for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True):
-        iterations = counts.astype(np.float64)
-        may_end_early = agent is not None and agent.trajectory_timeout_s is not None
-        if one.turns is None:
-            works.append(_work(one.batch, iterations))
-        else:
-            works.append(_agent_work(one.batch, one.turns, iterations, may_end_early))
-    return tuple(works)
+    may_end_early = agent is not None and agent.trajectory_timeout_s is not None
+    return tuple(
+        _work(one.batch, one.turns, counts.astype(np.float64), may_end_early)
+        for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True)
+    )
 
 
-def _agent_work(batch: Batch, turns: Turns, iterations: FloatArray, first_alone: bool) -> RolloutWork:
-    """The work of trajectories, whose turns follow each other; first_alone: only their first turns are certain."""
-    half = 0.5 * np.maximum(turns.response_tokens - turns.response_tokens / np.maximum(iterations, 1), 0)
-    context = np.repeat(batch.prompt_tokens, np.diff(turns.first)) + turns.history_tokens + half
+def _work(batch: Batch, turns: Turns | None, iterations: FloatArray, first_alone: bool) -> RolloutWork:
+    """The work of responses, or of trajectories, whose turns follow each other; first_alone: only the first of these
+    are certain."""
+    tokens = batch.response_tokens if turns is None else turns.response_tokens
+    half = 0.5 * np.maximum(tokens - tokens / np.maximum(iterations, 1), 0)
+    if turns is None:
+        return _summed(iterations, batch.prompt_tokens + half)
     first = turns.first[:-1]
+    context = np.repeat(batch.prompt_tokens, np.diff(turns.first)) + turns.history_tokens + half
     if first_alone:
         return _summed(iterations[first], context[first])
     whole = np.add.reduceat(iterations, first)
     return _summed(whole, np.add.reduceat(iterations * context, first) / np.maximum(whole, 1.0))
-
-
-def _work(batch: Batch, iterations: FloatArray) -> RolloutWork:
-    half = 0.5 * np.maximum(batch.response_tokens - batch.response_tokens / np.maximum(iterations, 1), 0)
-    return _summed(iterations, batch.prompt_tokens + half)
 
 
 def _summed(iterations: FloatArray, context: FloatArray) -> RolloutWork:
@@ -114,33 +110,22 @@ def engine_rates(table: IterationTable) -> EngineRates:
     n = np.arange(1, max(1, most) + 1, dtype=np.float64)
     step_s = table.step_s[1 : len(n) + 1]
     contexts = np.arange(1, table.attention_s.shape[1]) * table.context_step_tokens
-    if contexts.size:
-        alpha = float(np.min(table.attention_s[1 : len(n) + 1, 1:] / (n[:, None] * contexts[None, :])))
-    else:
-        alpha = 0.0
+    alpha = np.min(table.attention_s[1 : len(n) + 1, 1:] / (n[:, None] * contexts[None, :])) if contexts.size else 0.0
     batch, rate = _majorant(np.concatenate([[0.0], n]), np.concatenate([[0.0], n / step_s]))
-    return EngineRates(float(np.min(step_s / n)), float(np.min(step_s)), alpha, batch, rate)
+    return EngineRates(float(np.min(step_s / n)), float(np.min(step_s)), float(alpha), batch, rate)
 
 
 def _majorant(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Upper concave hull of points with increasing x, from 0 to its highest point, level beyond."""
-    top = int(np.argmax(y))
     hull: list[int] = []
-    for i in range(top + 1):
-        while len(hull) > 1 and _below(x, y, hull[-2], hull[-1], i):
+    for c in range(int(np.argmax(y)) + 1):
+        while len(hull) > 1:
+            a, b = hull[-2:]
+            if (y[b] - y[a]) * (x[c] - x[a]) > (y[c] - y[a]) * (x[b] - x[a]):
+                break  # b lies above the line from a to c
             hull.pop()
-        hull.append(i)
+        hull.append(c)
     return x[hull], y[hull]
-
-
-def _below(x: FloatArray, y: FloatArray, a: int, b: int, c: int) -> bool:
-    """Whether b lies on or under the line from a to c."""
-    return bool((y[b] - y[a]) * (x[c] - x[a]) <= (y[c] - y[a]) * (x[b] - x[a]))
-
-
-def straggler_bound_s(rates: EngineRates, work: RolloutWork) -> float:
-    """Least seconds of the sequence with most iterations, alone."""
-    return work.longest_iterations * (rates.iteration_s + rates.attention_s * work.longest_context)
 
 
 def spread_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
@@ -149,8 +134,9 @@ def spread_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> floa
 
 
 def rollout_bound_s(rates: EngineRates, work: RolloutWork, replicas: int) -> float:
-    """Least seconds from submission of a batch to its last token."""
-    return max(spread_bound_s(rates, work, replicas), straggler_bound_s(rates, work))
+    """Least seconds from submission of a batch to its last token: spread evenly, or the longest sequence alone."""
+    straggler_s = work.longest_iterations * (rates.iteration_s + rates.attention_s * work.longest_context)
+    return max(spread_bound_s(rates, work, replicas), straggler_s)
 
 
 def lagged_bound_s(

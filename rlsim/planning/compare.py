@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,19 +33,25 @@ def compare(first: Scenario, second: Scenario) -> Comparison:
     runs = (before, _simulated(second) if differences(first, second) else before)
     phases = _phases((first, second), runs)
     largest = max(phases, key=lambda change: abs(change.after_s - change.before_s))
+    # Each warning once, with the sides that it is true of.
+    warned: dict[str, list[str]] = {}
+    for side, run in zip("AB", runs, strict=True):
+        for text in dict.fromkeys(run.warnings):
+            warned.setdefault(text, []).append(side)
+    a, b = first.simulation, second.simulation
     return Comparison(
         names=(first.name, second.name),
         modes=(first.loop.mode, second.loop.mode),
         differences=differences(first, second),
         step_s=(runs[0].arm.step_s, runs[1].arm.step_s),
         speedup=speedups(runs[0].timed, runs[1].timed)[1],
-        paired=_same_work(first, second),
+        paired=first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications),
         phases=phases,
         explained_by=largest.phase if largest.after_s != largest.before_s else None,
         cost_per_step_usd=(cost_usd(first, runs[0].arm.step_s.mean), cost_usd(second, runs[1].arm.step_s.mean)),
         energy_per_step_j=(energy_j(first, runs[0].arm.step_s.mean), energy_j(second, runs[1].arm.step_s.mean)),
         price_per_gpu_hour_usd=(price_usd(first), price_usd(second)),
-        warnings=_warnings(*(run.warnings for run in runs)),
+        warnings=tuple(f"{' and '.join(side)}: {text}" for text, side in warned.items()),
     )
 
 
@@ -54,18 +61,16 @@ def _simulated(scenario: Scenario) -> _Side:
     return _Side(variant_of(run, phase_parts(run)), timed(run), (*guesses, *warnings_of(run)))
 
 
-def _warnings(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
-    """Warnings of both sides, each with the sides that it is true of."""
-    sides = {"A": before, "B": after}
-    named = {text: " and ".join(side for side in sides if text in sides[side]) for text in (*before, *after)}
-    return tuple(f"{side}: {text}" for text, side in named.items())
-
-
 def differences(first: Scenario, second: Scenario) -> dict[str, tuple[Any, Any]]:
     """Dotted keys whose values differ, in the order of the schema; names, questions and assumptions do not count."""
     before, after = (flattened(scenario.model_dump(mode="json")) for scenario in (first, second))
     keys = [key for key in dict.fromkeys([*before, *after]) if key.split(".")[0] not in IGNORED]
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
+def changes(first: Scenario, second: Scenario) -> tuple[str, ...]:
+    """Overrides that turn ``first`` into ``second``, as ``--set`` takes them."""
+    return tuple(f"{key}={json.dumps(value)}" for key, (_, value) in differences(first, second).items())
 
 
 def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -77,11 +82,6 @@ def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             out[prefix + key] = value
     return out
-
-
-def _same_work(first: Scenario, second: Scenario) -> bool:
-    a, b = first.simulation, second.simulation
-    return first.workload == second.workload and (a.seed, a.replications) == (b.seed, b.replications)
 
 
 def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[_Side, _Side]) -> tuple[PhaseChange, ...]:

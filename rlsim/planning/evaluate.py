@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -41,116 +41,86 @@ STEP_PHASES = {
 
 
 @dataclass(frozen=True)
-class CellResult:
-    """What a cell came to: numbers, or in one line the reason why it has none.
+class Cell:
+    """What a scenario came to: its numbers, or ``error``, why it has none. timed: mean times with draws around them."""
 
-    infeasible: the reason with the bound that was violated.
-    """
-
-    status: Literal["ok", "infeasible", "invalid"]
-    reason: str = ""
     numbers: StepNumbers | None = None
-    infeasible: Infeasible | None = None
-
-
-@dataclass(frozen=True)
-class SimulatedCell:
-    """A cell by itself: its numbers without those of a baseline, and its mean times with the draws around them."""
-
-    numbers: StepNumbers
-    timed: Timed
-
-
-@dataclass(frozen=True)
-class TimedCell:
-    """A cell with its mean times and the draws around them; None where it cannot run."""
-
-    result: CellResult
     timed: Timed | None = None
+    error: Infeasible | InputError | None = None
+
+    @property
+    def status(self) -> Literal["ok", "infeasible", "invalid"]:
+        """Whether it has numbers, cannot run, or is no scenario."""
+        if self.error is None:
+            return "ok"
+        return "infeasible" if isinstance(self.error, Infeasible) else "invalid"
+
+    @property
+    def reason(self) -> str:
+        """Why it has no numbers, in one line; empty where it has."""
+        return "" if self.error is None else str(self.error).removeprefix("infeasible: ")
 
 
-def _simulated(scenario: Scenario) -> SimulatedCell:
-    """Simulate ``scenario`` over its replications. Raises Infeasible and InputError."""
+def _simulated(scenario: Scenario) -> Cell:
+    """``scenario`` over its replications, without a baseline. Raises Infeasible and InputError."""
     run = simulate_variant(scenario)
     found = timed(run)
-    return SimulatedCell(_numbers(run, around(found.step_s, found.prediction.step_factor)), found)
+    return Cell(_numbers(run, around(found.step_s, found.prediction.step_factor)), found)
 
 
-def baseline_cell(scenario: Scenario) -> SimulatedCell:
-    """The autoregressive arm of ``scenario``, simulated once for all cells that share it."""
-    return _simulated_baseline(baseline_of(scenario))
+_simulated_once = lru_cache(maxsize=BASELINES_CACHED)(_simulated)
 
 
-@lru_cache(maxsize=BASELINES_CACHED)
-def _simulated_baseline(baseline: Scenario) -> SimulatedCell:
-    return _simulated(baseline)
-
-
-def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool = True) -> CellResult:
+def evaluate_overrides(base: Scenario, overrides: Overrides, with_baseline: bool = True) -> Cell:
     """Numbers of ``base`` with ``overrides`` against its baseline on the same drawn work, or why it cannot run."""
-    return _answer(lambda: _evaluated(_varied(base, overrides), with_baseline)).result
-
-
-def evaluate_timed(base: Scenario, overrides: Overrides) -> TimedCell:
-    """``base`` with ``overrides``, without its baseline, with the draws around its times."""
-    return _answer(lambda: _evaluated(_varied(base, overrides), with_baseline=False))
-
-
-def evaluate_means(base: Scenario, overrides: Overrides) -> CellResult:
-    """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
-    return _answer(lambda: TimedCell(CellResult("ok", "", means_of(simulate_variant(_varied(base, overrides)))))).result
-
-
-def _answer(work: Callable[[], TimedCell]) -> TimedCell:
-    """What ``work`` finds, or why it finds nothing."""
     try:
-        return work()
-    except Infeasible as error:
-        return TimedCell(CellResult("infeasible", str(error).removeprefix("infeasible: "), infeasible=error))
-    except InputError as error:
-        return TimedCell(CellResult("invalid", str(error)))
+        scenario = _varied(base, overrides)
+        # Cells that share their baseline simulate it once; without speculation they are it.
+        before = None if scenario.speculation.active and not with_baseline else _simulated_once(baseline_of(scenario))
+        cell = _simulated(scenario) if scenario.speculation.active or before is None else before
+    except (Infeasible, InputError) as error:
+        return Cell(error=error)
+    assert cell.numbers is not None
+    if cell is before:  # under the name of the scenario that was asked for
+        cell = replace(cell, numbers=replace(cell.numbers, digest=scenario_digest(scenario)))
+    return _beside(scenario, cell, before) if with_baseline and before is not None else cell
+
+
+def evaluate_means(base: Scenario, overrides: Overrides) -> Cell:
+    """``base`` with ``overrides``, without its baseline and without intervals: what a search of many cells needs."""
+    try:
+        run = simulate_variant(_varied(base, overrides))
+    except (Infeasible, InputError) as error:
+        return Cell(error=error)
+    return Cell(_numbers(run, Mean(mean_value(run, lambda step: step.seconds))))
 
 
 def _varied(base: Scenario, overrides: Overrides) -> Scenario:
+    """The varied scenario; InputError without the list of overrides in front of its message."""
     try:
         return vary(base, overrides)
     except InputError as error:
-        raise InputError(_bare(str(error))) from None
+        _, marker, rest = str(error).partition(": ")
+        raise InputError(rest if marker and str(error).startswith("scenario '") else str(error)) from None
 
 
-def _bare(message: str) -> str:
-    """A validation message without the list of overrides in front of it."""
-    _, marker, rest = message.partition(": ")
-    return rest if marker and message.startswith("scenario '") else message
+def beside_baseline(scenario: Scenario, cell: Cell) -> Cell:
+    """``cell`` with the numbers of the baseline of ``scenario``. Raises Infeasible and InputError."""
+    return _beside(scenario, cell, _simulated_once(baseline_of(scenario)))
 
 
-def _evaluated(scenario: Scenario, with_baseline: bool) -> TimedCell:
-    before = baseline_cell(scenario) if with_baseline or not scenario.speculation.active else None
-    after = _simulated(scenario) if scenario.speculation.active or before is None else before
-    numbers = after.numbers
-    if after is before:  # under the name of the scenario that was asked for
-        numbers = replace(numbers, digest=scenario_digest(scenario))
-    if with_baseline and before is not None:
-        numbers = beside(scenario, numbers, after.timed, before)
-    return TimedCell(CellResult("ok", "", numbers), after.timed)
-
-
-def beside(scenario: Scenario, numbers: StepNumbers, after: Timed, before: SimulatedCell) -> StepNumbers:
-    """Numbers of ``scenario`` with those of its baseline and the speed-ups over it."""
-    rollout, end_to_end = speedups(before.timed, after)
-    baseline_s = before.timed.step_s
-    return replace(
-        numbers,
-        baseline_step_s=baseline_s,
-        baseline_cost_per_step_usd=cost_usd(scenario, baseline_s),
+def _beside(scenario: Scenario, cell: Cell, before: Cell) -> Cell:
+    """A cell of ``scenario`` with the numbers of its baseline and the speed-ups over it."""
+    assert cell.numbers is not None and cell.timed is not None and before.timed is not None
+    rollout, end_to_end = speedups(before.timed, cell.timed)
+    numbers = replace(
+        cell.numbers,
+        baseline_step_s=before.timed.step_s,
+        baseline_cost_per_step_usd=cost_usd(scenario, before.timed.step_s),
         rollout_speedup=rollout,
         end_to_end_speedup=end_to_end,
     )
-
-
-def means_of(run: SimulatedVariant) -> StepNumbers:
-    """Numbers of a simulated scenario without any interval."""
-    return _numbers(run, Mean(mean_value(run, lambda step: step.seconds)))
+    return replace(cell, numbers=numbers)
 
 
 def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> StepNumbers:

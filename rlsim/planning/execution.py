@@ -17,9 +17,9 @@ ORPHAN_CHECK_S = 1.0
 """How often a worker looks whether its parent still lives."""
 
 
-def local_jobs(jobs: int | None) -> int:
-    """Processes to use; None: all cores that this process may run on. Raises InputError below 1."""
-    if jobs is None:
+def local_jobs(jobs: int | str | None) -> int:
+    """Processes to use; all cores that this process may run on where ``jobs`` does not say. InputError below 1."""
+    if jobs is None or isinstance(jobs, str):
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if jobs < 1:
         raise InputError(f"--jobs must be at least 1, got {jobs}")
@@ -35,14 +35,14 @@ there is room, so that a generator may let later tasks depend on earlier results
 
 
 @contextmanager
-def executor(jobs: int | None = 1, dask: str | None = None, most: int | None = None) -> Iterator[Runner]:
+def executor(jobs: int | str | None = 1, most: int | None = None) -> Iterator[Runner]:
     """A runner in this process, on local processes or on a Dask cluster, with the same results.
 
-    jobs: local processes (None: all cores). dask: address of a running scheduler, tcp://host:8786, in place of local
-    processes. most: number of tasks to come, where it is known; fewer processes than jobs suffice for fewer tasks.
+    jobs: local processes (None: all cores), or the address of a running Dask scheduler, tcp://host:8786. most: number
+    of tasks to come, where it is known; fewer processes than jobs suffice for fewer tasks.
     """
-    if dask is not None:
-        client = _dask_client(dask)
+    if isinstance(jobs, str):
+        client = _dask_client(jobs)
         try:
             yield lambda function, tasks: _on_dask(client, function, tasks)
         finally:

@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from string import Template
 
 from rlsim.errors import Infeasible, InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path
 from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.planning.plan import plan
@@ -29,25 +32,9 @@ PROMPT_TOKENS = 256
 """Room for a prompt under the cap."""
 HEADROOM = 0.1
 """Share of memory that the layout leaves free, as ``rlsim plan`` does."""
+QUESTIONS: Mapping[str, Mapping[str, str]] = lists_beside(__file__)["questions"]
+"""What is asked by the option that answers it: text, and an example that is shown as the default."""
 _BATCH = re.compile(r"(\d{1,8}) *[x*,] *(\d{1,6})")
-
-
-@dataclass(frozen=True)
-class Question:
-    """One question. option: of the command line; example: shown as the default."""
-
-    option: str
-    text: str
-    example: str
-
-
-QUESTIONS = (
-    Question("model", "Which model? A card (rlsim models list), a Hugging Face name or a config.json", "qwen3-8b"),
-    Question("hardware", "Which GPUs? A profile (rlsim hardware list)", "h100_sxm"),
-    Question("gpus", "How many of them?", "8"),
-    Question("batch", "Prompts of a step x samples of each?", "64x16"),
-    Question("response-tokens", "Mean length of a response in tokens?", "2000"),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,31 +50,32 @@ class Answers:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Answers:
         """Answers by the option of their question. Raises InputError naming the option."""
-        checked = {question.option: CHECKS[question.option](given[question.option]) for question in QUESTIONS}
-        return cls(**{name.replace("-", "_"): value for name, value in checked.items()})  # type: ignore[arg-type]
+        return cls(**{name.replace("-", "_"): CHECKS[name](given[name]) for name in QUESTIONS})  # type: ignore[arg-type]
 
 
-def _whole(option: str) -> Callable[[str], int]:
-    def check(text: str) -> int:
-        digits = text.strip().replace(",", "").replace("_", "")
-        if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) < 10**7:
-            raise InputError(f"--{option} {shortened(text)}: must be a whole number above 0 and below 10,000,000")
-        return int(digits)
-
-    return check
+def _whole(option: str, text: str) -> int:
+    digits = text.strip().replace(",", "").replace("_", "")
+    if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) < 10**7:
+        raise InputError(f"--{option} {shortened(text)}: must be a whole number above 0 and below 10,000,000")
+    return int(digits)
 
 
 def _batch(text: str) -> tuple[int, int]:
     found = _BATCH.fullmatch(text.strip())
-    if found is None or "0" in (found[1].lstrip("0") or "0", found[2].lstrip("0") or "0"):
+    if found is None or not int(found[1]) or not int(found[2]):
         raise InputError(f"--batch {shortened(text)}: must be PROMPTSxSAMPLES, such as 64x16")
     return int(found[1]), int(found[2])
 
 
+def whole_path(model: str) -> str:
+    """A model as it is named anywhere: a file by its whole path."""
+    path = as_path(model, (*YAML_SUFFIXES, ".json"), None)
+    return model if path is None else str(path.resolve())
+
+
 def _model(text: str) -> str:
     load_card(text.strip())
-    path = as_path(text.strip(), (*YAML_SUFFIXES, ".json"), None)
-    return text.strip() if path is None else str(path.resolve())
+    return whole_path(text.strip())
 
 
 def _hardware(text: str) -> str:
@@ -98,9 +86,9 @@ def _hardware(text: str) -> str:
 CHECKS: Mapping[str, Callable[[str], object]] = {
     "model": _model,
     "hardware": _hardware,
-    "gpus": _whole("gpus"),
+    "gpus": partial(_whole, "gpus"),
     "batch": _batch,
-    "response-tokens": _whole("response-tokens"),
+    "response-tokens": partial(_whole, "response-tokens"),
 }
 """What each answer must be; InputError otherwise."""
 
@@ -111,14 +99,15 @@ def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm")
     Raises InputError and Infeasible as ``plan`` does.
     """
     limits = SearchLimits((answers.gpus,), (0,), HEADROOM, draft_lengths=(0,))
-    base = scenario_of_text(_text(answers, name, engine, {}, {}), f"the scenario for {name}", folder)
+    own = {} if engine == Engine().name else {"name": engine}
+    base = scenario_of_text(_text(answers, name, own, {}), f"the scenario for {name}", folder)
     recompute: dict[str, int | str] = {}
     try:
         sizes = plan(base, limits=limits).best.overrides
     except (Infeasible, InputError):  # activations may be all that does not fit
         recompute = {"recompute": "full"}
         sizes = plan(vary(base, {"trainer": recompute}), limits=limits).best.overrides
-    return _text(answers, name, engine, _sizes(sizes, "engine"), recompute | _sizes(sizes, "trainer"))
+    return _text(answers, name, {**own, **_sizes(sizes, "engine")}, {**recompute, **_sizes(sizes, "trainer")})
 
 
 def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenario:
@@ -138,58 +127,34 @@ def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenar
 
 def _sizes(overrides: Mapping[str, int], section: str) -> dict[str, int]:
     """Parallel sizes above 1 of a section, by their keys."""
-    found = {key.removeprefix(f"{section}."): size for key, size in overrides.items() if key.startswith(f"{section}.")}
-    return {key: size for key, size in found.items() if size != 1}
+    split = ((key.partition("."), size) for key, size in overrides.items())
+    return {name: size for (head, _, name), size in split if head == section and size != 1}
 
 
-def _cap(answers: Answers) -> int:
-    """Cap on prompt and response: the next power of two over ``CAP_FACTOR`` means."""
-    return 1 << (CAP_FACTOR * answers.response_tokens + PROMPT_TOKENS - 1).bit_length()
+def _text(answers: Answers, name: str, engine: Mapping[str, int | str], trainer: Mapping[str, int | str]) -> str:
+    """The file; engine, trainer: keys of these sections."""
 
+    def section(key: str, keys: Mapping[str, int | str]) -> str:
+        shown = ", ".join(f"{size}: {value}" for size, value in keys.items())
+        return f"{key}: {{{shown}}}" if keys else f"# {key}: one GPU holds it; {key}.tensor_parallel: 2 would share it"
 
-def _text(
-    answers: Answers, name: str, engine_name: str, engine: Mapping[str, int], trainer: Mapping[str, int | str]
-) -> str:
-    """The file."""
-    prompts, samples = answers.batch
-
-    def section(key: str, sizes: Mapping[str, int | str]) -> str:
-        shown = ", ".join(f"{size}: {value}" for size, value in sizes.items())
-        return (
-            f"{key}: {{{shown}}}\n"
-            if sizes
-            else f"# {key}: one GPU holds it; {key}.tensor_parallel: 2 would share it\n"
-        )
-
-    own = {} if engine_name == Engine().name else {"name": engine_name}
-    model, hardware = json.dumps(answers.model), json.dumps(answers.hardware)
-    return f"""\
-# Written by rlsim new. Every key: rlsim explain KEY; all of them: rlsim schema.
-name: {json.dumps(name)}
-question: How long is a synchronous GRPO step of {_plain(answers.model)} on {answers.gpus} {_plain(answers.hardware)}?
-model: {model}  # a card, a repository of Hugging Face, a path to config.json, or its keys
-hardware: {hardware}  # rlsim hardware show NAME prints its values and their sources
-cluster: {{num_gpus: {answers.gpus}}}  # generation and training take turns; the keys *_gpus split them
-workload:
-  prompts_per_step: {prompts}
-  generations_per_prompt: {samples}
-  # measured lengths: {{kind: trace, path: lengths.jsonl}}
-  response_tokens: {{kind: lognormal, mean_tokens: {answers.response_tokens}, log_sigma: {LOG_SIGMA}}}
-  max_sequence_tokens: {_cap(answers)}
-{section("engine", own | dict(engine))}{section("trainer", trainer)}\
-# To ask what a draft brings, with its acceptance as you measured it:
-# speculation: {{method: eagle3, draft_length: 3, acceptance_length: 2.5}}
-# To generate while training:
-# loop: {{mode: async, policy_lag: 1}}
-simulation: {{seed: 0, replications: 8}}
-assumptions:
-  - text: Log-normal response lengths with sigma {LOG_SIGMA} around the stated mean; measure your own (kind trace).
-    keys: [workload.response_tokens]
-  - text: The cap is the next power of two over {CAP_FACTOR} mean responses and a prompt.
-    keys: [workload.max_sequence_tokens]
-  - text: The layout is the one that rlsim plan finds shortest without speculation; yours may differ.
-    keys: [engine.tensor_parallel, engine.pipeline_parallel, trainer.tensor_parallel, trainer.pipeline_parallel]
-"""
+    model, hardware = answers.model, answers.hardware
+    return Template(lists_beside(__file__)["scenario"]).substitute(
+        vars(answers),
+        name=json.dumps(name),
+        model=json.dumps(model),
+        hardware=json.dumps(hardware),
+        plain_model=_plain(model),
+        plain_hardware=_plain(hardware),
+        prompts=answers.batch[0],
+        samples=answers.batch[1],
+        # The next power of two over CAP_FACTOR means and a prompt.
+        cap=1 << (CAP_FACTOR * answers.response_tokens + PROMPT_TOKENS - 1).bit_length(),
+        cap_factor=CAP_FACTOR,
+        log_sigma=LOG_SIGMA,
+        engine=section("engine", engine),
+        trainer=section("trainer", trainer),
+    )
 
 
 def _plain(name: str) -> str:

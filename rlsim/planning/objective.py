@@ -59,17 +59,14 @@ class Objective:
         """Raise InputError for contradictions."""
         _one_of(self.measure, get_args(Measure), "measures")
         _one_of(self.statistic, get_args(Statistic), "statistics")
-        needs_steps = [
-            name
-            for name, given in (
-                ("--deadline-hours", self.deadline_s is not None),
-                ("--budget-usd", self.budget_usd is not None),
-                ("--objective time_to_n_steps", self.measure == "time_to_n_steps"),
-            )
-            if given
-        ]
-        if needs_steps and self.steps is None:
-            raise InputError(f"{needs_steps[0]} needs --steps N, the length of the run")
+        of_runs = {
+            "--deadline-hours": self.deadline_s is not None,
+            "--budget-usd": self.budget_usd is not None,
+            "--objective time_to_n_steps": self.measure == "time_to_n_steps",
+        }
+        for name, given in of_runs.items():
+            if given and self.steps is None:
+                raise InputError(f"{name} needs --steps N, the length of the run")
         if (self.measure == "gpus") != (self.target_step_s is not None):
             raise InputError(
                 "--objective gpus needs the step time to reach, and no other takes one: --objective gpus=SECONDS"
@@ -123,15 +120,18 @@ def parse_objective(text: str) -> tuple[Measure, Statistic, float | None]:
     """Measure, statistic and step time to reach of ``MEASURE``, ``STATISTIC``, ``MEASURE,STATISTIC`` or
     ``gpus=SECONDS``. Raises InputError."""
     measures, statistics = get_args(Measure), get_args(Statistic)
-    target_s, found = None, Objective()
-    measure, statistic = list[Measure](), list[Statistic]()
+    target_s, measure, statistic = None, list[Measure](), list[Statistic]()
     for part in (part.strip() for part in text.split(",")):
         name, equals, seconds = part.partition("=")
         if name == "regret":
             raise InputError("--objective: regret is no statistic of a plan any more; take mean or p90")
         _one_of(name, (*measures, *statistics), "measures and statistics")
         if equals:
-            target_s = _seconds(seconds, part)
+            try:
+                target_s = float(seconds)
+            except ValueError:
+                wanted = "must be a step time in seconds, such as gpus=200"
+                raise InputError(f"--objective {shortened(part)}: {wanted}") from None
         if name in measures:
             measure.append(cast(Measure, name))
         else:
@@ -140,14 +140,7 @@ def parse_objective(text: str) -> tuple[Measure, Statistic, float | None]:
         raise InputError(
             f"--objective {shortened(text)}: give one measure and one statistic, such as cost_per_step,p90"
         )
-    return (measure or [found.measure])[0], (statistic or [found.statistic])[0], target_s
-
-
-def _seconds(text: str, part: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--objective {shortened(part)}: must be a step time in seconds, such as gpus=200") from None
+    return (measure or [Objective.measure])[0], (statistic or [Objective.statistic])[0], target_s
 
 
 def _one_of(name: str, known: tuple[str, ...], what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import bounded_candidates
-from rlsim.planning.compare import differences
-from rlsim.planning.evaluate import baseline_cell, beside
+from rlsim.planning.compare import changes
+from rlsim.planning.evaluate import Cell, beside_baseline
 from rlsim.planning.execution import Runner, executor
 from rlsim.planning.objective import Objective, p90, probability, quantile
 from rlsim.planning.search import (
@@ -20,7 +19,7 @@ from rlsim.planning.search import (
     Simulated,
     checked,
     final_means,
-    final_replications,
+    final_task,
     finals,
     pareto_front,
     search,
@@ -29,7 +28,6 @@ from rlsim.planning.search import (
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.report.format import percent
 from rlsim.results.plan import Change, ConstraintMet, Plan
-from rlsim.results.sweep import StepNumbers
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import draw
 
@@ -80,7 +78,7 @@ def plan(
 def _current(scenario: Scenario) -> Simulated | None:
     """The scenario as it is; None where it cannot run."""
     cell = simulate_finally((scenario, {}))
-    return None if cell.result.numbers is None else Simulated(cell.result.numbers, cell.timed)
+    return None if cell.numbers is None else Simulated(cell.numbers, cell.timed)
 
 
 def _check_dynamic_sampling(scenario: Scenario, limits: SearchLimits) -> None:
@@ -123,17 +121,12 @@ def _search_sizes(contest: Contest, run: Runner) -> _Searched:
 
 def _searched(contest: Contest, limits: SearchLimits, run: Runner) -> _Searched:
     space = build_space(contest.scenario, limits)
-    found = search(contest.scenario, bounded_candidates(contest.scenario, space, run), run)
-    plans, rejected = list[Simulated](), list(space.rejected)
-    for index, result in found.results.items():
-        plan = checked(contest, found.candidates[index], result)
-        if isinstance(plan, Simulated):
-            plans.append(plan)
-        else:
-            rejected.append(plan)
-    last = finals(contest, plans, run)
-    counts = (space.considered, space.configurations, len(found.results))
-    return _Searched(last, (*rejected, *last.rejected), *counts)
+    candidates = bounded_candidates(contest.scenario, space, run)
+    found = search(contest.scenario, candidates, run)
+    plans = [checked(contest, candidates[index], cell) for index, cell in found.items()]
+    last = finals(contest, [plan for plan in plans if isinstance(plan, Simulated)], run)
+    rejected = (*space.rejected, *(plan for plan in plans if isinstance(plan, InfeasiblePart)), *last.rejected)
+    return _Searched(last, rejected, space.considered, space.configurations, len(found))
 
 
 def _nothing(contest: Contest, found: _Searched) -> Infeasible | InputError:
@@ -163,14 +156,17 @@ def _missed(contest: Contest, plan: Simulated) -> Infeasible:
 
 def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
     scenario, objective, current = contest.scenario, contest.objective, contest.current
-    best = replace(found.finals.feasible[0], numbers=_beside_baseline(scenario, found.finals.feasible[0]))
+    best = _beside_baseline(scenario, found.finals.feasible[0])
+    numbers, step_s = best.numbers, p90(best.drawn_s) if objective.statistic == "p90" else best.mean_s
     finalists = (best, *found.finals.feasible[1:])
+    # A scenario that asks its own question.
+    question = f"What does the plan for {objective.measure.replace('_', ' ')} of '{scenario.name}' take? {best.name}."
     rivals = [*([] if current is None else [current]), *finalists[1:]]
     return Plan(
         scenario=scenario.name,
         objective=objective.measure,
         statistic=objective.statistic,
-        objective_value=_value(contest, best),
+        objective_value=objective.value(scenario, numbers.num_gpus, step_s, numbers.tokens_per_s * best.mean_s),
         least_probability=objective.confidence,
         best=contest.row(best),
         finalists=tuple(map(contest.row, finalists)),
@@ -184,16 +180,9 @@ def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
         simulated=found.simulated,
         rest=tuple(map(contest.row, found.finals.rest)),
         steps=objective.steps,
-        best_scenario=dump_scenario(_stated(scenario, best, objective)),
-        changes=_changes(scenario, best.layout.overrides()),
+        best_scenario=dump_scenario(vary(vary(scenario, best.layout.overrides()), {"question": question})),
+        changes=changes(scenario, vary(scenario, best.layout.overrides())),
     )
-
-
-def _value(contest: Contest, best: Simulated) -> float:
-    """The measure of the best plan in its own unit: at the 90th percentile of the step where that is made best."""
-    numbers = best.numbers
-    step_s = p90(best.drawn_s) if contest.objective.statistic == "p90" else best.mean_s
-    return contest.objective.value(contest.scenario, numbers.num_gpus, step_s, numbers.tokens_per_s * best.mean_s)
 
 
 def _constraints(contest: Contest, best: Simulated) -> tuple[ConstraintMet, ...]:
@@ -210,15 +199,14 @@ def _constraints(contest: Contest, best: Simulated) -> tuple[ConstraintMet, ...]
     return tuple(ConstraintMet.model_validate(dict(zip(names, each, strict=True))) for each in met)
 
 
-def _beside_baseline(scenario: Scenario, best: Simulated) -> StepNumbers:
-    """The numbers of the plan with its speed-ups over the autoregressive baseline, where that can run."""
-    assert best.timed is not None
-    replications: Overrides = {"simulation.replications": final_replications(scenario)}
-    whole = vary(scenario, {**best.layout.overrides(), **replications})
+def _beside_baseline(scenario: Scenario, best: Simulated) -> Simulated:
+    """The plan with its speed-ups over the autoregressive baseline, where that can run."""
     try:
-        return beside(whole, best.numbers, best.timed, baseline_cell(whole))
+        cell = beside_baseline(vary(*final_task(scenario, best.layout.overrides())), Cell(best.numbers, best.timed))
     except (Infeasible, InputError):
-        return best.numbers
+        return best
+    assert cell.numbers is not None
+    return replace(best, numbers=cell.numbers)
 
 
 def _waterfall(contest: Contest, best: Simulated, run: Runner) -> tuple[Change, ...]:
@@ -234,18 +222,6 @@ def _waterfall(contest: Contest, best: Simulated, run: Runner) -> tuple[Change, 
     done = [Change(what=what, step_s=numbers.step_s.mean) for what, numbers in steps if numbers is not None]
     as_is = Change(what="as it is", step_s=contest.current.mean_s)
     return (as_is, *done, Change(what="GPUs, split and lag", step_s=best.mean_s))
-
-
-def _stated(scenario: Scenario, best: Simulated, objective: Objective) -> Scenario:
-    """The plan as a scenario that asks its own question."""
-    question = f"What does the plan for {objective.measure.replace('_', ' ')} of '{scenario.name}' take? {best.name}."
-    return vary(vary(scenario, best.layout.overrides()), {"question": question})
-
-
-def _changes(scenario: Scenario, overrides: Overrides) -> tuple[str, ...]:
-    """Overrides that turn ``scenario`` into the plan, as ``--set`` takes them; what stays the same is left out."""
-    changed = differences(scenario, vary(scenario, overrides))
-    return tuple(f"{key}={json.dumps(value)}" for key, (_, value) in changed.items())
 
 
 def write_plan(answer: Plan, folder: Path) -> None:

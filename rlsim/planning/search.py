@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
-from rlsim.planning.evaluate import CellResult, TimedCell, evaluate_means, evaluate_timed
+from rlsim.planning.evaluate import Cell, evaluate_means, evaluate_overrides
 from rlsim.planning.execution import Runner
 from rlsim.planning.objective import AllowedStep, Objective, Seconds, p90, probability, quantile, wins
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
@@ -140,12 +140,11 @@ class Contest:
         if plan.timed is not None:
             sure_s = p90(plan.drawn_s)
             beats = None if self.current is None else self.against(plan, self.current).wins
-        replications = SEARCH_REPLICATIONS if plan.timed is None else final_replications(self.scenario)
         return PlanRow(
             name=plan.name,
             overrides=plan.layout.overrides(),
             bound_s=plan.found.bound_s,
-            replications=replications,
+            replications=SEARCH_REPLICATIONS if plan.timed is None else final_replications(self.scenario),
             numbers=plan.numbers,
             step_p90_s=sure_s,
             beats_current=beats,
@@ -156,51 +155,37 @@ class Contest:
         return self.objective.effort(plan.numbers.num_gpus, step_s)
 
 
-@dataclass
-class Found:
-    """What the search has come to. results: simulated candidates by their number."""
-
-    candidates: list[Candidate]
-    results: dict[int, CellResult] = field(default_factory=dict)
-    best: dict[tuple[int, int], float] = field(default_factory=dict)
-
-    def note(self, index: int, result: CellResult) -> None:
-        """Take a simulated candidate in."""
-        self.results[index] = result
-        if result.numbers is not None:
-            group = self.candidates[index].layout.split.group
-            self.best[group] = min(self.best.get(group, math.inf), result.numbers.step_s.mean)
-
-    def may_win(self, index: int) -> bool:
-        """Whether the candidate's bound lies within NEAR of the best step of its group."""
-        candidate = self.candidates[index]
-        return candidate.bound_s / self.best.get(candidate.layout.split.group, math.inf) <= 1 + NEAR
-
-
-def search(scenario: Scenario, candidates: list[Candidate], run: Runner) -> Found:
+def search(scenario: Scenario, candidates: Sequence[Candidate], run: Runner) -> dict[int, Cell]:
     """Simulate candidates in the order of their bounds until every other one is excluded from NEAR of its group's best.
 
-    Which results remain does not depend on how many are simulated at once.
+    Results by number; which of them remain does not depend on how many are simulated at once.
     """
-    found, taken = Found(candidates), list[int]()
+    results, best, taken = dict[int, Cell](), dict[tuple[int, int], float](), list[int]()
+
+    def may_win(index: int) -> bool:
+        """Whether the candidate's bound lies within NEAR of the best step of its group."""
+        candidate = candidates[index]
+        return candidate.bound_s / best.get(candidate.layout.split.group, math.inf) <= 1 + NEAR
 
     def promising() -> Iterator[Task]:
         for index, candidate in enumerate(candidates):
-            if found.may_win(index):
+            if may_win(index):
                 taken.append(index)
                 yield scenario, candidate.layout.overrides()
 
     with ProgressLine("plans", len(candidates)) as progress:
-        for done, (position, result) in enumerate(run(simulate_once, promising()), start=1):
-            found.note(taken[position], result)
-            excluded = sum(1 for i in range(len(candidates)) if i not in found.results and not found.may_win(i))
+        for done, (position, cell) in enumerate(run(simulate_once, promising()), start=1):
+            results[taken[position]] = cell
+            if cell.numbers is not None:
+                group = candidates[taken[position]].layout.split.group
+                best[group] = min(best.get(group, math.inf), cell.numbers.step_s.mean)
+            excluded = sum(1 for i in range(len(candidates)) if i not in results and not may_win(i))
             progress.remark = f"{excluded:,} layouts excluded by their bounds"
             progress.reach(done, len(candidates) - excluded)
-    found.results = {i: result for i, result in sorted(found.results.items()) if found.may_win(i)}
-    return found
+    return {i: cell for i, cell in sorted(results.items()) if may_win(i)}
 
 
-def simulate_once(task: Task) -> CellResult:
+def simulate_once(task: Task) -> Cell:
     """The means of one plan on one drawn workload, without its baseline."""
     scenario, overrides = task
     return evaluate_means(scenario, {**overrides, "simulation.replications": SEARCH_REPLICATIONS})
@@ -243,17 +228,13 @@ def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:
                 rejected.append(plan)
             else:
                 (feasible if contest.keeps(plan) else missed).append(plan)
-        hopeful = _hopeful(contest, [*feasible, *missed], left)
+        # Those left that keep the constraints if their draws are as favourable as the best ones so far.
+        shares = (quantile(plan.drawn_s, contest.objective.confidence) / plan.mean_s for plan in [*feasible, *missed])
+        least = min(shares, default=1.0)
+        hopeful = [plan for plan in left if contest.breach(plan) * least <= 1 + NEAR]
         rounds += 1
     rest = contest.ranked(plan for plan in left if contest.breach(plan) <= 1)
     return Finals(tuple(contest.ranked(feasible)), tuple(missed), tuple(rest), tuple(rejected))
-
-
-def _hopeful(contest: Contest, done: Sequence[Simulated], left: Sequence[Simulated]) -> list[Simulated]:
-    """Plans of those left that keep the constraints if their draws are as favourable as the best ones so far."""
-    shares = (quantile(plan.drawn_s, contest.objective.confidence) / plan.mean_s for plan in done)
-    least = min(shares, default=1.0)
-    return [plan for plan in left if contest.breach(plan) * least <= 1 + NEAR]
 
 
 def _final(contest: Contest, chosen: Sequence[Simulated], run: Runner) -> list[Simulated | InfeasiblePart]:
@@ -262,33 +243,35 @@ def _final(contest: Contest, chosen: Sequence[Simulated], run: Runner) -> list[S
     tasks = [(contest.scenario, plan.layout.overrides()) for plan in chosen]
     with ProgressLine("best plans over common draws", len(tasks)) as progress:
         for index, cell in run(simulate_finally, tasks):
-            out[index] = checked(contest, chosen[index].found, cell.result, cell.timed)
+            out[index] = checked(contest, chosen[index].found, cell)
             progress.advance(1)
     return [out[index] for index in sorted(out)]
 
 
-def checked(
-    contest: Contest, candidate: Candidate, result: CellResult, timed: Timed | None = None
-) -> Simulated | InfeasiblePart:
+def checked(contest: Contest, candidate: Candidate, cell: Cell) -> Simulated | InfeasiblePart:
     """The simulated plan, or why it is none: the simulation may see more memory in use than the bounds."""
-    overrides, numbers = candidate.layout.overrides(), result.numbers
+    overrides, numbers = candidate.layout.overrides(), cell.numbers
     if numbers is None:
-        error = result.infeasible
-        return InfeasiblePart.by(overrides, error) if error else InfeasiblePart(overrides, result.reason)
+        assert cell.error is not None
+        return InfeasiblePart.by(overrides, cell.error)
     used = max(numbers.generation_memory_bytes, numbers.training_memory_bytes)
-    return contest.limits.headroom_miss(contest.scenario, used, overrides) or Simulated(numbers, timed, candidate)
+    miss = contest.limits.headroom_miss(contest.scenario, used, overrides)
+    return miss or Simulated(numbers, cell.timed, candidate)
 
 
-def simulate_finally(task: Task) -> TimedCell:
+def final_task(scenario: Scenario, overrides: Overrides) -> Task:
+    """A varied scenario on all drawn workloads of an answer."""
+    return scenario, {**overrides, "simulation.replications": final_replications(scenario)}
+
+
+def simulate_finally(task: Task) -> Cell:
     """A varied scenario on all drawn workloads of an answer, with the draws around its times."""
-    scenario, overrides = task
-    return evaluate_timed(scenario, {**overrides, "simulation.replications": final_replications(scenario)})
+    return evaluate_overrides(*final_task(*task), with_baseline=False)
 
 
-def final_means(task: Task) -> CellResult:
+def final_means(task: Task) -> Cell:
     """The means of :func:`simulate_finally`."""
-    scenario, overrides = task
-    return evaluate_means(scenario, {**overrides, "simulation.replications": final_replications(scenario)})
+    return evaluate_means(*final_task(*task))
 
 
 def final_replications(scenario: Scenario) -> int:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +28,8 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning.compare import differences
-from rlsim.planning.execution import Runner, executor
+from rlsim.planning.compare import changes
+from rlsim.planning.execution import executor
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection.summary import Timed, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
@@ -67,9 +66,7 @@ def alternatives(scenario: Scenario) -> tuple[Alternative, ...]:
         except InputError:
             continue
         if all(other != known.scenario for known in out):
-            changed = differences(scenario, other)
-            settings = tuple(f"{key}={json.dumps(value)}" for key, (_, value) in changed.items())
-            out.append(Alternative(name, other, settings))
+            out.append(Alternative(name, other, changes(scenario, other)))
     return tuple(out)
 
 
@@ -117,11 +114,18 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int 
     points = _points(wanted, inputs)
     count = len(wanted) - 1 + len(points)
     with ProgressLine("simulations", count) as progress, executor(jobs, most=count) as runner:
-        others = _in_order(runner, _arm, wanted[1:], progress)
-        steps = _in_order(runner, first_step_s, list(points.values()), progress)
+
+        def simulated(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+            out = {}
+            for index, result in runner(function, tasks):
+                out[index] = result
+                progress.advance(1)
+            return [out[index] for index in range(len(tasks))]
+
+        others = simulated(_arm, wanted[1:])
+        steps = simulated(first_step_s, list(points.values()))
     arms = [_arm_of(wanted[0], run), *(arm for arm in others if arm is not None)]
-    found = dict(zip(points, steps, strict=True))
-    return _answer(run, arms, inputs, found)
+    return _answer(run, arms, inputs, dict(zip(points, steps, strict=True)))
 
 
 Place = tuple[str, str, float]
@@ -135,16 +139,6 @@ def _points(wanted: Sequence[Alternative], inputs: Sequence[UncertainInput]) -> 
         for quantile in item.simulated:
             if overrides := drawn_overrides(one.scenario, [item], np.array([quantile])):
                 out[one.name, item.key, quantile] = (one.scenario, overrides)
-    return out
-
-
-def _in_order(
-    runner: Runner, function: Callable[[Any], Any], tasks: Sequence[Any], progress: ProgressLine
-) -> list[Any]:
-    out: list[Any] = [None] * len(tasks)
-    for index, result in runner(function, tasks):
-        out[index] = result
-        progress.advance(1)
     return out
 
 
@@ -181,6 +175,10 @@ def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[Uncerta
     own, steps = arms[0], np.array([arm.steps for arm in arms])
     effects = {item.key: _effect(own, item, points) for item in inputs}
     whole = own.timed.prediction.step_factor * np.exp(sum(_drawn(effects[item.key], item) for item in inputs))
+    sources = [
+        SourceValue(**one.told, narrowed=narrowed(np.log(own.steps), one.draws), saved_s=saved(steps, one.draws))
+        for one in sources_of(run)
+    ]
     return Sensitivity(
         scenario=run.scenario.name,
         step_s=own.interval,
@@ -188,7 +186,7 @@ def _answer(run: SimulatedVariant, arms: Sequence[Arm], inputs: Sequence[Uncerta
         chosen=arms[int(np.argmin(steps.mean(axis=1)))].alternative.name,
         regret_s=regret(steps),
         alternatives=_choices(arms, steps),
-        sources=_sources(run, np.log(own.steps), steps),
+        sources=tuple(sorted(sources, key=lambda one: (-one.saved_s, -one.share))),
         inputs=_inputs(arms, steps, inputs, points),
     )
 
@@ -206,23 +204,6 @@ def _choices(arms: Sequence[Arm], steps: FloatArray) -> tuple[Choice, ...]:
         )
         for place, arm in enumerate(arms)
     )
-
-
-def _sources(run: SimulatedVariant, logs: FloatArray, steps: FloatArray) -> tuple[SourceValue, ...]:
-    found = [
-        SourceValue(
-            source=one.name,
-            kind=one.kind,
-            assumed=one.assumed,
-            share=one.share,
-            narrowed=narrowed(logs, one.draws),
-            saved_s=saved(steps, one.draws),
-            settle=one.settle,
-            command=one.command,
-        )
-        for one in sources_of(run)
-    ]
-    return tuple(sorted(found, key=lambda one: (-one.saved_s, -one.share)))
 
 
 def _inputs(

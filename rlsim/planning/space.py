@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError
@@ -23,6 +24,7 @@ TRAINER_TENSOR = (1, 2, 4, 8)
 TRAINER_PIPELINE = (1, 2, 4, 8, 16)
 TRAINER_CONTEXT = (1, 2, 4, 8)
 TRAINER_EXPERT = (1, 2, 4, 8, 16, 32, 64)
+LETTERS = {"tensor": "TP", "pipeline": "PP", "context": "CP", "expert": "EP", "attention_data": "DPA"}
 DRAFT_LENGTHS = tuple(range(8))
 SHARES = (0.25, 0.375, 0.5, 0.625, 0.75)
 """Powers of two are what models and nodes divide by; drafts beyond 7 and splits beyond a quarter seldom pay."""
@@ -55,41 +57,39 @@ class GpuSplit:
 
 
 @dataclass(frozen=True, order=True)
-class EngineLayout:
+class _Sizes:
+    """Parallel sizes of a section of the scenario."""
+
+    section: ClassVar[str]
+
+    def overrides(self) -> Overrides:
+        """Overrides of a scenario."""
+        return {f"{self.section}.{name}_parallel": size for name, size in vars(self).items()}
+
+    def __str__(self) -> str:
+        return " ".join(f"{LETTERS[name]}{size}" for name, size in vars(self).items() if size != 1) or "TP1"
+
+
+@dataclass(frozen=True, order=True)
+class EngineLayout(_Sizes):
     """Parallel sizes of one engine replica."""
 
+    section = "engine"
     tensor: int = 1
     pipeline: int = 1
     expert: int = 1
     attention_data: int = 1
 
-    def overrides(self) -> Overrides:
-        """Overrides of a scenario."""
-        return {f"engine.{name}_parallel": size for name, size in vars(self).items()}
-
-    def __str__(self) -> str:
-        return _sizes(TP=self.tensor, PP=self.pipeline, EP=self.expert, DPA=self.attention_data)
-
 
 @dataclass(frozen=True, order=True)
-class TrainerLayout:
+class TrainerLayout(_Sizes):
     """Parallel sizes of the trainer; data parallelism takes the rest of its GPUs."""
 
+    section = "trainer"
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
     expert: int = 1
-
-    def overrides(self) -> Overrides:
-        """Overrides of a scenario."""
-        return {f"trainer.{name}_parallel": size for name, size in vars(self).items()}
-
-    def __str__(self) -> str:
-        return _sizes(TP=self.tensor, PP=self.pipeline, CP=self.context, EP=self.expert)
-
-
-def _sizes(**sizes: int) -> str:
-    return " ".join(f"{letters}{size}" for letters, size in sizes.items() if size != 1) or "TP1"
 
 
 @dataclass(frozen=True)
@@ -192,11 +192,10 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
     """Enumerate splits, and the engines and trainers that are valid and fit on them."""
     space = Space(list(_splits(scenario, limits)))
     for number, split in enumerate(space.splits):
-        engines = [
-            Engine(layout, k)
-            for layout in _engine_layouts(scenario, split.generation)
-            for k in _draft_lengths(scenario, limits)
-        ]
+        # No speculation, and the scenario's own drafter at every draft length.
+        lengths = DRAFT_LENGTHS if limits.draft_lengths is None else limits.draft_lengths
+        drafted = [0, *(k for k in lengths if k > 0 and scenario.speculation.active)]
+        engines = [Engine(layout, k) for layout in _engine_layouts(scenario, split.generation) for k in drafted]
         trainers = _trainer_layouts(scenario, split.training)
         space.considered += len(engines) * len(trainers)
         space.engines[number], space.trainers[number] = [], []
@@ -212,19 +211,16 @@ def build_space(scenario: Scenario, limits: SearchLimits) -> Space:
 
 
 def _splits(scenario: Scenario, limits: SearchLimits) -> Iterator[GpuSplit]:
+    cluster = scenario.cluster
     for gpus, lag in itertools.product(limits.sizes, limits.lags):
         if lag == 0:
             yield GpuSplit(gpus, 0, gpus, gpus)
             continue
-        shares = sorted({*limits.shares, *_own_share(scenario, gpus)}) if gpus > 1 else []
+        own = [] if cluster.colocated or gpus != cluster.num_gpus else [cluster.generation / cluster.num_gpus]
+        shares = sorted({*limits.shares, *own}) if gpus > 1 else []
         for generation in dict.fromkeys(split_gpus(gpus, share, 1, 1) for share in shares):
             if 0 < generation < gpus:
                 yield GpuSplit(gpus, lag, generation, gpus - generation)
-
-
-def _own_share(scenario: Scenario, gpus: int) -> tuple[float, ...]:
-    cluster = scenario.cluster
-    return () if cluster.colocated or gpus != cluster.num_gpus else (cluster.generation / cluster.num_gpus,)
 
 
 def _engine_layouts(scenario: Scenario, gpus: int) -> list[EngineLayout]:
@@ -240,14 +236,11 @@ def _engine_layouts(scenario: Scenario, gpus: int) -> list[EngineLayout]:
     return [EngineLayout(tp, pp, ep, data if tp % data == 0 else 1) for tp, pp, ep in sorted(found)]
 
 
-def _draft_lengths(scenario: Scenario, limits: SearchLimits) -> list[int]:
-    """No speculation, and the scenario's own drafter at every draft length."""
-    lengths = DRAFT_LENGTHS if limits.draft_lengths is None else limits.draft_lengths
-    return [0, *(k for k in lengths if k > 0 and scenario.speculation.active)]
-
-
 def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
-    trainer, moe, own = scenario.trainer, scenario.model.moe, own_trainer(scenario)
+    trainer, moe = scenario.trainer, scenario.model.moe
+    own = TrainerLayout(
+        trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel, trainer.expert_parallel
+    )
     domain = int(scenario.hardware.nvlink_domain_gpus)
     found = {own} if max(own.tensor, own.expert) <= domain else set()
     pipelines = TRAINER_PIPELINE if trainer.backend == "megatron" else (1,)
@@ -256,14 +249,6 @@ def _trainer_layouts(scenario: Scenario, gpus: int) -> list[TrainerLayout]:
         if gpus % (tp * pp * cp) == 0 and max(tp, ep) <= domain:
             found.add(TrainerLayout(tp, pp, cp, ep))
     return sorted(found)
-
-
-def own_trainer(scenario: Scenario) -> TrainerLayout:
-    """The trainer layout of the scenario as it is."""
-    trainer = scenario.trainer
-    return TrainerLayout(
-        trainer.tensor_parallel, trainer.pipeline_parallel, trainer.context_parallel, trainer.expert_parallel
-    )
 
 
 def _fitting(plain: Scenario, part: Engine | TrainerLayout, limits: SearchLimits, space: Space) -> bool:

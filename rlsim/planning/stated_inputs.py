@@ -74,36 +74,28 @@ class UncertainInput:
 
 def uncertain_inputs(scenario: Scenario, overrides: Sequence[str] = ()) -> tuple[UncertainInput, ...]:
     """Stated inputs that matter to ``scenario``; overrides: ``key=low:high`` each. Raises InputError."""
-    named = {item.key: item for item in (*_workload(scenario), *_speculation(scenario))}
-    for text in overrides:
-        item = _parse(text, scenario)
-        named[item.key] = item
-    return tuple(named.values())
+    given = (_parse(text, scenario) for text in overrides)
+    return tuple({item.key: item for item in (*_assumed(scenario), *given)}.values())
 
 
-def _workload(scenario: Scenario) -> list[UncertainInput]:
+def _assumed(scenario: Scenario) -> list[UncertainInput]:
+    """Ranges of what a scenario states of its workload and its drafts."""
     length, rho = scenario.workload.response_tokens, scenario.workload.group_correlation
     low, high = max(0.0, rho - CORRELATION_SPREAD), min(1.0, rho + CORRELATION_SPREAD)
     out = [UncertainInput("workload.group_correlation", low, high, False, "unpublished", rho)]
     mean = getattr(length, "mean_tokens", None)
     if mean is not None:
-        low, high = (
-            mean / MEAN_LENGTH_FACTOR,
-            min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.max_sequence_tokens),
-        )
+        low = mean / MEAN_LENGTH_FACTOR
+        high = min(mean * MEAN_LENGTH_FACTOR, 0.9 * scenario.workload.max_sequence_tokens)
         reason = "mean length drifts over a run"
         out += [UncertainInput("workload.response_tokens.mean_tokens", low, high, True, reason, mean)]
     sigma = getattr(length, "log_sigma", 0.0)
     low, high = sigma * (1 - LOG_SIGMA_SPREAD), min(3.0, sigma * (1 + LOG_SIGMA_SPREAD))
     out.append(UncertainInput("workload.response_tokens.log_sigma", low, high, False, "shape of the lengths", sigma))
+    if scenario.speculation.active:
+        reason, low, high = "accepted drafts, relative to the scenario", 1 - ACCEPTANCE_SPREAD, 1 + ACCEPTANCE_SPREAD
+        out.append(UncertainInput(ACCEPTED, low, high, False, reason, 1.0))
     return [item for item in out if item.low < item.high]
-
-
-def _speculation(scenario: Scenario) -> list[UncertainInput]:
-    if not scenario.speculation.active:
-        return []
-    reason, low, high = "accepted drafts, relative to the scenario", 1 - ACCEPTANCE_SPREAD, 1 + ACCEPTANCE_SPREAD
-    return [UncertainInput(ACCEPTED, low, high, False, reason, 1.0)]
 
 
 def _parse(text: str, scenario: Scenario) -> UncertainInput:

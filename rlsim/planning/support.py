@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import get_args
 
 from rlsim.errors import Infeasible, InputError, RlsimError, shortened
-from rlsim.files.lookup import YAML_SUFFIXES, as_path
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.parameters.terms import current
-from rlsim.planning.new import Answers, with_layout
+from rlsim.planning.new import Answers, whole_path, with_layout
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
-from rlsim.projection.uncertainty.features import About, Feature
+from rlsim.projection.uncertainty.features import Feature
 from rlsim.results.coverage import Coverage, StepPart, TableSet, Tried
 from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile
@@ -27,17 +27,6 @@ BATCH, RESPONSE_TOKENS = (64, 16), 2000
 """Batch and mean response of the scenario that is projected. Assumption, told with the answer."""
 SHAPE = f"{BATCH[0]} x {BATCH[1]} responses of {RESPONSE_TOKENS:,} tokens, BF16; another batch leans on other rows"
 MOST_GPUS = 4096
-_TRIED = (
-    ("FP8 weights", {"engine": {"weight_precision": "fp8"}}),
-    ("block-scaled FP8 weights", {"engine": {"weight_precision": "fp8_block"}}),
-    ("NVFP4 weights", {"engine": {"weight_precision": "nvfp4"}}),
-    ("FP8 training", {"trainer": {"precision": "fp8"}}),
-    ("EAGLE-3 drafts", {"speculation": {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5}}),
-    ("the model's own MTP drafts", {"speculation": {"method": "mtp", "draft_length": 1, "acceptance_length": 1.8}}),
-    ("n-gram drafts", {"speculation": {"method": "ngram", "draft_length": 3, "acceptance_length": 2.0}}),
-    ("adapters (LoRA)", {"trainer": {"lora_rank": 32}}),
-)  # fmt: skip
-"""What is tried on top of the plain scenario."""
 
 
 def coverage(model: str, device: str, engine: str, gpus: int | None = None) -> Coverage:
@@ -72,11 +61,9 @@ def coverage(model: str, device: str, engine: str, gpus: int | None = None) -> C
 
 def _plain(model: str, device: str, engine: str, gpus: int | None) -> str:
     """The scenario that is projected, on ``gpus`` or the fewest that hold it."""
-    path = as_path(model, (*YAML_SUFFIXES, ".json"), None)
-    named = model if path is None else str(path.resolve())
     count = gpus or 8
     while True:
-        answers = Answers(named, device, count, BATCH, RESPONSE_TOKENS)
+        answers = Answers(whole_path(model), device, count, BATCH, RESPONSE_TOKENS)
         try:
             return with_layout(answers, "support", Path(), engine).replace("replications: 8", "replications: 2")
         except Infeasible:
@@ -105,27 +92,18 @@ def _counts(scenario: Scenario) -> dict[str, dict[str, int]]:
     out: dict[str, dict[str, int]] = {}
     for kind in ("iteration", "training", "transfer", "step"):
         key, name = software.get(kind, ("framework", scenario.refit_framework))
-        rows = [row.about for row in load_evidence().rows if row.kind == kind]
-        out[kind] = {
-            "model, device and software": sum(_same(row, {**asked, key: name}) for row in rows),
-            "model and device": sum(_same(row, asked) for row in rows),
-            "model": sum(_same(row, {"model": asked["model"]}) for row in rows),
-            "device": sum(_same(row, {"device": asked["device"]}) for row in rows),
-            "software": sum(_same(row, {key: name}) for row in rows),
-            "any": len(rows),
-        }
+        rows, own = [row.about for row in load_evidence().rows if row.kind == kind], {**asked, key: name}
+        shared = {"model, device and software": ("model", "device", key), "model and device": ("model", "device")}
+        shared |= {"model": ("model",), "device": ("device",), "software": (key,), "any": ()}
+        # Equal by the rules that distances go by.
+        same = [{one for one in own if Feature(one, one).value(row) == Feature(one, one).value(own)} for row in rows]
+        out[kind] = {what: sum(found.issuperset(names) for found in same) for what, names in shared.items()}
     return out
-
-
-def _same(row: About, asked: About) -> bool:
-    """Whether a measured run has what was asked, by the rules that distances go by."""
-    features = (Feature(name, name) for name in asked)
-    return all(one.value(row) == one.value(asked) for one in features)
 
 
 def _tried(scenario: Scenario) -> Iterator[Tried]:
     """Every feature on top of the scenario: the share of its time that is measured, or why it is refused."""
-    for name, changed in _TRIED:
+    for name, changed in lists_beside(__file__)["tried"].items():
         try:
             answer = project(vary(scenario, changed, "simulation.replications=1"))
         except RlsimError as error:

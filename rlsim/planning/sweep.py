@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlsim.errors import InputError
@@ -48,16 +48,15 @@ def sweep(
     *,
     replications: int | None = None,
     run_steps: int | None = None,
-    jobs: int | None = 1,
-    dask: str | None = None,
+    jobs: int | str | None = 1,
     out: Path | None = None,
     overwrite: bool = False,
 ) -> SweepResult:
     """Evaluate ``scenario`` over the grid of ``vary`` (``key=values`` each, see :func:`parse_axis`).
 
     replications: per cell, default SWEEP_REPLICATIONS or the scenario's where that is less; all cells draw the same
-    work. run_steps: adds time, cost and energy of a run of that many steps. jobs: processes (None: all cores). dask:
-    address of a Dask scheduler instead. out: folder for results.csv, results.parquet and pictures; an interrupted sweep
+    work. run_steps: adds time, cost and energy of a run of that many steps. jobs: processes (None: all cores), or the
+    address of a running Dask scheduler. out: folder for results.csv, results.parquet and pictures; an interrupted sweep
     into the same folder goes on where it stopped, and finished results there are replaced only with ``overwrite``.
     Raises InputError for wrong axes, where ``out`` holds results, and where no cell can run, which writes nothing.
     """
@@ -68,11 +67,15 @@ def sweep(
     count = replications or min(SWEEP_REPLICATIONS, scenario.simulation.replications)
     fixed = any(key == "simulation.replications" for axis in axes for key in axis.keys)
     base = _Chunk(scenario, {} if fixed else {"simulation.replications": count}, tuple(enumerate(cells)), run_steps)
-    identity = _identity(base, axes)
-    if out is not None and not overwrite:
-        _check_free(out, identity)
+    # What must agree for an interrupted sweep to be continued.
+    written = [[axis.keys, axis.values] for axis in axes]
+    content = [JOURNAL_FORMAT, installed_version(), scenario_digest(scenario), written, base.settings, run_steps]
+    identity = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    finished = out is not None and not overwrite and (out / CSV).exists() and not (out / JOURNAL).exists()
+    if out is not None and finished and identity_in(out / PARQUET) != identity:
+        raise InputError(f"{out}: holds the results of another sweep; choose another --out or give --overwrite")
     with opened_journal(out, identity, COMMAND) as journal:
-        rows = _run(base, jobs, dask, journal)
+        rows = _run(base, jobs, journal)
         result = SweepResult(
             scenario=scenario.name,
             axes={",".join(axis.keys): axis.values for axis in axes},
@@ -89,36 +92,21 @@ def sweep(
     return result
 
 
-def _identity(whole: _Chunk, axes: Sequence[Axis]) -> str:
-    """What must agree for an interrupted sweep to be continued."""
-    written = [[axis.keys, axis.values] for axis in axes]
-    digest = scenario_digest(whole.base)
-    content = [JOURNAL_FORMAT, installed_version(), digest, written, whole.settings, whole.run_steps]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _run(whole: _Chunk, jobs: int | None, dask: str | None, journal: Journal | None) -> list[Row]:
+def _run(whole: _Chunk, jobs: int | str | None, journal: Journal | None) -> list[Row]:
     rows: dict[int, Row] = dict(journal.rows) if journal else {}
     missing = [(index, cell) for index, cell in whole.cells if index not in rows]
-    size = _chunk_size(whole, jobs)
-    chunks = [
-        _Chunk(whole.base, whole.settings, tuple(missing[start : start + size]), whole.run_steps)
-        for start in range(0, len(missing), size)
-    ]
-    with ProgressLine("cells", len(whole.cells), len(rows)) as progress, executor(jobs, dask, len(chunks)) as run:
+    # Asynchronous cells take seconds each and travel alone.
+    first, count = whole.cells[0][1], len(whole.cells)
+    slow = whole.base.loop.mode == "async" or "lag" in first or "loop.mode" in first
+    size = 1 if slow else max(1, min(LARGEST_CHUNK, count // (4 * local_jobs(jobs))))
+    chunks = [replace(whole, cells=tuple(missing[start : start + size])) for start in range(0, len(missing), size)]
+    with ProgressLine("cells", count, len(rows)) as progress, executor(jobs, len(chunks)) as run:
         for _, finished in run(_evaluate_chunk, chunks):
             if journal is not None:
                 journal.add(finished)
             rows.update(finished)
             progress.advance(len(finished))
     return [rows[index] for index, _ in whole.cells]
-
-
-def _chunk_size(whole: _Chunk, jobs: int | None) -> int:
-    """Cells per task; asynchronous cells take seconds each and travel alone."""
-    first = whole.cells[0][1]
-    slow = whole.base.loop.mode == "async" or "lag" in first or "loop.mode" in first
-    return 1 if slow else max(1, min(LARGEST_CHUNK, len(whole.cells) // (4 * local_jobs(jobs))))
 
 
 def _evaluate_chunk(chunk: _Chunk) -> list[tuple[int, Row]]:
@@ -137,14 +125,6 @@ def _row(chunk: _Chunk, cell: Overrides) -> Row:
         row["run_cost_usd"] = numbers.cost_per_step_usd * chunk.run_steps
         row["run_energy_j"] = numbers.energy_per_step_j * chunk.run_steps
     return row
-
-
-def _check_free(out: Path, identity: str) -> None:
-    """Raise InputError where the folder holds finished results of another sweep."""
-    if not (out / CSV).exists() or (out / JOURNAL).exists():
-        return
-    if identity_in(out / PARQUET) != identity:
-        raise InputError(f"{out}: holds the results of another sweep; choose another --out or give --overwrite")
 
 
 def _write(result: SweepResult, out: Path, identity: str) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 from rlsim.costs.engine.draft_policy import counted
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.transfer.job import job_of
-from rlsim.costs.transfer.methods import TransferTerms, tensor_s
+from rlsim.costs.transfer.methods import tensor_s
 from rlsim.files.reading import shown_path
 from rlsim.parameters.sets import own_sets
-from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, training_assumptions
+from rlsim.projection.model_assumptions import drafting_assumptions, model_assumptions, said, training_assumptions
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.uncertainty.predictive import open_draws
 from rlsim.projection.uncertainty.sources import sources_of
@@ -33,71 +33,57 @@ TOLD_EAGER_SHARE = 0.02
 
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What the scenario's author assumed, then what the model assumes for it; each names the key that changes it."""
-    scenario, found = run.scenario, run.prices.overheads
-    job = job_of(scenario)
-
-    def origin(name: str, given: float | None) -> str:
-        return "stated" if given is not None else f"{own_sets(scenario).steps.origin(name)}: {found.source}"
-
+    scenario, found, engine = run.scenario, run.prices.overheads, run.prices.overheads.engine
+    job, stated = job_of(scenario), scenario.loop.refit_tensor_s is not None
     own = [
         *training_assumptions(scenario, found.training),
-        f"Host work per engine iteration: {found.engine.iteration_s * 1e3:.3g} ms + "
-        f"{found.engine.sequence_s * 1e6:.3g} us per sequence (engine.host_iteration_s, "
-        f"engine.host_sequence_s; {_host_source(scenario)}).",
-        f"Weights travel by {job.method} as {found.refit.family.framework} does it, "
-        f"{tensor_s(job, found.refit) * 1e3:.2g} ms per weight tensor ({_refit_source(scenario, found.refit)}; "
-        "loop.refit_method).",
-        f"Largest captured CUDA graph: {run.prices.engine.captured_tokens} tokens; larger iterations launch every "
-        "kernel from the host, which no measurement of an engine backs (engine.max_captured_tokens).",
-        f"Prompt groups share {scenario.workload.group_correlation:g} of the variance of log length "
-        "(workload.group_correlation).",
+        said(
+            "host",
+            iteration_ms=engine.iteration_s * 1e3,
+            sequence_us=engine.sequence_s * 1e6,
+            source=_host_source(scenario),
+        ),
+        said(
+            "refit",
+            method=job.method,
+            framework=found.refit.family.framework,
+            tensor_ms=tensor_s(job, found.refit) * 1e3,
+            source="stated" if stated else f"fitted: {found.refit.source}",
+        ),
+        said("captured", tokens=run.prices.engine.captured_tokens),
+        said("groups", share=scenario.workload.group_correlation),
     ]
     if run.prices.stand_in is not None:
-        own.append(
-            f"No operator of {scenario.engine.name} was measured on {scenario.hardware.name}: those of "
-            f"{run.prices.stand_in} stand in, counted as modelled (engine.name)."
-        )
+        device = scenario.hardware.name
+        own.append(said("stand-in", engine=scenario.engine.name, device=device, other=run.prices.stand_in))
     if scenario.trainer.critic:
-        own.append("The value model has the policy's size and layout; no measured PPO step backs its times.")
+        own.append(said("critic"))
     if scenario.workload.usable_group_share < 1:
-        own.append(
-            f"Dynamic sampling: {percent(scenario.workload.usable_group_share)} of the prompt groups are usable, "
-            "whatever their lengths (workload.usable_group_share); the rollouts of a step follow each other."
-        )
-    own += _agents(scenario) + _style(scenario)
+        own.append(said("dynamic", share=percent(scenario.workload.usable_group_share)))
+    own += _agents(scenario)
+    style = scenario.loop.style
+    if scenario.loop.mode == "async" and style is not None:
+        own.append(said("style", style=style, description=STYLES[style].description))
     own += model_assumptions(scenario, run.prices.engine_memory.running_sequences)
     own += _drafting(scenario, run.prices.engine.choice)
-    own.append(
-        "90 % intervals hold the error of the model, of a mean step: fitted terms, deviations of software, device and "
-        "model, and what this layout may miss, as left-out measurements were missed (docs/uncertainty.md)."
-    )
+    own.append(said("intervals"))
     if found.tables_error > 0:
-        own.append(f"They hold the self-check error of the measured tables, {percent(found.tables_error)} of a time.")
+        own.append(said("tables", error=percent(found.tables_error)))
     return (*(assumption.text for assumption in scenario.assumptions), *own)
-
-
-def _refit_source(scenario: Scenario, terms: TransferTerms) -> str:
-    """Where the host time per tensor comes from: the scenario, or the framework's measured transfers."""
-    if scenario.loop.refit_tensor_s is not None:
-        return "stated"
-    return f"fitted: {terms.source}"
 
 
 def _host_source(scenario: Scenario) -> str:
     """Where the host time comes from: the scenario, or the fitted release that stands for the engine's."""
-    engine, engines = scenario.released_engine, own_sets(scenario).engines
-    parameters = own_sets(scenario).steps
+    engine, engines, steps = scenario.released_engine, own_sets(scenario).engines, own_sets(scenario).steps
     if engine.host_iteration_s is not None:
         return "stated"
     served = engines.family(engine.name).measured_release(engine.version)
     which = f"{engine.name} {served.version}" if served else f"{engine.name} over its releases"
     if served and engine.version != served.version:
         which += f" for {engine.version}, the nearest one measured"
-    added = parameters.release(engine.name, engine.version)
-    return (
-        f"fitted: {engines.name}, of {which}; what the RL framework adds is {parameters.name}'s of {added.engine} "
-        f"{added.version}"
-    )
+    added = steps.release(engine.name, engine.version)
+    adding = f"{steps.name}'s of {added.engine}"
+    return said("host fitted", engines=engines.name, which=which, added=adding, version=added.version)
 
 
 def _agents(scenario: Scenario) -> list[str]:
@@ -106,17 +92,11 @@ def _agents(scenario: Scenario) -> list[str]:
     if agent is None:
         return []
     prefix = "stays in the prefix cache, reclaimable" if agent.keep_prefix else "is prefilled again every turn"
-    common = percent(agent.environment_group_correlation)
-    out = [
-        f"Environments: {_shown_time(agent.environment_s)} after a turn, {common} of the variance common to a prompt "
-        "(workload.agent.environment_s; stated, its error is not in the intervals); the "
-        f"context {prefix} meanwhile (workload.agent.keep_prefix)."
-    ]
-    if agent.judge is not None:
-        out.append(
-            f"A judge on {agent.judge.gpus} GPUs of its own takes {_shown_time(agent.judge.trajectory_s)} for each "
-            f"of {agent.judge.concurrency} trajectories at once (workload.agent.judge; stated, not in the USD)."
-        )
+    common, time = percent(agent.environment_group_correlation), _shown_time(agent.environment_s)
+    out = [said("environments", time=time, common=common, prefix=prefix)]
+    if (judge := agent.judge) is not None:
+        time = _shown_time(judge.trajectory_s)
+        out.append(said("judge", gpus=judge.gpus, time=time, concurrency=judge.concurrency))
     return out
 
 
@@ -136,14 +116,17 @@ def _drafting(scenario: Scenario, choice: PolicyChoice | None) -> list[str]:
         return []
     engines = own_sets(scenario).engines
     family = engines.family(scenario.engine.name)
-    origin = f"fitted to {family.drafting_rows} iterations" if family.drafting_rows else "assumed, no iteration tells"
-    eager = "" if scenario.speculation.draft_graph else "; draft passes run outside CUDA graphs (draft_graph)"
-    own = [
-        f"An iteration that verifies drafts takes {family.drafting_iteration_s * 1e3:.2g} ms + "
-        f"{family.drafting_sequence_s * 1e6:.2g} us per sequence more of the host ({origin}: {engines.name}, "
-        f"{scenario.engine.name}; simulation.engine_parameters){eager}."
-    ]
-    return own + drafting_assumptions(scenario, choice)
+    rows = family.drafting_rows
+    host = said(
+        "drafting",
+        iteration_ms=family.drafting_iteration_s * 1e3,
+        sequence_us=family.drafting_sequence_s * 1e6,
+        origin=f"fitted to {rows} iterations" if rows else "assumed, no iteration tells",
+        engines=engines.name,
+        engine=scenario.engine.name,
+        eager="" if scenario.speculation.draft_graph else "; draft passes run outside CUDA graphs (draft_graph)",
+    )
+    return [host, *drafting_assumptions(scenario, choice)]
 
 
 def truncated_share(run: SimulatedVariant) -> float:
@@ -155,25 +138,12 @@ def truncated_share(run: SimulatedVariant) -> float:
 def _length_warnings(run: SimulatedVariant) -> list[str]:
     workload, out = run.scenario.workload, []
     if isinstance(workload.response_tokens, TraceLength) and (cut := truncated_share(run)) > 0:
-        out.append(
-            f"{percent(cut)} of the responses are longer than workload.max_sequence_tokens = "
-            f"{workload.max_sequence_tokens:,} leaves them and are cut there."
-        )
-    out += [
-        f"{ids} of {shown_path(Path(length.path))} is not used: samples of a prompt are alike by "
-        f"workload.group_correlation = {workload.group_correlation:g}."
-        for length in (workload.prompt_tokens, workload.response_tokens)
-        if isinstance(length, TraceLength) and (ids := ignored_ids(length.path))
-    ]
+        out.append(said("cut", share=percent(cut), cap=workload.max_sequence_tokens))
+    for length in (workload.prompt_tokens, workload.response_tokens):
+        if isinstance(length, TraceLength) and (ids := ignored_ids(length.path)):
+            path = shown_path(Path(length.path))
+            out.append(said("ids", ids=ids, path=path, share=workload.group_correlation))
     return out
-
-
-def _style(scenario: Scenario) -> list[str]:
-    """Whose rules hold between generation and training, where that is stated."""
-    style = scenario.loop.style
-    if scenario.loop.mode == "sync" or style is None:
-        return []
-    return [f"Generation and training follow {style}: {STYLES[style].description} (loop.style; read in its sources)."]
 
 
 def caveats_of(scenario: Scenario) -> tuple[str, ...]:
@@ -191,56 +161,25 @@ def _starts(scenario: Scenario) -> bool:
 
 def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What a reader of the answer must know about this run."""
-    scenario, out = run.scenario, _length_warnings(run)
-    statistics_steps = sum(len(steps) for steps in run.steps)
-    preemptions = run.counters.preemptions / statistics_steps
-    if preemptions > 0:
-        out.append(
-            f"KV cache overflows: {preemptions:.0f} preemptions per step; evicted sequences are prefilled again."
-        )
+    scenario, steps, out = run.scenario, len(run.every_step), _length_warnings(run)
+    if run.counters.preemptions > 0:
+        out.append(said("overflow", preemptions=run.counters.preemptions / steps))
     if run.agents.timed_out:
-        out.append(
-            f"{run.agents.timed_out / statistics_steps:.3g} trajectories per step run out of time "
-            "(workload.agent.trajectory_timeout_s); the trainer is priced as if they had ended by themselves."
-        )
-    under_way = scenario.loop.asynchrony.pace
+        out.append(said("timeout", trajectories=run.agents.timed_out / steps))
     if _starts(scenario):
-        out.append(
-            f"simulation.warmup_steps is below the {under_way:g} batches that may be under way: the first steps still "
-            "hold the start-up."
-        )
-    eager = run.prices.engine.eager_share(counted(run.prices.engine, run.counters).iterations_at)
+        out.append(said("start-up", batches=scenario.loop.asynchrony.pace))
+    engine = run.prices.engine
+    tokens, eager = engine.captured_tokens, engine.eager_share(counted(engine, run.counters).iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:
-        out.append(
-            f"{percent(eager)} of the engine's iterations exceed the largest captured CUDA graph "
-            f"({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) and launch "
-            f"eagerly{_hanging(run)}."
-        )
-    return (*out, *_near_limit(run, eager), *_host_bound(run))
-
-
-def _host_bound(run: SimulatedVariant) -> list[str]:
-    """That faster kernels would not shorten an update whose host launches them too slowly."""
-    parts = [part for steps in run.steps for step in steps for part in step.cost.train.parts]
-    share = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))
-    if share < TOLD_HOST_SHARE:
-        return []
-    return [
-        f"{percent(share)} of the update is the host's floor: it launches kernels more slowly than they run, so a "
-        "trainer.precision or device with faster kernels hardly shortens it."
-    ]
-
-
-def _near_limit(run: SimulatedVariant, eager: float) -> list[str]:
-    """That fewer captured tokens would cost much, where most iterations are captured and nobody stated how many."""
+        out.append(said("eager", share=percent(eager), tokens=tokens, hanging=_hanging(run)))
+    # Fewer captured tokens may cost much where most iterations are captured and nobody stated how many are.
     lost = max((one.below.get("generation", 0.0) for one, _ in open_draws(run) if one.stepped), default=0.0)
-    if eager > TOLD_EAGER_SHARE or lost < TOLD_LAUNCH_SHARE:
-        return []
-    return [
-        f"The largest captured CUDA graph ({run.prices.engine.captured_tokens} tokens, engine.max_captured_tokens) is "
-        f"a default that nobody stated: with half of it the engines would need {np.exp(lost):.2g} times as long, which "
-        "the interval holds; check what yours captures."
-    ]
+    if eager <= TOLD_EAGER_SHARE and lost >= TOLD_LAUNCH_SHARE:
+        out.append(said("near limit", tokens=tokens, factor=np.exp(lost)))
+    # Faster kernels would not shorten an update whose host launches them too slowly.
+    parts = [part for step in run.every_step for part in step.cost.train.parts]
+    floor = sum(part.seconds for part in parts if part.name == "host floor") / max(1e-12, sum(p.seconds for p in parts))
+    return (*out, *([said("host floor", share=percent(floor))] if floor >= TOLD_HOST_SHARE else []))
 
 
 def _hanging(run: SimulatedVariant) -> str:
@@ -249,8 +188,4 @@ def _hanging(run: SimulatedVariant) -> str:
     if launches <= TOLD_LAUNCH_SHARE:
         return ""
     open_share = sum(one.share for one in sources_of(run) if one.kind == "launches")
-    return (
-        f"; {percent(launches)} of the rollout waits for those launches, of which we know the cost within a factor of "
-        f"two: {percent(max(0.0, open_share))} of the variance of the step hangs on it, so check what your engine "
-        "captures"
-    )
+    return said("hanging", launches=percent(launches), variance=percent(max(0.0, open_share)))

@@ -23,8 +23,7 @@ def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
     nobody in the pool has any (the loop's limit) and while weights move. A training GPU is idle while its batch is not
     there, while weights move, in the bubble of its pipeline and while it waits for a rank with more tokens.
     """
-    steps = [step for one in run.steps for step in one]
-    step_s = float(np.mean([step.seconds for step in steps]))
+    step_s = float(np.mean([step.seconds for step in run.every_step]))
     cluster = run.scenario.cluster
     pools = {"generation": cluster.generation, "training": cluster.training}
     found = [
@@ -34,21 +33,19 @@ def idle_of(run: SimulatedVariant) -> tuple[Idle, ...]:
             gpu_s=seconds * gpus,
             share=seconds * gpus / (step_s * cluster.num_gpus),
         )
-        for (name, gpus), causes in zip(pools.items(), _causes(run, steps, step_s), strict=True)
+        for (name, gpus), causes in zip(pools.items(), _causes(run, step_s), strict=True)
         for cause, seconds in causes.items()
         if seconds > 1e-9 * step_s
     ]
     return tuple(sorted(found, key=lambda one: -one.gpu_s))
 
 
-def _causes(run: SimulatedVariant, steps: list[StepRecord], step_s: float) -> tuple[Seconds, Seconds]:
+def _causes(run: SimulatedVariant, step_s: float) -> tuple[Seconds, Seconds]:
     """Seconds per step in which a GPU of either pool waits, by cause."""
-    mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in steps[0].phases}
-    scenario = run.scenario
+    mean, scenario = run.phases_s, run.scenario
     lagged, shared = scenario.loop.mode == "async", scenario.cluster.colocated
     moving_s = mean["refit_s"] if lagged else mean["prepare_s"]
-    generation = _generation(run, mean["generation_s"], len(steps), float(np.mean([s.rollouts for s in steps])))
-    waits = _waits(steps)
+    generation, waits = _generation(run), _waits(run.every_step)
     if shared:
         return {**generation, "refit": moving_s}, waits
     trainer_s = sum(mean[name] for name in ("data_s", "logprob_s", "train_s"))
@@ -58,15 +55,14 @@ def _causes(run: SimulatedVariant, steps: list[StepRecord], step_s: float) -> tu
     return generation, {waiting: step_s - trainer_s - moving_s, "refit": moving_s, **waits}
 
 
-def _generation(run: SimulatedVariant, phase_s: float, steps: int, rollouts: float) -> Seconds:
+def _generation(run: SimulatedVariant) -> Seconds:
     """Of a generation phase: what a replica waits for, mean over replicas."""
-    per_step = 1.0 / steps / run.prices.replicas
+    phase_s, per_step = run.phases_s["generation_s"], 1.0 / len(run.every_step) / run.prices.replicas
     busy_s = sum(part.seconds for part in run.prices.engine.parts(run.counters)) * per_step
-    section = run.scenario.workload
-    if section.agent is not None:
+    if run.scenario.workload.agent is not None:
         environment_s = (run.agents.environment_idle_s + run.agents.judge_idle_s) * per_step
     else:
-        environment_s = section.environment_s * rollouts if run.scenario.loop.mode == "sync" else 0.0
+        environment_s = run.rewards_s if run.scenario.loop.mode == "sync" else 0.0
     environment_s = min(environment_s, max(0.0, phase_s - busy_s))
     return {"environment": environment_s, "straggler tail": max(0.0, phase_s - busy_s - environment_s)}
 

@@ -7,13 +7,21 @@ import numpy as np
 from rlsim.costs.engine.iteration import PolicyChoice
 from rlsim.costs.engine.prices import most_sequences
 from rlsim.costs.overheads import TrainingOverheads, measured_framework
+from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import own_sets
 from rlsim.report.format import percent
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.speculation import Sampling
-from rlsim.schema.trainer import RankBalance, Stack
+from rlsim.schema.trainer import Stack
 from rlsim.workload.acceptance_steps import acceptance_at, sampling_move
+
+SHOWN_STRETCHES = 6
+"""Batches told of a policy; further ones are left out."""
+
+
+def said(sentence: str, **values: object) -> str:
+    """A sentence of names.yaml with its values."""
+    return str(lists_beside(__file__)[sentence]).format(**values)
 
 
 def model_assumptions(scenario: Scenario, running_sequences: int | None) -> list[str]:
@@ -24,23 +32,14 @@ def model_assumptions(scenario: Scenario, running_sequences: int | None) -> list
     card = scenario.model
     own = _window(card, scenario.workload.max_sequence_tokens)
     if card.recurrent is not None:
-        kind = (
-            "the gated delta rule, as measured" if card.linear_attention is not None else "Mamba-2, which is modelled"
-        )
-        own.append(
-            f"{card.num_recurrent_layers} of {card.layer_counts.mixers} mixers of {card.name} keep a state "
-            f"({kind}); a rejected draft falls back to a state that the engine kept (model.layer_pattern)."
-        )
+        gated = card.linear_attention is not None
+        kind = "the gated delta rule, as measured" if gated else "Mamba-2, which is modelled"
+        layers, mixers = card.num_recurrent_layers, card.layer_counts.mixers
+        own.append(said("recurrent", layers=layers, mixers=mixers, model=card.name, kind=kind))
     if running_sequences is not None and running_sequences < most_sequences(scenario):
-        own.append(
-            f"An engine runs {running_sequences} sequences at once, as many as have room for their recurrent state "
-            "beside the cache (engine.max_running_sequences, engine.gpu_memory_utilization)."
-        )
+        own.append(said("running", sequences=running_sequences))
     if card.sparse_attention is not None:
-        own.append(
-            f"Queries of {card.name} attend to {card.sparse_attention.top_k_tokens:,} tokens that an indexer ranks "
-            "highest, in training too (model.sparse_attention)."
-        )
+        own.append(said("sparse", model=card.name, tokens=card.sparse_attention.top_k_tokens))
     return own
 
 
@@ -51,53 +50,28 @@ def _window(card: ModelCard, tokens: int) -> list[str]:
         return []
     beyond = f"Sequences of {tokens:,} tokens exceed the native window of {native:,} of {card.name}"
     if longer is not None and tokens <= longer:
-        return [f"{beyond}: they rely on {card.rotary_scaling}, with which its publisher states {longer:,}; scaling "
-                "rotary positions takes no time (workload.max_sequence_tokens)."]  # fmt: skip
+        return [said("window stated", beyond=beyond, scaling=card.rotary_scaling, longer=longer)]
     reach = f"its publisher states {longer:,} at most" if longer is not None else "its publisher states no longer one"
-    return [f"{beyond}, and {reach}: times are those of the longer sequences, quality is not told "
-            "(workload.max_sequence_tokens)."]  # fmt: skip
-
-
-SHOWN_STRETCHES = 6
-"""Batches told of a policy; further ones are left out."""
+    return [said("window beyond", beyond=beyond, reach=reach)]
 
 
 def drafting_assumptions(scenario: Scenario, choice: PolicyChoice | None) -> list[str]:
     """Sentences on how acceptance varies and on what a policy drafts; [] where every draft is like the others."""
     speculation, own = scenario.speculation, []
     if speculation.variation is not None:
-        given = speculation.variation
-        own.append(
-            f"Acceptance differs by {given.prompt_spread:g} between prompts, by {given.sample_spread:g} between their "
-            f"samples and by {given.trend_per_1k_tokens:g} per 1,000 tokens (logit; stated), whatever the lengths; the "
-            "stated acceptance is the mean over verifications (speculation.variation)."
-        )
+        own.append(said("variation", **dict(speculation.variation)))
     if speculation.sampling is not None:
-        own.append(_sampling(speculation.sampling))
+        own.append(said("sampling", **dict(speculation.sampling), move=sampling_move(speculation.sampling)))
     if speculation.drift is not None:
         steps = scenario.measured_steps
         ends = sorted({steps.start, steps.stop - 1})
         told = " and ".join(f"{acceptance_at(speculation, step).mean:.3g} in step {step:,}" for step in ends)
-        own.append(
-            f"Acceptance length drifts: {told} (stated course of a draft "
-            f"{'trained online' if speculation.trained_online else 'that is frozen'}; speculation.drift)."
-        )
+        own.append(said("drift", told=told, kind="trained online" if speculation.trained_online else "that is frozen"))
     if choice is not None:
-        own.append(
-            f"Draft lengths follow the live batch, in the mean of its tokens: {_stretches(choice)} "
-            "(speculation.policy); graphs are captured for every length, and a resting draft keeps its memory."
-        )
+        own.append(said("policy", stretches=_stretches(choice)))
     if scenario.trainer.sequence_packing and not scenario.sequence_packing:
-        own.append("Training the draft online forbids packing: samples are padded (speculation.online_packing).")
+        own.append(said("packing"))
     return own
-
-
-def _sampling(sampling: Sampling) -> str:
-    return (
-        f"Acceptance was stated for {sampling.stated_draft} drafts at temperature {sampling.stated_temperature:g}; "
-        f"{sampling.draft} ones at {sampling.temperature:g} move its logit by {sampling_move(sampling):+.2g} (fitted "
-        "to four models, and a published range; speculation.sampling)."
-    )
 
 
 def _stretches(choice: PolicyChoice) -> str:
@@ -111,21 +85,18 @@ def _stretches(choice: PolicyChoice) -> str:
 
 def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[str, ...]:
     """The stack, then speed and host time of training under it; each names the keys that change it."""
-    told = [] if scenario.stack is None else [_stack_told(scenario, scenario.stack)]
     trainer, moe = scenario.trainer, scenario.model.moe is not None
-    dense, experts = found.dense_speed * found.dense_efficiency, found.moe_speed * found.dense_efficiency
-    floor = (
-        f"; a MoE layer's forward pass takes at least {found.moe_host_layer_s * 1e3:.3g} ms of the host "
-        f"({_origin(scenario, 'moe_host_layer_s', trainer.moe_host_layer_s)}; trainer.moe_host_layer_s)"
+    layer_ms, origin = found.moe_host_layer_s * 1e3, _origin(scenario, "moe_host_layer_s", trainer.moe_host_layer_s)
+    speed = said(
+        "speed",
+        dense=percent(found.dense_speed * found.dense_efficiency),
+        experts=f", those of MoE layers {percent(found.moe_speed * found.dense_efficiency)}" if moe else "",
+        origin=_origin(scenario, "dense_efficiency", trainer.device_efficiency),
+        floor=said("speed floor", layer_ms=layer_ms, origin=origin) if moe else "",
+        terms=_terms(scenario),
     )
-    told.append(
-        f"Training products reach {percent(dense)} of the operator tables' speed"
-        + (f", those of MoE layers {percent(experts)}" if moe else "")
-        + f" ({_origin(scenario, 'dense_efficiency', trainer.device_efficiency)}; trainer.device_efficiency)"
-        + (floor if moe else "")
-        + f". Its other terms: {_terms(scenario)}."
-    )
-    return (*told, *_uneven_ranks(scenario))
+    stack = [] if scenario.stack is None else [_stack_told(scenario, scenario.stack)]
+    return (*stack, speed, *_uneven_ranks(scenario))
 
 
 def _uneven_ranks(scenario: Scenario) -> list[str]:
@@ -134,32 +105,21 @@ def _uneven_ranks(scenario: Scenario) -> list[str]:
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
     samples = trainer.global_batch_samples or scenario.workload.samples_per_step
     ranks = scenario.cluster.training // shard
-    if samples % ranks == 0:
-        return []
-    uneven = f"The {samples:,} samples of an update do not divide over {ranks:,} data-parallel ranks"
-    return [f"{uneven}: the fullest decide; Megatron-Core and NeMo-RL refuse it (trainer.global_batch_samples)."]
-
-
-DEALT: dict[RankBalance, str] = {
-    "bins": "",
-    "tokens": "; every update's samples dealt to data-parallel ranks by work (trainer.rank_balance)",
-    "samples": "; samples dealt to data-parallel ranks in their order (trainer.rank_balance)",
-}
-"""What an answer says of how ranks are balanced; nothing where they are as in the measured steps."""
+    return [] if samples % ranks == 0 else [said("uneven", samples=samples, ranks=ranks)]
 
 
 def _stack_told(scenario: Scenario, stack: Stack) -> str:
-    trainer = scenario.training_stack or stack
-    features = scenario.training_features
-    beside = "" if trainer == stack else f", trainer {trainer.name}"
-    engine = f"{scenario.engine.name} {scenario.engine_version or 'newest measured release'}"
-    graphs = "with" if features.cuda_graphs else "without"
-    placement = "aligned with" if scenario.rack_aligned else "scattered over"
-    return (
-        f"Software: {stack.name}{beside} (stack), {engine}; training {graphs} CUDA graphs"
-        + (f", {features.moe_dispatcher} dispatch" if scenario.model.moe is not None else "")
-        + DEALT[features.rank_balance]
-        + (f"; groups of GPUs {placement} NVLink domains (cluster.placement)." if scenario.rack else ".")
+    trainer, features = scenario.training_stack or stack, scenario.training_features
+    where = "aligned with" if scenario.rack_aligned else "scattered over"
+    return said(
+        "stack",
+        stack=stack.name,
+        beside="" if trainer == stack else f", trainer {trainer.name}",
+        engine=f"{scenario.engine.name} {scenario.engine_version or 'newest measured release'}",
+        graphs="with" if features.cuda_graphs else "without",
+        dispatch=f", {features.moe_dispatcher} dispatch" if scenario.model.moe is not None else "",
+        dealt=lists_beside(__file__)["dealt"][features.rank_balance],
+        placement=said("placement", where=where) if scenario.rack else "",
     )
 
 

@@ -30,15 +30,16 @@ def project(scenario: Scenario, progress: Progress | None = None, tables: Operat
     """
     variants = [baseline_of(scenario), scenario] if scenario.speculation.active else [baseline_of(scenario)]
     each = scenario.simulation.replications
-    runs: list[SimulatedVariant] = []
-    for variant in variants:
-        before, total = len(runs) * each, len(variants) * each
-        runs.append(simulate_variant(variant, tables, _advance(progress, before, total), detailed=True))
+
+    def simulated(place: int) -> SimulatedVariant:
+        def advance(done: int, work: object) -> None:
+            if progress is not None:
+                progress(place * each + done, len(variants) * each)
+
+        return simulate_variant(variants[place], tables, advance, detailed=True)
+
+    runs = [simulated(place) for place in range(len(variants))]
     return _answer(scenario, runs[0], runs[-1])
-
-
-def _advance(progress: Progress | None, before: int, total: int) -> Callable[[int, object], object]:
-    return lambda done, work: progress(before + done, total) if progress is not None else None
 
 
 def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) -> Projection:

@@ -25,7 +25,6 @@ from rlsim.results import (
     Provenance,
     Sampling,
     StepPhases,
-    TokenLedger,
     Variant,
 )
 from rlsim.results.statistics import interval
@@ -98,8 +97,7 @@ def iteration_tokens(run: SimulatedVariant) -> list[float]:
 
 def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     """One side of the answer; ``parts`` as from :func:`phase_parts`."""
-    speculation, predicted = run.scenario.speculation, prediction_of(run)
-    steps = [step for replication in run.steps for step in replication]
+    speculation, predicted, steps = run.scenario.speculation, prediction_of(run), run.every_step
     consumed = sum(sum(step.staleness.values()) for step in steps)
     ages = sorted({age for step in steps for age in step.staleness})
 
@@ -109,6 +107,7 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         return around(mean, predicted.exposed_factor(mean) if exposed else predicted.phase_factor(name))
 
     seconds = step_values(run, lambda step: step.seconds)
+    ledgers = [trace.ledger for trace in run.traces if trace.ledger is not None]
     return Variant(
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
@@ -119,18 +118,13 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         memory=memory_of(run),
         parts=parts,
         staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
-        statistics=_statistics(run, steps),
+        statistics=_statistics(run),
         sampling=Sampling(sampling_error(seconds), float(np.std([step.seconds for step in steps]))),
-        ledger=_ledger(run, len(steps)),
+        # Where the response tokens of a step went, mean over all steps and replications.
+        ledger=functools.reduce(operator.add, ledgers).scaled(1.0 / len(steps)) if ledgers else None,
         spans=tuple(run.traces[0].spans),
         curves=tuple(run.traces[0].curves),
     )
-
-
-def _ledger(run: SimulatedVariant, steps: int) -> TokenLedger | None:
-    """Where the response tokens of a step went, mean over all steps and replications."""
-    ledgers = [trace.ledger for trace in run.traces if trace.ledger is not None]
-    return functools.reduce(operator.add, ledgers).scaled(1.0 / steps) if ledgers else None
 
 
 def tokens_per_s_per_gpu(run: SimulatedVariant) -> float:
@@ -139,10 +133,10 @@ def tokens_per_s_per_gpu(run: SimulatedVariant) -> float:
     return float(np.mean([t / s / run.scenario.cluster.num_gpus for t, s in zip(tokens, seconds, strict=True)]))
 
 
-def _statistics(run: SimulatedVariant, steps: Sequence[StepRecord]) -> EngineStatistics:
-    engine, count, replicas = run.prices.engine, len(steps), run.prices.replicas
-    counters = counted(engine, run.counters)
-    rewards_s = _rewards_s(run, steps) if run.scenario.loop.mode == "sync" else 0.0
+def _statistics(run: SimulatedVariant) -> EngineStatistics:
+    steps, engine, replicas = run.every_step, run.prices.engine, run.prices.replicas
+    count, counters = len(steps), counted(engine, run.counters)
+    rewards_s = run.rewards_s if run.scenario.loop.mode == "sync" else 0.0
     seconds = sum(step.phases.generation_s for step in steps) - rewards_s * count
     generated = sum(step.generated_tokens for step in steps) - run.agents.skipped_tokens
     imbalances = [value for trace in run.traces for value in trace.imbalances]
@@ -175,11 +169,6 @@ def _peak_kv_tokens(run: SimulatedVariant) -> float:
     return max(trace.peak_kv_tokens for trace in run.traces)
 
 
-def _rewards_s(run: SimulatedVariant, steps: Sequence[StepRecord]) -> float:
-    """Seconds of a synchronous step's generation phase in which its rewards are awaited."""
-    return run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
-
-
 def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
     """Memory of the generating and of the training GPUs, by pool."""
     scenario = run.scenario
@@ -193,11 +182,9 @@ def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
 
 def phase_parts(run: SimulatedVariant) -> tuple[PhasePart, ...]:
     """Seconds per step by phase and part; the parts of a phase add up to it."""
-    steps = [step for replication in run.steps for step in replication]
-    mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in PHASES}
-    prices = run.prices
+    steps, mean, prices = run.every_step, run.phases_s, run.prices
     if run.scenario.loop.mode == "sync":
-        rewards = Part("environment", _rewards_s(run, steps), "host", "assumed")
+        rewards = Part("environment", run.rewards_s, "host", "assumed")
         again = float(np.mean([step.rollouts for step in steps])) - 1.0
         prepare = (*prices.prepare.parts, *prices.wake.repeated(again).parts)
         out = [("generation_s", (*_generation(run, mean["generation_s"] - rewards.seconds, len(steps)), rewards))]

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
+from rlsim.results import PHASES
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
@@ -47,6 +50,22 @@ class SimulatedVariant:
     def steps(self) -> list[list[StepRecord]]:
         """Measured steps of each replication."""
         return [trace.steps[self.scenario.measured_steps.start :] for trace in self.traces]
+
+    @cached_property
+    def every_step(self) -> list[StepRecord]:
+        """Measured steps of all replications."""
+        return [step for steps in self.steps for step in steps]
+
+    @cached_property
+    def phases_s(self) -> dict[str, float]:
+        """Mean seconds of each phase over all measured steps."""
+        return {name: float(np.mean([step.phases[name] for step in self.every_step])) for name in PHASES}
+
+    @property
+    def rewards_s(self) -> float:
+        """Seconds of a synchronous step's generation phase in which its rewards are awaited."""
+        rollouts = float(np.mean([step.rollouts for step in self.every_step]))
+        return self.scenario.workload.environment_s * rollouts
 
     @cached_property
     def counters(self) -> EngineCounters:

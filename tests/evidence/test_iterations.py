@@ -10,7 +10,6 @@ from measured_tables import write
 
 from rlsim.evidence.compare import validate_table
 from rlsim.evidence.engines import (
-    EngineSetup,
     engine_setup,
     load_of,
     prepared_engine,
@@ -19,6 +18,7 @@ from rlsim.evidence.iterations import decode_step_s, speculation_pairs
 from rlsim.evidence.tables import SkippedRow
 from rlsim.parameters.terms import current
 from rlsim.results.validation import ComparedRow, Validation
+from rlsim.schema.scenario import Scenario
 
 POINT = {
     "id": "point", "source": "s", "serving_mode": "disagg", "engine": "vllm", "engine_version": "0.18.0",
@@ -36,7 +36,7 @@ def point(**changes: str) -> dict[str, str]:
     return {**POINT, **changes}
 
 
-def setup_of(**changes: str) -> EngineSetup:
+def setup_of(**changes: str) -> Scenario:
     cells = point(**changes)
     return engine_setup(cells, load_of(cells))
 
@@ -80,7 +80,7 @@ def test_requests_that_wait_elsewhere_are_no_part_of_a_decode_batch() -> None:
 )
 def test_attention_copies(changes: dict[str, str], copies: int) -> None:
     setup = setup_of(decode_gpus_per_engine="8", model="deepseek-ai/DeepSeek-R1", **changes)
-    assert (setup.gpus, setup.attention_data_parallel) == (8, copies)
+    assert (setup.engine.tensor_parallel, setup.engine.attention_data_parallel) == (8, copies)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_attention_copies(changes: dict[str, str], copies: int) -> None:
     ],
 )
 def test_the_cache_of_quantised_checkpoints_is_fp8_on_blackwell_unless_told(gpu, precision, told, cached) -> None:
-    assert setup_of(gpu=gpu, precision=precision, kv_precision=told).kv_precision == cached
+    assert setup_of(gpu=gpu, precision=precision, kv_precision=told).engine.kv_precision == cached
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_flag_that_informs_is_no_objection_and_an_id_counts_once(tmp_path: Pat
 
 def test_a_decode_worker_is_one_iteration_at_its_mean_context(tmp_path: Path) -> None:
     row = validated(tmp_path, point()).rows[0]
-    table = prepared_engine(setup_of(), current()).costs.table
+    table = prepared_engine(setup_of(), current()).table
     low, high = (decode_step_s(table, n, 512 + 64) for n in (7, 8))
     assert row.predicted == pytest.approx(1e3 * (low + high) / 2, rel=1e-9)
     assert low < high

@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsim.evidence.compare import with_posterior_intervals
+from rlsim.evidence.compare import validated, with_posterior_intervals
 from rlsim.evidence.engines import engine_setup, load_of, prepared_engine
-from rlsim.evidence.iterations import decode_step_s, validate_iterations
+from rlsim.evidence.iterations import decode_step_s
 from rlsim.evidence.structure import structures
 from rlsim.evidence.tables import Kind, Table, read_table
-from rlsim.evidence.training import validate_training
-from rlsim.evidence.transfers import validate_transfers
 from rlsim.files.reading import data_folder
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.parameters.terms import current, moved, terms_of
@@ -40,8 +38,8 @@ def records(tmp_path: Path, *cells: dict[str, str]) -> Table:
 @pytest.mark.parametrize("name", ["engines/vllm/iteration_s", "engines/vllm/sequence_s", "engines/vllm/0.19.0"])
 def test_slopes_of_an_iteration(name: str, tmp_path: Path) -> None:
     sets, table = shipped(), records(tmp_path, ITERATION, {**ITERATION, "id": "large", "concurrency": "200"})
-    found = validate_iterations(table, sets).rows
-    after = validate_iterations(table, moved(sets, {name: MOVE})).rows
+    found = validated(Kind.ITERATIONS, table, sets).rows
+    after = validated(Kind.ITERATIONS, table, moved(sets, {name: MOVE})).rows
     found_structures = list(structures(Kind.ITERATIONS, found, table.rows, sets))
     assert [one.place for one in found_structures] == [0, 1]
     for one, before, then in zip(found_structures, found, after, strict=True):
@@ -61,9 +59,9 @@ def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
     setup = engine_setup(table.rows[0].cells, load)
 
     def step_s(fitted: Fitted) -> float:
-        return decode_step_s(prepared_engine(setup, fitted).costs.table, load.batch, load.context_tokens)
+        return decode_step_s(prepared_engine(setup, fitted).table, load.batch, load.context_tokens)
 
-    (one,) = structures(Kind.ITERATIONS, validate_iterations(table).rows, table.rows, sets)
+    (one,) = structures(Kind.ITERATIONS, validated(Kind.ITERATIONS, table).rows, table.rows, sets)
     assert sets.posterior is not None
     for name in (term.name for term in terms_of(sets) if term.name.startswith("engines/")):
         expected = np.log(step_s(moved(sets, {name: MOVE})) / step_s(sets)) / MOVE
@@ -76,13 +74,13 @@ def test_a_term_that_takes_no_part_in_an_iteration_has_no_slope(
 @pytest.mark.parametrize("sets", [shipped(), current()], ids=["sets", "posterior"])
 def test_slopes_of_a_training_step(sets: Fitted, tmp_path: Path) -> None:
     table = records(tmp_path, TRAINING)
-    found = validate_training(table, sets).rows
+    found = validated(Kind.TRAINING, table, sets).rows
     (one,) = structures(Kind.TRAINING, found, table.rows, sets)
     assert not any(other in name for name in one.slopes for other in ("torchtitan", "prime_rl", "fsdp", "nvfp4"))
     told = {name: value for name, value in one.slopes.items() if abs(value) > 0.01}
     assert told["training/moe_host_layer_s"] > 0.5
     for name, slope in told.items():
-        after = validate_training(table, moved(sets, {name: MOVE})).rows[0]
+        after = validated(Kind.TRAINING, table, moved(sets, {name: MOVE})).rows[0]
         expected = np.log((after.predicted or 0) / (found[0].predicted or 1)) / MOVE
         assert slope == pytest.approx(expected, rel=0.1, abs=5e-3), name
 
@@ -91,10 +89,10 @@ def test_slopes_of_a_transfer() -> None:
     path = data_folder("calibration") / "published" / "refit_colocated.csv"
     sets, rows = shipped(), read_table(path, ())
     table = Table(path.name, rows)
-    found = validate_transfers(table, sets).rows
+    found = validated(Kind.TRANSFERS, table, sets).rows
     one = next(iter(structures(Kind.TRANSFERS, found, rows, sets)))
     name = max(one.slopes, key=lambda key: abs(one.slopes[key]))
-    after = validate_transfers(table, moved(sets, {name: MOVE})).rows[one.place]
+    after = validated(Kind.TRANSFERS, table, moved(sets, {name: MOVE})).rows[one.place]
     expected = np.log((after.predicted or 0) / (found[one.place].predicted or 1)) / MOVE
     assert one.slopes[name] == pytest.approx(expected, rel=0.1)
     own = f"transfers/{one.about['framework']}/"
@@ -104,7 +102,7 @@ def test_slopes_of_a_transfer() -> None:
 def test_rows_have_the_intervals_of_what_was_measured_of_them(tmp_path: Path) -> None:
     strange = {**TRAINING, "id": "new", "gpu": "b300", "framework": "torchtitan", "release": "", "fsdp": "16"}
     table = records(tmp_path, TRAINING, strange)
-    found = with_posterior_intervals(validate_training(table), Kind.TRAINING, table)
+    found = with_posterior_intervals(validated(Kind.TRAINING, table), Kind.TRAINING, table)
     known, unknown = ((row.high or 0) / (row.low or 1) for row in found.rows)
     assert 1.1 < known < unknown
     for row in found.rows:

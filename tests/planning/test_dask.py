@@ -28,7 +28,7 @@ def address() -> Iterator[str]:
 def test_a_sweep_on_dask_gives_the_same_bytes(tiny: Scenario, tmp_path: Path, address: str) -> None:
     axes = ["speculation.draft_length=1:4", "engine.tensor_parallel=1,2,3"]
     sweep(tiny, axes, out=tmp_path / "local")
-    sweep(tiny, axes, dask=address, out=tmp_path / "dask")
+    sweep(tiny, axes, jobs=address, out=tmp_path / "dask")
     for name in ("results.csv", "results.parquet", "lines.png"):
         assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "dask" / name).read_bytes()
 
@@ -42,7 +42,7 @@ def test_an_address_without_a_scheduler_is_an_answer(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(distributed, "Client", refuse)
     with (
         pytest.raises(InputError, match=r"--dask tcp://127.0.0.1:9: no scheduler answers there"),
-        executor(dask="tcp://127.0.0.1:9"),
+        executor("tcp://127.0.0.1:9"),
     ):
         pass
 

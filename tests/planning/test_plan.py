@@ -25,7 +25,7 @@ from rlsim.planning.bounds import (
     lagged_bound_s,
     rollout_works,
 )
-from rlsim.planning.evaluate import evaluate_timed
+from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor
 from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.plan import default_limits, write_plan
@@ -304,12 +304,12 @@ def test_the_plan_does_not_depend_on_the_number_of_jobs(tiny: Scenario) -> None:
 
 def simulated(tiny: Scenario, tensor: int, step_s: float, spread: float) -> Simulated:
     """A plan whose step is ``step_s`` in the mean and lies evenly within a factor of 1 +- spread around it."""
-    cell = evaluate_timed(tiny, {"engine.tensor_parallel": tensor})
-    assert cell.result.numbers is not None and cell.timed is not None
+    cell = evaluate_overrides(tiny, {"engine.tensor_parallel": tensor}, with_baseline=False)
+    assert cell.numbers is not None and cell.timed is not None
     central = cell.timed.prediction.central_s
     factors = np.random.default_rng(tensor).permutation(np.linspace(1 - spread, 1 + spread, 2048))
     timed = replace(cell.timed, step_s=step_s, prediction=replace(cell.timed.prediction, step_s=central * factors))
-    numbers = replace(cell.result.numbers, step_s=Interval(step_s, step_s * (1 - spread), step_s * (1 + spread)))
+    numbers = replace(cell.numbers, step_s=Interval(step_s, step_s * (1 - spread), step_s * (1 + spread)))
     layout = Layout(GpuSplit(8, 0, 8, 8), Engine(EngineLayout(tensor), 3), TrainerLayout())
     return Simulated(numbers, timed, Candidate(layout, 1, 0.0))
 

@@ -7,11 +7,12 @@ names as its nearest measurements; no row of it can be traced back to more than 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from rlsim.projection.uncertainty.features import RUN_KINDS, runs_of
 from rlsim.projection.uncertainty.slopes import Slopes
 
 Kind = Literal["iteration", "training", "transfer", "step", "generation", "logprob", "train", "refit"]
-KINDS: tuple[Kind, ...] = ("iteration", "training", "transfer", "step", "generation", "logprob", "train", "refit")
+Arrays = Mapping[str, np.ndarray]
 SCHEMA = "rlsim.evidence/1"
 MEASURED_S = "measured_s"
 """Key of ``about`` that holds the measured seconds."""
@@ -105,32 +106,41 @@ def load_evidence(path: Path | None = None) -> EvidenceTable:
     return _parsed(read_bytes(found, TABLE_BYTES), shown_path(found))
 
 
-@lru_cache(maxsize=2)
-def _parsed(content: bytes, where: str) -> EvidenceTable:
+Built = TypeVar("Built")
+
+
+def read_archive(
+    content: bytes, where: str, build: Callable[[Mapping[str, Any], Arrays], Built], wanted: Callable[[str], bool]
+) -> Built:
+    """What ``build`` makes of the header and the wanted arrays of evidence. Raises InputError where it is none."""
     try:
-        arrays = unarchived(content)
+        arrays = unarchived(content, wanted)
         header = json.loads(arrays["header"].tobytes().decode())
         if header["schema"] != SCHEMA:
             raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
-        entries = map(json.loads, arrays["rows"].tobytes().splitlines())
-        slopes, groups = (_rows(header["names"], arrays, name) for name in ("slopes", "groups"))
-        rows = tuple(
-            Evidence(kind, name, surprise, slope, group, about)
-            for (kind, name, about), surprise, slope, group in zip(
-                entries, arrays["surprise"].tolist(), slopes, groups, strict=True
-            )
-        )
-        terms = tuple(Term(*entry) for entry in header["terms"])
-        return EvidenceTable(rows, terms, header["shifts"], header["digests"])
+        return build(header, arrays)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{where}: is no evidence of rlsim ({str(error)[:80]})") from None
 
 
-def _rows(names: Sequence[str], arrays: Mapping[str, np.ndarray], of: str) -> list[dict[str, float]]:
+@lru_cache(maxsize=2)
+def _parsed(content: bytes, where: str) -> EvidenceTable:
+    return read_archive(content, where, _table, lambda name: True)
+
+
+def _table(header: Mapping[str, Any], arrays: Arrays) -> EvidenceTable:
+    entries = map(json.loads, arrays["rows"].tobytes().splitlines())
+    slopes, groups = (_rows(header["names"], arrays, name) for name in ("slopes", "groups"))
+    rows = tuple(
+        Evidence(kind, name, surprise, slope, group, about)
+        for (kind, name, about), surprise, slope, group in zip(
+            entries, arrays["surprise"].tolist(), slopes, groups, strict=True
+        )
+    )
+    return EvidenceTable(rows, tuple(Term(*entry) for entry in header["terms"]), header["shifts"], header["digests"])
+
+
+def _rows(names: Sequence[str], arrays: Arrays, of: str) -> list[dict[str, float]]:
     places, values = arrays[f"{of}_places"].tolist(), arrays[f"{of}_values"].tolist()
-    out, begin = [], 0
-    for length in arrays[f"{of}_lengths"].tolist():
-        end = begin + length
-        out.append({names[place]: value for place, value in zip(places[begin:end], values[begin:end], strict=True)})
-        begin = end
-    return out
+    flat = zip((names[place] for place in places), values, strict=True)
+    return [dict(islice(flat, length)) for length in arrays[f"{of}_lengths"].tolist()]

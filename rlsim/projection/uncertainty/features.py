@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.operators.groups import refit_method, series
+from rlsim.files.yaml import lists_beside
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.workload import ConstantLength, ConstantTurns, Length, LognormalTurns, Workload
+from rlsim.schema.workload import ConstantLength, ConstantTurns, Length, LognormalTurns
 from rlsim.units import IntArray
 
 FloatArray = NDArray[np.float32]
@@ -20,11 +21,13 @@ About = Mapping[str, str | float]
 RunKind = Literal["iteration", "training", "transfer", "step"]
 RUN_KINDS: tuple[RunKind, ...] = ("iteration", "training", "transfer", "step")
 """Kinds of measured times whose runs an answer is set beside."""
+ZERO = ("draft_length", "lag")
+"""Sizes that may be 0."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One thing that runs differ in. name: key in ``about``; text: as readers call it.
+    """One thing that runs differ in. name: key in ``about``; text: as readers call it; of: where a scenario says it.
 
     Names differ or do not; sizes differ by doublings. within: a name that counts only where that of this key agrees,
     as releases of two engines say nothing of each other. zero: a size that may be 0.
@@ -32,6 +35,7 @@ class Feature:
 
     name: str
     text: str
+    of: str = ""
     sized: bool = False
     within: str = ""
     zero: bool = False
@@ -49,42 +53,22 @@ class Feature:
             return f"{about.get(self.within, '')} {series(text) if text else ''}"
         return text
 
+    def shown(self, about: About) -> str:
+        """What a run has of it, as readers see it."""
+        value = about.get(self.name, "")
+        return f"{float(value or 0.0):,.4g}" if self.sized else str(value) or "not told"
 
-def _sized(*entries: tuple[str, str]) -> tuple[Feature, ...]:
-    return tuple(Feature(name, text, sized=True, zero=name in ("draft_length", "lag")) for name, text in entries)
+
+def _features(kind: RunKind) -> tuple[Feature, ...]:
+    told = lists_beside(__file__)[kind]
+    names, software = told["names"], next(iter(told["names"]))
+    return (
+        *(Feature(name, text, of, within=software if name == "release" else "") for name, (text, of) in names.items()),
+        *(Feature(name, text, of, sized=True, zero=name in ZERO) for name, (text, of) in told["sizes"].items()),
+    )
 
 
-_ENGINE = (Feature("engine", "engine"), Feature("release", "engine release", within="engine"))
-_FRAMEWORK = (Feature("framework", "framework"), Feature("release", "framework release", within="framework"))
-_MACHINE = (Feature("model", "model"), Feature("device", "device"))
-FEATURES: Mapping[RunKind, tuple[Feature, ...]] = {
-    "iteration": (
-        *_ENGINE, *_MACHINE, Feature("precision", "precision"),
-        *_sized(
-            ("gpus", "GPUs of an engine"), ("expert_parallel", "expert parallel"),
-            ("attention_data_parallel", "attention copies"), ("batch", "batch"), ("context_tokens", "context"),
-            ("draft_length", "draft length"),
-        ),
-    ),
-    "training": (
-        *_FRAMEWORK, *_MACHINE, Feature("precision", "precision"),
-        *_sized(
-            ("gpus", "GPUs"), ("tensor_parallel", "tensor parallel"), ("pipeline_parallel", "pipeline parallel"),
-            ("expert_parallel", "expert parallel"), ("sequence_tokens", "sequence length"),
-        ),
-    ),
-    "transfer": (*_FRAMEWORK[:1], Feature("method", "method"), *_MACHINE, *_sized(("gpus", "GPUs"))),
-    "step": (
-        *_FRAMEWORK, *_MACHINE, Feature("precision", "engine precision"), Feature("train_precision", "precision"),
-        *_sized(
-            ("gpus", "GPUs"), ("tensor_parallel", "engine tensor parallel"),
-            ("engine_expert_parallel", "engine expert parallel"), ("train_tensor_parallel", "trainer tensor parallel"),
-            ("train_pipeline_parallel", "trainer pipeline parallel"), ("expert_parallel", "trainer expert parallel"),
-            ("samples", "samples of a step"), ("response_tokens", "response length"), ("draft_length", "draft length"),
-            ("lag", "policy lag"),
-        ),
-    ),
-}  # fmt: skip
+FEATURES: Mapping[RunKind, tuple[Feature, ...]] = {kind: _features(kind) for kind in RUN_KINDS}
 """What the runs of each kind differ in."""
 
 
@@ -131,14 +115,21 @@ def differences(kind: RunKind, first: FloatArray, second: FloatArray) -> FloatAr
 
 
 def about(scenario: Scenario, kind: RunKind) -> dict[str, str | float]:
-    """What ``scenario`` runs, as rows of a kind say it."""
-    return {"iteration": engine_about, "training": trainer_about, "transfer": transfer_about, "step": step_about}[kind](
-        scenario
-    )
+    """What ``scenario`` runs, as rows of a kind say it: of iterations, a replica in the midst of a rollout, full and
+    with half of a response done."""
+    told = {one.name: (_stated(scenario, one.of), one.sized) for one in FEATURES[kind]}
+    found = {name: float(value) if sized else value or "" for name, (value, sized) in told.items()}
+    return {name: found[name] for name in lists_beside(__file__)[kind].get("order", found)}
 
 
-def _machine(scenario: Scenario) -> dict[str, str | float]:
-    return {"model": scenario.model.name, "device": scenario.hardware.name}
+def _stated(scenario: Scenario, of: str) -> Any:
+    """What a scenario says at a key, or a value of VALUES; None where a section is not there."""
+    if of in VALUES:
+        return VALUES[of](scenario)
+    found: Any = scenario
+    for name in of.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def _tokens(length: Length) -> float:
@@ -146,9 +137,13 @@ def _tokens(length: Length) -> float:
     return float(length.tokens if isinstance(length, ConstantLength) else length.mean_tokens or 0.0)
 
 
-def _response(workload: Workload) -> float:
+def _prompt(scenario: Scenario) -> float:
+    return _tokens(scenario.workload.prompt_tokens)
+
+
+def _response(scenario: Scenario) -> float:
     """Mean length beyond the prompt; that of a trajectory with its observations where there are agents."""
-    agent, response = workload.agent, _tokens(workload.response_tokens)
+    agent, response = scenario.workload.agent, _tokens(scenario.workload.response_tokens)
     if agent is None:
         return response
     turns = agent.turns
@@ -161,60 +156,24 @@ def _response(workload: Workload) -> float:
     return count * response + (count - 1) * _tokens(agent.observation_tokens)
 
 
-def engine_about(scenario: Scenario) -> dict[str, str | float]:
-    """A replica in the midst of a rollout: full, with half of a response done."""
+def _running(scenario: Scenario) -> float:
+    """Sequences of a full replica."""
     engine, workload = scenario.engine, scenario.workload
     replicas = scenario.cluster.generation / engine.gpus_per_replica
     waiting = workload.samples_per_step * workload.generated_batch_factor / replicas
-    context = _tokens(workload.prompt_tokens) + _response(workload) / 2
-    return _machine(scenario) | {
-        "engine": engine.name, "release": scenario.engine_version or "", "precision": engine.weight_precision,
-        "gpus": float(engine.gpus_per_replica), "expert_parallel": float(engine.expert_parallel),
-        "attention_data_parallel": float(engine.attention_data_parallel), "context_tokens": context,
-        "batch": float(min(waiting, engine.max_running_sequences)), "draft_length": _drafted(scenario),
-    }  # fmt: skip
+    return min(waiting, engine.max_running_sequences)
 
 
-def _drafted(scenario: Scenario) -> float:
-    return float(scenario.speculation.draft_length if scenario.speculation.active else 0)
-
-
-def trainer_about(scenario: Scenario) -> dict[str, str | float]:
-    """The trainer."""
-    stack, trainer, workload = scenario.training_stack, scenario.trainer, scenario.workload
-    return _machine(scenario) | {
-        "framework": "" if stack is None else stack.framework,
-        "release": "" if stack is None or stack.release is None else stack.release,
-        "precision": trainer.precision, "gpus": float(scenario.cluster.training),
-        "tensor_parallel": float(trainer.tensor_parallel), "pipeline_parallel": float(trainer.pipeline_parallel),
-        "expert_parallel": float(trainer.expert_parallel),
-        "sequence_tokens": _tokens(workload.prompt_tokens) + _response(workload),
-    }  # fmt: skip
-
-
-def transfer_about(scenario: Scenario) -> dict[str, str | float]:
-    """The weight transfer: the GPUs that send and those that receive."""
-    cluster = scenario.cluster
-    return _machine(scenario) | {
-        "framework": scenario.refit_framework, "method": refit_method(scenario),
-        "gpus": float(cluster.training + cluster.generation),
-    }  # fmt: skip
-
-
-def step_about(scenario: Scenario) -> dict[str, str | float]:
-    """The whole step."""
-    stack, engine, trainer = scenario.stack, scenario.engine, scenario.trainer
-    return _machine(scenario) | {
-        "framework": "" if stack is None else stack.framework,
-        "release": "" if stack is None or stack.release is None else stack.release,
-        "gpus": float(scenario.cluster.num_gpus), "lag": scenario.loop.batches_ahead,
-        "tensor_parallel": float(engine.tensor_parallel), "engine_expert_parallel": float(engine.expert_parallel),
-        "train_tensor_parallel": float(trainer.tensor_parallel),
-        "train_pipeline_parallel": float(trainer.pipeline_parallel),
-        "expert_parallel": float(trainer.expert_parallel), "precision": engine.weight_precision,
-        "train_precision": trainer.precision, "samples": float(scenario.workload.samples_per_step),
-        "response_tokens": _response(scenario.workload), "draft_length": _drafted(scenario),
-    }  # fmt: skip
+VALUES: Mapping[str, Callable[[Scenario], str | float]] = {
+    "running": _running,
+    "context": lambda scenario: _prompt(scenario) + _response(scenario) / 2,
+    "sequence": lambda scenario: _prompt(scenario) + _response(scenario),
+    "response": _response,
+    "drafted": lambda scenario: scenario.speculation.draft_length if scenario.speculation.active else 0,
+    "refit_method": refit_method,
+    "both_pools": lambda scenario: scenario.cluster.training + scenario.cluster.generation,
+}
+"""What no key of a scenario says by itself."""
 
 
 def run_of(kind: RunKind, row_kind: str, given: About) -> About | None:

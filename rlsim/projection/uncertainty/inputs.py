@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.costs.engine.prices import EngineInputs, decode_points_s
+from rlsim.costs.engine.prices import decode_points_s
 from rlsim.costs.prices import PriceInputs
 from rlsim.loading.scenario import vary
 from rlsim.projection.uncertainty.slopes import points_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.schema.base import changed
-from rlsim.schema.scenario import ACCEPTANCE, PROMPT, RESPONSE, Assumption, Scenario
+from rlsim.schema.scenario import ACCEPTANCE, RESPONSE, Assumption, Scenario
 from rlsim.units import FloatArray
 
 OTHER_LIMIT = 2.0
@@ -55,45 +55,40 @@ def open_inputs(run: SimulatedVariant) -> tuple[OpenInput, ...]:
     return tuple(one for one in (*found, _captured(run)) if any(one.above.values()) or any(one.below.values()))
 
 
+def _length(scenario: Scenario, key: str) -> tuple[str, float]:
+    """Key of the mean of a guessed length, and its value in tokens; 0 where none is stated."""
+    length = scenario.workload.response_tokens if key == RESPONSE else scenario.workload.prompt_tokens
+    name = "tokens" if length.kind == "constant" else "mean_tokens"
+    return f"{key}.{name}", float(getattr(length, name) or 0.0)
+
+
 def guesses_of(scenario: Scenario) -> tuple[str, ...]:
     """What was guessed, in words such as ``4,042 response tokens``."""
     return tuple(_told(scenario, one.keys[0]) for one in scenario.assumptions if one.log_spread is not None)
 
 
 def _told(scenario: Scenario, key: str) -> str:
-    value = _value(scenario, key)
-    what = {RESPONSE: "response tokens", PROMPT: "prompt tokens"}.get(key)
-    return f"a first acceptance of {value:.3g}" if what is None else f"{value:,.0f} {what}"
-
-
-def _value(scenario: Scenario, key: str) -> float:
-    """The guessed number: mean tokens, or the acceptance of the first position; 0 where the key holds none."""
     if key == ACCEPTANCE:
-        return scenario.speculation.first_acceptance or 0.0
-    length = scenario.workload.response_tokens if key == RESPONSE else scenario.workload.prompt_tokens
-    return float(length.tokens if length.kind == "constant" else length.mean_tokens or 0.0)
+        return f"a first acceptance of {scenario.speculation.first_acceptance or 0.0:.3g}"
+    return f"{_length(scenario, key)[1]:,.0f} {'response' if key == RESPONSE else 'prompt'} tokens"
 
 
 def _guess(run: SimulatedVariant, assumption: Assumption) -> OpenInput:
     """The response of the phases to a guess, from one replication with less of it."""
     scenario, key, spread = run.scenario, assumption.keys[0], assumption.log_spread or 0.0
-    value = _value(scenario, key)
-    name = f"{_told(scenario, key)}: guessed"
-    if not value or (key == ACCEPTANCE and not scenario.speculation.active):
-        return OpenInput(name, key, {}, {})
-    if key == ACCEPTANCE:
+    name, number, less, most = f"{_told(scenario, key)}: guessed", key, 0.0, math.inf
+    if key != ACCEPTANCE:
+        number, value = _length(scenario, key)
+        if value:
+            less = max(1.0, value * math.exp(-spread))
+            most = max(0.0, math.log(0.9 * scenario.workload.max_sequence_tokens / value)) / spread
+    elif scenario.speculation.active and (value := scenario.speculation.first_acceptance or 0.0):
         odds = value / max(1.0 - value, 1e-9) * math.exp(-spread)
-        changed, most = {key: odds / (1.0 + odds)}, math.inf
-    else:
-        length = scenario.workload.response_tokens if key == RESPONSE else scenario.workload.prompt_tokens
-        number = "tokens" if length.kind == "constant" else "mean_tokens"
-        less = max(1.0, value * math.exp(-spread))
-        changed = {f"{key}.{number}": round(less) if number == "tokens" else less}
-        most = max(0.0, math.log(0.9 * scenario.workload.max_sequence_tokens / value)) / spread
-    one = simulate_variant(
-        vary(scenario, {**changed, "simulation.replications": 1}),
-        stretch=run.stretch,
-    )
+        less = odds / (1.0 + odds)
+    if not less:
+        return OpenInput(name, key, {}, {})
+    changes = {number: round(less) if number.endswith(".tokens") else less, "simulation.replications": 1}
+    one = simulate_variant(vary(scenario, changes), stretch=run.stretch)
     before, after = _phase_s(run), _phase_s(one)
     slopes = {phase: math.log(before[phase] / after[phase]) for phase in before if before[phase] and after[phase]}
     return OpenInput(name, key, slopes, {phase: -slope for phase, slope in slopes.items()}, most)
@@ -117,7 +112,8 @@ def _captured(run: SimulatedVariant) -> OpenInput:
     inputs = PriceInputs(run.scenario).engine
 
     def seconds(limit: float) -> float:
-        stated = engine_with(inputs, max(1, round(limit)))
+        engine = changed(inputs.engine, max_captured_tokens=max(1, round(limit)))
+        stated = replace(inputs, engine=engine)
         return float(counts @ decode_points_s(stated, sequences, contexts)) + run.counters.prefill_s
 
     now = run.prices.engine.captured_tokens
@@ -127,8 +123,3 @@ def _captured(run: SimulatedVariant) -> OpenInput:
         sides[factor] = {"generation": change} if abs(change) > 1e-6 else {}
     key = "engine.max_captured_tokens"
     return OpenInput(CAPTURED, key, sides[OTHER_LIMIT], sides[1 / OTHER_LIMIT], stepped=True)
-
-
-def engine_with(inputs: EngineInputs, captured_tokens: int) -> EngineInputs:
-    """The same engine with another largest captured graph."""
-    return replace(inputs, engine=changed(inputs.engine, max_captured_tokens=captured_tokens))

@@ -23,7 +23,7 @@ from rlsim.costs.operators.groups import family_of
 from rlsim.parameters.posterior import NONE, Posterior
 from rlsim.parameters.sets import Fitted
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, Kind
-from rlsim.projection.uncertainty.features import step_about
+from rlsim.projection.uncertainty.features import about
 from rlsim.projection.uncertainty.predictive import UNMEASURED_SPREAD
 from rlsim.projection.uncertainty.response import StepResponse, step_response
 from rlsim.projection.uncertainty.slopes import PhaseSlopes, Slopes, phase_slopes
@@ -144,19 +144,18 @@ def simulated_evidence(
     centre: of the simulated steps, as the measured times are one of theirs.
     """
     scenario, response, slopes = run.scenario, step_response(run), phase_slopes(run)
-    steps = [step for replication in run.steps for step in replication]
     transfer = "prepare_s" if scenario.loop.mode == "sync" else "refit_s"
     names = {"generation": "generation_s", "logprob": "logprob_s", "train": "train_s", "refit": transfer}
-    predicted = {kind: float(centre([step.phases[phase] for step in steps])) for kind, phase in names.items()}
-    predicted["step"] = float(centre([step.seconds for step in steps]))
-    about = step_about(scenario)
+    predicted = {kind: float(centre([step.phases[phase] for step in run.every_step])) for kind, phase in names.items()}
+    predicted["step"] = float(centre([step.seconds for step in run.every_step]))
+    ran = about(scenario, "step")
     out = []
     for kind, seconds in measured.items():
         if predicted[kind] <= 0:
             continue
         row_slopes, groups = _combined(kind, response, slopes, by_phase)
         log_error = float(np.log(seconds / predicted[kind]))
-        out.append(Evidence(kind, name, log_error, row_slopes, groups, {**about, MEASURED_S: seconds}))
+        out.append(Evidence(kind, name, log_error, row_slopes, groups, {**ran, MEASURED_S: seconds}))
     return out
 
 

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
-from rlsim.files.archives import unarchived
 from rlsim.files.reading import TABLE_BYTES, read_bytes, shown_path
 from rlsim.parameters.posterior import evidence_path
-from rlsim.projection.uncertainty.evidence import SCHEMA
+from rlsim.projection.uncertainty.evidence import Arrays, read_archive
 from rlsim.projection.uncertainty.features import (
     FEATURES,
     RUN_KINDS,
     About,
     Coded,
-    Feature,
     RunKind,
     about,
     differences,
@@ -70,20 +70,12 @@ def nearest(scenario: Scenario, kind: RunKind, count: int = 3) -> tuple[Measured
         name, measured = runs.row(run)
         ranked = sorted(zip(FEATURES[kind], (apart[run] * weights).tolist(), strict=True), key=lambda one: -one[1])
         found = tuple(
-            Difference(feature=one.text, asked=shown(one, asked), measured=shown(one, measured))
+            Difference(feature=one.text, asked=one.shown(asked), measured=one.shown(measured))
             for one, amount in ranked
             if amount > 0
         )
         out.setdefault(found, MeasuredRun(id=name, differences=found))
     return tuple(out.values())
-
-
-def shown(feature: Feature, run: About) -> str:
-    """What a run has of a feature, as readers see it."""
-    value = run.get(feature.name, "")
-    if feature.sized:
-        return f"{float(value or 0.0):,.4g}"
-    return str(value) or "not told"
 
 
 def _version() -> tuple[Path, int, int]:
@@ -99,22 +91,16 @@ def _version() -> tuple[Path, int, int]:
 @lru_cache(maxsize=2)
 def _read(path: Path, modified_ns: int, size: int) -> dict[RunKind, Runs]:
     """Runs by kind, without slopes and groups, which are most of the file."""
-    content = read_bytes(path, TABLE_BYTES)
-    try:
-        arrays = unarchived(content, lambda name: not name.startswith(("slopes", "groups")))
-        header, lines = json.loads(arrays["header"].tobytes()), arrays["rows"].tobytes().splitlines()
-        if header["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {str(header['schema'])[:40]!r}")
-        return {
-            kind: Runs(
-                lines,
-                arrays[f"{kind}_places"].astype(np.int64),
-                Coded(kind, arrays[f"{kind}_values"].astype(np.float32), header["vocabulary"][kind]),
-            )
-            for kind in RUN_KINDS
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{shown_path(path)}: is no evidence of rlsim ({str(error)[:80]})") from None
+
+    def by_kind(header: Mapping[str, Any], arrays: Arrays) -> dict[RunKind, Runs]:
+        lines, out = arrays["rows"].tobytes().splitlines(), dict[RunKind, Runs]()
+        for kind in RUN_KINDS:
+            coded = Coded(kind, arrays[f"{kind}_values"].astype(np.float32), header["vocabulary"][kind])
+            out[kind] = Runs(lines, arrays[f"{kind}_places"].astype(np.int64), coded)
+        return out
+
+    content, where = read_bytes(path, TABLE_BYTES), shown_path(path)
+    return read_archive(content, where, by_kind, lambda name: not name.startswith(("slopes", "groups")))
 
 
 NEIGHBOURS = 3
@@ -128,15 +114,5 @@ def support_of(run: SimulatedVariant) -> Support:
     low, high = between(predicted.step_factor)
     shares = {**shares_by_kind(mean_shares(predicted)), "step": 1.0}
     found = (NearestRuns(kind=k, share=shares[k], runs=nearest(run.scenario, k, NEIGHBOURS)) for k in RUN_KINDS)
-    sources = (
-        VarianceSource(
-            source=one.name,
-            kind=one.kind,
-            share=one.share,
-            assumed=one.assumed,
-            settle=one.settle,
-            command=one.command,
-        )
-        for one in sources_of(run)
-    )
+    sources = (VarianceSource(**one.told) for one in sources_of(run))
     return Support(half_width=math.sqrt(high / low) - 1, nearest=tuple(found), sources=tuple(sources))

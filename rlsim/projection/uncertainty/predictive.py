@@ -64,14 +64,8 @@ class Prediction:
 
     def phase_factor(self, phase: str) -> FloatArray:
         """Draws of a phase (a name of the contract) over its simulated time."""
-        by_name = {
-            "generation_s": self.factors.generation,
-            "logprob_s": self.factors.logprob,
-            "train_s": self.factors.train,
-            "prepare_s": self.factors.transfer,
-            "refit_s": self.factors.transfer,
-        }
-        return by_name.get(phase, np.ones(DRAWS))
+        name = "transfer" if phase in ("prepare_s", "refit_s") else phase.removesuffix("_s")
+        return np.asarray(getattr(self.factors, name)) if name in PHASES else np.ones(DRAWS)
 
     def exposed_factor(self, exposed_s: float) -> FloatArray:
         """Draws of the generation that a step waits for over its simulated time ``exposed_s``."""
@@ -156,24 +150,17 @@ def _drawn(
     posterior: Posterior, slopes: tuple[tuple[str, float], ...], groups: tuple[tuple[str, float], ...]
 ) -> FloatArray:
     """Draws of one part. The cells of a sweep ask for those of phases that no axis changes again and again."""
-    direction, never_measured = _direction(posterior, dict(slopes), dict(groups))
-    # einsum and not a matrix product: so small a one only wakes the threads of a BLAS up, which then spin.
-    spread = np.einsum("c,ck->k", direction, posterior.factor)
-    return np.asarray(np.einsum("k,dk->d", spread, _normals(len(posterior.columns))) + never_measured)
-
-
-def _direction(posterior: Posterior, slopes: Slopes, groups: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
-    """Coefficients of the posterior's columns, and draws of the sum of what was never measured."""
-    direction = np.zeros(len(posterior.columns))
-    out = np.zeros(DRAWS)
-    for name, value in (*slopes.items(), *groups.items()):
+    direction, never_measured, own = np.zeros(len(posterior.columns)), np.zeros(DRAWS), dict(groups)
+    for name, value in (*slopes, *groups):
         place = posterior.place(name)
         if place is not None:
             direction[place] += value
-        elif name in groups:
-            spread = posterior.spreads.get(family_of(name), UNMEASURED_SPREAD)
-            out += value * spread * _heavy(name, posterior.group_degrees)
-    return direction, out
+        elif name in own:
+            scale = posterior.spreads.get(family_of(name), UNMEASURED_SPREAD)
+            never_measured += value * scale * _heavy(name, posterior.group_degrees)
+    # einsum and not a matrix product: so small a one only wakes the threads of a BLAS up, which then spin.
+    spread = np.einsum("c,ck->k", direction, posterior.factor)
+    return np.asarray(np.einsum("k,dk->d", spread, _normals(len(posterior.columns))) + never_measured)
 
 
 def tables_draws(run: SimulatedVariant) -> FloatArray:

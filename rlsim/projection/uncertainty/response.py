@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlsim.costs.interface import IterationTable
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.simulation.run import simulate
 from rlsim.units import FloatArray
@@ -92,9 +91,7 @@ def _ones() -> Factors:
 
 def step_response(run: SimulatedVariant) -> StepResponse:
     """The response of a simulated scenario."""
-    steps = [step for replication in run.steps for step in replication]
-    mean = {name: float(np.mean([step.phases[name] for step in steps])) for name in steps[0].phases}
-    rewards_s = run.scenario.workload.environment_s * float(np.mean([step.rollouts for step in steps]))
+    steps, mean, rewards_s = run.every_step, run.phases_s, run.rewards_s
     if run.scenario.workload.agent is not None:  # no error of the engine's model moves what an environment takes
         idle_s = run.agents.environment_idle_s + run.agents.judge_idle_s
         rewards_s += idle_s / run.prices.replicas / len(steps)
@@ -129,13 +126,10 @@ def _generation_alone(step_ratio: float) -> float:
 def _step_ratio(run: SimulatedVariant, factor: float) -> float:
     """Step over the trainer's chain with generation slowed by ``factor``, on the work of the first replication."""
     scenario, prices = run.scenario, run.prices
-    slowed = replace(prices, iteration=_scaled(prices.iteration, factor))
+    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+    scaled = {name: getattr(prices.iteration, name) * factor for name in names}
+    slowed = replace(prices, iteration=replace(prices.iteration, **scaled))
     work = draw(scenario, 0, run.draft_plan, run.stretch)
     steps = simulate(scenario, work, slowed).steps[scenario.measured_steps.start :]
     chain_s = sum(step.phases[name] for step in steps for name in CHAIN)
     return sum(step.seconds for step in steps) / chain_s
-
-
-def _scaled(table: IterationTable, factor: float) -> IterationTable:
-    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
-    return replace(table, **{name: getattr(table, name) * factor for name in names})

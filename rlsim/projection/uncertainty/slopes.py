@@ -62,7 +62,10 @@ def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
     kept = _Kept.of(run, _moves(fitted_of(run.scenario)))
     batch = TrainedBatch.of(run.first_step.trained_tokens, run.first_step.generated_samples)
     logprob, train = _trainer(inputs.trainer, batch, kept)
-    generation = engine_slopes(inputs.engine, run.counters, _hosts(kept, inputs.overheads.engine.factor))
+    factor = inputs.overheads.engine.factor  # of the groups, which stays
+    moves = _moved(kept, ("engines", "steps"))
+    hosts = {name: rollout_host(run.scenario, after.steps, after.engines, factor) for name, after in moves}
+    generation = engine_slopes(inputs.engine, run.counters, hosts)
     launched = run.prices.engine.launch_share(run.counters)
     return PhaseSlopes(
         generation={**generation, **({LAUNCH.name: launched} if launched > 0 else {})},
@@ -114,12 +117,6 @@ def _changed(kept: _Kept, sets: Sequence[str]) -> dict[str, Overheads]:
     return {name: overheads_after(now, scenario, after, _set(name)) for name, after in _moved(kept, sets)}
 
 
-def _hosts(kept: _Kept, factor: float) -> dict[str, HostOverheads]:
-    """Host terms of the engine with each term moved that may matter to them; the groups' ``factor`` stays."""
-    moved = _moved(kept, ("engines", "steps"))
-    return {name: rollout_host(kept.scenario, after.steps, after.engines, factor) for name, after in moved}
-
-
 def _moved(kept: _Kept, sets: Sequence[str]) -> Iterator[tuple[str, Fitted]]:
     """Terms of some sets that may matter to the scenario, and all sets with each of them moved."""
     for name, after in kept.moves.after.items():
@@ -135,13 +132,13 @@ def _set(term: str) -> str:
 def _concerns(name: str, scenario: Scenario) -> bool:
     """Whether a term may matter to ``scenario``; most of those of other engines and frameworks are told by name."""
     head, *rest = name.split("/")
-    if head == "engines" and len(rest) > 1:
-        return rest[0] == scenario.engine.name
-    if head == "training" and len(rest) > 1:
-        return scenario.training_stack is not None and rest[0] == scenario.training_stack.framework
-    if head == "transfers" and len(rest) > 1:
-        return rest[0] == scenario.refit_framework
-    return True
+    trained = scenario.training_stack
+    own = {
+        "engines": scenario.engine.name,
+        "training": trained and trained.framework,
+        "transfers": scenario.refit_framework,
+    }
+    return len(rest) < 2 or head not in own or rest[0] == own[head]
 
 
 def engine_slopes(inputs: EngineInputs, counters: EngineCounters, hosts: Mapping[str, HostOverheads]) -> Slopes:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rlsim.costs.operators.groups import family_of, phase_groups, refit_method, series
+from rlsim.files.yaml import lists_beside
 from rlsim.parameters.posterior import Posterior
 from rlsim.projection.uncertainty.predictive import (
     DRAWS,
@@ -36,6 +37,7 @@ from rlsim.units import FloatArray
 Kind = Literal["launches", "iterations", "training", "transfers", "steps", "inputs"]
 """What would be measured: the host's launches, rows of a table of that kind, or a guessed input of the scenario."""
 
+_LISTS = lists_beside(__file__)
 TRANSFER_TERMS = ("steps/colocated_tensor_s",)
 LAYER_HOST = ("moe_host_layer_s", "graph_host_share", "host_factor")
 TRAINING_STEP_TERMS = ("dense_efficiency", "moe_efficiency", "fsdp_efficiency")
@@ -53,105 +55,50 @@ class Origin:
 def origin_of(name: str, scenario: Scenario, posterior: Posterior) -> Origin:
     """The source that a term or a group of ``scenario`` belongs to."""
     if "/" in name and ":" not in name:
-        return _term(name, scenario)
-    return _group(name, scenario, posterior)
+        source = _source_of_term(name)
+    else:
+        family = family_of(name)
+        known, new = next(found for head, found in _LISTS["families"].items() if family.startswith(head))
+        source = known if posterior.place(name) is not None else new
+    text, kind = _LISTS["sources"][source]
+    # What no measurement holds is drawn anew and is a source apart from what is known of its parts.
+    return Origin(text.format(**_words(scenario)), kind, source == "launches" or source.startswith("new "))
 
 
-def _term(name: str, scenario: Scenario) -> Origin:
+def _source_of_term(name: str) -> str:
     if name == LAUNCH.name:
-        return Origin("launches beyond the captured graphs (assumed within a factor of two)", "launches", assumed=True)
+        return "launches"
     last = name.rpartition("/")[2]
     if name.startswith("transfers/") or name in TRANSFER_TERMS:
-        return _transfers(scenario)
+        return "transfers"
     if last in LAYER_HOST:
-        return Origin("host time per layer in training", "training")
+        return "layers"
     if name.startswith("training/") or last in TRAINING_STEP_TERMS:
-        return _trained(scenario)
-    return _iterations(scenario) if name.startswith("engines/") else _rollouts(scenario)
+        return "training"
+    return "iterations" if name.startswith("engines/") else "rollouts"
 
 
-def _group(name: str, scenario: Scenario, posterior: Posterior) -> Origin:
-    family, known = family_of(name), posterior.place(name) is not None
-    if family == "engine release":
-        return _iterations(scenario) if known else _never(_released(scenario), "iterations")
-    if family.startswith("engine"):
-        return _iterations(scenario) if known else _never(_pair(scenario.engine.name, scenario), "iterations")
-    if family in ("rollout release", "rollout of model on device"):
-        return _rollouts(scenario) if known else _never(f"rollouts of {_pair(_framework(scenario), scenario)}", "steps")
-    if family == "rollout of run":
-        return Origin("this layout's rollout", "steps")
-    if family in ("speculation", "draft length"):
-        return Origin("what drafting adds to a rollout", "steps")
-    if family.startswith("trainer"):
-        return _trained(scenario) if known else _never(f"training of {_pair(_trainer(scenario), scenario)}", "training")
-    if family == "training of run":
-        return Origin("this layout's log-probs and update", "steps")
-    if family == "transfer of run":
-        return Origin("this layout's weight transfer", "steps")
-    refit = f"{refit_method(scenario)} of {scenario.refit_framework} with {scenario.model.name}"
-    return _transfers(scenario) if known else _never(refit, "transfers")
-
-
-def _never(what: str, kind: Kind) -> Origin:
-    """What no measurement holds is drawn anew and is a source apart from what is known of its parts."""
-    return Origin(f"{what}: never measured", kind, assumed=True)
-
-
-def _iterations(scenario: Scenario) -> Origin:
-    return Origin(f"iterations of {_pair(_released(scenario), scenario)}", "iterations")
-
-
-def _rollouts(scenario: Scenario) -> Origin:
-    return Origin(f"what {_framework(scenario)} adds to iterations in a rollout", "steps")
-
-
-def _trained(scenario: Scenario) -> Origin:
-    return Origin(f"speed of training of {_pair(_trainer(scenario), scenario)}", "training")
-
-
-def _transfers(scenario: Scenario) -> Origin:
-    return Origin(f"weight transfer by {refit_method(scenario)}", "transfers")
-
-
-def _pair(what: str, scenario: Scenario) -> str:
-    return f"{what} with {scenario.model.name} on {scenario.hardware.name}"
-
-
-def _released(scenario: Scenario) -> str:
-    return f"{scenario.engine.name} {series(scenario.engine_version or '')}".strip()
-
-
-def _framework(scenario: Scenario) -> str:
-    stack = scenario.stack
-    return "other frameworks" if stack is None else f"{stack.framework} {stack.release or ''}".strip()
-
-
-def _trainer(scenario: Scenario) -> str:
-    stack = scenario.training_stack
-    return "other frameworks" if stack is None else stack.framework
+def _words(scenario: Scenario) -> dict[str, object]:
+    """What texts of sources name of a scenario."""
+    engine, stack, trained = scenario.engine, scenario.stack, scenario.training_stack
+    return {
+        "engine": engine.name,
+        "version": f" {scenario.engine_version}" if scenario.engine_version else "",
+        "released": f"{engine.name} {series(scenario.engine_version or '')}".strip(),
+        "tensor": engine.tensor_parallel,
+        "model": scenario.model.name,
+        "device": scenario.hardware.name,
+        "framework": "other frameworks" if stack is None else f"{stack.framework} {stack.release or ''}".strip(),
+        "trainer": "other frameworks" if trained is None else trained.framework,
+        "method": refit_method(scenario),
+        "refit": scenario.refit_framework,
+    }
 
 
 def settle(origin: Origin, scenario: Scenario) -> tuple[str, str]:
     """What would settle a source of ``scenario``, in a clause, and the command that takes it in."""
-    engine, model, device = scenario.engine, scenario.model.name, scenario.hardware.name
-    release = f" {scenario.engine_version}" if scenario.engine_version else ""
-    if origin.kind == "launches":
-        captures = f"look up what {engine.name}{release} captures (engine.max_captured_tokens)"
-        return f"measure the host's launches, or {captures}", "rlsim calibrate --device cuda"
-    if origin.kind == "inputs":
-        return "state what your runs have: logs and rollouts tell it", "rlsim traces ROLLOUTS.jsonl"
-    if origin.kind == "iterations":
-        batches = f"a few batches at TP {engine.tensor_parallel}"
-        return f"time iterations of {engine.name}{release} with {model} on {device}, {batches}", _from("iterations")
-    if origin.kind == "training":
-        return f"time training steps of {model} on {device} with {_trainer(scenario)}", _from("training")
-    if origin.kind == "transfers":
-        return f"time a weight transfer of {model} by {refit_method(scenario)}", _from("transfers")
-    return "time one step as this scenario runs it, with its phases", _from("steps")
-
-
-def _from(table: str) -> str:
-    return f"rlsim calibrate own own_{table}.csv"
+    clause, command = _LISTS["settled"][origin.kind]
+    return clause.format(**_words(scenario)), command
 
 
 STEP = 1e-3
@@ -173,6 +120,12 @@ class Source:
     command: str
     assumed: bool
     draws: FloatArray
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What answers tell of it."""
+        names = ("kind", "share", "assumed", "settle", "command")
+        return {"source": self.name, **{name: getattr(self, name) for name in names}}
 
 
 @kept_with_run
