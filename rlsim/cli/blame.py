@@ -31,8 +31,8 @@ def blame(
     with ProgressLine("simulations") as progress:
         answer = run(given, progress.reach)
     if out is not None:
+        from rlsim.report.figures.bars import waterfall_figure
         from rlsim.report.figures.style import save_picture
-        from rlsim.report.figures.waterfall import waterfall_figure
 
         with staged_folder(out) as folder:
             (folder / "blame.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")

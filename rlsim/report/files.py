@@ -97,7 +97,7 @@ def drawable(path: Path) -> Iterator[None]:
 
 
 def _blame(folder: Path) -> dict[str, Figure]:
-    from rlsim.report.figures.waterfall import waterfall_figure
+    from rlsim.report.figures.bars import waterfall_figure
     from rlsim.results.blame import Blame
 
     return {"waterfall": waterfall_figure(Blame.read(folder / "blame.json"))}

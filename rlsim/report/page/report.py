@@ -39,12 +39,12 @@ def report(folder: Path) -> str:
     Raises InputError naming file and key where a file cannot be used, and saying what is missing where the folder holds
     no results.
     """
-    notes: list[str] = []
+    left_out: list[str] = []
     parts = []
     for kind in kinds_in(folder):
         with drawable(folder / KINDS[kind][0]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matplotlib says of odd numbers
-            parts.append(PARTS[kind](folder, notes))
+            parts.append(PARTS[kind](folder, left_out))
     here = Path(__file__).parent
     style = (here / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -52,7 +52,7 @@ def report(folder: Path) -> str:
         loader=jinja2.FileSystemLoader(here), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=lambda value: readable(value) if type(value) is str else value,
     )  # fmt: skip
-    content = {"parts": parts, "notes": list(dict.fromkeys(notes)), "digest": digest, "style": Markup(style)}
+    content = {"parts": parts, "notes": list(dict.fromkeys(left_out)), "digest": digest, "style": Markup(style)}
     return environment.get_template("page.html.j2").render(content)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import Cell, cell, table
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import Table, cell
 from rlsim.results.sensitivity import Sensitivity
 
 STEPS_COMMAND = "rlsim calibrate own own_steps.csv"
@@ -21,53 +21,49 @@ def render_sensitivity(sensitivity: Sensitivity, style: Style = DEFAULT_STYLE) -
         f"{sensitivity.scenario}: step {step.mean:.1f} s [{step.low:.1f}, {step.high:.1f}], with its stated inputs "
         f"uncertain as well [{more.low:.1f}, {more.high:.1f}]"
     )
-    sections = [style.wrapped(head), _choices(sensitivity, style), _sources(sensitivity, style)]
-    sections += [_settling(sensitivity, style), _inputs(sensitivity, style)]
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
-
-
-def _choices(sensitivity: Sensitivity, style: Style) -> list[str]:
-    rows: list[list[Cell | str]] = [
-        [
-            one.name,
-            cell(one.step_s, 1),
-            fmt.percent(one.best),
-            fmt.percent(one.regret_s / sensitivity.step_s.mean, 1),
-            _saved(one.saved_s, sensitivity),
-        ]
-        for one in sorted(sensitivity.alternatives, key=lambda one: one.regret_s)
-    ]
-    heads = ["", "step (s)", "fastest", "regret", "saved by a run"]
-    share = fmt.percent(sensitivity.regret_s / sensitivity.step_s.mean, 1)
-    remark = (
+    share = fmt.percent(sensitivity.regret_s / step.mean, 1)
+    choice = (
         f"Choosing {sensitivity.chosen} now costs {sensitivity.regret_s:.2g} s a step ({share}) against always knowing "
         "better: the expected regret that measurements can save."
     )
-    title = style.bold("Alternatives") + style.dim(
-        "  regret in % of the step; share of it that one measured step saves"
+    return sections(
+        style.wrapped(head),
+        [*_choices(sensitivity).lines(style), *style.wrapped(choice, "  ")],
+        _sources(sensitivity, style),
+        [style.bold("How"), *_settling(sensitivity, style)],
+        _inputs(sensitivity).lines(style),
     )
-    return [title, *table(heads, rows, style), *style.wrapped(remark, "  ")]
+
+
+def _choices(sensitivity: Sensitivity) -> Table:
+    rows = [
+        (
+            *(one.name, cell(one.step_s, 1), fmt.percent(one.best)),
+            fmt.percent(one.regret_s / sensitivity.step_s.mean, 1),
+            _saved(one.saved_s, sensitivity),
+        )
+        for one in sorted(sensitivity.alternatives, key=lambda one: one.regret_s)
+    ]
+    heads = ("", "step (s)", "fastest", "regret", "saved by a run")
+    return Table("Alternatives", "regret in % of the step; share of it that one measured step saves", heads, rows)
 
 
 def _sources(sensitivity: Sensitivity, style: Style) -> list[str]:
-    shown = [
-        one
-        for one in sensitivity.sources
-        if one.share >= LEAST_SHARE or (sensitivity.regret_s and one.saved_s / sensitivity.regret_s >= LEAST_SAVED)
-    ]
+    ways, regret_s = _ways(sensitivity), sensitivity.regret_s
     rows = [
-        [
+        (
             f"{one.source}{' (assumed)' if one.assumed else ''}",
             fmt.percent(one.share),
             fmt.signed_percent(one.narrowed - 1),
             _saved(one.saved_s, sensitivity),
-            str(_ways(sensitivity).index((one.settle, one.command)) + 1),
-        ]
-        for one in shown
+            str(ways.index((one.settle, one.command)) + 1),
+        )
+        for one in sensitivity.sources
+        if one.share >= LEAST_SHARE or (regret_s and one.saved_s / regret_s >= LEAST_SAVED)
     ]
-    heads = ["", "of the variance", "interval if known", "regret saved", "by"]
-    title = style.bold("What to measure next") + style.dim("  shares of the variance and of the regret of choosing now")
-    return [title, *table(heads, rows, style)]
+    heads = ("", "of the variance", "interval if known", "regret saved", "by")
+    note = "shares of the variance and of the regret of choosing now"
+    return Table("What to measure next", note, heads, rows).lines(style)
 
 
 def _ways(sensitivity: Sensitivity) -> list[tuple[str, str]]:
@@ -76,34 +72,25 @@ def _ways(sensitivity: Sensitivity) -> list[tuple[str, str]]:
 
 
 def _settling(sensitivity: Sensitivity, style: Style) -> list[str]:
-    lines = []
-    for number, (settle, command) in enumerate(_ways(sensitivity), start=1):
-        lines += style.wrapped(f"{settle}: {command}", f"  {number}. ")
+    ways = [f"{settle}: {command}" for settle, command in _ways(sensitivity)]
     best = max(sensitivity.alternatives, key=lambda one: one.saved_s)
     if best.changes and best.saved_s > 0:
         settings = " ".join(f"--set {shlex.quote(change)}" for change in best.changes)
-        way = f"time one step of {best.name} instead ({settings}), the most telling run: {STEPS_COMMAND}"
-        lines += style.wrapped(way, f"  {len(_ways(sensitivity)) + 1}. ")
-    return [style.bold("How"), *lines]
+        ways.append(f"time one step of {best.name} instead ({settings}), the most telling run: {STEPS_COMMAND}")
+    return [line for number, way in enumerate(ways, start=1) for line in style.wrapped(way, f"  {number}. ")]
 
 
-def _inputs(sensitivity: Sensitivity, style: Style) -> list[str]:
+def _inputs(sensitivity: Sensitivity) -> Table:
     rows = [
-        [
-            one.key,
-            f"{one.low:.4g}",
-            f"{one.high:.4g}",
-            fmt.signed_percent(one.at_low, 1),
-            fmt.signed_percent(one.at_high, 1),
-            _saved(one.saved_s, sensitivity),
-            one.reason,
-        ]
+        (
+            *(one.key, f"{one.low:.4g}", f"{one.high:.4g}"),
+            *(fmt.signed_percent(moved, 1) for moved in (one.at_low, one.at_high)),
+            *(_saved(one.saved_s, sensitivity), one.reason),
+        )
         for one in sensitivity.inputs
     ]
-    if not rows:
-        return []
-    title = style.bold("What the scenario states") + style.dim("  no part of the interval; step at both ends")
-    return [title, *table(["", "low", "high", "at low", "at high", "regret", "what it is"], rows, style, "<>>>>><")]
+    heads = ("", "low", "high", "at low", "at high", "regret", "what it is")
+    return Table("What the scenario states", "no part of the interval; step at both ends", heads, rows, "<>>>>><")
 
 
 def _saved(seconds: float, sensitivity: Sensitivity) -> str:
