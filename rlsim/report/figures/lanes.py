@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
-from rlsim.report.figures.style import PHASE_COLORS, VARIANT_COLORS, text_color
+from rlsim.report.figures.style import PHASE_COLORS, VARIANT_COLORS, text_color, text_that_fits
 from rlsim.report.timeline import SHOWN_STEPS, TRAINER, Lane, lanes, window_of
-from rlsim.results import Span, Variant
+from rlsim.results import Variant
 
 MOST_LANES = 6
 """Rows per arm, the trainer first."""
@@ -17,19 +17,19 @@ LANE_IN, HEAD_ROWS = 0.27, 0.85
 """Inches of a row; rows that the name of an arm takes."""
 
 
-def lanes_height(arms: Sequence[tuple[str, Variant]]) -> float:
+def lanes_height(arms: Mapping[str, Variant]) -> float:
     """Inches that the lanes of all arms take."""
-    return LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for _, arm in arms)
+    return LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for arm in arms.values())
 
 
-def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Variant]]) -> None:
+def draw_lanes(axes: Axes, arms: Mapping[str, Variant]) -> None:
     """One row for each lane, baseline above candidate, each arm from the start of its own shown steps."""
     axes.set_xlim(0, longest_window_s(arms) * 1.005)
-    total = sum(len(_shown(arm)) + HEAD_ROWS for _, arm in arms)
+    total = sum(len(_shown(arm)) + HEAD_ROWS for arm in arms.values())
     axes.set_ylim(-total, 0)
     y = 0.0
     ticks: list[tuple[float, str]] = []
-    for name, arm in arms:
+    for name, arm in arms.items():
         y -= HEAD_ROWS
         axes.text(0, y + 0.05, name, va="bottom", fontsize=9, color=VARIANT_COLORS[name], fontweight="bold")
         for lane in _shown(arm):
@@ -42,9 +42,9 @@ def draw_lanes(axes: Axes, arms: Sequence[tuple[str, Variant]]) -> None:
     axes.set_xlabel(f"seconds over at most {SHOWN_STEPS} steps; the number in a span is the step it works for")
 
 
-def longest_window_s(arms: Sequence[tuple[str, Variant]]) -> float:
+def longest_window_s(arms: Mapping[str, Variant]) -> float:
     """Seconds that the longer of the shown windows takes."""
-    return max(end - start for start, end in (shown_window(arm) for _, arm in arms))
+    return max(end - start for start, end in (shown_window(arm) for arm in arms.values()))
 
 
 def shown_window(arm: Variant) -> tuple[float, float]:
@@ -61,15 +61,9 @@ def _shown(arm: Variant) -> list[Lane]:
 def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
     for span in lane.spans:
         left, right = max(span.start_s, window[0]) - window[0], min(span.end_s, window[1]) - window[0]
-        if right > left:
-            color = PHASE_COLORS[span.phase]
-            axes.barh(y, right - left, left=left, height=HEIGHT, color=color, edgecolor="white", linewidth=0.8)
-            _number(axes, span, (left + right) / 2, y, right - left, color)
-
-
-def _number(axes: Axes, span: Span, x: float, y: float, room: float, color: str) -> None:
-    if span.actor in ("environment", "judge"):
-        return  # at any time there are trajectories of several steps
-    text = axes.text(x, y, str(span.step), ha="center", va="center", fontsize=8.5, color=text_color(color))
-    if text.get_window_extent().transformed(axes.transData.inverted()).width > 0.7 * room:
-        text.remove()
+        if right <= left:
+            continue
+        color = PHASE_COLORS[span.phase]
+        axes.barh(y, right - left, left=left, height=HEIGHT, color=color, edgecolor="white", linewidth=0.8)
+        if span.actor not in ("environment", "judge"):  # at any time there are trajectories of several steps
+            text_that_fits(axes, (left, right, y), [str(span.step)], 0.7, color=text_color(color), fontsize=8.5)

@@ -5,9 +5,10 @@ Colours are Okabe and Ito's set, told apart by readers with any colour vision (C
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -41,6 +42,18 @@ def text_color(fill: str) -> str:
     red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"
+
+
+def text_that_fits(
+    axes: Axes, room: tuple[float, float, float], labels: Sequence[str], share: float, **style: Any
+) -> None:
+    """The first of ``labels`` that takes less than a ``share`` of the room, or none: from left to right, at y."""
+    left, right, y = room
+    for label in labels:
+        text = axes.text((left + right) / 2, y, label, ha="center", va="center", **style)
+        if text.get_window_extent().transformed(axes.transData.inverted()).width < share * (right - left):
+            return
+        text.remove()
 
 
 @contextmanager
