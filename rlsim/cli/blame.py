@@ -7,7 +7,6 @@ import json
 from rlsim.cli import options as o
 from rlsim.cli.output import given_overrides, print_answer, terminal_style
 from rlsim.files.progress import ProgressLine
-from rlsim.files.writing import staged_folder
 
 
 def blame(
@@ -25,16 +24,11 @@ def blame(
     """
     from rlsim.attribution.blame import blame as run
     from rlsim.loading.scenario import load_scenario
+    from rlsim.report.files import write_out
     from rlsim.report.text.blame import render_blame
 
     given = load_scenario(scenario, given_overrides(words, overrides))
     with ProgressLine("simulations") as progress:
         answer = run(given, progress.reach)
-    if out is not None:
-        from rlsim.report.figures.bars import waterfall_figure
-        from rlsim.report.figures.style import save_picture
-
-        with staged_folder(out) as folder:
-            (folder / "blame.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
-            save_picture(waterfall_figure(answer), folder / "waterfall.png")
+    write_out(answer, out)
     print_answer(json.dumps(answer.as_dict()) if as_json else render_blame(answer, terminal_style()))

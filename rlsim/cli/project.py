@@ -7,7 +7,6 @@ import typer
 from rlsim.cli import options as o
 from rlsim.cli.output import given_overrides, print_answer, terminal_style
 from rlsim.files.progress import ProgressLine
-from rlsim.files.writing import staged_folder
 
 models = typer.Typer(help="Model cards that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
 hardware = typer.Typer(help="Hardware profiles that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
@@ -32,15 +31,13 @@ def project(
     """
     from rlsim.loading.scenario import load_scenario
     from rlsim.projection.project import project as run
-    from rlsim.report import files
+    from rlsim.report.files import write_out
     from rlsim.report.text.projection import render, render_brief
 
     given = load_scenario(scenario, _with_simulation(given_overrides(words, overrides), seed, replications))
     with ProgressLine("replications") as progress:
         answer = run(given, progress.reach)
-    if out is not None:
-        with staged_folder(out) as folder:
-            files.write(answer, folder)
+    write_out(answer, out)
     written = render_brief if brief else render
     print_answer(answer.to_json() if as_json else written(answer, terminal_style()))
 

@@ -14,7 +14,7 @@ from rlsim.files.writing import staged_folder
 from rlsim.loading.scenario import dump_scenario, scenario_digest
 from rlsim.projection.project import baseline_of
 from rlsim.projection.uncertainty.predictive import around
-from rlsim.report.files import write_run
+from rlsim.report.files import write
 from rlsim.results.run import Run
 from rlsim.runs.assumptions import run_assumptions
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
@@ -61,7 +61,7 @@ def run(
         answer = _answer(given, count, sides, records)
         if folder is not None:
             with staged_folder(folder) as stage:
-                write_run(answer, stage)
+                write(answer, stage)
     return answer
 
 
