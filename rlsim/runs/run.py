@@ -50,7 +50,9 @@ def run(
     """
     count = _steps(scenario, steps, samples)
     _check(count, replications, chapter_steps)
-    given = _of_run(scenario, replications)
+    # How much of it a projection simulates is nothing that a run asks for.
+    amounts = {"replications": replications, "steps": 1, "warmup_steps": 0}
+    given = changed(scenario, simulation=changed(scenario.simulation, **amounts))
     sides = [given]
     if baseline and given.speculation.active:
         sides.insert(0, baseline_of(given))
@@ -85,12 +87,6 @@ def _check(steps: int, replications: int, chapter_steps: int | None) -> None:
         )
     if chapter_steps is not None and chapter_steps < 1:
         raise InputError(f"chapter_steps must be at least 1, got {chapter_steps}")
-
-
-def _of_run(scenario: Scenario, replications: int) -> Scenario:
-    """The scenario without what a run does not ask for: how much of it a projection simulates."""
-    amounts = {"replications": replications, "steps": 1, "warmup_steps": 0}
-    return changed(scenario, simulation=changed(scenario.simulation, **amounts))
 
 
 def _identity(given: Scenario, sides: list[Scenario], chapters: tuple[Chapter, ...]) -> str:
