@@ -126,12 +126,7 @@ def with_scenario(answer: Answer, folder: Path, left_out: list[str]) -> Answer:
 
 def read_validation(folder: Path) -> Validation:
     """The validation of the folder. Raises InputError naming the file and the first wrong key."""
-    path = file_in(folder, "validation.json")
-    text = read_text(path, TABLE_BYTES)
-    try:
-        return Validation.model_validate_json(text)
-    except ValidationError as error:
-        raise InputError(f"{shown_path(path)}: {what_is_wrong(error)}") from None
+    return Validation.read(file_in(folder, "validation.json"), TABLE_BYTES)
 
 
 def read_sweep(folder: Path) -> SweepResult:

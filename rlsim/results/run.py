@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from rlsim.results.projection import About, Method
+from rlsim.results.projection import About, Side
 from rlsim.results.record import Interval, Record, Rounded
 from rlsim.results.trace import PHASES, TokenLedger
 
@@ -84,7 +84,7 @@ class RunSampling:
     step_deviation_s: Rounded
 
 
-class RunSide(Record):
+class RunSide(Side):
     """The run with speculation, or without.
 
     seconds: its interval holds the model's error and what chance brings, as failures. energy_at_most_j: all GPUs at
@@ -93,8 +93,6 @@ class RunSide(Record):
     seconds go to, by cause. steps: values of every step by column, mean over replications.
     """
 
-    method: Method
-    draft_length: int
     seconds: Interval
     cost_usd: Interval
     energy_at_most_j: Interval
@@ -116,11 +114,6 @@ class RunSide(Record):
             raise ValueError("the columns of 'steps' must be equally long, and not empty")
         return self
 
-    @property
-    def speculates(self) -> bool:
-        """Whether anything is drafted."""
-        return self.method != "none" and self.draft_length > 0
-
 
 class Run(About):
     """The answer of ``run``: a run of a number of steps, and the same without speculation on the same drawn work.
@@ -129,9 +122,6 @@ class Run(About):
     """
 
     schema_: Literal["rlsim.run/1"] = Field(default="rlsim.run/1", alias="schema")
-    scenario: str
-    digest: str
-    seed: int
     replications: int
     num_steps: int = Field(alias="steps")
     baseline: RunSide | None
