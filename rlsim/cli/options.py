@@ -23,6 +23,7 @@ SetOption = Annotated[
 ]
 BriefOption = Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")]
 ResultsArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of results.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that --out of another command filled.")]
 PageOption = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="The page; default report.html in DIR.")
 ]

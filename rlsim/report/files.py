@@ -21,6 +21,8 @@ from rlsim.results.validation import CrossValidation, Published, Validation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    Content = str | bytes | Figure
+
 Answer = Projection | Run | Blame | Validation | CrossValidation | Published
 DRAWN = ("run.json", "results.csv", "plan.json", "blame.json")
 """Files that hold all that their pictures show."""
@@ -38,8 +40,14 @@ ELSEWHERE = {
 def write_out(answer: Answer, out: Path | None) -> None:
     """Write the files of an answer into the folder ``out``, where one is given, all of them or none."""
     if out is not None:
-        with staged_folder(out) as stage:
-            write(answer, stage)
+        write_files(_contents(answer), out)
+
+
+def write_files(contents: Mapping[str, Content], out: Path) -> None:
+    """Write texts, bytes and figures under their names into the folder ``out``, all of them or none."""
+    with staged_folder(out) as stage:
+        for name, content in contents.items():
+            _written(stage / name, content)
 
 
 def write(answer: Answer, folder: Path) -> list[Path]:
@@ -50,7 +58,7 @@ def write(answer: Answer, folder: Path) -> list[Path]:
     return [_written(folder / name, content) for name, content in _contents(answer).items()]
 
 
-def _contents(answer: Answer) -> Mapping[str, str | Figure]:
+def _contents(answer: Answer) -> Mapping[str, Content]:
     """Text or figure of each file; matplotlib is imported where one is drawn."""
     from rlsim.report.figures.bars import waterfall_figure
     from rlsim.report.figures.phases import phases_figure
@@ -80,13 +88,13 @@ def _contents(answer: Answer) -> Mapping[str, str | Figure]:
     return {"validation.json": answer.to_json(), "rows.csv": rows_csv(answer), **pictures}
 
 
-def _written(path: Path, content: str | Figure) -> Path:
+def _written(path: Path, content: Content) -> Path:
+    if isinstance(content, str | bytes):
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
     from rlsim.report.figures.style import save_picture
 
-    if not isinstance(content, str):
-        return save_picture(content, path)
-    path.write_text(content, encoding="utf-8", newline="\n")
-    return path
+    return save_picture(content, path)
 
 
 def replot(folder: Path, out: Path | None = None) -> list[Path]:

@@ -13,8 +13,7 @@ from markupsafe import Markup
 
 from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
-from rlsim.files.writing import staged_folder
-from rlsim.report.files import drawable
+from rlsim.report.files import drawable, write_files
 from rlsim.report.folder import KINDS, kinds_in
 from rlsim.report.page.answers import blame_part, run_part, validation_part
 from rlsim.report.page.parts import Part
@@ -65,6 +64,5 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     if target.suffix.lower() not in SUFFIXES or target.is_dir():
         raise InputError(f"{shown_path(target)}: the report needs a file name that ends in .html")
     text = report(folder)
-    with staged_folder(target.parent) as stage:
-        (stage / target.name).write_text(text, encoding="utf-8", newline="\n")
+    write_files({target.name: text}, target.parent)
     return target
