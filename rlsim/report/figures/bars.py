@@ -86,7 +86,7 @@ def bars_figure(
     else:
         axes.axvline(rule, color=INK, lw=0.9, ls="--")
     if title:
-        figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
+        axes.set_title(title, fontsize=10.5, loc="left")
     if key:
         handles = [Patch(color=color, label=words) for color, words in key.items()]
         figure.legend(handles=handles, loc="outside upper left", ncols=KEY_COLUMNS, frameon=False, fontsize=9)
