@@ -28,7 +28,7 @@ def sweep(
     goes on where it stopped.
     """
     from rlsim.planning.sweep import sweep as run
-    from rlsim.report.text.sweep import render_sweep
+    from rlsim.report.text.planning import render_sweep
 
     base = given_scenario(scenario, words, overrides)
     result = run(
@@ -105,7 +105,7 @@ def sensitivity(
     alternatives, and the command that measures it. --uncertain replaces or adds a range of what the scenario states.
     """
     from rlsim.planning.sensitivity import sensitivity as run
-    from rlsim.report.text.sensitivity import render_sensitivity
+    from rlsim.report.text.planning import render_sensitivity
 
     base = given_scenario(scenario, words, overrides)
     answer = run(base, uncertain=uncertain or (), jobs=jobs)
@@ -126,7 +126,7 @@ def compare(
     KEY=VALUE and --set change both, --set-a and --set-b one of them afterwards: A and B may be the same file.
     """
     from rlsim.planning.compare import compare as run
-    from rlsim.report.text.compare import render_comparison
+    from rlsim.report.text.planning import render_comparison
 
     answer = run(
         given_scenario(first, words, overrides, *(first_overrides or ())),

@@ -26,18 +26,10 @@ SIDES = (
 
 def log_figure(title: str, phases: Mapping[str, Sequence[Interval | None]]) -> Figure:
     """Seconds of each phase by its label: measured, predicted, and predicted with the run; None is left out."""
-    rows = [
-        BarRow(
-            label,
-            "",
-            [
-                Bar(value, color=color, mark=mark)
-                for value, (color, mark, _) in zip(values, SIDES, strict=True)
-                if value is not None
-            ],
-        )
-        for label, values in phases.items()
-    ]
+    rows = []
+    for label, values in phases.items():
+        told = [(value, side) for value, side in zip(values, SIDES, strict=True) if value is not None]
+        rows.append(BarRow(label, "", [Bar(value, color=color, mark=mark) for value, (color, mark, _) in told]))
     return bars_figure(rows, "seconds of a step", {color: words for color, _, words in SIDES}, title=title)
 
 

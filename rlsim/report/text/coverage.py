@@ -8,12 +8,10 @@ from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import Table
 from rlsim.report.text.support import provenance_lines, support_lines
+from rlsim.report.text.validation import TIME_TITLES
 from rlsim.results.coverage import Coverage
 
 SHARES = ("model, device and software", "model and device", "model", "device", "software", "any")
-LABELS = {
-    "iteration": "engine iterations", "training": "training steps", "transfer": "weight transfers", "step": "RL steps"
-}  # fmt: skip
 LEAST_SHARE = 0.01
 """Parts below this share of the step are left out of the list."""
 
@@ -48,7 +46,7 @@ def _tables(answer: Coverage) -> str:
 def _measured(answer: Coverage, style: Style) -> list[str]:
     """Fitted releases, and measured times that share something with what was asked."""
     releases = ", ".join(f"{version} ({rows})" for version, rows in answer.releases.items()) or "none"
-    rows = [(LABELS[kind], *(f"{counts[share]:,}" for share in SHARES)) for kind, counts in answer.counts.items()]
+    rows = [(TIME_TITLES[kind], *(f"{counts[share]:,}" for share in SHARES)) for kind, counts in answer.counts.items()]
     heads = ("", "all three", "model, device", "model", "device", "software", "of")
     return [
         *Table("Measured times", "that share model, device, software with it", heads, rows).lines(style),

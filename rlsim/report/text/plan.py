@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import Table, cell
-from rlsim.report.text.sweep import eager_remark, price_remark
+from rlsim.report.text.planning import eager_remark, price_remark
 from rlsim.results.plan import Plan, PlanRow
 from rlsim.results.record import Interval
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR

@@ -9,8 +9,8 @@ from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell, table
 from rlsim.report.text import findings
+from rlsim.report.text.planning import price_remark
 from rlsim.report.text.support import ROOTS, bottleneck_lines, provenance_lines, support_lines
-from rlsim.report.text.sweep import price_remark
 from rlsim.results import EngineStatistics, Interval, MemoryUse, Projection, Variant
 from rlsim.units import GIB, SECONDS_PER_HOUR
 

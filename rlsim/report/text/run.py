@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell
-from rlsim.report.text.sweep import price_remark
+from rlsim.report.text.planning import price_remark
 from rlsim.results import Interval
 from rlsim.results.run import Loss, Run, RunSide
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
