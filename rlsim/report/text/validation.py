@@ -244,19 +244,23 @@ def published_text(found: Published, style: Style = DEFAULT_STYLE) -> str:
 
 
 def cross_text(found: CrossValidation, style: Style = DEFAULT_STYLE) -> str:
-    """Scores of left-out groups, and what two rows of each are worth: errors before and after these are given back."""
+    """Scores of left-out groups, and what two rows of each are worth."""
     title = "Groups left out of the joint fit and predicted by the rest"
-    scores = Table(title, "", CROSS_HEAD, [_cross_cells(score) for score in found.scores], "<<>")
-    given_back = [
+    scores = Table(title, "", CROSS_HEAD, [cross_cells(score) for score in found.scores], "<<>")
+    return "\n".join([*scores.lines(style), "", *given_back_lines(found)])
+
+
+def given_back_lines(found: CrossValidation) -> list[str]:
+    """A line for each kind of left-out group: errors before and after two of its rows are given back."""
+    return [
         f"Two own rows after leaving out {GROUPING_TITLES[score.grouping]} ({TIME_TITLES[score.kind]}, "
         f"{score.groups} of them): median error on its other rows {percent(score.before, 1)} -> "
         f"{percent(score.after, 1)}"
         for score in found.own_rows
     ]
-    return "\n".join([*scores.lines(style), "", *given_back])
 
 
-def _cross_cells(score: CrossScore) -> tuple[str, ...]:
+def cross_cells(score: CrossScore) -> tuple[str, ...]:
     """A score as cells of a table with the columns CROSS_HEAD."""
     return (
         GROUPING_TITLES[score.grouping], TIME_TITLES[score.kind], str(score.n), str(score.groups),
