@@ -23,17 +23,7 @@ from rlsim.report.page.parts import (
     speedup,
 )
 from rlsim.report.text import blame as blamed
-from rlsim.report.text.run import (
-    COURSE_NOTE,
-    LABELS,
-    NO_LOSS,
-    causes_of,
-    course_table,
-    headline,
-    ledger_table,
-    totals_table,
-    unit_of,
-)
+from rlsim.report.text import run as told
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
 from rlsim.results.blame import Blame
@@ -48,7 +38,7 @@ POOLS = {"generation": LINE_COLORS[0], "training": LINE_COLORS[2]}
 def run_part(folder: Path, left_out: list[str]) -> Part:
     """The run in ``folder``; ``left_out`` takes what had to be left out."""
     run = read_run(folder, left_out)
-    unit_s, unit = unit_of(run)
+    unit_s, unit = told.unit_of(run)
     side = run.candidate
     figures = [_ranged("The run takes", side.seconds.over(unit_s), unit)]
     if run.speedup is not None:
@@ -64,15 +54,15 @@ def run_part(folder: Path, left_out: list[str]) -> Part:
         "Duration of the run",
         "Mean and 90 % interval: the model's error, and what chance brings.",
         bars_figure([BarRow(name, fmt.number(value.mean), [Bar(value)]) for name, value in taken.items()], unit),
-        totals_table(run),
+        told.totals_table(run),
     )
-    note = f"Dots: steps; lines: means over neighbouring steps. In the numbers: {COURSE_NOTE}."
+    note = f"Dots: steps; lines: means over neighbouring steps. In the numbers: {told.COURSE_NOTE}."
     sections = [
         Section("run-totals", "The run", [duration]),
         Section(
             "run-course",
             "How the steps evolve",
-            [picture("run-steps", "Every step of the run", note, run_figure(run), course_table(run))],
+            [picture("run-steps", "Every step of the run", note, run_figure(run), told.course_table(run))],
         ),
         Section("run-time", "Where the time goes", [_ledger(run)]),
         *assumptions_section("run", run.assumptions, run.warnings),
@@ -80,7 +70,7 @@ def run_part(folder: Path, left_out: list[str]) -> Part:
     where = f"{run.num_gpus:,} {run.hardware}" if run.num_gpus and run.hardware else ""
     given = (run.model, where, f"seed {run.seed}", f"replications {run.replications}", f"digest {run.digest}")
     lines = [line for line in (run.question, ", ".join(filter(None, given))) if line]
-    return Part("run", run.scenario, headline(run), figures, sections, lines)
+    return Part("run", run.scenario, told.headline(run), figures, sections, lines)
 
 
 def _ranged(name: str, value: Interval, unit: str) -> KeyFigure:
@@ -90,17 +80,17 @@ def _ranged(name: str, value: Interval, unit: str) -> KeyFigure:
 
 
 def _ledger(run: Run) -> Block:
-    (unit_s, unit), sides = unit_of(run), run.sides
+    (unit_s, unit), sides = told.unit_of(run), run.sides
     rows = []
-    for cause in causes_of(run):
-        losses = {name: side.ledger.get(cause, NO_LOSS).seconds for name, side in sides.items()}
+    for cause in told.causes_of(run):
+        losses = {name: side.ledger.get(cause, told.NO_LOSS).seconds for name, side in sides.items()}
         shares = " → ".join(fmt.percent(losses[name].mean / side.seconds.mean, 1) for name, side in sides.items())
         bars = [Bar.of(loss.mean / unit_s, VARIANT_COLORS[name], loss.over(unit_s)) for name, loss in losses.items()]
-        rows.append(BarRow(LABELS[cause], shares, bars))
+        rows.append(BarRow(told.LABELS[cause], shares, bars))
     key = {VARIANT_COLORS[name]: name for name in sides} if len(sides) > 1 else None
     note = f"{unit.capitalize()}, mean and 90 % interval of such runs; per cent of the run."
     figure = bars_figure(rows, unit, key)
-    return picture("run-ledger", "What the seconds of the run go to", note, figure, ledger_table(run))
+    return picture("run-ledger", "What the seconds of the run go to", note, figure, told.ledger_table(run))
 
 
 def validation_part(folder: Path, left_out: list[str]) -> Part:

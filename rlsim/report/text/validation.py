@@ -45,7 +45,8 @@ TITLES = {
     "phases": "Phases",
     "curves": "Curves",
 }
-SHOWN_PHASES = {**PHASE_LABELS, "exposed_generation_s": "exposed"}
+SHOWN_PHASES = {name: PHASE_LABELS[name] for name in PHASES[1:-1]} | {PHASES[-1]: "exposed"}
+"""Phases of a step as tables call them; the time for data stands under its own name."""
 GROUPING_TITLES = {
     "release": "each release of an engine or framework",
     "device": "each GPU",
