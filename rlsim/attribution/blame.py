@@ -70,11 +70,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
 
 
 def _in_turn(
-    scenario: Scenario,
-    causes: Sequence[Cause],
-    alone: Mapping[str, float],
-    step_s: float,
-    advance: Callable[[], None],
+    scenario: Scenario, causes: Sequence[Cause], alone: Mapping[str, float], step_s: float, advance: Callable[[], None]
 ) -> tuple[list[Removal], float]:
     """Removals one after the other, and the step after all of them; what would cost time in its turn stays."""
     removals, removed, before_s = list[Removal](), list[Cause](), step_s

@@ -69,12 +69,10 @@ CellReplicationsOption = Annotated[
     ),
 ]
 RunStepsOption = Annotated[
-    int | None,
-    typer.Option("--run-steps", metavar="N", min=1, help="Also time, cost and energy of a run of N steps."),
+    int | None, typer.Option("--run-steps", metavar="N", min=1, help="Also time, cost and energy of a run of N steps.")
 ]
 UncertainOption = Annotated[
-    list[str] | None,
-    typer.Option("--uncertain", metavar="KEY=LOW:HIGH", help="Range of a stated key. Repeatable."),
+    list[str] | None, typer.Option("--uncertain", metavar="KEY=LOW:HIGH", help="Range of a stated key. Repeatable.")
 ]
 
 ObjectiveOption = Annotated[

@@ -16,16 +16,7 @@ if TYPE_CHECKING:
 
     from pandas import DataFrame
 
-CAUSES = (
-    "steps",
-    "validation",
-    "checkpoints",
-    "stalls",
-    "slow_nodes",
-    "replica_faults",
-    "restarts",
-    "steps_again",
-)
+CAUSES = ("steps", "validation", "checkpoints", "stalls", "slow_nodes", "replica_faults", "restarts", "steps_again")
 """What the seconds of a run go to; they add up to it. steps: the undisturbed ones. restarts: from failures of training
 GPUs until all train again; steps_again: what they undo since the last checkpoint."""
 STATES = (

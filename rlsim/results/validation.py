@@ -7,13 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from pydantic import (
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rlsim.results import record
 from rlsim.results.record import Interval, Rounded, rounded

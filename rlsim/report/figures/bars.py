@@ -58,11 +58,7 @@ class BarRow:
 
 @picture_style()
 def bars_figure(
-    rows: Sequence[BarRow],
-    unit: str,
-    key: Mapping[str, str] | None = None,
-    rule: float | None = None,
-    title: str = "",
+    rows: Sequence[BarRow], unit: str, key: Mapping[str, str] | None = None, rule: float | None = None, title: str = ""
 ) -> Figure:
     """Rows of bars over an axis in ``unit``. key: what colours mean. rule: a dashed line; zero may then be far off."""
     labels = [textwrap.wrap(row.label[: 4 * LABEL_CHARACTERS], LABEL_CHARACTERS) or [""] for row in rows]
