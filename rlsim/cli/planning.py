@@ -31,16 +31,8 @@ def sweep(
     from rlsim.report.text.planning import render_sweep
 
     base = given_scenario(scenario, words, overrides)
-    result = run(
-        base,
-        vary or (),
-        replications=replications,
-        run_steps=run_steps,
-        jobs=jobs,
-        dask=dask,
-        out=out,
-        overwrite=overwrite,
-    )
+    amounts = {"replications": replications, "run_steps": run_steps, "jobs": jobs}
+    result = run(base, vary or (), **amounts, dask=dask, out=out, overwrite=overwrite)
     print_answer(result.to_json() if as_json else render_sweep(result, terminal_style()))
 
 

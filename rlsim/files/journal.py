@@ -105,15 +105,13 @@ def opened_journal(out: Path | None, identity: str, command: str) -> Iterator[Jo
     journal = Journal(out, identity, command)
     try:
         yield journal
-    except RlsimError:
-        if any(row.get("status", "ok") == "ok" for row in journal.rows.values()):
+    except BaseException as error:
+        begun = any(row.get("status", "ok") == "ok" for row in journal.rows.values())
+        if isinstance(error, RlsimError) and not begun:
+            journal.remove()
+            for folder in made:
+                folder.rmdir()
+        else:
             journal.close()
-            raise
-        journal.remove()
-        for folder in made:
-            folder.rmdir()
-        raise
-    except BaseException:
-        journal.close()
         raise
     journal.remove()

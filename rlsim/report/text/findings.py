@@ -46,12 +46,11 @@ def parts_by_phase(arm: Variant) -> dict[str, list[PhasePart]]:
 
 
 def look_here_first(projection: Projection) -> str:
-    """The candidate's longest phase, asynchronously of the side that sets the pace, and its largest part."""
-    return longest_part(projection.candidate, projection.asynchronous)
+    """The candidate's longest phase, asynchronously of the side that sets the pace, and its largest part.
 
-
-def longest_part(arm: Variant, asynchronous: bool) -> str:
-    """:func:`look_here_first` of any side; it needs a part that takes time."""
+    It needs a part that takes time.
+    """
+    arm, asynchronous = projection.candidate, projection.asynchronous
     groups = parts_by_phase(arm)
     if asynchronous:
         hidden = trainer_sets_pace(arm)
