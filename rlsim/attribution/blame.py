@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from rlsim.attribution.causes import Cause, causes_of, tail_policies
+from rlsim.attribution.causes import Cause, Policy, causes_of, tail_policies
 from rlsim.costs.interface import Prices
 from rlsim.costs.prices import PriceInputs, priced
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import scenario_digest
+from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.projection.idle import idle_of
-from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.projection.variant import simulate_variant
 from rlsim.results.blame import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
@@ -52,8 +52,8 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
         ranked = sorted(causes, key=lambda cause: alone[cause.name] > min(alone.values()))
         removals, left_s = _in_turn(scenario, ranked, alone, step_s, lambda: None)
     what_ifs = []
-    for name, how, change in policies:
-        what_ifs.append(_tried(scenario, name, how, change))
+    for policy in policies:
+        what_ifs.append(_tried(scenario, policy))
         advance()
     idle = idle_of(run)
     return Blame(
@@ -70,11 +70,7 @@ def blame(scenario: Scenario, progress: Progress | None = None) -> Blame:
 
 
 def _in_turn(
-    scenario: Scenario,
-    causes: Sequence[Cause],
-    alone: Mapping[str, float],
-    step_s: float,
-    advance: Callable[[], None],
+    scenario: Scenario, causes: Sequence[Cause], alone: Mapping[str, float], step_s: float, advance: Callable[[], None]
 ) -> tuple[list[Removal], float]:
     """Removals one after the other, and the step after all of them; what would cost time in its turn stays."""
     removals, removed, before_s = list[Removal](), list[Cause](), step_s
@@ -86,16 +82,8 @@ def _in_turn(
         if chain_s <= before_s:
             removed.append(cause)
         after_s = min(chain_s, before_s)
-        removals.append(
-            Removal(
-                cause=cause.name,
-                how=cause.how,
-                step_s=alone_s,
-                saved_s=step_s - alone_s,
-                chain_s=before_s - after_s,
-                why=why,
-            )
-        )
+        gains = {"saved_s": step_s - alone_s, "chain_s": before_s - after_s}
+        removals.append(Removal(cause=cause.name, how=cause.how, step_s=alone_s, **gains, why=why))
         before_s = after_s
         advance()
     return removals, before_s
@@ -104,7 +92,7 @@ def _in_turn(
 def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
     """Mean step time on the same drawn work with causes taken away."""
     for cause in causes:
-        scenario = cause.scenario(scenario)
+        scenario = vary(scenario, cause.changes) if cause.changes else scenario
     inputs, found = PriceInputs(scenario), []
     for replication in range(scenario.simulation.replications):
         workload = draw(scenario, replication, inputs.draft_plan)
@@ -116,9 +104,10 @@ def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
     return _step_s(found)
 
 
-def _tried(scenario: Scenario, name: str, how: str, change: Callable[[Scenario], Scenario]) -> WhatIf:
+def _tried(scenario: Scenario, policy: Policy) -> WhatIf:
+    name, how, changes = policy
     try:
-        run: SimulatedVariant = simulate_variant(change(scenario))
+        run = simulate_variant(vary(scenario, changes))
     except (Infeasible, InputError) as error:
         return WhatIf(name=name, how=how, step_s=None, reason=str(error))
     return WhatIf(name=name, how=how, step_s=_step_s([[step.seconds for step in steps] for steps in run.steps]))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from rlsim.costs.interface import PhaseCost, Prices, StepCost
 from rlsim.costs.trainer.training import IMBALANCE
-from rlsim.loading.scenario import vary
 from rlsim.projection.idle import BUBBLE
+from rlsim.schema.loop import Loop
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.batches import Batch, Generated
@@ -25,18 +26,19 @@ REBOUND = (
 )
 """Why a rollout without its tail may take longer."""
 
-Scenarios = Callable[[Scenario], Scenario]
+Changes = Mapping[str, Any]
+"""Values of scenario keys."""
 Workloads = Callable[[DrawnWorkload], DrawnWorkload]
 Priced = Callable[[Prices], Prices]
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause. scenario, workload, prices: what changes where it is taken away. rebound: why that may cost time."""
+    """One cause. changes, workload, prices: what changes where it is taken away. rebound: why that may cost time."""
 
     name: str
     how: str
-    scenario: Scenarios = lambda scenario: scenario
+    changes: Changes = field(default_factory=dict)
     workload: Workloads = lambda workload: workload
     prices: Priced = lambda prices: prices
     rebound: str = "other waits grow"
@@ -49,23 +51,25 @@ def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
     Alone a removal may cost time (``rebound``).
     """
     found: list[Cause] = []
-    if scenario.workload.environment_s or scenario.workload.agent is not None:
-        found.append(Cause("environment", "rewards and environments answer at once", _no_environment))
-    if scenario.loop.mode == "async":
-        found.append(Cause("staleness limit", f"generation may get {FURTHER_BATCHES} batches further ahead", _further))
-        if scenario.loop.max_in_flight_groups is not None:
-            found.append(Cause("queue cap", "no limit on groups in flight", _no_cap))
-        if scenario.loop.poll_s:
-            found.append(Cause("polling", "the trainer sees its batch at once", _no_poll))
-    if scenario.workload.agent is None:
-        found.append(
-            Cause(
-                "straggler tail",
-                "all responses of a step have their mean length",
-                workload=_equal_lengths,
-                rebound=REBOUND,
-            )
-        )
+    agent, loop = scenario.workload.agent, scenario.loop
+    if scenario.workload.environment_s or agent is not None:
+        changes: dict[str, Any] = {"workload.environment_s": 0.0}
+        if agent is not None:
+            nothing = {"kind": "constant", "seconds": 0.0}
+            keys = {"environment_s": nothing, "max_environments": None, "judge": None}
+            changes |= {f"workload.agent.{key}": value for key, value in keys.items()}
+        found.append(Cause("environment", "rewards and environments answer at once", changes))
+    if loop.mode == "async":
+        how = f"generation may get {FURTHER_BATCHES} batches further ahead"
+        found.append(Cause("staleness limit", how, _further(loop)))
+        if loop.max_in_flight_groups is not None:
+            unlimited = {"loop.max_in_flight_groups": UNLIMITED_GROUPS}
+            found.append(Cause("queue cap", "no limit on groups in flight", unlimited))
+        if loop.poll_s:
+            found.append(Cause("polling", "the trainer sees its batch at once", {"loop.poll_s": 0.0}))
+    if agent is None:
+        how = "all responses of a step have their mean length"
+        found.append(Cause("straggler tail", how, workload=_equal_lengths, rebound=REBOUND))
     found.append(Cause("refit", "weights reach the engine at once", prices=_no_refit))
     if scenario.trainer.pipeline_parallel > 1:
         found.append(Cause(BUBBLE, "stages never wait for each other", prices=_without(BUBBLE)))
@@ -74,29 +78,12 @@ def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
     return tuple(found)
 
 
-def _no_environment(scenario: Scenario) -> Scenario:
-    if scenario.workload.agent is None:
-        return vary(scenario, {"workload.environment_s": 0.0})
-    nothing = {"kind": "constant", "seconds": 0.0}
-    keys = {"environment_s": nothing, "max_environments": None, "judge": None}
-    return vary(scenario, {"workload.environment_s": 0.0}, {f"workload.agent.{key}": keys[key] for key in keys})
-
-
-def _no_cap(scenario: Scenario) -> Scenario:
-    return vary(scenario, {"loop.max_in_flight_groups": UNLIMITED_GROUPS})
-
-
-def _further(scenario: Scenario) -> Scenario:
-    loop = scenario.loop
+def _further(loop: Loop) -> Changes:
     if loop.staleness_fraction is not None:
-        return vary(scenario, {"loop.staleness_fraction": loop.staleness_fraction + FURTHER_BATCHES})
+        return {"loop.staleness_fraction": loop.staleness_fraction + FURTHER_BATCHES}
     if loop.queue_batches is not None:
-        return vary(scenario, {"loop.queue_batches": loop.queue_batches + FURTHER_BATCHES})
-    return vary(scenario, {"loop.policy_lag": min(64, loop.lag + FURTHER_BATCHES)})
-
-
-def _no_poll(scenario: Scenario) -> Scenario:
-    return vary(scenario, {"loop.poll_s": 0.0})
+        return {"loop.queue_batches": loop.queue_batches + FURTHER_BATCHES}
+    return {"loop.policy_lag": min(64, loop.lag + FURTHER_BATCHES)}
 
 
 def _equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
@@ -150,11 +137,11 @@ def _shortened(cost: StepCost, name: str) -> StepCost:
 CARRIED_SHARE = 0.25
 """Groups started beyond a batch where unfinished ones wait for the next step. Assumption: a quarter."""
 
-Policy = tuple[str, str, Callable[[Scenario], Scenario]]
+Policy = tuple[str, str, Changes]
 
 
 def tail_policies(scenario: Scenario) -> list[Policy]:
-    """Name, meaning and change of each policy that the scenario does not follow already."""
+    """Name, meaning and changes of each policy that the scenario does not follow already."""
     found: list[Policy] = []
     if scenario.workload.agent is not None:
         return found
@@ -163,37 +150,21 @@ def tail_policies(scenario: Scenario) -> list[Policy]:
     dispatch = "least_loaded" if lagged else "shared_queue"
     if scenario.engine.dispatch != dispatch:
         how = "samples go to the replica with the fewest" if lagged else "replicas take samples from one queue"
-        found.append(("work stealing", how, lambda one: vary(one, {"engine.dispatch": dispatch})))
+        found.append(("work stealing", how, {"engine.dispatch": dispatch}))
     if scenario.loop.mode == "sync":
         if scenario.workload.usable_group_share == 1:
             found += [_carried("partial rollouts", "recompute_kv", "goes on in the next step")]
             found += [_carried("tail batching", "restart_requests", "starts again in the next step")]
     elif scenario.loop.asynchrony.membership == "target":
-        found.append(
-            (
-                "first done",
-                "a step trains on the groups that are done first",
-                lambda one: vary(one, {"loop.membership": "first_done"}),
-            )
-        )
+        how = "a step trains on the groups that are done first"
+        found.append(("first done", how, {"loop.membership": "first_done"}))
     return found
 
 
 def _carried(name: str, key: str, what: str) -> Policy:
     """A quarter more groups start than a step trains on; what is not among the first done ``what``."""
-
-    def change(scenario: Scenario) -> Scenario:
-        return vary(
-            scenario,
-            {
-                "loop.mode": "async",
-                "loop.overlap": False,
-                "loop.membership": "first_done",
-                "loop.staleness_fraction": CARRIED_SHARE,
-                f"loop.{key}": True,
-                "simulation.warmup_steps": None,
-                "simulation.steps": None,
-            },
-        )
-
-    return name, f"a quarter more groups start than a step trains on; what is not done {what}", change
+    loop = {"mode": "async", "overlap": False, "membership": "first_done", "staleness_fraction": CARRIED_SHARE}
+    changes = {f"loop.{name}": value for name, value in {**loop, key: True}.items()}
+    amounts = {"simulation.warmup_steps": None, "simulation.steps": None}
+    how = f"a quarter more groups start than a step trains on; what is not done {what}"
+    return name, how, {**changes, **amounts}

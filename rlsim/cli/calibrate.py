@@ -116,6 +116,7 @@ def fit(
     """
     from rlsim.evidence.joint import fit_jointly
     from rlsim.parameters.posterior import EVIDENCE
+    from rlsim.report.files import write_files
     from rlsim.report.text.validation import joint_text
 
     target = out or Path("posterior")
@@ -123,9 +124,7 @@ def fit(
         raise InputError(f"--out {target}: the joint fit writes a folder with joint.npz, for simulation.posterior")
     found = fit_jointly(tables, _say)
     posterior = replace(found.posterior, name=name) if name else found.posterior
-    with staged_folder(target) as folder:
-        (folder / "joint.npz").write_bytes(posterior.to_bytes())
-        (folder / EVIDENCE).write_bytes(found.evidence.to_bytes())
+    write_files({"joint.npz": posterior.to_bytes(), EVIDENCE: found.evidence.to_bytes()}, target)
     written = f"written: {target / 'joint.npz'} and {target / EVIDENCE}"
     print_answer(f"{joint_text(found, terminal_style())}\n\n{written}")
 
@@ -140,6 +139,7 @@ def own(
     from rlsim.evidence.own_rows import learn
     from rlsim.files.progress import ProgressLine
     from rlsim.parameters.posterior import SUFFIX
+    from rlsim.report.files import write_files
     from rlsim.report.text.validation import learned_text
 
     if out is not None and out.suffix != SUFFIX:
@@ -150,8 +150,7 @@ def own(
     if out is None:
         print_answer(f"{text}\n\nnot written; --out mine{SUFFIX} keeps what they say for simulation.posterior")
         return
-    with staged_folder(out.parent) as folder:
-        (folder / out.name).write_bytes(found.posterior.to_bytes())
+    write_files({out.name: found.posterior.to_bytes()}, out.parent)
     print_answer(f"{text}\n\nwritten: {out}; use it with --set simulation.posterior={out}")
 
 
@@ -162,6 +161,7 @@ def curves(
 ) -> None:
     """Fit acceptance over draft length and position to curves of your draft model (speculation)."""
     from rlsim.evidence.acceptance import fit_curves
+    from rlsim.report.files import write_files
     from rlsim.report.text.validation import curves_text
 
     found = fit_curves(path)
@@ -169,8 +169,7 @@ def curves(
     if out is None:
         print_answer(f"{text}\n\n{fitted}")
         return
-    with staged_folder(out.parent) as folder:
-        (folder / out.name).write_text(fitted, encoding="utf-8")
+    write_files({out.name: fitted}, out.parent)
     print_answer(f"{text}\n\nwritten: {out}; its sections 'speculation' stand as in a scenario")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_overrides, print_answer, terminal_style
+from rlsim.cli.output import print_answer, terminal_style
 from rlsim.errors import InputError
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A dotted key, such as speculation.draft_length.")]
@@ -54,7 +54,7 @@ def explain(
     from rlsim.loading.explain import explain as run
     from rlsim.loading.explain import render_explanation
 
-    answer = run(key, scenario, given_overrides(words, overrides))
+    answer = run(key, scenario, [*(words or ()), *(overrides or ())])
     print_answer(json.dumps(answer.as_dict(), indent=2) if as_json else render_explanation(answer, terminal_style()))
 
 

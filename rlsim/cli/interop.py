@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_overrides, print_answer
-from rlsim.files.writing import staged_folder
+from rlsim.cli.output import given_scenario, print_answer
 
 
 class FrameworkName(StrEnum):
@@ -106,6 +105,7 @@ def import_config(
     """
     from rlsim.readers.frameworks.asked import Asked
     from rlsim.readers.frameworks.importing import import_config as run
+    from rlsim.report.files import write_files
 
     asked = Asked(
         hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
@@ -113,8 +113,7 @@ def import_config(
     )  # fmt: skip
     found = run(framework.value, config, words or (), asked, root, config_name, strict)
     if out is not None:
-        with staged_folder(out.absolute().parent) as folder:
-            (folder / out.name).write_text(found.text, encoding="utf-8")
+        write_files({out.name: found.text}, out.absolute().parent)
     if as_json:
         print_answer(json.dumps(found.as_dict()))
         return
@@ -137,18 +136,16 @@ def export(
     Prints one override a line to paste, and on stderr what of the scenario no key says. --config: only keys of that
     configuration whose meaning differs are overridden. --out DIR writes overrides.txt and config.yaml, patched.
     """
-    from rlsim.loading.scenario import load_scenario
     from rlsim.readers.frameworks.exporting import export_scenario
     from rlsim.readers.frameworks.importing import read_config
+    from rlsim.report.files import write_files
 
-    given = load_scenario(scenario, given_overrides(words, overrides))
+    given = given_scenario(scenario, words, overrides)
     base = None if config is None else read_config(to.value, config, root=root)
     found = export_scenario(given, to.value, base)
     lines = "\n".join(found.overrides)
     if out is not None:
-        with staged_folder(out) as folder:
-            (folder / "overrides.txt").write_text(f"{lines}\n", encoding="utf-8")
-            (folder / "config.yaml").write_text(found.config, encoding="utf-8")
+        write_files({"overrides.txt": f"{lines}\n", "config.yaml": found.config}, out)
     for line in found.left:
         print(f"not said: {line}", file=sys.stderr)
     answer = {"framework": found.framework, "overrides": list(found.overrides), "left": list(found.left)}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_overrides, print_answer, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, terminal_style
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
-from rlsim.files.writing import staged_folder
+
+if TYPE_CHECKING:
+    from rlsim.report.files import Content
 
 
 def log(
@@ -31,28 +33,27 @@ def log(
     of the steps after the warm-up stands beside the predicted one, the posterior takes it in (docs/uncertainty.md), and
     what that changed is named. --out DIR writes log.json, posterior.npz, scenario.yaml (which uses it) and phases.png.
     """
-    from rlsim.loading.scenario import load_scenario
     from rlsim.readers.logs.answer import POSTERIOR_NAME, answer_run
     from rlsim.readers.logs.reading import read_log
-    from rlsim.readers.logs.text import render_run
+    from rlsim.readers.logs.text import render_run, run_picture
+    from rlsim.report.files import write_files
 
     chosen = None if steps is None else _range(steps)
-    given = load_scenario(scenario, given_overrides(words, overrides))
+    given = given_scenario(scenario, words, overrides)
     with ProgressLine("records") as progress:
         found = read_log(file, progress.reach)
     with ProgressLine("simulations") as progress:
         answer = answer_run(found, given, chosen, what_if or (), as_stated, progress.reach)
     told = render_run(answer, terminal_style())
     if out is not None:
-        from rlsim.readers.logs.text import run_picture
-        from rlsim.report.figures.style import save_picture
-
-        with staged_folder(out) as folder:
-            (folder / "log.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
-            (folder / "scenario.yaml").write_text(answer.scenario_yaml(), encoding="utf-8")
-            (folder / POSTERIOR_NAME).write_bytes(answer.posterior.to_bytes())
-            save_picture(run_picture(answer), folder / "phases.png")
-        told = f"{told}\n{_next(out)}"
+        files: dict[str, Content] = {
+            "log.json": json.dumps(answer.as_dict(), indent=1) + "\n",
+            "scenario.yaml": answer.scenario_yaml(),
+            POSTERIOR_NAME: answer.posterior.to_bytes(),
+            "phases.png": run_picture(answer),
+        }
+        write_files(files, out)
+        told += f"\nwritten: {out}; predict with what is known now: rlsim project {out / 'scenario.yaml'}"
     print_answer(json.dumps(answer.as_dict()) if as_json else told)
 
 
@@ -62,7 +63,3 @@ def _range(text: str) -> tuple[int, int]:
     if found is None or int(found[1]) > int(found[2]):
         raise InputError(f"--steps {shortened(text)}: expected FIRST:LAST, such as 5:20")
     return int(found[1]), int(found[2])
-
-
-def _next(out: Path) -> str:
-    return f"written: {out}; predict with what is known now: rlsim project {out / 'scenario.yaml'}"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import blame, calibrate, guidance, interop, log, planning, plot, project, report, run, traces, validate
+from rlsim.cli import calibrate, guidance, interop, log, planning, project, traces, validate
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
 
@@ -43,16 +43,16 @@ Exit codes: 0 done, 2 bad input or a configuration that cannot run (one message 
 app = typer.Typer(help=EXAMPLES, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 for command in (
     project.project,
-    run.run,
+    project.run,
     project.schema,
     planning.sweep,
     planning.plan,
     planning.sensitivity,
     planning.compare,
-    blame.blame,
+    project.blame,
     interop.export,
-    report.report,
-    plot.plot,
+    project.report,
+    project.plot,
     guidance.new,
     guidance.explain,
     guidance.support,

@@ -23,6 +23,7 @@ SetOption = Annotated[
 ]
 BriefOption = Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")]
 ResultsArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of results.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that --out of another command filled.")]
 PageOption = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="The page; default report.html in DIR.")
 ]
@@ -68,12 +69,10 @@ CellReplicationsOption = Annotated[
     ),
 ]
 RunStepsOption = Annotated[
-    int | None,
-    typer.Option("--run-steps", metavar="N", min=1, help="Also time, cost and energy of a run of N steps."),
+    int | None, typer.Option("--run-steps", metavar="N", min=1, help="Also time, cost and energy of a run of N steps.")
 ]
 UncertainOption = Annotated[
-    list[str] | None,
-    typer.Option("--uncertain", metavar="KEY=LOW:HIGH", help="Range of a stated key. Repeatable."),
+    list[str] | None, typer.Option("--uncertain", metavar="KEY=LOW:HIGH", help="Range of a stated key. Repeatable.")
 ]
 
 ObjectiveOption = Annotated[

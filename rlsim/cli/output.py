@@ -6,14 +6,20 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlsim.errors import InputError
 from rlsim.report.style import Style
 
+if TYPE_CHECKING:
+    from rlsim.schema.scenario import Scenario
 
-def given_overrides(words: Sequence[str] | None, options: Sequence[str] | None) -> list[str]:
-    """Overrides given as words and by --set, in this order: later ones win."""
-    return [*(words or ()), *(options or ())]
+
+def given_scenario(name: str, words: Sequence[str] | None, options: Sequence[str] | None, *more: str) -> Scenario:
+    """The scenario with overrides given as words, by --set and by ``more``, in this order: later ones win."""
+    from rlsim.loading.scenario import load_scenario
+
+    return load_scenario(name, [*(words or ()), *(options or ()), *more])
 
 
 def terminal_style() -> Style:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_overrides, print_answer, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, terminal_style
 from rlsim.files.writing import staged_folder
 
 
@@ -27,20 +27,12 @@ def sweep(
     (split). --out DIR writes results.csv, results.parquet and pictures; an interrupted sweep into the same folder
     goes on where it stopped.
     """
-    from rlsim.loading.scenario import load_scenario
     from rlsim.planning.sweep import sweep as run
-    from rlsim.report.text.sweep import render_sweep
+    from rlsim.report.text.planning import render_sweep
 
-    base = load_scenario(scenario, given_overrides(words, overrides))
-    result = run(
-        base,
-        vary or (),
-        replications=replications,
-        run_steps=run_steps,
-        jobs=jobs if dask is None else dask,
-        out=out,
-        overwrite=overwrite,
-    )
+    base = given_scenario(scenario, words, overrides)
+    amounts = {"replications": replications, "run_steps": run_steps, "jobs": jobs if dask is None else dask}
+    result = run(base, vary or (), **amounts, out=out, overwrite=overwrite)
     print_answer(result.to_json() if as_json else render_sweep(result, terminal_style()))
 
 
@@ -67,7 +59,6 @@ def plan(
     """
     from dataclasses import replace
 
-    from rlsim.loading.scenario import load_scenario
     from rlsim.planning.grammar import parse_sizes
     from rlsim.planning.objective import Objective, parse_objective
     from rlsim.planning.plan import default_limits, write_plan
@@ -75,7 +66,7 @@ def plan(
     from rlsim.report.text.plan import render_plan
     from rlsim.units import SECONDS_PER_HOUR
 
-    base = load_scenario(scenario, given_overrides(words, overrides))
+    base = given_scenario(scenario, words, overrides)
     measure, statistic, target_s = parse_objective(objective)
     deadline_s = None if deadline_hours is None else deadline_hours * SECONDS_PER_HOUR
     wanted = Objective(measure, statistic, steps, deadline_s, budget_usd, target_s)
@@ -105,11 +96,10 @@ def sensitivity(
     The interval is that of project. Says what each of its sources is worth for the choice among a few cheap
     alternatives, and the command that measures it. --uncertain replaces or adds a range of what the scenario states.
     """
-    from rlsim.loading.scenario import load_scenario
     from rlsim.planning.sensitivity import sensitivity as run
-    from rlsim.report.text.sensitivity import render_sensitivity
+    from rlsim.report.text.planning import render_sensitivity
 
-    base = load_scenario(scenario, given_overrides(words, overrides))
+    base = given_scenario(scenario, words, overrides)
     answer = run(base, uncertain=uncertain or (), jobs=jobs)
     print_answer(answer.to_json() if as_json else render_sensitivity(answer, terminal_style()))
 
@@ -127,13 +117,11 @@ def compare(
 
     KEY=VALUE and --set change both, --set-a and --set-b one of them afterwards: A and B may be the same file.
     """
-    from rlsim.loading.scenario import load_scenario
     from rlsim.planning.compare import compare as run
-    from rlsim.report.text.compare import render_comparison
+    from rlsim.report.text.planning import render_comparison
 
-    both = given_overrides(words, overrides)
     answer = run(
-        load_scenario(first, [*both, *(first_overrides or ())]),
-        load_scenario(second, [*both, *(second_overrides or ())]),
+        given_scenario(first, words, overrides, *(first_overrides or ())),
+        given_scenario(second, words, overrides, *(second_overrides or ())),
     )
     print_answer(answer.to_json() if as_json else render_comparison(answer, terminal_style()))

@@ -1,13 +1,15 @@
-"""``rlsim project`` and the catalogues: ``schema``, ``models``, ``hardware``."""
+"""One scenario: ``rlsim project``, ``run`` and ``blame``; folders of results: ``report`` and ``plot``; and the
+catalogues: ``schema``, ``models``, ``hardware``."""
 
 from __future__ import annotations
+
+import json
 
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_overrides, print_answer, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, terminal_style
 from rlsim.files.progress import ProgressLine
-from rlsim.files.writing import staged_folder
 
 models = typer.Typer(help="Model cards that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
 hardware = typer.Typer(help="Hardware profiles that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
@@ -30,24 +32,98 @@ def project(
     on measured, modelled and assumed values. --out DIR writes projection.json, phases.png, timeline.json (opens in
     Perfetto) and scenario.yaml (resolved).
     """
-    from rlsim.loading.scenario import load_scenario
     from rlsim.projection.project import project as run
-    from rlsim.report import files
+    from rlsim.report.files import write_out
     from rlsim.report.text.projection import render, render_brief
 
-    given = load_scenario(scenario, _with_simulation(given_overrides(words, overrides), seed, replications))
+    given = given_scenario(scenario, words, overrides, *_simulation(seed=seed, replications=replications))
     with ProgressLine("replications") as progress:
         answer = run(given, progress.reach)
-    if out is not None:
-        with staged_folder(out) as folder:
-            files.write(answer, folder)
+    write_out(answer, out)
     written = render_brief if brief else render
     print_answer(answer.to_json() if as_json else written(answer, terminal_style()))
 
 
-def _with_simulation(overrides: list[str], seed: int | None, replications: int | None) -> list[str]:
-    given = {"simulation.seed": seed, "simulation.replications": replications}
-    return [*overrides, *(f"{key}={value}" for key, value in given.items() if value is not None)]
+def _simulation(**given: int | None) -> list[str]:
+    """Overrides of section simulation by the options that are given."""
+    return [f"simulation.{key}={value}" for key, value in given.items() if value is not None]
+
+
+def run(
+    scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
+    steps: o.RunLengthOption = None,
+    samples: o.RunSamplesOption = None,
+    overrides: o.SetOption = None,
+    seed: o.SeedOption = None,
+    replications: o.RunReplicationsOption = 1,
+    no_baseline: o.AloneOption = False,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+) -> None:
+    """Simulate a whole run: N training steps, or as many as consume M samples.
+
+    The same run without speculation stands beside it, on the same drawn work. Prints time, cost, energy and tokens,
+    how the steps evolve, and what the run loses to validation, checkpoints and failures (section run of the scenario).
+    --out DIR writes run.json, steps.csv, run.png and scenario.yaml; an interrupted run into the same folder goes on
+    where it stopped.
+    """
+    from rlsim.report.text.run import render
+    from rlsim.runs.run import run as simulate
+
+    given = given_scenario(scenario, words, overrides, *_simulation(seed=seed))
+    with ProgressLine("steps") as progress:
+        seen = progress.reach
+        answer = simulate(
+            given, steps, samples, replications=replications, baseline=not no_baseline, out=out, progress=seen
+        )
+    print_answer(answer.to_json() if as_json else render(answer, terminal_style()))
+
+
+def blame(
+    scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
+    overrides: o.SetOption = None,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+) -> None:
+    """Say why the GPUs of a scenario are idle, and what removing each cause would gain.
+
+    Each cause (straggler tail, refit, environment, staleness limit, queue cap, polling, pipeline bubble) is taken away
+    on the same drawn work, alone and after those before it; policies against the tail are tried as what-ifs. --out DIR
+    writes blame.json and waterfall.png.
+    """
+    from rlsim.attribution.blame import blame as run
+    from rlsim.report.files import write_out
+    from rlsim.report.text.blame import render_blame
+
+    given = given_scenario(scenario, words, overrides)
+    with ProgressLine("simulations") as progress:
+        answer = run(given, progress.reach)
+    write_out(answer, out)
+    print_answer(json.dumps(answer.as_dict()) if as_json else render_blame(answer, terminal_style()))
+
+
+def report(folder: o.ResultsArgument, out: o.PageOption = None) -> None:
+    """Write one HTML page of the results in a folder.
+
+    DIR is what --out of project, run, plan, sweep, validate or blame wrote; several of them in one folder make one
+    page. Charts are drawn in it: it needs no network, runs no script, and prints.
+    """
+    from rlsim.report.page.report import write_report
+
+    print_answer(str(write_report(folder, out)))
+
+
+def plot(folder: o.FolderArgument, out: o.OutOption = None) -> None:
+    """Draw the pictures of finished results again, without simulating anything.
+
+    Takes the folders of run, sweep, plan and blame; --out DIR writes elsewhere. The pictures of project and validate
+    need more than their files hold; the message then says which command draws them.
+    """
+    from rlsim.report.files import replot
+
+    print_answer("\n".join(f"written: {path}" for path in replot(folder, out)))
 
 
 def schema() -> None:
@@ -55,8 +131,6 @@ def schema() -> None:
 
     Editors use it to complete and check scenario files.
     """
-    import json
-
     from rlsim.loading.scenario import scenario_json_schema
 
     print_answer(json.dumps(scenario_json_schema(), indent=2))

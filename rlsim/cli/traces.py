@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlsim.cli import options as o
 from rlsim.cli.output import print_answer, terminal_style
-from rlsim.files.writing import staged_folder
 from rlsim.readers.traces.form import Format
-
-if TYPE_CHECKING:
-    from rlsim.readers.traces.drafts import AcceptanceAnswer
-    from rlsim.readers.traces.workload import TraceAnswer
 
 FRAGMENT_SUFFIXES = (".yaml", ".yml")
 
@@ -38,30 +31,17 @@ def traces(
     from rlsim.readers.traces.acceptance import MeasuredAcceptance
     from rlsim.readers.traces.drafts import AcceptanceAnswer
     from rlsim.readers.traces.reading import Reading, read_trace
-    from rlsim.readers.traces.workload import workload_of
+    from rlsim.readers.traces.workload import TraceAnswer, workload_of
+    from rlsim.report.files import write_files
 
     names = (column, prompt_column, group_column)
     found = read_trace(file, Reading(form, *names, group_size, characters_per_token))
     answer = AcceptanceAnswer(found) if isinstance(found, MeasuredAcceptance) else workload_of(found)
-    written = ""
-    if out is not None:
-        _write(answer, out)
-        written = f"\nwritten: {out}"
+    if out is not None and out.suffix in FRAGMENT_SUFFIXES:
+        write_files({out.name: answer.fragment()}, out.parent)
+    elif out is not None:
+        figures = json.dumps(answer.as_dict(), indent=1) + "\n"
+        lengths = {"lengths.png": answer.picture()} if isinstance(answer, TraceAnswer) else {}
+        write_files({"fragment.yaml": answer.fragment(), "trace.json": figures, **lengths}, out)
+    written = "" if out is None else f"\nwritten: {out}"
     print_answer(json.dumps(answer.as_dict()) if as_json else answer.text(terminal_style()) + written)
-
-
-def _write(answer: TraceAnswer | AcceptanceAnswer, out: Path) -> None:
-    """The fragment alone where ``out`` is a YAML file, else a folder with it, the figures and a picture of lengths."""
-    if out.suffix in FRAGMENT_SUFFIXES:
-        with staged_folder(out.parent) as folder:
-            (folder / out.name).write_text(answer.fragment(), encoding="utf-8")
-        return
-    from rlsim.readers.traces.workload import TraceAnswer
-
-    with staged_folder(out) as folder:
-        (folder / "fragment.yaml").write_text(answer.fragment(), encoding="utf-8")
-        (folder / "trace.json").write_text(json.dumps(answer.as_dict(), indent=1) + "\n", encoding="utf-8")
-        if isinstance(answer, TraceAnswer):
-            from rlsim.report.figures.style import save_picture
-
-            save_picture(answer.picture(), folder / "lengths.png")

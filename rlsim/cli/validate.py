@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,10 +12,6 @@ from rlsim.cli.options import JsonOption
 from rlsim.cli.output import print_answer, terminal_style
 from rlsim.evidence.tables import Kind
 from rlsim.files.progress import ProgressLine
-from rlsim.files.writing import staged_folder
-
-if TYPE_CHECKING:
-    from rlsim.results.validation import CrossValidation, Validation
 
 app = typer.Typer(cls=FormerWords, no_args_is_help=True, rich_markup_mode=None, help=__doc__)
 
@@ -47,11 +42,12 @@ def table(
     validation.json, rows.csv and pictures.
     """
     from rlsim.evidence.compare import validate_table
+    from rlsim.report.files import write_out
     from rlsim.report.text.validation import validation_text
 
     with ProgressLine("rows") as progress:
         found = validate_table(path, kind, progress.reach, seed, replications)
-    _write(out, lambda folder: write_validation(found, folder))
+    write_out(found, out)
     print_answer(found.to_json() if as_json else validation_text(found, terminal_style()))
 
 
@@ -74,20 +70,14 @@ def published(
 ) -> None:
     """All published tables that come with rlsim beside their predictions, and further tables of any kind."""
     from rlsim.evidence.published import run_published
+    from rlsim.report.files import write_out
     from rlsim.report.text.validation import published_text
 
     given = {"iterations": iterations, "training": training, "transfers": transfers, "phases": phases}
     tables = {Kind(kind): paths for kind, paths in given.items() if paths}
     with ProgressLine("rows") as progress:
         found = run_published(seed, replications, progress.reach, tables, cross)
-
-    def write(folder: Path) -> None:
-        write_validation(found.steps, folder)
-        (folder / "published.json").write_text(found.to_json(), encoding="utf-8")
-        if found.cross is not None:
-            write_cross(found.cross, folder)
-
-    _write(out, write)
+    write_out(found, out)
     print_answer(found.to_json() if as_json else published_text(found, terminal_style()))
 
 
@@ -95,36 +85,10 @@ def published(
 def cross(as_json: JsonOption = False, out: OutOption = None) -> None:
     """Do 90 % intervals hold 90 %? Leaves whole releases, devices, models... out of the joint fit and predicts them."""
     from rlsim.evidence.cross import validate_cross
+    from rlsim.report.files import write_out
     from rlsim.report.text.validation import cross_text
 
     with ProgressLine("groupings") as progress:
         found = validate_cross(progress=progress.reach)
-    _write(out, lambda folder: write_cross(found, folder))
+    write_out(found, out)
     print_answer(found.to_json() if as_json else cross_text(found, terminal_style()))
-
-
-def _write(out: Path | None, write: Callable[[Path], None]) -> None:
-    if out is not None:
-        with staged_folder(out) as folder:
-            write(folder)
-
-
-def write_validation(found: Validation, folder: Path) -> None:
-    """Write validation.json, rows.csv, scatter.png and ratios.png into the existing ``folder``."""
-    from rlsim.report.figures.style import save_picture
-    from rlsim.report.figures.validation import ratios, scatter
-    from rlsim.report.text.validation import rows_csv
-
-    (folder / "validation.json").write_text(found.to_json(), encoding="utf-8")
-    (folder / "rows.csv").write_text(rows_csv(found), encoding="utf-8")
-    save_picture(scatter(found), folder / "scatter.png")
-    save_picture(ratios(found), folder / "ratios.png")
-
-
-def write_cross(found: CrossValidation, folder: Path) -> None:
-    """Write cross.json and reliability.png into the existing ``folder``."""
-    from rlsim.report.figures.style import save_picture
-    from rlsim.report.figures.validation import reliability
-
-    (folder / "cross.json").write_text(found.to_json(), encoding="utf-8")
-    save_picture(reliability(found), folder / "reliability.png")

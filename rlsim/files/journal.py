@@ -28,7 +28,8 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             whole = self._read(identity)
             if whole:
-                _clean(folder)
+                for half_written in folder.glob(f"{STAGE_PREFIX}*"):  # by a run that was killed meanwhile
+                    shutil.rmtree(half_written)
             self._file: BinaryIO = self.path.open("r+b" if self.path.exists() else "xb")
             self._file.truncate(whole)
             self._file.seek(whole)
@@ -104,21 +105,13 @@ def opened_journal(out: Path | None, identity: str, command: str) -> Iterator[Jo
     journal = Journal(out, identity, command)
     try:
         yield journal
-    except RlsimError:
-        if any(row.get("status", "ok") == "ok" for row in journal.rows.values()):
+    except BaseException as error:
+        begun = any(row.get("status", "ok") == "ok" for row in journal.rows.values())
+        if isinstance(error, RlsimError) and not begun:
+            journal.remove()
+            for folder in made:
+                folder.rmdir()
+        else:
             journal.close()
-            raise
-        journal.remove()
-        for folder in made:
-            folder.rmdir()
-        raise
-    except BaseException:
-        journal.close()
         raise
     journal.remove()
-
-
-def _clean(folder: Path) -> None:
-    """Remove half-written results of a run that was killed while it wrote them."""
-    for stage in folder.glob(f"{STAGE_PREFIX}*"):
-        shutil.rmtree(stage)

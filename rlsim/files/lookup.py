@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rlsim.errors import InputError, shortened
@@ -40,16 +42,14 @@ def as_path(name: str, suffixes: tuple[str, ...], base: Path | None) -> Path | N
 
     A relative path counts from ``base`` (the folder of the file that refers to it) where it exists there.
     """
-    try:
+    with _possible(name):
         given = Path(name).expanduser()
         candidates = [given] if base is None else [base / given, given]
         looks_like_path = given.suffix.lower() in suffixes or name.startswith((".", "/", "~"))
-        for candidate in candidates:
-            if candidate.exists() and (looks_like_path or len(given.parts) > 1):
-                return candidate
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{shortened(repr(name))} cannot be a path ({shortened(str(error))})") from None
-    return candidates[0] if looks_like_path else None
+        if looks_like_path or len(given.parts) > 1:
+            found = next((candidate for candidate in candidates if candidate.exists()), None)
+            return found or (candidates[0] if looks_like_path else None)
+        return None
 
 
 def length_file(path: str, base: Path | None = None) -> Path | None:
@@ -57,14 +57,21 @@ def length_file(path: str, base: Path | None = None) -> Path | None:
 
     None where there is none of them. A device or pipe counts as found; reading it is then refused with the reason.
     """
-    try:
+    with _possible(path):
         given = Path(path).expanduser()
         candidates = [given] if base is None else [base / given, given]
         if given.name == path:
             candidates.append(delivered_lengths() / path)
         return next((candidate for candidate in candidates if candidate.exists()), None)
+
+
+@contextmanager
+def _possible(name: str) -> Iterator[None]:
+    """A name that cannot be a path raises InputError."""
+    try:
+        yield
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{shortened(repr(path))} cannot be a path ({shortened(str(error))})") from None
+        raise InputError(f"{shortened(repr(name))} cannot be a path ({shortened(str(error))})") from None
 
 
 def delivered_lengths() -> Path:

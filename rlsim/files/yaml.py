@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -18,32 +18,36 @@ from rlsim.files.reading import DOCUMENT_BYTES, delivered, read_text, shown_path
 MAX_NODES = 1_000_000
 """Values of one document after its aliases are expanded; guards against documents that grow without bound."""
 
-_INT = re.compile(r"^[-+]?[0-9][0-9_]*$")
-_FLOAT = re.compile(
-    r"^(?:[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-)
-_BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
-_NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
+_SCALARS: dict[str, tuple[str, Sequence[str]]] = {
+    "int": (r"^[-+]?[0-9][0-9_]*$", "-+0123456789"),
+    "float": (
+        r"^(?:[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        "-+.0123456789",
+    ),
+    "bool": (r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    "null": (r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
+    "merge": (r"^<<$", "<"),
+}
+"""Scalars of YAML 1.2's core schema, and merge keys: how they look, and what they begin with."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Strict:
     """YAML 1.2 core scalars: no octal, no sexagesimal, no dates, no yes/no; mappings without repeated keys."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         _reject_bad_keys(node)
-        return super().construct_mapping(node, deep)
+        return cast(dict[Hashable, Any], super().construct_mapping(node, deep))  # type: ignore[misc]
 
 
-class _OwnFilesLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(_Strict, yaml.SafeLoader):
+    """The rules in Python, with a guard against depth."""
+
+
+class _OwnFilesLoader(_Strict, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """The same rules by libyaml, ten times as fast. For files that come with rlsim: it has no guard against depth."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        _reject_bad_keys(node)
-        return cast(dict[Hashable, Any], super().construct_mapping(node, deep))
 
 
 def _reject_bad_keys(node: yaml.MappingNode) -> None:
@@ -68,16 +72,9 @@ def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
-for _tag, _pattern, _first in (
-    ("int", _INT, "-+0123456789"),
-    ("float", _FLOAT, "-+.0123456789"),
-    ("bool", _BOOL, "tTfF"),
-    ("null", _NULL, ["~", "n", "N", ""]),
-    ("merge", re.compile(r"^<<$"), "<"),
-):
-    for _loader in (_Loader, _OwnFilesLoader):
-        _loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list(_first))
 for _loader in (_Loader, _OwnFilesLoader):
+    for _tag, (_pattern, _first) in _SCALARS.items():
+        _loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
     _loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
     _loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
@@ -163,14 +160,9 @@ def parse_yaml(text: str, where: str, own: bool = False) -> dict[str, Any]:
     if value is None:
         raise InputError(f"{where}: the document is empty; expected keys with values")
     if not isinstance(value, dict):
-        raise InputError(f"{where}: expected a mapping of keys to values, got {_kind(value)}")
+        given = "a list" if isinstance(value, list) else f"the single value {shortened(repr(value))}"
+        raise InputError(f"{where}: expected a mapping of keys to values, got {given}")
     return value
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, list):
-        return "a list"
-    return f"the single value {shortened(repr(value))}"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -218,11 +210,7 @@ def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:float", text)
 
 
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?$"),
-    list("-+.0123456789"),
-)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_SCALARS["float"][0]), list("-+.0123456789"))
 _Dumper.add_representer(list, _represent_list)
 _Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(float, _represent_float)

@@ -13,7 +13,7 @@ from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, pri
 from rlsim.projection.uncertainty.inputs import guesses_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Variant
-from rlsim.results.compare import Comparison, PhaseChange
+from rlsim.results.planning import Comparison, PhaseChange
 from rlsim.schema.scenario import Scenario
 
 IGNORED = ("name", "question", "assumptions")

@@ -36,7 +36,7 @@ from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Interval
-from rlsim.results.sensitivity import Choice, InputEffect, Sensitivity, SourceValue
+from rlsim.results.planning import Choice, InputEffect, Sensitivity, SourceValue
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rlsim.loading.scenario import dump_scenario, scenario_digest
 from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
@@ -46,14 +47,7 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
     parts = phase_parts(cand)
     rollout_speedup, end_to_end_speedup = speedups(timed(base), timed(cand))
     return Projection(
-        scenario=scenario.name,
-        question=scenario.question,
-        digest=scenario_digest(scenario),
-        seed=scenario.simulation.seed,
-        mode=scenario.loop.mode,
-        num_gpus=scenario.cluster.num_gpus,
-        model=scenario.model.name,
-        hardware=scenario.hardware.name,
+        **about(scenario),
         baseline=variant_of(base, phase_parts(base)),
         candidate=variant_of(cand, parts),
         rollout_speedup=rollout_speedup,
@@ -61,9 +55,24 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
         provenance=provenance_of(parts),
         assumptions=assumptions_of(cand),
         warnings=warnings_of(cand),
-        price_per_gpu_hour_usd=scenario.hardware.price_per_gpu_hour_usd.value,
-        price_source=scenario.hardware.price_per_gpu_hour_usd.source,
-        resolved_scenario=dump_scenario(scenario),
         support=support_of(cand),
         caveats=caveats_of(scenario),
     )
+
+
+def about(scenario: Scenario) -> dict[str, Any]:
+    """What an answer says of its scenario, by the fields of :class:`rlsim.results.projection.About`."""
+    price = scenario.hardware.price_per_gpu_hour_usd
+    return {
+        "scenario": scenario.name,
+        "question": scenario.question,
+        "digest": scenario_digest(scenario),
+        "seed": scenario.simulation.seed,
+        "mode": scenario.loop.mode,
+        "num_gpus": scenario.cluster.num_gpus,
+        "model": scenario.model.name,
+        "hardware": scenario.hardware.name,
+        "price_per_gpu_hour_usd": price.value,
+        "price_source": price.source,
+        "resolved_scenario": dump_scenario(scenario),
+    }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
@@ -36,15 +36,17 @@ SCENARIO_BYTES = 2**18
 """Largest scenario.yaml that is looked into; a resolved scenario has 18 KiB."""
 FIELD_CHARACTERS, TEXT_CHARACTERS, NUMBER_CHARACTERS = 100_000, 300, 30
 MOST_LINES = 100_000
-SCENARIO_KEYS = {
-    "question": ("question",),
-    "mode": ("loop", "mode"),
-    "num_gpus": ("cluster", "num_gpus"),
-    "model": ("model", "name"),
-    "hardware": ("hardware", "name"),
-}
-"""What a scenario says that its answer does not repeat, by the field of the answer."""
 Answer = TypeVar("Answer", bound=About)
+
+
+class _Asked(BaseModel):
+    """What a scenario says that its answer does not repeat."""
+
+    question: str | None = None
+    mode: str | None = Field(None, validation_alias=AliasPath("loop", "mode"))
+    num_gpus: int | None = Field(None, validation_alias=AliasPath("cluster", "num_gpus"))
+    model: str | None = Field(None, validation_alias=AliasPath("model", "name"))
+    hardware: str | None = Field(None, validation_alias=AliasPath("hardware", "name"))
 
 
 def kinds_in(folder: Path) -> list[str]:
@@ -73,12 +75,12 @@ def file_in(folder: Path, name: str) -> Path:
     return path
 
 
-def read_projection(folder: Path, notes: list[str]) -> Projection:
-    """The projection of the folder with its timeline; ``notes`` takes what is wrong with files beside it.
+def read_projection(folder: Path, left_out: list[str]) -> Projection:
+    """The projection of the folder with its timeline; ``left_out`` takes what is wrong with files beside it.
 
     Where no scenario.yaml says the mode, phases that exceed their step do: generation then runs beside the trainer.
     """
-    answer = with_scenario(Projection.read(file_in(folder, "projection.json")), folder, notes)
+    answer = with_scenario(Projection.read(file_in(folder, "projection.json")), folder, left_out)
     if min(answer.baseline.step_s.mean, answer.candidate.step_s.mean) <= 0:
         raise InputError("projection.json: 'step_s' must have a mean above 0")
     if not answer.mode:
@@ -90,60 +92,41 @@ def read_projection(folder: Path, notes: list[str]) -> Projection:
         path = file_in(folder, "timeline.json")
         sides = read_timeline(path) if path.exists() else {}
     except InputError as error:
-        notes.append(str(error))
+        left_out.append(str(error))
         return answer
     arms = {side: getattr(answer, side).model_copy(update=found) for side, found in sides.items()}
     return answer.model_copy(update=arms)
 
 
-def read_run(folder: Path, notes: list[str]) -> Run:
-    """The run of the folder; ``notes`` takes what is wrong with scenario.yaml."""
+def read_run(folder: Path, left_out: list[str]) -> Run:
+    """The run of the folder; ``left_out`` takes what is wrong with scenario.yaml."""
     answer = Run.read(file_in(folder, "run.json"), TABLE_BYTES)
     if min(side.seconds.mean for side in answer.sides.values()) <= 0:
         raise InputError("run.json: 'seconds' must have a mean above 0")
-    return with_scenario(answer, folder, notes)
+    return with_scenario(answer, folder, left_out)
 
 
-def with_scenario(answer: Answer, folder: Path, notes: list[str]) -> Answer:
-    """The answer with what scenario.yaml says; as it is where there is none, or where ``notes`` says what is wrong."""
+def with_scenario(answer: Answer, folder: Path, left_out: list[str]) -> Answer:
+    """The answer with what scenario.yaml says, as it is without one; ``left_out`` takes what is wrong with it."""
     try:
         path = file_in(folder, "scenario.yaml")
         if not path.exists():
             return answer
         if path.stat().st_size > SCENARIO_BYTES:
             raise InputError(f"{path.name}: is larger than {SCENARIO_BYTES // 2**10} KiB")
-        return answer.model_copy(update=_about(read_yaml(path)))
-    except InputError as error:
-        notes.append(str(error))
-        return answer
-
-
-def _about(document: Any) -> dict[str, Any]:
-    """Values of SCENARIO_KEYS, checked."""
-    values = {}
-    for field, keys in SCENARIO_KEYS.items():
-        value = document
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        if value is not None:
-            values[field] = value
-    try:
-        About.model_validate(values, strict=True)
-        return values
+        asked = _Asked.model_validate(read_yaml(path), strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(SCENARIO_KEYS[str(first["loc"][0])])
-        raise InputError(f"scenario.yaml: '{key}': {first['msg']}") from None
+        left_out.append(f"scenario.yaml: {what_is_wrong(error)}")
+        return answer
+    except InputError as error:
+        left_out.append(str(error))
+        return answer
+    return answer.model_copy(update=asked)
 
 
 def read_validation(folder: Path) -> Validation:
     """The validation of the folder. Raises InputError naming the file and the first wrong key."""
-    path = file_in(folder, "validation.json")
-    text = read_text(path, TABLE_BYTES)
-    try:
-        return Validation.model_validate_json(text)
-    except ValidationError as error:
-        raise InputError(f"{shown_path(path)}: {what_is_wrong(error)}") from None
+    return Validation.read(file_in(folder, "validation.json"), TABLE_BYTES)
 
 
 def read_sweep(folder: Path) -> SweepResult:

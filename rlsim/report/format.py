@@ -49,11 +49,11 @@ def arm_label(arm: Variant) -> str:
     return f"{variant_label(arm)}, {f'acceptance length {length:.2f}' if length else 'no verification'}"
 
 
-def decimals_for(largest: float) -> int:
-    """Decimals that give a column led by ``largest`` three to four significant digits."""
+def decimals_for(largest: float, digits: int = 3) -> int:
+    """Decimals that give a column led by ``largest`` as many significant digits, or one more."""
     if largest <= 0 or not math.isfinite(largest):
-        return 1
-    return min(9, max(1, 3 - math.floor(math.log10(largest))))
+        return digits - 2
+    return min(9, max(digits - 2, digits - math.floor(math.log10(largest))))
 
 
 def fixed(value: float, decimals: int) -> str:

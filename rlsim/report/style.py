@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -34,14 +34,11 @@ class Style:
 
     def bold(self, text: str) -> str:
         """What to read first. Emphasis comes after padding, so that it never shifts a column."""
-        return self._emphasised(text, "1")
+        return f"\x1b[1m{text}\x1b[0m" if self.color and text.strip() else text
 
     def dim(self, text: str) -> str:
         """What to read last."""
-        return self._emphasised(text, "2")
-
-    def _emphasised(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.color and text.strip() else text
+        return f"\x1b[2m{text}\x1b[0m" if self.color and text.strip() else text
 
     def readable(self, text: str) -> str:
         """``text`` as it is, or in ASCII glyphs and escapes where the encoding lacks a character of it."""
@@ -66,12 +63,25 @@ class Style:
         )
         return [line.replace("\0", " ") for line in lines]
 
+    def paragraphs(self, texts: Iterable[str], label: str = "  ") -> list[str]:
+        """Lines of all ``texts``, each :meth:`wrapped`."""
+        return [line for text in texts for line in self.wrapped(text, label)]
+
+    def opening(self, headline: str, *about: str) -> list[str]:
+        """The first lines of an answer: what it says, and below it what was asked."""
+        return [*map(self.bold, self.wrapped(headline)), *map(self.dim, self.paragraphs(about, ""))]
+
     def numbered(self, title: str, entries: Sequence[str]) -> list[str]:
         """A section of numbered sentences; nothing where there are none."""
         lines, digits = [self.bold(title)] if entries else [], len(str(len(entries)))
         for index, entry in enumerate(entries, start=1):
             lines += self.wrapped(entry, f"  {index:>{digits}}. ")
         return lines
+
+
+def sections(*parts: Sequence[str]) -> str:
+    """The text of an answer: lines of its parts with a blank line between them, parts without lines left out."""
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
 DEFAULT_STYLE = Style()

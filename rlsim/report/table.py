@@ -1,4 +1,4 @@
-"""The one table of the terminal: aligned columns, numbers with intervals, never wider than the terminal."""
+"""The one table of the terminal and of pages: aligned columns, numbers with intervals, never wider than a terminal."""
 
 from __future__ import annotations
 
@@ -33,6 +33,41 @@ class Row:
 
 
 RULE = Row(())
+Cells = Row | Sequence[Cell | str]
+"""A line of a table."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and what its numbers are: of the terminal by :meth:`lines`, and of a page.
+
+    heads: one for each column; nothing is printed for them where all are empty. rows: cells as text, or as
+    :class:`Cell` with an interval; :data:`RULE` draws a rule, :class:`Row` makes a line bold. align: ``<`` for columns
+    of text and ``>`` for numbers, the last letter for all further columns.
+    """
+
+    title: str
+    note: str
+    heads: Sequence[str]
+    rows: Sequence[Cells]
+    align: str = "<>"
+
+    @property
+    def sides(self) -> str:
+        """The letter of each column."""
+        return (self.align + self.align[-1] * len(self.heads))[: len(self.heads)]
+
+    @property
+    def body(self) -> list[Row]:
+        """The rows, all as :class:`Row`."""
+        return [row if isinstance(row, Row) else Row(row) for row in self.rows]
+
+    def lines(self, style: Style) -> list[str]:
+        """The title and the table in a terminal; nothing where it has no rows."""
+        if not self.rows:
+            return []
+        title = style.bold(self.title) + (style.dim(f"  {self.note}") if self.note else "")
+        return [title, *table(self.heads, self.rows, style, self.align)]
 
 
 def cell(value: Interval, decimals: int, unit: str = "") -> Cell:
@@ -41,24 +76,20 @@ def cell(value: Interval, decimals: int, unit: str = "") -> Cell:
     return Cell(fixed(value.mean, decimals) + unit, *ends)
 
 
-def table(
-    heads: Sequence[str], rows: Sequence[Row | Sequence[Cell | str]], style: Style, align: str = "<>"
-) -> list[str]:
-    """Lines of a table, without trailing blanks.
+def table(heads: Sequence[str], rows: Sequence[Cells], style: Style, align: str = "<>") -> list[str]:
+    """Lines of a :class:`Table` without its title, and without trailing blanks.
 
-    heads: one for each column; nothing is printed for them where all are empty. rows: cells as text, or as
-    :class:`Cell` with an interval; :data:`RULE` draws a rule, :class:`Row` makes a line bold. Means and ends of
-    intervals align one by one. align: ``<`` for columns of text and ``>`` for numbers, the last letter for all further
-    columns.
-    Where the lines exceed ``style.width``, columns first move together, then all but the last lose their intervals,
-    then the widest column of text is narrowed and its entries go on in further lines.
+    Means and ends of intervals align one by one. Where the lines exceed ``style.width``, columns first move together,
+    then all but the last lose their intervals, then the widest column of text is narrowed and its entries go on in
+    further lines.
     """
-    sides = align + align[-1] * len(heads)
-    lines = [row if isinstance(row, Row) else Row(row) for row in rows]
-    cells = [[_cell(cell, style) for cell in row.cells] for row in lines]
-    top = [_cell(head, style) for head in heads]
+    shape = Table("", "", heads, rows, align)
+    sides, lines = shape.sides, shape.body
+    body = [[each if isinstance(each, Cell) else Cell(style.readable(each)) for each in row.cells] for row in lines]
+    top = [Cell(style.readable(head)) for head in heads]
     for gap, intervals in ((3, True), (2, True), (2, False), (1, False)):
-        body = cells if intervals else [_without_intervals(row) for row in cells]
+        if not intervals:
+            body = [[*(Cell(one.text) for one in row[:-1]), *row[-1:]] for row in body]
         columns = [_Column(sides[i], [row[i] for row in body if row], top[i]) for i in range(len(heads))]
         if _width(columns, gap) <= style.width:
             break
@@ -99,14 +130,6 @@ class _Column:
 
 def _indent(text: str) -> int:
     return len(text) - len(text.lstrip())
-
-
-def _cell(cell: Cell | str, style: Style) -> Cell:
-    return cell if isinstance(cell, Cell) else Cell(style.readable(cell))
-
-
-def _without_intervals(cells: Sequence[Cell]) -> list[Cell]:
-    return [cell if i == len(cells) - 1 else Cell(cell.text) for i, cell in enumerate(cells)]
 
 
 def _width(columns: Sequence[_Column], gap: int) -> int:

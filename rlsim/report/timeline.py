@@ -32,13 +32,8 @@ def timeline_json(projection: Projection) -> str:
     One process for each arm, one thread for each row of an actor, complete events (``X``) with step and detail,
     counters (``C``) from the curves. The same projection gives the same bytes.
     """
-    events = [
-        event
-        for pid, (side, arm) in enumerate(
-            (("baseline", projection.baseline), ("candidate", projection.candidate)), start=1
-        )
-        for event in _process(pid, f"{side}: {arm_label(arm)}", arm)
-    ]
+    arms = {side: getattr(projection, side) for side in SIDES}
+    processes = [_process(pid, f"{side}: {arm_label(arm)}", arm) for pid, (side, arm) in enumerate(arms.items(), 1)]
     document = {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -48,7 +43,7 @@ def timeline_json(projection: Projection) -> str:
             "model": projection.model,
             "hardware": f"{projection.num_gpus} {projection.hardware}",
         },
-        "traceEvents": events,
+        "traceEvents": [event for events in processes for event in events],
     }
     return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
@@ -60,7 +55,9 @@ def _process(pid: int, name: str, arm: Variant) -> list[Event]:
         events.append(_metadata("thread_sort_index", pid, tid, sort_index=tid))
         events.extend(_complete(pid, tid, span) for span in lane.spans)
     for curve in arm.curves:
-        events.extend(_counters(pid, curve))
+        for time, value in zip(curve.times_s, curve.values, strict=True):
+            at = {"ph": "C", "ts": _nanoseconds(time) / 1000, "pid": pid, "tid": 0}
+            events.append({"name": curve.name, **at, "args": {"value": value}})
     return events
 
 
@@ -80,13 +77,6 @@ def _complete(pid: int, tid: int, span: Span) -> Event:
         "tid": tid,
         "args": {"step": span.step, "detail": span.detail},
     }
-
-
-def _counters(pid: int, curve: Curve) -> list[Event]:
-    return [
-        {"name": curve.name, "ph": "C", "ts": _nanoseconds(time) / 1000, "pid": pid, "tid": 0, "args": {"value": value}}
-        for time, value in zip(curve.times_s, curve.values, strict=True)
-    ]
 
 
 def _nanoseconds(time_s: float) -> int:
@@ -129,7 +119,7 @@ def _rows(ordered: list[Span]) -> list[list[Span]]:
         for row, stack in zip(rows, open_spans, strict=True):
             while stack and stack[-1].end_s <= span.start_s:
                 stack.pop()
-            if not stack or _nests(span, stack[-1]):
+            if not stack or _inside(span, stack[-1]):
                 row.append(span)
                 stack.append(span)
                 break
@@ -139,7 +129,7 @@ def _rows(ordered: list[Span]) -> list[list[Span]]:
     return rows
 
 
-def _nests(inner: Span, outer: Span) -> bool:
+def _inside(inner: Span, outer: Span) -> bool:
     return inner.end_s <= outer.end_s and inner.step == outer.step and inner.phase != outer.phase
 
 

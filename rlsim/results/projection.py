@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
 from pydantic import Field, PlainSerializer
 
-from rlsim.results.record import Interval, Number, Record, Rounded, rounded
+from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
 from rlsim.results.trace import Curve, Span, StepPhases, TokenLedger
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     Curves = tuple[Curve, ...]
 else:  # never read from a file: what checks them costs more to build than a projection to write
     Spans = Curves = tuple
-from rlsim.results.record import Rounded6
 
 
 class Difference(Record):
@@ -137,6 +136,10 @@ class EngineStatistics:
     reused_tokens: Annotated[Number | None, Label("reused prefixes", "tokens per step")] = None
     timed_out: Annotated[Number | None, Label("trajectories out of time", "per step")] = None
 
+    def known(self) -> dict[str, float]:
+        """What has a meaning, with its digits in a file."""
+        return {name: rounded(value) for name, value in self.items()}
+
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, value) of what has a meaning."""
         return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)
@@ -199,19 +202,25 @@ class Sampling:
     step_deviation_s: Rounded
 
 
-def _meant(statistics: EngineStatistics) -> dict[str, float]:
-    return {name: rounded(value) for name, value in statistics.items()}
+class Side(Record):
+    """A side of a comparison: what it drafts."""
+
+    method: Method
+    draft_length: int
+
+    @property
+    def speculates(self) -> bool:
+        """Whether anything is drafted."""
+        return self.method != "none" and self.draft_length > 0
 
 
-class Variant(Record):
+class Variant(Side):
     """One side of the comparison: the autoregressive baseline or the candidate.
 
     memory: by pool. staleness: share of consumed samples by age in versions of the weights, youngest first. ledger:
     where the response tokens of a step went; None for agents. spans, curves: of the timeline, not in projection.json.
     """
 
-    method: Method
-    draft_length: int
     acceptance_length: Interval
     step_s: Interval
     phases: StepPhases[Interval]
@@ -221,19 +230,19 @@ class Variant(Record):
     staleness: dict[int, Rounded]
     ledger: TokenLedger | None = Field(alias="tokens")
     sampling: Sampling
-    statistics: Annotated[EngineStatistics, PlainSerializer(_meant)] = Field(alias="facts")
+    statistics: Annotated[EngineStatistics, PlainSerializer(EngineStatistics.known)] = Field(alias="facts")
     spans: Spans = Field(default=(), exclude=True, repr=False)
     curves: Curves = Field(default=(), exclude=True, repr=False)
 
-    @property
-    def speculates(self) -> bool:
-        """Whether anything is drafted."""
-        return self.method != "none" and self.draft_length > 0
-
 
 class About(Record):
-    """What was asked, which the answer's own file does not repeat: it is in scenario.yaml beside it."""
+    """Which scenario an answer is of, and what was asked. The answer's file repeats no more of it than schema,
+    scenario, digest and seed: it is in scenario.yaml beside it."""
 
+    schema_: str = Field(alias="schema")
+    scenario: str
+    digest: str
+    seed: int
     question: str = Field(default="", exclude=True)
     mode: str = Field(default="", exclude=True)
     num_gpus: int = Field(default=0, exclude=True)
@@ -257,9 +266,6 @@ class Projection(About):
     """
 
     schema_: Literal["rlsim.projection/2"] = Field(default=SCHEMA, alias="schema")
-    scenario: str
-    digest: str
-    seed: int
     baseline: Variant
     candidate: Variant
     rollout_speedup: Interval

@@ -55,6 +55,10 @@ class Interval:
         """Mean and ends times ``factor``, which is above 0."""
         return Interval(self.mean * factor, self.low * factor, self.high * factor)
 
+    def over(self, unit: float) -> Interval:
+        """Mean and ends in a unit, which is above 0."""
+        return Interval(self.mean / unit, self.low / unit, self.high / unit)
+
 
 class Record(BaseModel):
     """Part of an answer: frozen, checked when it is made, and the same in memory, in JSON and read back from it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from rlsim.results.projection import About, Method
+from rlsim.results.projection import About, Side
 from rlsim.results.record import Interval, Record, Rounded
 from rlsim.results.trace import PHASES, TokenLedger
 
@@ -16,16 +16,7 @@ if TYPE_CHECKING:
 
     from pandas import DataFrame
 
-CAUSES = (
-    "steps",
-    "validation",
-    "checkpoints",
-    "stalls",
-    "slow_nodes",
-    "replica_faults",
-    "restarts",
-    "steps_again",
-)
+CAUSES = ("steps", "validation", "checkpoints", "stalls", "slow_nodes", "replica_faults", "restarts", "steps_again")
 """What the seconds of a run go to; they add up to it. steps: the undisturbed ones. restarts: from failures of training
 GPUs until all train again; steps_again: what they undo since the last checkpoint."""
 STATES = (
@@ -84,7 +75,7 @@ class RunSampling:
     step_deviation_s: Rounded
 
 
-class RunSide(Record):
+class RunSide(Side):
     """The run with speculation, or without.
 
     seconds: its interval holds the model's error and what chance brings, as failures. energy_at_most_j: all GPUs at
@@ -93,8 +84,6 @@ class RunSide(Record):
     seconds go to, by cause. steps: values of every step by column, mean over replications.
     """
 
-    method: Method
-    draft_length: int
     seconds: Interval
     cost_usd: Interval
     energy_at_most_j: Interval
@@ -116,11 +105,6 @@ class RunSide(Record):
             raise ValueError("the columns of 'steps' must be equally long, and not empty")
         return self
 
-    @property
-    def speculates(self) -> bool:
-        """Whether anything is drafted."""
-        return self.method != "none" and self.draft_length > 0
-
 
 class Run(About):
     """The answer of ``run``: a run of a number of steps, and the same without speculation on the same drawn work.
@@ -129,9 +113,6 @@ class Run(About):
     """
 
     schema_: Literal["rlsim.run/1"] = Field(default="rlsim.run/1", alias="schema")
-    scenario: str
-    digest: str
-    seed: int
     replications: int
     num_steps: int = Field(alias="steps")
     baseline: RunSide | None

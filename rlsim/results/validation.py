@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from rlsim.results.record import Interval, rounded
+from rlsim.results import record
+from rlsim.results.record import Interval, Rounded, rounded
 
-Rounded = Annotated[float, PlainSerializer(lambda value: rounded(value) if isinstance(value, float) else value)]
-"""A number that JSON holds to nine significant digits."""
 Detail = str | bool | int | Rounded | None
 SPREAD_KEYS = ("measured", "predicted", "low", "high")
 ROW_KEYS = ("id", "group", *SPREAD_KEYS[:2], "unit", *SPREAD_KEYS[2:], "covered", "skipped", "reason", "details")
@@ -36,14 +26,10 @@ STEP_TABLE_KEYS = (
 )  # fmt: skip
 
 
-class Record(BaseModel):
+class Record(record.Record):
     """A frozen answer; unknown keys are ignored, so that files of later releases can be read."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
-
-    def to_json(self) -> str:
-        """The JSON file of the record, the same bytes for the same numbers."""
-        return json.dumps(self.model_dump(mode="json", by_alias=True), indent=2, allow_nan=False) + "\n"
+    model_config = ConfigDict(extra="ignore")
 
 
 def percent_error(predicted: float | None, measured: float | None) -> float | None:
@@ -53,8 +39,6 @@ def percent_error(predicted: float | None, measured: float | None) -> float | No
 
 class _Compared(Record):
     """A record with predicted, measured and error_pct = 100 (predicted / measured - 1), filled in where not given."""
-
-    error_pct: Rounded | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -71,11 +55,7 @@ class PhaseError(_Compared):
 
     predicted: Rounded
     measured: float | None = None
-
-    @model_serializer(mode="wrap")
-    def _by_contract(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found = handler(self)
-        return {key: found[key] for key in ("predicted", "measured", "error_pct")}
+    error_pct: Rounded | None = None
 
 
 class ComparedRow(_Compared):
@@ -96,6 +76,7 @@ class ComparedRow(_Compared):
     details: dict[str, Detail] = Field(default_factory=dict)
     cuts: tuple[str, ...] = Field((), exclude=True)
     phases: dict[str, PhaseError] | None = None
+    error_pct: Rounded | None = None
 
     @property
     def error(self) -> float | None:
@@ -123,18 +104,25 @@ class ComparedRow(_Compared):
         return {key: found[key] for key in STEP_KEYS}
 
 
-class Score(Record):
-    """Errors of ``n`` rows as shares of the measured values; None where nothing was scored.
+class Errors(Record):
+    """Errors of ``n`` values as shares of the measured ones; None where nothing was compared.
 
     median_abs_error, p90_abs_error: quantiles (linear between order statistics) of |predicted / measured - 1|. bias:
-    median of predicted / measured - 1. coverage: share of rows whose measured value lies inside its 90 % interval.
-    half_width: median factor that these intervals reach either way, sqrt(high / low); coverage says nothing without it.
+    median of predicted / measured - 1.
     """
 
     n: int
     median_abs_error: Rounded | None = None
     p90_abs_error: Rounded | None = None
     bias: Rounded | None = None
+
+
+class Score(Errors):
+    """Errors of ``n`` rows. coverage: share of rows whose measured value lies inside its 90 % interval.
+
+    half_width: median factor that these intervals reach either way, sqrt(high / low); coverage says nothing without it.
+    """
+
     coverage: Rounded | None = None
     half_width: Rounded | None = None
 
@@ -173,14 +161,10 @@ class SpeculationPair(Record):
     predicted: Rounded
 
 
-class SpeculationPairs(Record):
+class SpeculationPairs(Errors):
     """All pairs of a table. clear: pairs whose measured speed-up is not near 1; right_sign_share: share of these that
     are predicted on their side of 1."""
 
-    n: int
-    median_abs_error: Rounded | None = None
-    p90_abs_error: Rounded | None = None
-    bias: Rounded | None = None
     clear: int = 0
     right_sign_share: Rounded | None = None
     pairs: tuple[SpeculationPair, ...] = ()
@@ -255,16 +239,8 @@ class PublishedFigure(_Compared):
     label: str
     unit: str
     measured: float
-    predicted: Annotated[
-        Interval,
-        PlainSerializer(lambda it: {"mean": rounded(it.mean), "low": rounded(it.low), "high": rounded(it.high)}),
-    ]
-
-    @model_serializer(mode="wrap")
-    def _by_contract(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found = handler(self)
-        error = found.pop("error_pct")
-        return {**found, "error_pct": error}
+    predicted: Interval
+    error_pct: Rounded | None = None
 
 
 class CrossScore(Record):

@@ -17,8 +17,7 @@ from rlsim.errors import Infeasible
 from rlsim.projection.uncertainty.predictive import unmoved
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.results.run import CAUSES
-from rlsim.runs.blocks import BlockRecord
-from rlsim.runs.chapters import ChapterRecord
+from rlsim.runs.chapters import BlockRecord, ChapterRecord
 from rlsim.runs.validations import checkpoint_seconds, due
 from rlsim.schema.run import Checkpoint, Faults, RunConditions
 from rlsim.schema.scenario import Scenario
@@ -63,21 +62,23 @@ class Course:
     def of(cls, chapters: Sequence[ChapterRecord]) -> Course:
         """The chapters, one after the other."""
 
-        def joined(name: str) -> FloatArray:
-            return np.concatenate([np.asarray(one.values[name], dtype=np.float64) for one in chapters], axis=1)
-
-        return cls(
-            plain_s=joined("step_s"),
-            generation_s=joined("generation_s"),
-            exposed_s=joined("exposed_generation_s"),
-            validation_s=joined("validation_s"),
-            blocks=tuple(block for one in chapters for block in one.blocks),
+        names = ("step_s", "generation_s", "exposed_generation_s", "validation_s")
+        plain_s, generation_s, exposed_s, validation_s = (
+            np.concatenate([np.asarray(one.values[name], dtype=np.float64) for one in chapters], axis=1)
+            for name in names
         )
+        blocks = tuple(block for one in chapters for block in one.blocks)
+        return cls(plain_s, generation_s, exposed_s, validation_s, blocks)
 
     @property
     def replications(self) -> int:
         """Simulated runs."""
         return len(self.plain_s)
+
+    @property
+    def mean_s(self) -> FloatArray:
+        """Seconds of every undisturbed step, mean over the replications."""
+        return np.asarray(self.plain_s.mean(axis=0), dtype=np.float64)
 
     @property
     def refill_s(self) -> float:

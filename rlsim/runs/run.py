@@ -10,11 +10,10 @@ from pathlib import Path
 
 from rlsim.errors import InputError
 from rlsim.files.journal import Journal, opened_journal
-from rlsim.files.writing import staged_folder
-from rlsim.loading.scenario import dump_scenario, scenario_digest
-from rlsim.projection.project import baseline_of
+from rlsim.loading.scenario import scenario_digest
+from rlsim.projection.project import about, baseline_of
 from rlsim.projection.uncertainty.predictive import around
-from rlsim.report.files import write_run
+from rlsim.report.files import write_out
 from rlsim.results.run import Run
 from rlsim.runs.assumptions import run_assumptions
 from rlsim.runs.chapters import Chapter, ChapterRecord, chapters_of, simulate_chapter
@@ -49,8 +48,17 @@ def run(
     ``warmup_steps`` and ``replications`` do not. Raises InputError and Infeasible.
     """
     count = _steps(scenario, steps, samples)
-    _check(count, replications, chapter_steps)
-    given = _of_run(scenario, replications)
+    if replications < 1:
+        raise InputError(f"--replications must be at least 1, got {replications}")
+    if not 1 <= count * replications <= MOST_STEPS:
+        raise InputError(
+            f"a run needs 1 to {MOST_STEPS:,} steps in all replications together; got {count:,} x {replications:,}"
+        )
+    if chapter_steps is not None and chapter_steps < 1:
+        raise InputError(f"chapter_steps must be at least 1, got {chapter_steps}")
+    # How much of it a projection simulates is nothing that a run asks for.
+    amounts = {"replications": replications, "steps": 1, "warmup_steps": 0}
+    given = changed(scenario, simulation=changed(scenario.simulation, **amounts))
     sides = [given]
     if baseline and given.speculation.active:
         sides.insert(0, baseline_of(given))
@@ -59,9 +67,7 @@ def run(
     with opened_journal(folder, _identity(given, sides, chapters), COMMAND) as journal:
         records = _simulated(sides, chapters, journal, progress)
         answer = _answer(given, count, sides, records)
-        if folder is not None:
-            with staged_folder(folder) as stage:
-                write_run(answer, stage)
+        write_out(answer, folder)
     return answer
 
 
@@ -74,23 +80,6 @@ def _steps(scenario: Scenario, steps: int | None, samples: int | None) -> int:
         return math.ceil(samples / scenario.workload.samples_per_step)
     assert steps is not None
     return steps
-
-
-def _check(steps: int, replications: int, chapter_steps: int | None) -> None:
-    if replications < 1:
-        raise InputError(f"--replications must be at least 1, got {replications}")
-    if not 1 <= steps * replications <= MOST_STEPS:
-        raise InputError(
-            f"a run needs 1 to {MOST_STEPS:,} steps in all replications together; got {steps:,} x {replications:,}"
-        )
-    if chapter_steps is not None and chapter_steps < 1:
-        raise InputError(f"chapter_steps must be at least 1, got {chapter_steps}")
-
-
-def _of_run(scenario: Scenario, replications: int) -> Scenario:
-    """The scenario without what a run does not ask for: how much of it a projection simulates."""
-    amounts = {"replications": replications, "steps": 1, "warmup_steps": 0}
-    return changed(scenario, simulation=changed(scenario.simulation, **amounts))
 
 
 def _identity(given: Scenario, sides: list[Scenario], chapters: tuple[Chapter, ...]) -> str:
@@ -133,22 +122,12 @@ def _answer(given: Scenario, count: int, sides: list[Scenario], records: list[li
         speedup = around(ratio, base.draws / candidate.draws / ratio)
     of_model, warnings = records[-1][0].assumptions, records[-1][-1].warnings
     return Run(
-        scenario=given.name,
-        question=given.question,
-        digest=scenario_digest(given),
-        seed=given.simulation.seed,
+        **about(given),
         replications=given.simulation.replications,
-        mode=given.loop.mode,
-        num_gpus=given.cluster.num_gpus,
-        model=given.model.name,
-        hardware=given.hardware.name,
         num_steps=count,
         baseline=base.side if base is not None else None,
         candidate=candidate.side,
         speedup=speedup,
         assumptions=(*of_model, *run_assumptions(given)),
         warnings=tuple(warnings),
-        price_per_gpu_hour_usd=given.hardware.price_per_gpu_hour_usd.value,
-        price_source=given.hardware.price_per_gpu_hour_usd.source,
-        resolved_scenario=dump_scenario(given),
     )

@@ -23,8 +23,10 @@ from rlsim.units import FloatArray
 
 ROUNDING = 1e-9
 """Relative spread of sums of equal numbers."""
+SHOWN = ("exposed_generation_s", "acceptance_length", "response_tokens", "truncated_share", "mean_batch", "staleness")
+"""Columns whose means a part shows as they are."""
 PARTS = 4
-"""Parts of a run that its table shows."""
+"""Parts of a run that its table shows: quarters, or single steps of a very short one."""
 ENGINES = ("mean_batch", "mean_context_tokens")
 """Columns that blocks tell."""
 SCALING = ("slow_nodes", "replica_faults", "steps_again")
@@ -50,6 +52,12 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
     whole = around(seconds, draws / seconds)
     own = range(course.replications)
     totals = [float(course.plain_s[r].sum() + sum(found[r] for found in losses.totals.values())) for r in own]
+    edges = np.unique(np.linspace(0, course.steps, PARTS + 1).round().astype(int)).tolist()
+    ledgers = [TokenLedger(*one.tokens) for one in chapters if one.tokens is not None]
+    counted: Counter[int] = Counter()
+    for one in chapters:
+        counted.update({int(age): count for age, count in one.ages.items()})
+    worked_s = sum(float(s) * block.work_share for s, block in zip(course.mean_s, course.by_step(), strict=True))
     speculation = scenario.speculation
     side = RunSide(
         method=speculation.method if speculation.active else "none",
@@ -57,33 +65,18 @@ def summed(scenario: Scenario, chapters: Sequence[ChapterRecord]) -> Summed:
         seconds=whole,
         cost_usd=whole.times(cost_usd(scenario, 1.0)),
         energy_at_most_j=whole.times(energy_j(scenario, 1.0)),
-        busy_share=_busy_share(course, seconds),
+        busy_share=worked_s / seconds,
         samples=round(float(columns["samples"].sum())),
         generated_tokens=float(columns["generated_tokens"].sum()),
         trained_tokens=float(columns["trained_tokens"].sum()),
-        tokens=_tokens(chapters),
-        ages=_ages(chapters),
+        tokens=functools.reduce(operator.add, ledgers) if ledgers else None,
+        ages={age: counted[age] / max(1, counted.total()) for age in sorted(counted)},
         sampling=RunSampling(sampling_error(totals), float(np.std(course.plain_s))),
         ledger=ledger,
-        parts=_parts(scenario, course, columns),
+        parts=tuple(_part(scenario, course, columns, first, stop) for first, stop in itertools.pairwise(edges)),
         steps={name: tuple(values.tolist()) for name, values in columns.items()},
     )
     return Summed(side, draws)
-
-
-def _tokens(chapters: Sequence[ChapterRecord]) -> TokenLedger | None:
-    """Where the response tokens of the run went."""
-    ledgers = [TokenLedger(*one.tokens) for one in chapters if one.tokens is not None]
-    return functools.reduce(operator.add, ledgers) if ledgers else None
-
-
-def _ages(chapters: Sequence[ChapterRecord]) -> dict[int, float]:
-    """Share of the trained samples by age in versions."""
-    counted: Counter[int] = Counter()
-    for one in chapters:
-        counted.update({int(age): count for age, count in one.ages.items()})
-    total = max(1, counted.total())
-    return {age: counted[age] / total for age in sorted(counted)}
 
 
 def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) -> dict[str, FloatArray]:
@@ -95,7 +88,7 @@ def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) 
         parts = [np.asarray(one.values[name], dtype=np.float64).mean(axis=0) for one in chapters]
         return np.concatenate(parts)
 
-    causes = {"steps": course.plain_s.mean(axis=0), **losses.by_step}
+    causes = {"steps": course.mean_s, **losses.by_step}
     step_s = np.asarray(sum(causes[cause] for cause in CAUSES), dtype=np.float64)
     return {
         "step": np.arange(1.0, course.steps + 1),
@@ -108,9 +101,9 @@ def _columns(chapters: Sequence[ChapterRecord], course: Course, losses: Losses) 
 
 def _draws(scenario: Scenario, course: Course, losses: Losses) -> FloatArray:
     """Draws of the run's seconds: the model's error, common to all chapters, and one history of what it loses."""
-    steps = _modelled(course, course.plain_s.mean(axis=0), "step_factors")
+    steps = _modelled(course, course.mean_s, "step_factors")
     number = np.arange(DRAWS) % losses.histories
-    scale = steps / float(course.plain_s.mean(axis=0).sum())
+    scale = steps / float(course.mean_s.sum())
     out = steps + _validation(scenario, course)
     for cause in LOST:
         if cause != "validation":
@@ -135,8 +128,8 @@ def _modelled(course: Course, seconds: FloatArray, factors: str) -> FloatArray:
 
 def _ledger(scenario: Scenario, course: Course, losses: Losses) -> dict[str, Loss]:
     """What the seconds go to; causes that took none are left out but for the steps."""
-    plain_s = course.plain_s.mean(axis=0)
-    steps = around(float(plain_s.sum()), _modelled(course, plain_s, "step_factors") / float(plain_s.sum()))
+    plain_s = float(course.mean_s.sum())
+    steps = around(plain_s, _modelled(course, course.mean_s, "step_factors") / plain_s)
     out = {"steps": Loss(seconds=steps, events=float(course.steps))}
     for cause in LOST:
         seconds, found = float(losses.by_step[cause].sum()), losses.totals[cause]
@@ -151,15 +144,9 @@ def _ledger(scenario: Scenario, course: Course, losses: Losses) -> dict[str, Los
     return out
 
 
-def _parts(scenario: Scenario, course: Course, columns: dict[str, FloatArray]) -> tuple[Part, ...]:
-    """Quarters of the run, or single steps of a very short one."""
-    edges = np.unique(np.linspace(0, course.steps, PARTS + 1).round().astype(int)).tolist()
-    return tuple(_part(scenario, course, columns, first, stop) for first, stop in itertools.pairwise(edges))
-
-
 def _part(scenario: Scenario, course: Course, columns: dict[str, FloatArray], first: int, stop: int) -> Part:
     kept = np.zeros(course.steps)
-    kept[first:stop] = course.plain_s.mean(axis=0)[first:stop]
+    kept[first:stop] = course.mean_s[first:stop]
     factors = _modelled(course, kept, "step_factors") / float(kept.sum())
     mean = {name: float(values[first:stop].mean()) for name, values in columns.items()}
     tokens, seconds = mean["trained_tokens"], mean["step_s"]
@@ -168,15 +155,5 @@ def _part(scenario: Scenario, course: Course, columns: dict[str, FloatArray], fi
         last=stop,
         step_s=around(seconds, factors),
         tokens_per_s_per_gpu=tokens / seconds / scenario.cluster.num_gpus,
-        **{name: mean[name] for name in _SHOWN},
+        **{name: mean[name] for name in SHOWN},
     )
-
-
-_SHOWN = ("exposed_generation_s", "acceptance_length", "response_tokens", "truncated_share", "mean_batch", "staleness")
-
-
-def _busy_share(course: Course, seconds: float) -> float:
-    """GPU seconds of undisturbed steps in which no GPU waits over those of the whole run."""
-    plain_s = course.plain_s.mean(axis=0)
-    worked_s = sum(float(step_s) * block.work_share for step_s, block in zip(plain_s, course.by_step(), strict=True))
-    return worked_s / seconds

@@ -49,7 +49,8 @@ def _generated(
     # A step of its own: so many prompts of one sample each, on the same engine.
     counts = {"prompts_per_step": samples, "generations_per_prompt": 1, "generated_batch_factor": 1.0}
     workload = changed(scenario.workload, **counts, usable_group_share=1.0)
-    alone = changed(scenario, workload=workload, loop=Loop())
+    trainer = changed(scenario.trainer, global_batch_samples=None)
+    alone = changed(scenario, workload=workload, loop=Loop(), trainer=trainer)
     table = engine_prices(PriceInputs(alone).engine).table
     engine, seed = scenario.engine, scenario.simulation.seed
     replicas = scenario.cluster.generation // engine.gpus_per_replica

@@ -9,8 +9,8 @@ import pytest
 
 import rlsim
 from rlsim.cli.main import main
+from rlsim.report.figures.bars import waterfall_figure
 from rlsim.report.figures.style import save_picture
-from rlsim.report.figures.waterfall import waterfall_figure
 from rlsim.report.text.blame import render_blame
 from rlsim.results.blame import Blame
 

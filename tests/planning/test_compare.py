@@ -8,7 +8,7 @@ from rlsim.loading.scenario import vary
 from rlsim.planning import compare
 from rlsim.planning.compare import differences
 from rlsim.projection.project import project
-from rlsim.report.text.compare import render_comparison
+from rlsim.report.text.planning import render_comparison
 from rlsim.schema.scenario import Scenario
 
 

@@ -14,7 +14,7 @@ from rlsim.planning.sweep import sweep
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import simulate_variant
-from rlsim.report.text.sweep import render_sweep
+from rlsim.report.text.planning import render_sweep
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 

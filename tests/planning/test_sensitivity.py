@@ -12,8 +12,8 @@ from rlsim.planning.sensitivity import AS_IT_IS, alternatives
 from rlsim.planning.stated_inputs import ACCEPTED, uncertain_inputs
 from rlsim.projection.project import project
 from rlsim.report.style import Style
-from rlsim.report.text.sensitivity import render_sensitivity
-from rlsim.results.sensitivity import Sensitivity
+from rlsim.report.text.planning import render_sensitivity
+from rlsim.results.planning import Sensitivity
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.acceptance import acceptance_of
 

@@ -25,10 +25,10 @@ SAID = {
         "What runs when",
     ),
     "plain": ("No speculative decoding is configured", "autoregressive"),
-    "run": ("12 steps take", "How the steps evolve", "validation", "Age of the samples"),
+    "run": ("12 steps take", "How the steps evolve", "validation", "of the consumed samples"),
     "sweep": ("Rollout, speed-up by speculation", "Cells that cannot run", "draft_length"),
     "line": ("Step time of the cells", "prompts_per_step 4"),
-    "plan": ("Best by step time", "Step time against cost", "How it keeps the constraints", "USD per step"),
+    "plan": ("Best by step time", "Step time against cost", "How it keeps the constraints", "USD/step"),
     "validation": ("Validation: steps", "2 of 3 measured values", "Rows left out"),
     "blame": ("idle", "straggler tail", "Policies against the tail"),
 }

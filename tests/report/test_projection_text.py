@@ -11,8 +11,8 @@ import pytest
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.text import findings
-from rlsim.report.text.bottlenecks import BAR_CELLS
 from rlsim.report.text.projection import render, render_brief
+from rlsim.report.text.support import BAR_CELLS
 from rlsim.results import EngineStatistics, Interval, Provenance
 
 

@@ -237,6 +237,11 @@ def test_bad_input_is_one_message_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_validation_may_have_fewer_samples_than_an_update_of_the_trainer() -> None:
+    generated = {"run.validation": {"every_steps": 2, "samples": 8}, "trainer.global_batch_samples": 32}
+    assert rlsim.run(small(generated), 4, baseline=False).candidate.ledger["validation"].events == 2
+
+
 def test_trajectories_need_a_stated_validation() -> None:
     with pytest.raises(InputError, match=r"give seconds instead"):
         rlsim.vary(rlsim.load_scenario("mlperf_grpo"), {"run.validation": {"every_steps": 1, "samples": 3}})

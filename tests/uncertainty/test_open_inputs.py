@@ -17,9 +17,8 @@ from rlsim.projection.project import project
 from rlsim.projection.uncertainty.predictive import open_draws, prediction_of
 from rlsim.projection.uncertainty.sources import sources_of
 from rlsim.projection.variant import simulate_variant
-from rlsim.report.text.compare import render_comparison
+from rlsim.report.text.planning import render_comparison, render_sweep
 from rlsim.report.text.projection import render_brief
-from rlsim.report.text.sweep import render_sweep
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
 

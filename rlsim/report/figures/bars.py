@@ -12,21 +12,39 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.style import BACKGROUND, DPI, INK, picture_style
+from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
 from rlsim.results import Interval
+from rlsim.results.blame import Blame
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
 LABEL_CHARACTERS, TEXT_CHARACTERS = 44, 90
 KEY_COLUMNS = 4
+LEAST_REMOVAL = 0.005
+"""Removals shown in a waterfall, as a share of the step."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Areas from start to end, each in its colour; interval: a whisker over them; limit: a mark across."""
+    """An interval as a whisker with its mean as a mark, over areas from start to end, each in its colour.
 
-    areas: Sequence[tuple[float, float, str]]
+    limit: a mark across. color, mark: of the whisker.
+    """
+
     interval: Interval | None = None
+    areas: Sequence[tuple[float, float, str]] = ()
     limit: float | None = None
+    color: str = INK
+    mark: str = "o"
+
+    @classmethod
+    def of(cls, length: float, color: str, interval: Interval | None = None) -> Bar:
+        """A bar from zero in one colour."""
+        return cls(interval, [(0.0, length, color)])
+
+    @classmethod
+    def between(cls, start: float, end: float, color: str) -> Bar:
+        """What a stage of a waterfall takes off, or adds."""
+        return cls(areas=[(min(start, end), max(start, end), color)])
 
 
 @dataclass(frozen=True)
@@ -39,51 +57,35 @@ class BarRow:
 
 
 @picture_style()
-def bars_figure(rows: Sequence[BarRow], unit: str, key: Mapping[str, str] | None = None) -> Figure:
-    """Rows of bars over an axis in ``unit``. key: what colours mean."""
-    key_in = 0.24 * -(-len(key) // KEY_COLUMNS) + 0.1 if key else 0.0
-    heights = [max(len(row.bars) * BAR_IN, 0.17 * len(_lines(row.label))) + ROW_GAP_IN for row in rows]
-    figure = Figure(figsize=(WIDTH_IN, sum(heights) + 0.55 + key_in), dpi=DPI, layout="constrained")
+def bars_figure(
+    rows: Sequence[BarRow], unit: str, key: Mapping[str, str] | None = None, rule: float | None = None, title: str = ""
+) -> Figure:
+    """Rows of bars over an axis in ``unit``. key: what colours mean. rule: a dashed line; zero may then be far off."""
+    labels = [textwrap.wrap(row.label[: 4 * LABEL_CHARACTERS], LABEL_CHARACTERS) or [""] for row in rows]
+    heights = [
+        max(len(row.bars) * BAR_IN, 0.17 * len(label)) + ROW_GAP_IN for row, label in zip(rows, labels, strict=True)
+    ]
+    above_in = (0.24 * -(-len(key) // KEY_COLUMNS) + 0.1 if key else 0.0) + (0.3 if title else 0.0)
+    figure = Figure(figsize=(WIDTH_IN, sum(heights) + 0.55 + above_in), dpi=DPI, layout="constrained")
     axes = _axes(figure, unit, sum(heights))
-    ends = [0.0]
-    places, top = [], 0.0
-    for row, height in zip(rows, heights, strict=True):
-        places.append(top + (height - ROW_GAP_IN) / 2)
+    places, ends = [], [0.0]
+    for i, row in enumerate(rows):
+        middle = sum(heights[:i]) + (heights[i] - ROW_GAP_IN) / 2
+        places.append(middle)
+        text = row.text[:TEXT_CHARACTERS]
+        axes.annotate(text, (1.01, middle), xycoords=("axes fraction", "data"), va="center", fontsize=9, color=INK)
         for number, bar in enumerate(row.bars):
-            y = top + BAR_IN * (number + 0.5)
-            for start, end, color in bar.areas:
-                axes.barh(y, end - start, left=start, height=0.86 * BAR_IN, color=color, edgecolor="white", lw=0.8)
-                ends += [start, end]
-            if bar.interval is not None:
-                _whisker(axes, bar.interval, y)
-                ends += [bar.interval.high]
-            if bar.limit is not None:
-                axes.plot([bar.limit] * 2, [y - 0.6 * BAR_IN, y + 0.6 * BAR_IN], color=INK, lw=2)
-                ends.append(bar.limit)
-        top += height
-    _labels(axes, rows, places)
-    axes.set_xlim(min(ends), 1.01 * max(ends) or 1.0)
+            ends += _draw(axes, bar, middle + BAR_IN * (number - (len(row.bars) - 1) / 2))
+    axes.set_yticks(places, ["\n".join(label) for label in labels], fontsize=9)
+    if rule is None:
+        axes.set_xlim(min(ends), 1.01 * max(ends) or 1.0)
+    else:
+        axes.axvline(rule, color=INK, lw=0.9, ls="--")
+    if title:
+        axes.set_title(title, fontsize=10.5, loc="left")
     if key:
         handles = [Patch(color=color, label=words) for color, words in key.items()]
         figure.legend(handles=handles, loc="outside upper left", ncols=KEY_COLUMNS, frameon=False, fontsize=9)
-    return figure
-
-
-@picture_style()
-def intervals_figure(rows: Sequence[tuple[str, str, Interval]], unit: str, rule: float | None = None) -> Figure:
-    """Means with 90 % intervals over an axis in ``unit``: (label, text, interval) in rows. rule: a dashed line."""
-    shown = [BarRow(label, text, ()) for label, text, _ in rows]
-    heights = [0.17 * len(_lines(row.label)) + 0.15 for row in shown]
-    figure = Figure(figsize=(WIDTH_IN, sum(heights) + 0.55), dpi=DPI, layout="constrained")
-    axes = _axes(figure, unit, sum(heights))
-    places = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
-    for place, (_, _, value) in zip(places, rows, strict=True):
-        _whisker(axes, value, place)
-    _labels(axes, shown, places)
-    if rule is None:
-        axes.set_xlim(left=min(0.0, *(value.low for _, _, value in rows)))
-    else:
-        axes.axvline(rule, color=INK, lw=0.9, ls="--")
     return figure
 
 
@@ -101,17 +103,42 @@ def _axes(figure: Figure, unit: str, height: float) -> Axes:
     return axes
 
 
-def _labels(axes: Axes, rows: Sequence[BarRow], places: Sequence[float]) -> None:
-    axes.set_yticks(places, ["\n".join(_lines(row.label)) for row in rows], fontsize=9)
-    for row, place in zip(rows, places, strict=True):
-        text = row.text[:TEXT_CHARACTERS]
-        axes.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9, color=INK)
+def _draw(axes: Axes, bar: Bar, y: float) -> list[float]:
+    """The ends of all that is drawn of it."""
+    ends = [end for start, stop, _ in bar.areas for end in (start, stop)]
+    for start, end, color in bar.areas:
+        axes.barh(y, end - start, left=start, height=0.86 * BAR_IN, color=color, edgecolor="white", lw=0.8)
+    if (value := bar.interval) is not None:
+        axes.plot([value.low, value.high], [y, y], color=bar.color, linewidth=1.3, marker="|", markersize=6)
+        axes.plot(value.mean, y, bar.mark, color=bar.color, markersize=4)
+        ends += [value.low, value.high]
+    if bar.limit is not None:
+        axes.plot([bar.limit] * 2, [y - 0.6 * BAR_IN, y + 0.6 * BAR_IN], color=INK, lw=2)
+        ends.append(bar.limit)
+    return ends
 
 
-def _whisker(axes: Axes, value: Interval, y: float) -> None:
-    axes.plot([value.low, value.high], [y, y], color=INK, linewidth=1.3, marker="|", markersize=6)
-    axes.plot(value.mean, y, "o", color=INK, markersize=4)
+def stacked(sizes: Sequence[tuple[float, str]]) -> Bar:
+    """Areas one after the other, those of no size left out: (size, colour) of each."""
+    areas, start = [], 0.0
+    for size, color in sizes:
+        if size > 0:
+            areas.append((start, start + size, color))
+            start += size
+    return Bar(areas=areas)
 
 
-def _lines(label: str) -> list[str]:
-    return textwrap.wrap(label[: 4 * LABEL_CHARACTERS], LABEL_CHARACTERS) or [""]
+def waterfall_figure(blame: Blame) -> Figure:
+    """From the step in seconds as it is to the one without any idle cause: what each removal takes off it, and work."""
+    rows = [BarRow("step as it is", f"{blame.step_s:.1f} s", [Bar.of(blame.step_s, INK)])]
+    at_s = blame.step_s
+    for one in blame.removals:
+        if abs(one.chain_s) >= LEAST_REMOVAL * blame.step_s:
+            bar = Bar.between(at_s, at_s - one.chain_s, LINE_COLORS[0 if one.chain_s >= 0 else 1])
+            rows.append(BarRow(f"without {one.cause}", f"{-one.chain_s:+.1f} s", [bar]))
+            at_s -= one.chain_s
+    rest_s = at_s - blame.left_s
+    small = f" ({rest_s:+.1f} s of smaller causes)" if abs(rest_s) >= 0.05 else ""
+    rows.append(BarRow("work", f"{blame.left_s:.1f} s{small}", [Bar.of(blame.left_s, GREY)]))
+    title = f"{blame.scenario}: what keeps {blame.num_gpus:,} GPUs waiting"
+    return bars_figure(rows, "seconds per step", title=title)

@@ -51,11 +51,27 @@ def sweep_figures(result: SweepResult) -> dict[str, Figure]:
 
 
 def _lines(result: SweepResult, x: str) -> Figure:
-    """Over the axis ``x``, one line for each value of the lag, or else of the first further axis with several."""
+    """Step time with its interval, and the end-to-end speed-up by speculation, over the axis ``x``.
+
+    One line for each value of the lag, or else of the first further axis with several.
+    """
     others = [name for name, values in result.columns.items() if name != x and len(values) > 1]
     series = next((name for name in (*LAG_KEYS, *others) if name in others), None)
     rows, title = _slice(result, (x, series) if series else (x,))
-    return _over_axis(rows, x, series, title)
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    _heading(figure, title)
+    places = sorted({row[x] for row in rows})
+    for place, (column, name) in enumerate((STEP, SPEEDUPS[1]), start=1):
+        axes = plain_axes(figure, (1, 2, place), name, "GPUs" if x == SIZE_KEY else x, "")
+        _series(axes, rows, x, series, column)
+        if x == SIZE_KEY and len(places) > 1:
+            axes.set_xscale("log", base=2)
+        if len(places) <= MOST_TICKS:
+            axes.set_xticks(places, [f"{value:,.10g}" for value in places])
+            axes.minorticks_off()
+        if column != STEP[0]:
+            axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
+    return figure
 
 
 def _slice(result: SweepResult, free: Sequence[str]) -> tuple[Rows, str]:
@@ -90,7 +106,11 @@ def _heatmap(rows: Rows, draft: str, title: str) -> Figure:
         axes.set_xticks(range(len(ks)), [str(k) for k in ks])
         shown = range(0, len(lengths), max(1, len(lengths) // MOST_TICKS))
         axes.set_yticks(list(shown), [f"{lengths[i]:g}" for i in shown])
-        known |= _break_even_line(axes, break_even_lengths(rows, draft, column), ks, lengths)
+        breaks = sorted(break_even_lengths(rows, draft, column).items())
+        crossings = [float(np.interp(length, lengths, range(len(lengths)))) for _, length in breaks]
+        style: dict[str, Any] = {"color": INK, "alpha": 0.5, "linewidth": 1, "marker": "o", "markersize": 3}
+        axes.plot([ks.index(k) for k, _ in breaks], crossings, label="break-even", **style)
+        known |= bool(breaks)
     if known:
         figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, frameon=False)
     return figure
@@ -113,32 +133,6 @@ def _cells(figure: Figure, axes: Axes, table: FloatArray) -> None:
             axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white" if dark else INK)
 
 
-def _break_even_line(axes: Axes, lengths_at: dict[Any, float], ks: Sequence[Any], lengths: Sequence[float]) -> bool:
-    """Whether there is a line to explain; behind the numbers of the cells."""
-    known = [(ks.index(k), float(np.interp(a, lengths, range(len(lengths))))) for k, a in lengths_at.items()]
-    places = list(zip(*sorted(known), strict=True)) or [(), ()]
-    axes.plot(*places, color=INK, alpha=0.5, linewidth=1, marker="o", markersize=3, label="break-even")
-    return bool(known)
-
-
-def _over_axis(rows: Rows, x: str, series: str | None, title: str) -> Figure:
-    """Step time with its interval, and the end-to-end speed-up by speculation, over one axis."""
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    _heading(figure, title)
-    places = sorted({row[x] for row in rows})
-    for place, (column, name) in enumerate((STEP, SPEEDUPS[1]), start=1):
-        axes = plain_axes(figure, (1, 2, place), name, "GPUs" if x == SIZE_KEY else x, "")
-        _series(axes, rows, x, series, column)
-        if x == SIZE_KEY and len(places) > 1:
-            axes.set_xscale("log", base=2)
-        if len(places) <= MOST_TICKS:
-            axes.set_xticks(places, [f"{value:,.10g}" for value in places])
-            axes.minorticks_off()
-        if column != STEP[0]:
-            axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
-    return figure
-
-
 def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> None:
     groups = list(dict.fromkeys(row[series] if series else "" for row in rows))
     for number, group in enumerate(groups):
@@ -151,9 +145,8 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
             axes.fill_between(places, low, high, color=color, alpha=0.08, linewidth=0)
             axes.plot(places, values, color=color, marker="o", markersize=3, label=label)
         else:
-            axes.errorbar(
-                places, values, [values - low, high - values], color=color, fmt="o", markersize=3, label=label
-            )
+            ends = [values - low, high - values]
+            axes.errorbar(places, values, ends, color=color, fmt="o", markersize=3, label=label)
     if series and len(groups) > 1:
         axes.legend(fontsize=8, frameon=False)
 
@@ -165,14 +158,10 @@ def plan_figure(plan: Plan) -> Figure:
     _heading(figure, f"{plan.scenario}: plans by {plan.objective.replace('_', ' ')}")
     axes = plain_axes(figure, (1, 1, 1), "", "cost per step (USD)", "step time (s)")
     for number, lag in enumerate(sorted({row.overrides["lag"] for row in plan.finalists})):
-        rows = [row for row in plan.finalists if row.overrides["lag"] == lag]
-        axes.scatter(
-            [row.numbers.cost_per_step_usd for row in rows],
-            [row.step_s for row in rows],
-            s=12,
-            color=LINE_COLORS[number % len(LINE_COLORS)],
-            label=f"lag {lag}" if lag else "synchronous",
-        )
+        places = [_place(row) for row in plan.finalists if row.overrides["lag"] == lag]
+        color, label = LINE_COLORS[number % len(LINE_COLORS)], f"lag {lag}" if lag else "synchronous"
+        costs, steps = zip(*places, strict=True)
+        axes.scatter(costs, steps, s=12, color=color, label=label)
     axes.plot(*zip(*map(_place, plan.pareto), strict=True), color=GREY, linewidth=1.0, zorder=0)
     axes.scatter(*_place(plan.best), 90, facecolors="none", edgecolors=INK, label="best")
     axes.legend(fontsize=8, frameon=False)

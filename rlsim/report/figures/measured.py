@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rlsim.report.figures.bars import Bar, BarRow, bars_figure
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style
 from rlsim.results import Interval
 from rlsim.units import FloatArray
 
-OFFSET = 0.22
 POINTS = 400
 BANDS = ((0.2, 0.12), (0.1, 0.2))
 """Shaded deviations from the diagonal as shares, and how dark they are."""
@@ -24,24 +24,13 @@ SIDES = (
 )
 
 
-@picture_style()
 def log_figure(title: str, phases: Mapping[str, Sequence[Interval | None]]) -> Figure:
     """Seconds of each phase by its label: measured, predicted, and predicted with the run; None is left out."""
-    figure = Figure(figsize=(8.6, 1.5 + 0.62 * len(phases)), facecolor=BACKGROUND, layout="constrained")
-    axes = figure.add_subplot()
-    for row, values in enumerate(phases.values()):
-        for place, (value, (color, mark, label)) in enumerate(zip(values, SIDES, strict=True)):
-            if value is not None:
-                at = row + (place - 1) * OFFSET
-                axes.plot([value.low, value.high], [at, at], color=color, linewidth=1.6)
-                axes.plot(value.mean, at, mark, color=color, markersize=6, label=label if row == 0 else None)
-    axes.set_yticks(range(len(phases)), list(phases))
-    axes.invert_yaxis()
-    axes.set_xlim(left=0)
-    axes.set_xlabel("seconds of a step")
-    axes.set_title(title, loc="left")
-    figure.legend(loc="outside lower left", frameon=False, ncols=3, fontsize=8.5)
-    return figure
+    rows = []
+    for label, values in phases.items():
+        told = [(value, side) for value, side in zip(values, SIDES, strict=True) if value is not None]
+        rows.append(BarRow(label, "", [Bar(value, color=color, mark=mark) for value, (color, mark, _) in told]))
+    return bars_figure(rows, "seconds of a step", {color: words for color, _, words in SIDES}, title=title)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.patches
-import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.lanes import draw_lanes, lanes_height, longest_window_s, shown_window
 from rlsim.report.figures.style import (
     BACKGROUND,
     DPI,
@@ -23,13 +22,74 @@ from rlsim.report.figures.style import (
     VARIANT_COLORS,
     picture_style,
     text_color,
+    text_that_fits,
 )
 from rlsim.report.style import Style
 from rlsim.report.text import findings
+from rlsim.report.timeline import SHOWN_STEPS, TRAINER, Lane, lanes, window_of
 from rlsim.results import Curve, Interval, Projection, Variant
 from rlsim.units import FloatArray
 
-Arms = Sequence[tuple[str, Variant]]
+MOST_LANES = 6
+"""Rows per arm, the trainer first."""
+HEIGHT = 0.78
+LANE_IN, HEAD_ROWS = 0.27, 0.85
+"""Inches of a row; rows that the name of an arm takes."""
+
+
+def lanes_height(arms: Mapping[str, Variant]) -> float:
+    """Inches that the lanes of all arms take."""
+    return LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for arm in arms.values())
+
+
+def draw_lanes(axes: Axes, arms: Mapping[str, Variant]) -> None:
+    """One row for each lane, baseline above candidate, each arm from the start of its own shown steps."""
+    axes.set_xlim(0, longest_window_s(arms) * 1.005)
+    total = sum(len(_shown(arm)) + HEAD_ROWS for arm in arms.values())
+    axes.set_ylim(-total, 0)
+    y = 0.0
+    ticks: list[tuple[float, str]] = []
+    for name, arm in arms.items():
+        y -= HEAD_ROWS
+        axes.text(0, y + 0.05, name, va="bottom", fontsize=9, color=VARIANT_COLORS[name], fontweight="bold")
+        for lane in _shown(arm):
+            _row(axes, lane, y - 0.5, shown_window(arm))
+            ticks.append((y - 0.5, lane.name))
+            y -= 1
+    axes.set_yticks([tick for tick, _ in ticks], [label for _, label in ticks], fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(f"seconds over at most {SHOWN_STEPS} steps; the number in a span is the step it works for")
+
+
+def longest_window_s(arms: Mapping[str, Variant]) -> float:
+    """Seconds that the longer of the shown windows takes."""
+    return max(end - start for start, end in (shown_window(arm) for arm in arms.values()))
+
+
+def shown_window(arm: Variant) -> tuple[float, float]:
+    """From the start of the trainer's first shown step to the end of its last one, in seconds."""
+    return window_of(span for span in arm.spans if span.actor == TRAINER)
+
+
+def _shown(arm: Variant) -> list[Lane]:
+    start, end = shown_window(arm)
+    rows = lanes(s for s in arm.spans if s.end_s > start and s.start_s < end)
+    return sorted(rows, key=lambda lane: lane.actor != TRAINER)[:MOST_LANES]
+
+
+def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
+    for span in lane.spans:
+        left, right = max(span.start_s, window[0]) - window[0], min(span.end_s, window[1]) - window[0]
+        if right <= left:
+            continue
+        color = PHASE_COLORS[span.phase]
+        axes.barh(y, right - left, left=left, height=HEIGHT, color=color, edgecolor="white", linewidth=0.8)
+        if span.actor not in ("environment", "judge"):  # at any time there are trajectories of several steps
+            text_that_fits(axes, (left, right, y), [str(span.step)], 0.7, color=text_color(color), fontsize=8.5)
+
+
+Arms = Mapping[str, Variant]
 WIDTH_IN = 11.0
 BAR_HEIGHT = 0.56
 LEFT_IN, PLOT_IN, RESULT_IN = 1.3, 9.4, 1.8
@@ -49,14 +109,16 @@ OTHER_LINES = ("--", ":")
 def phases_figure(projection: Projection) -> Figure:
     """The step of both arms as stacked bars, then running sequences over time; lanes of trainer and generator between
     them where generation runs beside training."""
-    arms = list(projection.variants.items())
     title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
-    lanes = [lanes_height(arms)] if projection.asynchronous else []
-    page = _Page([0.26 * len(title) + 0.64 + _key_in(projection), _bars_in(arms), *lanes, CURVES_IN])
-    _title(page, projection, title)
+    lanes = [lanes_height(projection.variants)] if projection.asynchronous else []
+    page = _Page([0.26 * len(title) + 0.64, *_step_in(projection), *lanes, CURVES_IN])
+    page.text(0.25, 0.22, "\n".join(title), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
+    mode = "asynchronous" if projection.asynchronous else "synchronous"
+    about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
+    page.text(0.25, 0.28 + 0.26 * len(title), about, fontsize=9.5, color=GREY, va="top")
     _step(page, projection, 0.52 + 0.26 * len(title))
     if projection.asynchronous:
-        draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
+        _lanes_panel(page, projection)
     _curves_panel(page, projection)
     return page.figure
 
@@ -64,7 +126,7 @@ def phases_figure(projection: Projection) -> Figure:
 @picture_style()
 def step_figure(projection: Projection) -> Figure:
     """The step of both arms as stacked bars in seconds."""
-    page = _Page([0.2 + _key_in(projection), _bars_in(list(projection.variants.items()))])
+    page = _Page([0.2, *_step_in(projection)])
     _step(page, projection, 0.1)
     return page.figure
 
@@ -72,54 +134,47 @@ def step_figure(projection: Projection) -> Figure:
 @picture_style()
 def timeline_figure(projection: Projection) -> Figure:
     """Lanes of trainer and generator over the last steps, and running sequences over time in seconds."""
-    arms = list(projection.variants.items())
-    page = _Page([0.0, lanes_height(arms), CURVES_IN])
-    draw_lanes(page.panel("What runs when", "last steps of the first replication"), arms)
+    page = _Page([0.0, 0.0, lanes_height(projection.variants), CURVES_IN])
+    _lanes_panel(page, projection)
     _curves_panel(page, projection)
     return page.figure
 
 
-def _key_in(projection: Projection) -> float:
-    return 0.37 * (1 + (len(_key_phases(projection)) > KEY_COLUMNS))
-
-
-def _bars_in(arms: Arms) -> float:
-    return 0.34 + 0.8 * len(arms)
+def _step_in(projection: Projection) -> tuple[float, float]:
+    """Heights of the key of the phases and of the bars."""
+    return 0.37 * (1 + (len(_key_phases(projection)) > KEY_COLUMNS)), 0.34 + 0.8 * len(projection.variants)
 
 
 def _step(page: _Page, projection: Projection, down_in: float) -> None:
-    """The key of the phases and the bars."""
-    arms = list(projection.variants.items())
+    """The key of the phases and the bars; the note tells the time that generation takes beside an asynchronous step."""
     _key(page, projection, down_in)
-    _bars(page.panel("Time of one step", _what_bars_show(arms, projection.asynchronous)), projection, arms)
+    note = "mean of the measured steps; whisker: 90 % interval"
+    if projection.asynchronous:
+        busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for arm in projection.variants.values())
+        note = f"trainer's path, {note}; beside it generation is busy for {busy}"
+    _bars(page.panel("Time of one step", note), projection)
+
+
+def _lanes_panel(page: _Page, projection: Projection) -> None:
+    draw_lanes(page.panel("What runs when", "last steps of the first replication"), projection.variants)
 
 
 def _curves_panel(page: _Page, projection: Projection) -> None:
-    arms = list(projection.variants.items())
     shown = "the same steps" if projection.asynchronous else "first step of the first replication alone"
-    agents = len(arms[0][1].curves) > 1
+    agents = len(next(iter(projection.variants.values())).curves) > 1
     title = "Trajectories under way" if agents else "Sequences being generated"
-    _curves(page.panel(title, shown), projection.asynchronous, arms)
-
-
-def _what_bars_show(arms: Arms, asynchronous: bool) -> str:
-    """What the bars are, and the time that generation takes beside an asynchronous step."""
-    note = "mean of the measured steps; whisker: 90 % interval"
-    if not asynchronous:
-        return note
-    busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for _, arm in arms)
-    return f"trainer's path, {note}; beside it generation is busy for {busy}"
+    _curves(page.panel(title, shown), projection.asynchronous, projection.variants)
 
 
 class _Page:
-    """A figure laid out in inches from the top: a head, then panels of given heights."""
+    """A figure laid out in inches from the top: a head of two heights, then panels of given heights."""
 
     def __init__(self, heights_in: Sequence[float]) -> None:
-        self.height_in = sum(heights_in) + (len(heights_in) - 1) * (ABOVE_IN + BELOW_IN)
+        self.height_in = sum(heights_in) + (len(heights_in) - 2) * (ABOVE_IN + BELOW_IN)
         self.figure = Figure(figsize=(WIDTH_IN, self.height_in), dpi=DPI, facecolor="white")
         FigureCanvasAgg(self.figure)
-        self._left = list(heights_in[1:])
-        self._top = heights_in[0]
+        first, second, *self._left = heights_in
+        self._top = first + second
 
     def panel(self, title: str, note: str) -> Axes:
         """Axes of the next height with a title above their left end, and what is shown after it."""
@@ -139,39 +194,30 @@ class _Page:
         self.figure.text(x_in / WIDTH_IN, 1 - down_in / self.height_in, text, **style)
 
 
-def _title(page: _Page, projection: Projection, lines: Sequence[str]) -> None:
-    page.text(0.25, 0.22, "\n".join(lines), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
-    mode = "asynchronous" if projection.asynchronous else "synchronous"
-    about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
-    page.text(0.25, 0.28 + 0.26 * len(lines), about, fontsize=9.5, color=GREY, va="top")
-
-
-def _bars(axes: Axes, projection: Projection, arms: Arms) -> None:
-    phases = [findings.step_phases(arm, projection.asynchronous) for _, arm in arms]
-    bar, whisker = max(sum(row.values()) for row in phases), max(arm.step_s.high for _, arm in arms)
+def _bars(axes: Axes, projection: Projection) -> None:
+    arms = projection.variants
+    phases = [findings.step_phases(arm, projection.asynchronous) for arm in arms.values()]
+    bar, whisker = max(sum(row.values()) for row in phases), max(arm.step_s.high for arm in arms.values())
     longest = max(bar, whisker)
     axes.set_xlim(0, max(bar * PLOT_IN / (PLOT_IN - RESULT_IN), longest * 1.01))
     axes.set_ylim(-0.56, len(arms) - 0.62)
     rows = [len(arms) - 1 - index for index in range(len(arms))]
     if len(arms) == 2:
         _connect(axes, phases, rows)
-    for (name, arm), row, y in zip(arms, phases, rows, strict=True):
+    for (name, arm), row, y in zip(arms.items(), phases, rows, strict=True):
         _stack(axes, row, y, projection.asynchronous)
-        _whisker(axes, arm.step_s, y)
-        _result(axes, projection if name == "candidate" else None, arm.step_s, sum(row.values()), y)
-    axes.set_yticks(rows, [name if len(arms) == 1 else f"{name}\n{fmt.variant_label(arm)}" for name, arm in arms])
+        step_s = arm.step_s
+        ends = [[step_s.mean - step_s.low], [step_s.high - step_s.mean]]
+        below = y - BAR_HEIGHT / 2 - 0.09
+        axes.errorbar(step_s.mean, below, xerr=ends, fmt="o", markersize=3.5, color=INK, linewidth=1.3, capsize=3.5)
+        _result(axes, projection if name == "candidate" else None, step_s, sum(row.values()), y)
+    labels = [name if len(arms) == 1 else f"{name}\n{fmt.variant_label(arm)}" for name, arm in arms.items()]
+    axes.set_yticks(rows, labels)
     axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= longest * 1.001])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.spines["bottom"].set_bounds(0, longest)
     axes.set_xlabel("seconds", x=longest / axes.get_xlim()[1] / 2)
-
-
-def _whisker(axes: Axes, step_s: Interval, y: float) -> None:
-    """The interval of a step under the end of its bar."""
-    below = y - BAR_HEIGHT / 2 - 0.09
-    ends = [[step_s.mean - step_s.low], [step_s.high - step_s.mean]]
-    axes.errorbar(step_s.mean, below, xerr=ends, fmt="o", markersize=3.5, color=INK, linewidth=1.3, capsize=3.5)
 
 
 def _result(axes: Axes, projection: Projection | None, step_s: Interval, end: float, y: float) -> None:
@@ -188,42 +234,28 @@ def _result(axes: Axes, projection: Projection | None, step_s: Interval, end: fl
 
 
 def _stack(axes: Axes, phases: Mapping[str, float], y: float, asynchronous: bool) -> None:
+    """A bar of phases with their names and seconds, the seconds alone, or nothing: whatever fits."""
     start = 0.0
     for phase, seconds in phases.items():
         if seconds > 0:
-            color = PHASE_COLORS[phase]
+            color, size = PHASE_COLORS[phase], fmt.seconds(seconds)
             axes.barh(y, seconds, left=start, height=BAR_HEIGHT, color=color, edgecolor="white", linewidth=1.0)
-            _inside(axes, fmt.phase_label(phase, asynchronous), seconds, start, y, color)
+            labels = [f"{fmt.phase_label(phase, asynchronous)}\n{size}", size]
+            style: dict[str, Any] = {"fontsize": 9.5, "linespacing": 1.25}
+            text_that_fits(axes, (start, start + seconds, y), labels, 0.85, color=text_color(color), **style)
             start += seconds
-
-
-def _inside(axes: Axes, name: str, seconds: float, start: float, y: float, color: str) -> None:
-    """Name and seconds in the bar, the seconds alone, or nothing: whatever fits without touching the edges."""
-    size = fmt.seconds(seconds)
-    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5, "linespacing": 1.25}
-    for label in (f"{name}\n{size}", size):
-        text = axes.text(start + seconds / 2, y, label, color=text_color(color), **style)
-        if text.get_window_extent().transformed(axes.transData.inverted()).width < 0.85 * seconds:
-            return
-        text.remove()
 
 
 def _connect(axes: Axes, phases: Sequence[Mapping[str, float]], rows: Sequence[int]) -> None:
     """Shaded bands from every phase of the baseline to the same phase of the candidate."""
-    upper, lower = (_edges(row) for row in phases)
+    upper, lower = (
+        dict(zip(row, itertools.pairwise([0.0, *itertools.accumulate(row.values())]), strict=True)) for row in phases
+    )
     top, bottom = rows[0] - BAR_HEIGHT / 2, rows[1] + BAR_HEIGHT / 2
     for phase, (left, right) in upper.items():
         low_left, low_right = lower.get(phase, (left, left))
         corners = [left, right, low_right, low_left], [top, top, bottom, bottom]
         axes.fill(*corners, color=PHASE_COLORS[phase], alpha=0.16, linewidth=0)
-
-
-def _edges(phases: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    edges, start = {}, 0.0
-    for phase, seconds in phases.items():
-        edges[phase] = (start, start + seconds)
-        start += seconds
-    return edges
 
 
 def _key_phases(projection: Projection) -> dict[str, list[float]]:
@@ -260,7 +292,8 @@ def _key(page: _Page, projection: Projection, down_in: float) -> None:
 
 def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
     end, highest = 0.0, 0.0
-    for name, arm in arms:
+    *_, last = arms
+    for name, arm in arms.items():
         color, window = VARIANT_COLORS[name], shown_window(arm) if asynchronous else None
         running, *others = arm.curves
         times, values = _in_view(running, window)
@@ -272,17 +305,17 @@ def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
             axes.plot([times[-1]], [0], marker="o", color=color, markersize=6, clip_on=False, zorder=4)
         for curve, line in zip(others, OTHER_LINES, strict=False):
             times, values = _in_view(curve, window)
-            other = curve.name.removeprefix("trajectories ") if arm is arms[-1][1] else None
+            other = curve.name.removeprefix("trajectories ") if name == last else None
             axes.step(times, values, line, where="post", color=color, linewidth=1.2, label=other, zorder=3)
             highest = max(highest, float(values.max()))
     axes.set_xlim(0, (longest_window_s(arms) if asynchronous else end) * 1.005)
     axes.set_ylim(0, highest * 1.06)
     axes.grid(axis="y", color=BACKGROUND, zorder=0)
     axes.set_axisbelow(True)
-    agents = len(arms[0][1].curves) > 1
-    axes.set_ylabel("trajectories" if agents else arms[0][1].curves[0].name)
+    curves = arms[last].curves
+    axes.set_ylabel("trajectories" if len(curves) > 1 else curves[0].name)
     axes.set_xlabel("seconds" if asynchronous else "seconds since generation began")
-    axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     # Synchronous curves fall: their upper right is free. Asynchronous ones fill the panel.
     place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 4, "borderaxespad": 0.1}
     axes.legend(framealpha=1.0, edgecolor="none", fontsize=9.5, **(place if asynchronous else {"loc": "upper right"}))

@@ -57,18 +57,17 @@ def _panels(run: Run) -> list[tuple[str, str]]:
     """Panels that differ from a constant, and the step always."""
     sides = run.sides.values()
 
-    def says(column: str) -> bool:
-        if column == "step_s":
-            return True
-        if column == "exposed_generation_s" and not run.asynchronous:
-            return False
-        if column == "lost":
-            return any(cause != "steps" for side in sides for cause in side.ledger)
-        if column == "acceptance_length":
-            return any(side.speculates for side in sides)
-        return any(np.ptp(side.steps[column]) > 0 for side in sides)
-
-    return [panel for panel in PANELS if says(panel[0])]
+    says = {
+        "step_s": True,
+        "lost": any(cause != "steps" for side in sides for cause in side.ledger),
+        "acceptance_length": any(side.speculates for side in sides),
+        **({} if run.asynchronous else {"exposed_generation_s": False}),
+    }
+    return [
+        (column, label)
+        for column, label in PANELS
+        if says.get(column, column not in says and any(np.ptp(side.steps[column]) > 0 for side in sides))
+    ]
 
 
 def _panel(axis: Axes, run: Run, column: str, label: str) -> None:
@@ -94,8 +93,8 @@ def _panel(axis: Axes, run: Run, column: str, label: str) -> None:
     axis.set_ylabel(label, fontsize=9)
     axis.yaxis.set_label_coords(-0.075, 0.5)
     axis.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
-    axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.yaxis.set_major_formatter("{x:,.10g}")
+    axis.xaxis.set_major_formatter("{x:,.10g}")
     axis.grid(color=BACKGROUND, lw=0.7)
     axis.set_axisbelow(True)
     axis.margins(x=0.01)
@@ -103,13 +102,10 @@ def _panel(axis: Axes, run: Run, column: str, label: str) -> None:
 
 def _smoothed(values: FloatArray | Sequence[float]) -> FloatArray:
     """Mean over neighbouring steps, fewer of them at the ends; twice, or steps that alternate would shine through."""
-    once = _neighbours(np.asarray(values, dtype=np.float64))
-    return _neighbours(once)
-
-
-def _neighbours(values: FloatArray) -> FloatArray:
-    half = max(1, round(SMOOTHED_SHARE * len(values) / 2))
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    number = np.arange(len(values))
-    low, high = np.maximum(number - half, 0), np.minimum(number + half + 1, len(values))
-    return np.asarray((sums[high] - sums[low]) / (high - low), dtype=np.float64)
+    out = np.asarray(values, dtype=np.float64)
+    half, number = max(1, round(SMOOTHED_SHARE * len(out) / 2)), np.arange(len(out))
+    low, high = np.maximum(number - half, 0), np.minimum(number + half + 1, len(out))
+    for _ in range(2):
+        sums = np.concatenate([[0.0], np.cumsum(out)])
+        out = np.asarray((sums[high] - sums[low]) / (high - low), dtype=np.float64)
+    return out

@@ -5,9 +5,10 @@ Colours are Okabe and Ito's set, told apart by readers with any colour vision (C
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -35,22 +36,24 @@ LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
 DPI = 150
 
 
-def luminance(color: str) -> float:
-    """Relative luminance of ``#RRGGBB``, 0 to 1 (WCAG 2.1)."""
-    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours, 1 to 21 (WCAG 2.1)."""
-    dark, light = sorted((luminance(first), luminance(second)))
-    return (light + 0.05) / (dark + 0.05)
-
-
 def text_color(fill: str) -> str:
-    """Black or white, whichever reads better on ``fill`` (WCAG 2.1 relative luminance)."""
-    return "white" if contrast(fill, "#FFFFFF") > contrast(fill, "#000000") else "black"
+    """Black or white, whichever has more contrast on ``fill``, ``#RRGGBB`` (WCAG 2.1, by relative luminance)."""
+    channels = [int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"
+
+
+def text_that_fits(
+    axes: Axes, room: tuple[float, float, float], labels: Sequence[str], share: float, **style: Any
+) -> None:
+    """The first of ``labels`` that takes less than a ``share`` of the room, or none: from left to right, at y."""
+    left, right, y = room
+    for label in labels:
+        text = axes.text((left + right) / 2, y, label, ha="center", va="center", **style)
+        if text.get_window_extent().transformed(axes.transData.inverted()).width < share * (right - left):
+            return
+        text.remove()
 
 
 @contextmanager

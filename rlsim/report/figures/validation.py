@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from rlsim.errors import shortened
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, heading, picture_style
 from rlsim.report.format import percent, signed_percent
-from rlsim.report.text.validation import GROUPING_TITLES, TIME_TITLES, TITLES
+from rlsim.report.text.validation import GROUPING_TITLES, TIME_TITLES, TITLES, errors_of
 from rlsim.results.validation import ComparedRow, CrossValidation, Ranks, Validation
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -31,11 +31,17 @@ _TICKS = tuple(m * 10.0**e for e in range(-3, 7) for m in (1, 2, 5))
 @picture_style()
 def scatter(found: Validation) -> Figure:
     """Measured against predicted value of every scored row with its interval, both axes logarithmic."""
-    figure = Figure(figsize=(10.2, 7.0), dpi=DPI, facecolor="white")
-    heading(figure, f"Measured and predicted: {TITLES[found.kind]}", score_line(found))
+    figure = _titled(f"Measured and predicted: {TITLES[found.kind]}", found, 10.2, 7.0)
     if found.scored:
         _scattered(figure.add_axes((0.075, 0.085, 0.55, 0.80)), found)
-    else:
+    return figure
+
+
+def _titled(title: str, found: Validation, width: float, height: float) -> Figure:
+    """A page in inches with its title, and the score below it."""
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
+    heading(figure, title, score_line(found))
+    if not found.scored:
         figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
     return figure
 
@@ -75,10 +81,8 @@ def ratios(found: Validation, by: str = "") -> Figure:
     names = sorted({_label(row, by) for row in found.scored if row.group in groups}) if by else [""]
     keys = 0.26 * math.ceil((len(names) + 1) / 3)
     height = 2.2 + keys + 0.40 * max(2, len(groups))
-    figure = Figure(figsize=(10.5, height), dpi=DPI, facecolor="white")
-    heading(figure, f"Predicted over measured: {TITLES[found.kind]}", score_line(found))
+    figure = _titled(f"Predicted over measured: {TITLES[found.kind]}", found, 10.5, height)
     if not found.scored:
-        figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
         return figure
     axes = figure.add_axes((0.36, (0.75 + keys) / height, 0.61, 1 - (1.75 + keys) / height))
     for place, group in enumerate(reversed(groups)):
@@ -146,10 +150,10 @@ def score_line(found: Validation) -> str:
     score = found.score
     if not score.n:
         return shortened(found.table, 80)
-    errors = f"median error {percent(score.median_abs_error or 0, 1)}, p90 {percent(score.p90_abs_error or 0, 1)}"
+    _, median, p90 = errors_of(score)
     return (
         f"{shortened(found.table, 50)}{found.table and ': '}{score.n:,} of {len(found.rows):,} rows; "
-        f"bias {signed_percent(score.bias or 0)}, {errors}, "
+        f"bias {signed_percent(score.bias or 0)}, median error {median}, p90 {p90}, "
         f"{percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width or 1.0:.2f})"
     )
 
@@ -165,4 +169,4 @@ def _values(rows: Sequence[ComparedRow], name: str) -> list[float]:
 def _plain_ticks(axis: Axis, ticks: Sequence[float]) -> None:
     axis.set_major_locator(FixedLocator(ticks))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_major_formatter("{x:,g}")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from rlsim.errors import readable, shortened
+from rlsim.errors import readable
 from rlsim.report import format as fmt
 from rlsim.report.page.svg import inline_svg
-from rlsim.report.table import Cell, cell
+from rlsim.report.table import Table, cell
 from rlsim.results import Interval
-
-TEXT_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
@@ -23,8 +21,6 @@ class Text:
 
     words: str
     code: str = ""
-    dim: bool = False
-    kind: str = "text"
 
 
 @dataclass(frozen=True)
@@ -33,19 +29,6 @@ class Entries:
 
     entries: Sequence[str]
     title: str = ""
-    kind: str = "list"
-
-
-@dataclass(frozen=True)
-class Table:
-    """The first ``text_columns`` columns hold text, the others numbers. summary: folded away under these words."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    caption: str
-    text_columns: int = 1
-    summary: str = ""
-    kind: str = "table"
 
 
 @dataclass(frozen=True)
@@ -54,10 +37,9 @@ class Picture:
 
     key: str
     title: str
+    note: str
     picture: Markup
-    note: str = ""
-    numbers: Table | None = None
-    kind: str = "picture"
+    numbers: Table | None
 
 
 Block = Text | Entries | Table | Picture
@@ -89,21 +71,17 @@ class Part:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str | Interval]], caption: str, text: int = 1) -> Table:
-    """A table of texts and of means with their intervals."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    return Table(list(map(readable, heads)), cells, readable(caption), text)
+    """A table of texts and of means with their intervals; the first ``text`` columns hold no numbers."""
+    cells = [
+        [cell(value, fmt.decimals_for(abs(value.mean))) if isinstance(value, Interval) else value for value in row]
+        for row in rows
+    ]
+    return Table(caption, "", heads, cells, "<" * text + ">")
 
 
-def _cell(value: str | Interval) -> Cell:
-    if isinstance(value, Interval):
-        return cell(value, fmt.decimals_for(abs(value.mean)))
-    return Cell(readable(shortened(value, TEXT_CHARACTERS)))
-
-
-def picture(key: str, words: tuple[str, str], draw: Callable[[], Figure], numbers: Table | None = None) -> Picture:
-    """The figure that ``draw`` returns, with words: its title and a note."""
-    title, note = map(readable, words)
-    return Picture(key, title, inline_svg(draw(), key, f"{title}. {note}"), note, numbers)
+def picture(key: str, title: str, note: str, figure: Figure, numbers: Table | None = None) -> Picture:
+    """The figure inside the page."""
+    return Picture(key, title, note, inline_svg(figure, key, readable(f"{title}. {note}")), numbers)
 
 
 def timed(name: str, value: Interval) -> KeyFigure:

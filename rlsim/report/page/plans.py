@@ -5,28 +5,19 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from rlsim.files.reading import TABLE_BYTES
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import Bar, BarRow, bars_figure, intervals_figure
+from rlsim.report.figures.bars import Bar, BarRow, bars_figure
 from rlsim.report.figures.grids import plan_figure, sweep_figures
 from rlsim.report.figures.style import GREY, LINE_COLORS
 from rlsim.report.folder import file_in, read_sweep
-from rlsim.report.page.parts import (
-    Block,
-    Entries,
-    Part,
-    Section,
-    Text,
-    picture,
-    speedup,
-    table,
-    timed,
-)
+from rlsim.report.page.parts import Block, Entries, Part, Section, Text, picture, speedup, table, timed
+from rlsim.report.text.plan import plans_table, rivals_table
 from rlsim.results import Interval
 from rlsim.results.plan import Change, Plan, PlanRow
+from rlsim.results.record import Row
 from rlsim.results.sweep import SweepResult, interval_in
 
 MOST_ROWS = 24
@@ -40,7 +31,7 @@ SWEEP_TITLES = {
 SWEEP_COLUMNS = ("status", "limit", "step_s", "rollout_speedup", "end_to_end_speedup", "cost_per_step_usd")
 
 
-def plan_part(folder: Path, notes: list[str]) -> Part:
+def plan_part(folder: Path, left_out: list[str]) -> Part:
     """The plan in ``folder``."""
     plan = Plan.read(file_in(folder, "plan.json"), TABLE_BYTES)
     best, step = plan.best, _step_of(plan.best)
@@ -74,25 +65,22 @@ def _step_of(row: PlanRow) -> Interval:
 def _way(changes: Sequence[Change]) -> list[Block]:
     if not changes:
         return []
-    first, last = changes[0], changes[-1]
-    rows = [BarRow(first.what, fmt.seconds(first.step_s), [Bar([(0.0, first.step_s, GREY)])])]
+    rows = [BarRow(changes[0].what, fmt.seconds(changes[0].step_s), [Bar.of(changes[0].step_s, GREY)])]
     for before, after in itertools.pairwise(changes):
         color = SHORTER if after.step_s <= before.step_s else LONGER
-        text = f"{after.step_s - before.step_s:+.2f} s"
-        rows.append(
-            BarRow(
-                after.what, text, [Bar([(min(after.step_s, before.step_s), max(after.step_s, before.step_s), color)])]
-            )
+        bar = Bar.between(before.step_s, after.step_s, color)
+        rows.append(BarRow(after.what, f"{after.step_s - before.step_s:+.2f} s", [bar]))
+    rows.append(BarRow("best plan", fmt.seconds(changes[-1].step_s), [Bar.of(changes[-1].step_s, LINE_COLORS[0])]))
+    stages = [(one.what, f"{one.step_s:.2f}") for one in changes]
+    return [
+        picture(
+            "plan-waterfall",
+            "From the scenario as it is to the best plan",
+            "Seconds per step; each change comes on top of those above it.",
+            bars_figure(rows, "seconds"),
+            table(("stage", "step (s)"), stages, "Step after each stage."),
         )
-    rows.append(BarRow("best plan", fmt.seconds(last.step_s), [Bar([(0.0, last.step_s, LINE_COLORS[0])])]))
-    numbers = table(
-        ("stage", "step (s)"), [(one.what, f"{one.step_s:.2f}") for one in changes], "Step after each stage."
-    )
-    words = (
-        "From the scenario as it is to the best plan",
-        "Seconds per step; each change comes on top of those above it.",
-    )
-    return [picture("plan-waterfall", words, lambda: bars_figure(rows, "seconds"), numbers)]
+    ]
 
 
 def _constraints(plan: Plan) -> list[Block]:
@@ -109,81 +97,65 @@ def _constraints(plan: Plan) -> list[Block]:
 
 def _against(plan: Plan) -> Block:
     if not plan.against:
-        return Text("It has no rivals.", dim=True)
-    rows = [(one.rival, f"wins {fmt.percent(one.wins)}", one.ratio) for one in plan.against[:MOST_ROWS]]
-    cells = [(one.rival, fmt.percent(one.wins), one.ratio) for one in plan.against]
-    words = (
-        "How much better it is than each rival",
-        "The rival's measure over the plan's, mean and 90 % interval over common draws; dashed: a tie.",
-    )
-    numbers = table(("rival", "wins", "ratio"), cells, "The best plan against others.")
-    return picture("plan-against", words, lambda: intervals_figure(rows, "ratio", 1.0), numbers)
+        return Text("It has no rivals.")
+    shown = plan.against[:MOST_ROWS]
+    rows = [BarRow(one.rival, f"wins {fmt.percent(one.wins)}", [Bar(one.ratio)]) for one in shown]
+    note = "The rival's measure over the plan's, mean and 90 % interval over common draws; dashed: a tie."
+    title, figure = "How much better it is than each rival", bars_figure(rows, "ratio", rule=1.0)
+    return picture("plan-against", title, note, figure, rivals_table(plan))
 
 
 def _plans(plan: Plan) -> list[Block]:
-    cells = [
-        (
-            row.name,
-            _step_of(row),
-            "-" if row.step_p90_s is None else fmt.number(row.step_p90_s),
-            fmt.number(row.numbers.cost_per_step_usd),
+    note = "The line: no plan is both faster and cheaper; ringed: the best by the objective."
+    blocks: list[Block] = [picture("plan-pareto", "Step time against cost", note, plan_figure(plan))]
+    shown = plan.finalists[:MOST_ROWS]
+    if shown:
+        figure = bars_figure(
+            [BarRow(row.name, fmt.seconds(row.step_s), [Bar(_step_of(row))]) for row in shown], "seconds"
         )
-        for row in plan.finalists
-    ]
-    heads = ("plan", "step (s)", "90 % sure (s)", "USD per step")
-    numbers = table(heads, cells, "Finalists by rank; ranked.csv has all plans and columns.")
-    words = "Step time against cost", "The line: no plan is both faster and cheaper; ringed: the best by the objective."
-    blocks: list[Block] = [picture("plan-pareto", words, lambda: plan_figure(plan))]
-    rows = [(row.name, fmt.seconds(row.step_s), _step_of(row)) for row in plan.finalists[:MOST_ROWS]]
-    if rows:
-        words = "The best plan and the other finalists", "Seconds per step, mean and 90 % interval."
-        blocks.append(picture("plan-finalists", words, lambda: intervals_figure(rows, "seconds"), numbers))
+        title, note = "The best plan and the other finalists", "Seconds per step, mean and 90 % interval."
+        numbers = plans_table("Finalists by rank; ranked.csv has all plans and columns", plan.finalists)
+        blocks.append(picture("plan-finalists", title, note, figure, numbers))
     return blocks
 
 
-def sweep_part(folder: Path, notes: list[str]) -> Part:
+def sweep_part(folder: Path, left_out: list[str]) -> Part:
     """The sweep in ``folder``."""
     sweep = read_sweep(folder)
-    done, axes = (
-        sorted(sweep.done, key=lambda row: float(row["step_s"])),
-        [name for keys in sweep.axes for name in keys.split(",")],
-    )
+    done = sorted(sweep.done, key=lambda row: float(row["step_s"]))
+    axes = [name for keys in sweep.axes for name in keys.split(",")]
     best, count = done[0], len(sweep.rows)
     figures = [timed("Shortest step", interval_in(best, "step_s"))]
     if "end_to_end_speedup" in best:
         figures.append(speedup("Its speed-up by speculation", interval_in(best, "end_to_end_speedup")))
     figures.append(("Cells", f"{count:,}", f"{count - len(done):,} cannot run"))
     note = "Axes that it does not show stay at the values that its heading names."
-    drawn = sweep_figures(sweep)
     blocks: list[Block] = [
-        picture(f"sweep-{name}", (SWEEP_TITLES[name], note), partial(drawn.__getitem__, name)) for name in drawn
+        picture(f"sweep-{name}", SWEEP_TITLES[name], note, figure) for name, figure in sweep_figures(sweep).items()
     ]
-    sections = [Section("sweep-cells", "Cells", [*blocks, _cells(sweep, done, axes)]), *_reasons(sweep)]
+    reasons = Counter(str(row.get("reason", "")) for row in sweep.rows if row.get("status") != "ok")
+    entries = [f"{number:,} {'cell' if number == 1 else 'cells'}: {reason}" for reason, number in reasons.items()]
+    sections = [
+        Section("sweep-cells", "Cells", [*blocks, _cells(sweep, done, axes)]),
+        *([Section("sweep-reasons", "Cells that cannot run", [Entries(entries)])] if entries else []),
+    ]
     where = ", ".join(f"{axis} = {best[axis]}" for axis in axes)
     headline = f"Of {count:,} cells the shortest step takes {fmt.seconds(best['step_s'])}, at {where}."
     title = f"Sweep over {' and '.join(axis.rpartition('.')[2] for axis in axes)}"
     return Part("sweep", title, headline, figures, sections)
 
 
-def _cells(sweep: SweepResult, done: Sequence[dict[str, object]], axes: Sequence[str]) -> Block:
-    rows = [
-        (", ".join(f"{axis.rpartition('.')[2]} {row[axis]}" for axis in axes), fmt.seconds(value.mean), value)
-        for row in done[:MOST_ROWS]
-        if (value := interval_in(row, "step_s"))
-    ]
+def _cells(sweep: SweepResult, done: Sequence[Row], axes: Sequence[str]) -> Block:
+    rows = []
+    for row in done[:MOST_ROWS]:
+        step = interval_in(row, "step_s")
+        label = ", ".join(f"{axis.rpartition('.')[2]} {row[axis]}" for axis in axes)
+        rows.append(BarRow(label, fmt.seconds(step.mean), [Bar(step)]))
     shown = [*axes, *(name for name in SWEEP_COLUMNS if any(name in row for row in sweep.rows))]
     cells = [
         [fmt.number(value) if isinstance(value := row.get(name, ""), float) else str(value) for name in shown]
         for row in sweep.rows
     ]
-    words = "Step time of the cells" if len(done) <= MOST_ROWS else f"Step time of the {MOST_ROWS} fastest cells"
+    title = "Step time of the cells" if len(done) <= MOST_ROWS else f"Step time of the {MOST_ROWS} fastest cells"
     numbers = table(shown, cells, "Every cell; results.csv has all columns.", len(axes) + 2)
-    return picture(
-        "sweep-steps", (words, "Seconds, mean and 90 % interval."), lambda: intervals_figure(rows, "seconds"), numbers
-    )
-
-
-def _reasons(sweep: SweepResult) -> list[Section]:
-    reasons = Counter(str(row.get("reason", "")) for row in sweep.rows if row.get("status") != "ok")
-    entries = [f"{count:,} {'cell' if count == 1 else 'cells'}: {reason}" for reason, count in reasons.items()]
-    return [Section("sweep-reasons", "Cells that cannot run", [Entries(entries)])] if entries else []
+    return picture("sweep-steps", title, "Seconds, mean and 90 % interval.", bars_figure(rows, "seconds"), numbers)

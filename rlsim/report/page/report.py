@@ -13,8 +13,7 @@ from markupsafe import Markup
 
 from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
-from rlsim.files.writing import staged_folder
-from rlsim.report.files import drawable
+from rlsim.report.files import drawable, write_files
 from rlsim.report.folder import KINDS, kinds_in
 from rlsim.report.page.answers import blame_part, run_part, validation_part
 from rlsim.report.page.parts import Part
@@ -39,12 +38,12 @@ def report(folder: Path) -> str:
     Raises InputError naming file and key where a file cannot be used, and saying what is missing where the folder holds
     no results.
     """
-    notes: list[str] = []
+    left_out: list[str] = []
     parts = []
     for kind in kinds_in(folder):
         with drawable(folder / KINDS[kind][0]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matplotlib says of odd numbers
-            parts.append(PARTS[kind](folder, notes))
+            parts.append(PARTS[kind](folder, left_out))
     here = Path(__file__).parent
     style = (here / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -52,7 +51,7 @@ def report(folder: Path) -> str:
         loader=jinja2.FileSystemLoader(here), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=lambda value: readable(value) if type(value) is str else value,
     )  # fmt: skip
-    content = {"parts": parts, "notes": list(dict.fromkeys(notes)), "digest": digest, "style": Markup(style)}
+    content = {"parts": parts, "notes": list(dict.fromkeys(left_out)), "digest": digest, "style": Markup(style)}
     return environment.get_template("page.html.j2").render(content)
 
 
@@ -65,6 +64,5 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     if target.suffix.lower() not in SUFFIXES or target.is_dir():
         raise InputError(f"{shown_path(target)}: the report needs a file name that ends in .html")
     text = report(folder)
-    with staged_folder(target.parent) as stage:
-        (stage / target.name).write_text(text, encoding="utf-8", newline="\n")
+    write_files({target.name: text}, target.parent)
     return target

@@ -46,12 +46,11 @@ def parts_by_phase(arm: Variant) -> dict[str, list[PhasePart]]:
 
 
 def look_here_first(projection: Projection) -> str:
-    """The candidate's longest phase, asynchronously of the side that sets the pace, and its largest part."""
-    return longest_part(projection.candidate, projection.asynchronous)
+    """The candidate's longest phase, asynchronously of the side that sets the pace, and its largest part.
 
-
-def longest_part(arm: Variant, asynchronous: bool) -> str:
-    """:func:`look_here_first` of any side; it needs a part that takes time."""
+    It needs a part that takes time.
+    """
+    arm, asynchronous = projection.candidate, projection.asynchronous
     groups = parts_by_phase(arm)
     if asynchronous:
         hidden = trainer_sets_pace(arm)
@@ -89,22 +88,16 @@ def verdict_on(arm: Variant, rollout: Interval, step: Interval, where: str) -> s
             f"[{fmt.seconds(took.low)}, {fmt.seconds(took.high)}] {where}."
         )
     verdicts = {verdict(rollout), verdict(step)}
-    if len(verdicts) == 1:
-        text = _joined(rollout, step)
-    else:
+    if len(verdicts) > 1:
         link = "and" if verdicts == {"unclear", "unchanged"} else "but"
         text = f"{_clause(rollout, 'the rollout')} {link} {_clause(step, 'the step')}"
+    elif verdicts <= {"unclear", "unchanged"}:
+        beyond = " beyond the 90 % interval" if verdicts == {"unclear"} else ""
+        text = f"changes neither the rollout ({fmt.times(rollout)}) nor the step ({fmt.times(step)}){beyond}"
+    else:
+        end = "," if verdicts == {"lengthens"} else ""
+        text = f"{_clause(rollout, 'the rollout')} and the step{end} {fmt.times(step)}{end}"
     return f"Speculative decoding ({fmt.arm_label(arm)}) {text} {where}."
-
-
-def _joined(rollout: Interval, step: Interval) -> str:
-    verb = verdict(rollout)
-    if verb in ("unclear", "unchanged"):
-        beyond = " beyond the 90 % interval" if verb == "unclear" else ""
-        return f"changes neither the rollout ({fmt.times(rollout)}) nor the step ({fmt.times(step)}){beyond}"
-    if verb == "lengthens":
-        return f"slows the rollout down, speedup {fmt.times(rollout)}, and the step, {fmt.times(step)},"
-    return f"shortens the rollout {fmt.times(rollout)} and the step {fmt.times(step)}"
 
 
 def _clause(speedup: Interval, what: str) -> str:

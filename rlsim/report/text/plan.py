@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Sequence
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import Cell, cell, table
-from rlsim.report.text.sweep import eager_remark, price_remark
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import Table, cell
+from rlsim.report.text.planning import eager_remark, price_remark
 from rlsim.results.plan import Plan, PlanRow
 from rlsim.results.record import Interval
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
@@ -32,26 +32,19 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
         "simulated, all others excluded by bounds of their means"
     )
-    lines = [
-        *style.wrapped(counts),
-        "",
-        style.bold(_heading(plan)),
-        *(line for remark in (plan.best.name, *_best_lines(plan)) for line in style.wrapped(remark, "  ")),
-        "",
-        style.bold("Set"),
-        *(f"  --set {shlex.quote(change)}" for change in plan.changes),
-        "",
-        *_plans("Finalists", plan.finalists, style),
-        *_plans("Cost against time", plan.pareto, style),
-    ]
-    for remark in eager_remark([(row.name, row.numbers.row()) for row in plan.finalists]):
-        lines += [*style.wrapped(remark), ""]
-    return "\n".join([*lines, *_against(plan, style)]).rstrip() + "\n"
-
-
-def _heading(plan: Plan) -> str:
-    name, value = plan.objective.replace("_", " "), f"{plan.objective_value:,.6g} {UNITS[plan.objective]}"
-    return f"Best by {name}, " + (f"mean: {value}" if plan.statistic == "mean" else f"90 % sure: {value}")
+    value = f"{plan.objective_value:,.6g} {UNITS[plan.objective]}"
+    sure = "mean" if plan.statistic == "mean" else "90 % sure"
+    heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure}: {value}")
+    eager = eager_remark([(row.name, row.numbers.row()) for row in plan.finalists])
+    return sections(
+        style.wrapped(counts),
+        [heading, *style.paragraphs([plan.best.name, *_best_lines(plan)])],
+        [style.bold("Set"), *(f"  --set {shlex.quote(change)}" for change in plan.changes)],
+        plans_table("Finalists", plan.finalists).lines(style),
+        plans_table("Cost against time", plan.pareto).lines(style),
+        *map(style.wrapped, eager),
+        rivals_table(plan, SHOWN_RIVALS).lines(style),
+    )
 
 
 def _best_lines(plan: Plan) -> list[str]:
@@ -107,25 +100,21 @@ def _chance(share: float) -> str:
     return "> 99 %" if share > 0.995 else "< 1 %" if share < 0.005 else fmt.percent(share)
 
 
-def _plans(title: str, rows: Sequence[PlanRow], style: Style) -> list[str]:
+def plans_table(title: str, rows: Sequence[PlanRow]) -> Table:
     """The step stands last: where the terminal is narrow, the last column alone keeps its intervals."""
-    shown: list[list[Cell | str]] = []
+    shown = []
     for row in rows:
         step, beats = row.numbers.step_s, row.beats_current
         sure = "" if row.step_p90_s is None else f"{row.step_p90_s:.1f}"
         took = cell(step, 1) if isinstance(step, Interval) else f"{step.mean:.1f}"
         chance = "-" if beats is None else _chance(beats)
-        shown.append([row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", chance, sure, took])
-    heads = ["", "limited by", "USD/step", "beats now", "90 % sure", "step (s)"]
-    return [style.bold(title), *table(heads, shown, style, "<<>"), ""]
+        shown.append((row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", chance, sure, took))
+    return Table(title, "", ("", "limited by", "USD/step", "beats now", "90 % sure", "step (s)"), shown, "<<>")
 
 
-def _against(plan: Plan, style: Style) -> list[str]:
-    if not plan.against:
-        return []
-    rows: list[list[Cell | str]] = [
-        [item.rival, _chance(item.wins), cell(item.ratio, 3)] for item in plan.against[:SHOWN_RIVALS]
-    ]
+def rivals_table(plan: Plan, most: int | None = None) -> Table:
+    """In how many draws the best plan beats its rivals, and by how much."""
+    rows = [(one.rival, _chance(one.wins), cell(one.ratio, 3)) for one in plan.against[:most]]
     measure = {"cost_per_step": "cost", "energy_per_step": "energy"}.get(plan.objective, "step")
-    title = style.bold("The best plan beats") + style.dim("  shares of 2,048 draws of the model's error, common to all")
-    return [title, *table(["", "in", f"its {measure} over the best plan's"], rows, style, "<>>")]
+    note = "shares of 2,048 draws of the model's error, common to all"
+    return Table("The best plan beats", note, ("", "in", f"its {measure} over the best plan's"), rows, "<>>")

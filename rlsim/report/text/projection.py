@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import table
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import RULE, Cell, Row, Table, cell, table
 from rlsim.report.text import findings
-from rlsim.report.text.bottlenecks import bottleneck_lines, provenance_lines
-from rlsim.report.text.support import support_lines
-from rlsim.report.text.times import cost_usd, times_lines
-from rlsim.results import EngineStatistics, Label, MemoryUse, Projection
-from rlsim.units import GIB
+from rlsim.report.text.planning import price_remark
+from rlsim.report.text.support import ROOTS, bottleneck_lines, provenance_lines, support_lines
+from rlsim.results import EngineStatistics, Interval, MemoryUse, Projection, Variant
+from rlsim.units import GIB, SECONDS_PER_HOUR
 
 BAR_CELLS = 24
+_PLAIN_REMARK = "Baseline and candidate are the same: set speculation.method and speculation.draft_length to compare."
 
 
 def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     """The whole answer as text: verdict, times, memory, bottlenecks, provenance, support, statistics,
     assumptions, warnings."""
-    sections = [
-        _head(projection, style),
+    mode = "asynchronous" if projection.asynchronous else "synchronous"
+    about = f"{projection.scenario}: {projection.model}, {mode}, seed {projection.seed}, digest {projection.digest}"
+    return sections(
+        style.opening(findings.headline(projection), projection.question, about),
         times_lines(projection, style),
         _memory(projection, style),
         bottleneck_lines(projection, style),
@@ -30,8 +33,7 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         _statistics(projection, style),
         style.numbered("Assumptions", projection.assumptions),
         style.numbered("Warnings", projection.warnings),
-    ]
-    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+    )
 
 
 def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
@@ -40,22 +42,141 @@ def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     steps = " -> ".join(fmt.seconds(arm.step_s.mean) for arm in arms)
     costs = " -> ".join(f"{cost_usd(projection, arm.step_s).mean:,.2f}" for arm in arms)
     price = f"{projection.price_per_gpu_hour_usd:.2f} per GPU and hour ({projection.price_source})"
-    rests = ", ".join(f"{fmt.percent(getattr(shares, kind))} {kind}" for kind in ("measured", "modelled", "assumed"))
-    sentences = [
-        findings.headline(projection),
+    rests = ", ".join(f"{fmt.percent(getattr(shares, kind))} {kind}" for kind in ROOTS)
+    sentences = (
         f"A step takes {steps} and costs {costs} USD at {price}.",
         findings.look_here_first(projection),
         f"{projection.scenario}: {rests}{f'; warnings: {count}' if count else ''}.",
-    ]
-    first, *others = [style.wrapped(sentence) for sentence in sentences]
-    return "\n".join([*map(style.bold, first), *itertools.chain(*others)]) + "\n"
+    )
+    return sections([*style.opening(findings.headline(projection)), *style.paragraphs(sentences, "")])
 
 
-def _head(projection: Projection, style: Style) -> list[str]:
-    mode = "asynchronous" if projection.asynchronous else "synchronous"
-    about = f"{projection.scenario}: {projection.model}, {mode}, seed {projection.seed}, digest {projection.digest}"
-    lines = [style.bold(line) for line in style.wrapped(findings.headline(projection))]
-    return lines + [style.dim(line) for text in (projection.question, about) for line in style.wrapped(text)]
+class _Line(NamedTuple):
+    """A phase of the step, or what is ``inside`` the phase before it, in each side shown."""
+
+    phase: str
+    values: tuple[Interval, ...]
+    inside: bool = False
+
+
+def times_lines(projection: Projection, style: Style) -> list[str]:
+    """What differs between baseline and candidate, the step, throughput and cost: phases of both sides and their
+    speedups, equal ones in one row; one side's shares where nothing is drafted."""
+    arms = projection.variants
+    decimals = fmt.decimals_for(max(arm.step_s.mean for arm in arms.values()))
+    lines = _phase_lines(projection)
+    same = [line for line in lines if len({fmt.fixed(value.mean, decimals) for value in line.values}) < len(arms)]
+    rows = [_row(projection, line, decimals) for line in lines if line not in same]
+    if same:
+        sums = [sum(line.values[i].mean for line in same if not line.inside) for i in range(len(arms))]
+        rows.append(Row(("same in both", *(fmt.fixed(total, decimals) for total in sums), "")))
+    rows += [RULE, _row(projection, _Line("step", tuple(arm.step_s for arm in arms.values())), decimals)]
+    if projection.asynchronous:
+        rows.append(_row(projection, _phase(projection, "generation_s"), decimals))
+    rates = {
+        "tokens/s/GPU": [arm.tokens_per_s_per_gpu for arm in arms.values()],
+        "USD/step": [cost_usd(projection, arm.step_s) for arm in arms.values()],
+    }
+    for label, values in rates.items():
+        places = fmt.decimals_for(max(value.mean for value in values), digits=2)
+        rows.append(Row((label, *(cell(value, places) for value in values), "")))
+    heads = ("", *arms, "speedup") if len(arms) == 2 else ("", "mean", "of step")
+    remarks = [_same(projection, same, decimals)] if same else []
+    remarks += [price_remark([projection.price_per_gpu_hour_usd], projection.price_source), *_remarks(projection)]
+    times = Table("Time per step", "seconds, mean [90 % interval]", heads, rows)
+    return [*times.lines(style), *style.paragraphs(remarks)]
+
+
+def cost_usd(projection: Projection, seconds: Interval) -> Interval:
+    """Price in USD of all GPUs, busy or not, for ``seconds``."""
+    return seconds.times(projection.num_gpus * projection.price_per_gpu_hour_usd / SECONDS_PER_HOUR)
+
+
+def _phase_lines(projection: Projection) -> list[_Line]:
+    columns = [findings.step_phases(arm, projection.asynchronous) for arm in projection.variants.values()]
+    lines = []
+    for phase in dict.fromkeys(name for column in columns for name in column):
+        if phase == "other":
+            rests = [column.get(phase, 0.0) for column in columns]
+            lines.append(_Line(phase, tuple(Interval(rest, rest, rest) for rest in rests)))
+        elif any(column[phase] for column in columns):
+            lines.append(_phase(projection, phase))
+        if phase == "prepare_s" and not projection.asynchronous:
+            lines.append(_phase(projection, "refit_s", inside=True))
+    return lines
+
+
+def _phase(projection: Projection, phase: str, inside: bool = False) -> _Line:
+    return _Line(phase, tuple(arm.phases[phase] for arm in projection.variants.values()), inside)
+
+
+def _row(projection: Projection, line: _Line, decimals: int) -> Row:
+    label = "step" if line.phase == "step" else fmt.phase_label(line.phase, projection.asynchronous)
+    cells: tuple[Cell | str, ...] = (
+        f"  of which {label}" if line.inside else label,
+        *(cell(value, decimals) for value in line.values),
+    )
+    before, after = line.values[0].mean, line.values[-1].mean
+    if len(line.values) == 1:
+        return Row((*cells, fmt.percent(after / projection.candidate.step_s.mean)))
+    speedups = {"step": projection.end_to_end_speedup, "generation_s": projection.rollout_speedup}
+    if line.phase in speedups:
+        return Row((*cells, cell(speedups[line.phase], 2, "x")), strong=True)
+    if line.phase == "exposed_generation_s":
+        # A ratio of a wait that nearly vanished says nothing.
+        return Row((*cells, f"{'saves' if before >= after else 'adds'} {fmt.seconds(abs(before - after))}"))
+    return Row((*cells, fmt.ratio(before, after)))
+
+
+def _same(projection: Projection, lines: Iterable[_Line], decimals: int) -> str:
+    """The phases behind the row of what is the same in both."""
+    out = ""
+    for line in lines:
+        text = f"{fmt.phase_label(line.phase, projection.asynchronous)} {fmt.fixed(line.values[0].mean, decimals)}"
+        out += f" (of which {text})" if line.inside else f", {text}"
+    return f"same in both: {out.removeprefix(', ')} s"
+
+
+def _remarks(projection: Projection) -> list[str]:
+    """Who sets the pace of an asynchronous step and how old its samples are; how to get a comparison."""
+    arms = projection.variants
+    remarks = [] if len(arms) == 2 else [_PLAIN_REMARK]
+    if projection.asynchronous:
+        remarks += [(f"{name}: " if len(arms) == 2 else "") + _pace(arm) for name, arm in arms.items()]
+        remarks += _of_sides("age of consumed samples", {name: _ages(arm) for name, arm in arms.items()})
+    return remarks + _of_sides("generated tokens", {name: _tokens(arm) for name, arm in arms.items()})
+
+
+def _of_sides(what: str, said: Mapping[str, str]) -> list[str]:
+    """What is said of each side, once where it is the same, and nothing where there is nothing to say."""
+    same = len(set(said.values())) == 1
+    texts = [f"{what}{'' if same else f' ({name})'}: {text}" for name, text in said.items() if text]
+    return texts[:1] if same else texts
+
+
+def _pace(arm: Variant) -> str:
+    share = fmt.percent(findings.waiting_share(arm))
+    if findings.trainer_sets_pace(arm):
+        return f"the trainer sets the pace: it waits {share} of the step for generation"
+    return f"generation sets the pace: the trainer waits {share} of the step for it"
+
+
+def _tokens(arm: Variant) -> str:
+    """Where response tokens went, where not all of them were trained on."""
+    ledger = arm.ledger
+    if ledger is None or not ledger.generated:
+        return ""
+    lost = {
+        "dropped as too old": ledger.stale,
+        "of groups that no step can use": ledger.discarded,
+        "generated again after updates": ledger.regenerated,
+    }
+    return ", ".join(f"{fmt.percent(value / ledger.generated)} {what}" for what, value in lost.items() if value > 0)
+
+
+def _ages(arm: Variant) -> str:
+    shares = [(age, fmt.percent(share)) for age, share in sorted(arm.staleness.items()) if share > 0]
+    return ", ".join(f"{age} {'step' if age == 1 else 'steps'} {share}" for age, share in shares)
 
 
 def _memory(projection: Projection, style: Style) -> list[str]:
@@ -79,21 +200,29 @@ def _pool(label: str, use: MemoryUse, before: MemoryUse, style: Style) -> list[s
     return [*style.wrapped(f"{bar}   {total}", label), *style.wrapped(parts, " " * len(label))]
 
 
+def statistics_cells(projection: Projection) -> list[tuple[str, str, list[str]]]:
+    """Name, unit and number on each side of what the engines did; no number where it has no meaning."""
+    sides = [dict(arm.statistics.items()) for arm in projection.variants.values()]
+    return [
+        (
+            label.text,
+            label.unit,
+            [fmt.number(side[name] * (100 if label.unit == "%" else 1)) if name in side else "" for side in sides],
+        )
+        for name, label in EngineStatistics.labels().items()
+    ]
+
+
 def _statistics(projection: Projection, style: Style) -> list[str]:
     """What the engines did: what differs side by side, what is the same in one sentence."""
     arms = projection.variants
-    values = [dict(arm.statistics.items()) for arm in arms.values()]
     rows, same = [], []
-    for name, label in EngineStatistics.labels().items():
-        shown = [_statistic(label, column[name]) for column in values if name in column]
+    for text, unit, values in statistics_cells(projection):
+        shown = list(filter(None, values))
         if len(shown) == 2 and len(set(shown)) == 1:
-            same.append(f"{label.text} {shown[0]}{label.unit and f' {label.unit}'}")
+            same.append(f"{text} {shown[0]}{unit and f' {unit}'}")
         elif shown:
-            rows.append((f"{label.text}{label.unit and f' ({label.unit})'}", *shown))
+            rows.append((f"{text}{unit and f' ({unit})'}", *shown))
     heads = ("", *arms) if len(arms) == 2 else ("", "")
     shared = style.wrapped(f"same in both: {', '.join(same)}", "  ") if same else []
     return [style.bold("Engine statistics"), *table(heads, rows, style), *shared]
-
-
-def _statistic(label: Label, value: float) -> str:
-    return fmt.number(100 * value) if label.unit == "%" else fmt.number(value)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import RULE, Row, cell, table
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import RULE, Cell, Row, Table, cell
+from rlsim.report.text.planning import price_remark
 from rlsim.results import Interval
-from rlsim.results.run import Run, RunSide
+from rlsim.results.run import Loss, Run, RunSide
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 DAY_S = 86400.0
@@ -25,24 +25,35 @@ LABELS = {
 }
 COUNTED = ("validation", "checkpoints", "stalls", "replica_faults", "restarts")
 """Causes that happen a number of times."""
+NO_LOSS = Loss(seconds=Interval(0.0, 0.0, 0.0), events=0.0)
+COURSE_NOTE = (
+    "means; exposed: generation that the trainer waits for; response: tokens; cut: share of sequences at the cap; "
+    "batch: sequences of a replica's decode iteration; age: of the consumed samples, in steps"
+)
 
 
 def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
     """The whole answer as text: headline, totals, how the steps evolve, what was lost, assumptions, warnings."""
-    sections = [
-        _head(run, style),
-        _totals(run, style),
-        _course(run, style),
-        _ledger(run, style),
+    mode = "asynchronous" if run.asynchronous else "synchronous"
+    about = (
+        f"{run.scenario}: {run.model}, {run.num_gpus:,} GPUs, {mode}, seed {run.seed}, replications "
+        f"{run.replications}, digest {run.digest}"
+    )
+    notes = [price_remark([run.price_per_gpu_hour_usd], run.price_source)]
+    notes += [_sampling(name, side) for name, side in run.sides.items()]
+    return sections(
+        style.opening(headline(run), run.question, about),
+        [*totals_table(run).lines(style), *style.paragraphs(notes)],
+        [*course_table(run).lines(style), *style.wrapped(COURSE_NOTE, "  ")],
+        ledger_table(run).lines(style) if causes_of(run) != ["steps"] else [],
         style.numbered("Assumptions", run.assumptions),
         style.numbered("Warnings", run.warnings),
-    ]
-    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+    )
 
 
 def headline(run: Run) -> str:
     """What a run takes, in a sentence."""
-    unit_s, unit = unit_of(max(side.seconds.mean for side in run.sides.values()))
+    unit_s, unit = unit_of(run)
     took = f"{run.num_steps:,} {'step takes' if run.num_steps == 1 else 'steps take'} "
     took += f"{_scaled(run.candidate.seconds, unit_s)} {unit}"
     if run.baseline is None or run.speedup is None:
@@ -50,36 +61,24 @@ def headline(run: Run) -> str:
     return f"{took} in place of {_scaled(run.baseline.seconds, unit_s)} {unit}: {fmt.times(run.speedup)}."
 
 
-def unit_of(seconds: float) -> tuple[float, str]:
-    """The unit that a duration reads best in."""
-    if seconds >= 3 * DAY_S:
+def unit_of(run: Run) -> tuple[float, str]:
+    """The unit in seconds that the durations of a run read best in, and its name."""
+    longest_s = max(side.seconds.mean for side in run.sides.values())
+    if longest_s >= 3 * DAY_S:
         return DAY_S, "days"
-    return (SECONDS_PER_HOUR, "hours") if seconds >= 2 * SECONDS_PER_HOUR else (1.0, "s")
-
-
-def _per(value: Interval, unit: float) -> Interval:
-    return Interval(value.mean / unit, value.low / unit, value.high / unit)
+    return (SECONDS_PER_HOUR, "hours") if longest_s >= 2 * SECONDS_PER_HOUR else (1.0, "s")
 
 
 def _scaled(value: Interval, unit: float) -> str:
-    decimals = max(0, 2 - math.floor(math.log10(max(value.mean / unit, 1e-9))))
-    shown = [fmt.fixed(each / unit, decimals) for each in (value.mean, value.low, value.high)]
-    return f"{shown[0]} [{shown[1]}, {shown[2]}]"
+    decimals = fmt.decimals_for(value.mean / unit, digits=2)
+    mean, low, high = (fmt.fixed(each / unit, decimals) for each in (value.mean, value.low, value.high))
+    return f"{mean} [{low}, {high}]"
 
 
-def _head(run: Run, style: Style) -> list[str]:
-    mode = "asynchronous" if run.asynchronous else "synchronous"
-    about = (
-        f"{run.scenario}: {run.model}, {run.num_gpus:,} GPUs, {mode}, seed {run.seed}, replications "
-        f"{run.replications}, digest {run.digest}"
-    )
-    lines = [style.bold(line) for line in style.wrapped(headline(run))]
-    return lines + [style.dim(line) for text in (run.question, about) for line in style.wrapped(text)]
-
-
-def _totals(run: Run, style: Style) -> list[str]:
+def totals_table(run: Run) -> Table:
+    """Time, cost, energy and tokens of the whole run."""
     sides = list(run.sides.values())
-    unit_s, unit = unit_of(max(side.seconds.mean for side in sides))
+    unit_s, unit = unit_of(run)
     rows = [
         _row(f"time ({unit})", [side.seconds for side in sides], unit_s),
         _row("cost (USD)", [side.cost_usd for side in sides]),
@@ -89,12 +88,7 @@ def _totals(run: Run, style: Style) -> list[str]:
         Row(("tokens generated (billion)", *(fmt.number(side.generated_tokens / 1e9) for side in sides))),
         Row(("tokens trained on (billion)", *(fmt.number(side.trained_tokens / 1e9) for side in sides))),
     ]
-    heads = ("", *run.sides) if len(sides) > 1 else ("", "")
-    price = f"USD at {run.price_per_gpu_hour_usd:.2f} per GPU and hour (hardware.price_per_gpu_hour_usd, "
-    notes = [f"{price}{run.price_source})", *(_sampling(name, side) for name, side in run.sides.items())]
-    remarks = [line for note in notes for line in style.wrapped(note, "  ")]
-    title = style.bold("Whole run") + style.dim("  mean [90 % interval]")
-    return [title, *table(heads, rows, style), *remarks]
+    return Table("Whole run", "mean [90 % interval]", ("", *run.sides) if len(sides) > 1 else ("", ""), rows)
 
 
 def _sampling(name: str, side: RunSide) -> str:
@@ -107,12 +101,11 @@ def _sampling(name: str, side: RunSide) -> str:
 
 
 def _row(label: str, values: Sequence[Interval], unit: float = 1.0) -> Row:
-    scaled = [_per(value, unit) for value in values]
-    decimals = max(0, 2 - math.floor(math.log10(max(max(value.mean for value in scaled), 1e-9))))
-    return Row((label, *(cell(value, decimals) for value in scaled)))
+    decimals = fmt.decimals_for(max(value.mean / unit for value in values), digits=2)
+    return Row((label, *(cell(value.over(unit), decimals) for value in values)))
 
 
-def _course(run: Run, style: Style) -> list[str]:
+def course_table(run: Run) -> Table:
     """How the steps evolve, part by part."""
     heads = ("steps", "step (s)", "exposed (s)", "acceptance", "response", "cut", "batch", "age", "tokens/s/GPU")
     rows: list[Row] = []
@@ -121,55 +114,34 @@ def _course(run: Run, style: Style) -> list[str]:
             rows += [RULE] if rows else []
             rows.append(Row((name, *[""] * (len(heads) - 1)), strong=True))
         decimals = fmt.decimals_for(max(part.step_s.mean for part in side.parts))
-        rows += [
-            Row(
-                (
-                    f"{part.first:,} to {part.last:,}",
-                    cell(part.step_s, decimals),
-                    fmt.fixed(part.exposed_generation_s, decimals),
-                    f"{part.acceptance_length:.2f}",
-                    f"{part.response_tokens:,.0f}",
-                    fmt.percent(part.truncated_share),
-                    fmt.number(part.mean_batch),
-                    f"{part.staleness:.2f}",
-                    fmt.number(part.tokens_per_s_per_gpu),
-                )
-            )
-            for part in side.parts
-        ]
-    note = (
-        "means; exposed: generation that the trainer waits for; response: tokens; cut: share of sequences at the cap; "
-        "batch: sequences of a replica's decode iteration; age: of the consumed samples, in steps"
-    )
-    title = style.bold("How the steps evolve") + style.dim("  mean [90 % interval]")
-    return [title, *table(heads, rows, style, "<>"), *style.wrapped(note, "  ")]
+        for part in side.parts:
+            times = cell(part.step_s, decimals), fmt.fixed(part.exposed_generation_s, decimals)
+            drawn = f"{part.acceptance_length:.2f}", f"{part.response_tokens:,.0f}", fmt.percent(part.truncated_share)
+            engines = fmt.number(part.mean_batch), f"{part.staleness:.2f}", fmt.number(part.tokens_per_s_per_gpu)
+            rows.append(Row((f"{part.first:,} to {part.last:,}", *times, *drawn, *engines)))
+    return Table("How the steps evolve", "mean [90 % interval]", heads, rows)
 
 
-def _ledger(run: Run, style: Style) -> list[str]:
+def causes_of(run: Run) -> list[str]:
     """What the seconds of the run go to."""
-    sides = list(run.sides.values())
-    causes = [cause for cause in LABELS if any(cause in side.ledger for side in sides)]
-    if causes == ["steps"]:
-        return []
-    unit_s, unit = unit_of(max(side.seconds.mean for side in sides))
+    return [cause for cause in LABELS if any(cause in side.ledger for side in run.sides.values())]
+
+
+def ledger_table(run: Run) -> Table:
+    """What the seconds of the run go to, cause by cause."""
+    (unit_s, unit), sides = unit_of(run), run.sides.values()
+    decimals = 2 if unit_s > 1 else 0
     rows = []
-    for cause in causes:
-        cells: list[object] = []
+    for cause in causes_of(run):
+        cells: list[Cell | str] = []
         for side in sides:
-            loss = side.ledger.get(cause)
-            seconds = loss.seconds if loss is not None else Interval(0.0, 0.0, 0.0)
-            count = f"{loss.events:,.0f}" if loss is not None and cause in COUNTED else ""
-            cells += [
-                cell(_per(seconds, unit_s), 2 if unit_s > 1 else 0),
-                fmt.percent(seconds.mean / side.seconds.mean, 1),
-                count,
-            ]
-        rows.append(Row((LABELS[cause], *cells)))  # type: ignore[arg-type]
-    whole: list[object] = []
-    for side in sides:
-        whole += [fmt.fixed(side.seconds.mean / unit_s, 2 if unit_s > 1 else 0), "", ""]
-    rows += [RULE, Row(("run", *whole), strong=True)]  # type: ignore[arg-type]
+            loss = side.ledger.get(cause, NO_LOSS)
+            count = f"{loss.events:,.0f}" if cause in side.ledger and cause in COUNTED else ""
+            share = fmt.percent(loss.seconds.mean / side.seconds.mean, 1)
+            cells += [cell(loss.seconds.over(unit_s), decimals), share, count]
+        rows.append(Row((LABELS[cause], *cells)))
+    whole = [text for side in sides for text in (fmt.fixed(side.seconds.mean / unit_s, decimals), "", "")]
+    rows += [RULE, Row(("run", *whole), strong=True)]
     names = list(run.sides) if len(sides) > 1 else [unit]
     heads = ("", *(head for name in names for head in (name, "share", "times")))
-    title = style.bold("Where the time goes") + style.dim(f"  {unit}, mean [90 % interval of such runs]")
-    return [title, *table(heads, rows, style)]
+    return Table("Where the time goes", f"{unit}, mean [90 % interval of such runs]", heads, rows)

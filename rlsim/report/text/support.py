@@ -1,12 +1,24 @@
-"""What supports the answer, in a terminal: the nearest measured runs, and what the interval comes from."""
+"""What bounds each phase, what the seconds rest on, and what supports the answer: the nearest measured runs, and what
+the interval comes from."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Container, Sequence
+
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
-from rlsim.report.table import table
-from rlsim.results.projection import MeasuredRun, NearestRuns, Support, VarianceSource
+from rlsim.report.table import Row, Table, table
+from rlsim.report.text import findings
+from rlsim.results import PhasePart, Projection, Provenance
+from rlsim.results.projection import NearestRuns, Support, VarianceSource
 
+MOST_PARTS, LEAST_PART_SHARE = 4, 0.08
+"""Largest parts shown of a phase, none below this share of it but the first; the others are added up."""
+LEAST_PHASE_SHARE = 0.05
+"""Phases below this share of all listed time are left out of the table."""
+ROOTS = {"measured": "█", "modelled": "▓", "assumed": "░"}
+BAR_CELLS = 40
 LABELS = {"step": "step", "iteration": "engine", "training": "trainer", "transfer": "transfer"}
 LEAST_RUNS_SHARE = 0.05
 """Kinds of runs that tell of less than this share of the step are left out."""
@@ -17,16 +29,80 @@ NAMED_DIFFERENCES, MOST_DIFFERENCES = 3, 2
 LONGEST_ID = 24
 
 
+def bottleneck_lines(projection: Projection, style: Style) -> list[str]:
+    """Largest parts of every phase of the candidate, with the same parts' seconds in the baseline."""
+    arms = projection.variants
+    groups = {name: findings.parts_by_phase(arm) for name, arm in arms.items()}
+    *_, shown = groups.values()
+    total = sum(_seconds(parts) for parts in shown.values())
+    decimals = fmt.decimals_for(max(arm.step_s.mean for arm in arms.values()))
+    rows = []
+    for phase, parts in shown.items():
+        if _seconds(parts) >= LEAST_PHASE_SHARE * total:
+            columns = [group.get(phase, []) for group in groups.values()]
+            rows += _phase(fmt.phase_label(phase, projection.asynchronous), columns, decimals)
+    heads = ("", "bound by", "source", *(arms if len(arms) == 2 else ["mean"]), "share")
+    bounds = Table("What bounds each phase", "seconds per step; share of the phase", heads, rows, "<<<>")
+    return [*bounds.lines(style), *style.wrapped(findings.look_here_first(projection), "  ")]
+
+
+def _phase(label: str, columns: Sequence[Sequence[PhasePart]], decimals: int) -> list[Row]:
+    """Rows of one phase: its sum, its largest parts, the sum of the others. columns: its parts in each side shown."""
+    parts = columns[-1]
+    total = _seconds(parts)
+    count = sum(part.seconds >= LEAST_PART_SHARE * total for part in parts[:MOST_PARTS])
+    count = len(parts) if len(parts) == count + 1 else max(1, count)
+
+    def numbers(names: Container[str]) -> list[str]:
+        sums = [_seconds([part for part in column if part.name in names]) for column in columns]
+        return [fmt.fixed(value, decimals) if value else "-" for value in sums]
+
+    every = {part.name for column in columns for part in column}
+    rows = [Row((label, "", "", *numbers(every), ""), strong=True)]
+    for part in parts[:count]:
+        cells = (*numbers((part.name,)), fmt.percent(part.seconds / total))
+        rows.append(Row((f"  {part.name}", part.bound, part.label, *cells)))
+    if rest := parts[count:]:
+        cells = (*numbers(every - {part.name for part in parts[:count]}), fmt.percent(_seconds(rest) / total))
+        rows.append(Row((f"  {len(rest)} smaller parts", "", "", *cells)))
+    return rows
+
+
+def _seconds(parts: Sequence[PhasePart]) -> float:
+    return sum(part.seconds for part in parts)
+
+
+def provenance_lines(provenance: Provenance, style: Style) -> list[str]:
+    """One bar: share of the candidate's time resting on measured, modelled and assumed values."""
+    shares = [getattr(provenance, name) for name in ROOTS]
+    counts = _apportion(shares, BAR_CELLS)
+    bar = "".join(glyph * count for glyph, count in zip(ROOTS.values(), counts, strict=True))
+    named = zip(ROOTS.items(), shares, strict=True)
+    key = "   ".join(f"{glyph} {name} {fmt.percent(share)}" for (name, glyph), share in named)
+    texts = [f"{bar}   {key}"] if len(bar) + len(key) + 5 <= style.width else [bar, key]
+    title = style.bold("Provenance") + style.dim("  what the candidate's seconds rest on, all phases")
+    return [title, *(style.readable(f"  {text}") for text in texts)]
+
+
+def _apportion(shares: Sequence[float], cells: int) -> list[int]:
+    """Whole cells by share, adding up to at most ``cells``; whatever is above zero is seen."""
+    edges = [0, *(round(cells * sum(shares[: i + 1])) for i in range(len(shares)))]
+    counts = [after - before for before, after in itertools.pairwise(edges)]
+    for i, share in enumerate(shares):
+        if share > 0 and counts[i] == 0:
+            counts[counts.index(max(counts))] -= 1
+            counts[i] += 1
+    return counts
+
+
 def support_lines(support: Support | None, style: Style) -> list[str]:
     """A sentence with the interval and the nearest measured step, the nearest run of each kind, and the sources."""
     if support is None:
         return []
     shown = [runs for runs in support.nearest if runs.kind == "step" or runs.share >= LEAST_RUNS_SHARE]
     rows = [_row(runs) for runs in sorted(shown, key=lambda runs: -runs.share)]
-    title = style.bold("Support")
-    heads = ("", "share", "nearest measured", "which has")
-    table_lines = table(heads, rows, style, "<><<")
-    return [title, *style.wrapped(nearest_step(support), "  "), *table_lines, *_sources(support, style)]
+    nearest = table(("", "share", "nearest measured", "which has"), rows, style, "<><<")
+    return [style.bold("Support"), *style.wrapped(nearest_step(support), "  "), *nearest, *_sources(support, style)]
 
 
 def nearest_step(support: Support) -> str:
@@ -35,13 +111,16 @@ def nearest_step(support: Support) -> str:
     runs = next((one.runs for one in support.nearest if one.kind == "step"), ())
     if not runs:
         return f"{within}; no whole step was measured."
-    if not runs[0].differences:
+    features = [one.feature for one in runs[0].differences]
+    if not features:
         return f"{within}; the measured step {runs[0].id} ran the same."
-    differences = runs[0].differences
-    names = [one.feature for one in differences[:NAMED_DIFFERENCES]]
-    if len(differences) > NAMED_DIFFERENCES:
-        names.append(f"{len(differences) - NAMED_DIFFERENCES} more")
-    return f"{within}; the nearest measured step, {runs[0].id}, differs in {', '.join(names)}."
+    return f"{within}; the nearest measured step, {runs[0].id}, differs in {_some(features, NAMED_DIFFERENCES)}."
+
+
+def _some(entries: Sequence[str], most: int) -> str:
+    """The first of them, and the number of the others."""
+    more = [f"{len(entries) - most} more"] if len(entries) > most else []
+    return ", ".join([*entries[:most], *more])
 
 
 def shown_sources(support: Support) -> list[VarianceSource]:
@@ -59,14 +138,8 @@ def _row(nearest: NearestRuns) -> tuple[str, ...]:
         return label, share, "nothing", ""
     run = nearest.runs[0]
     name = run.id if len(run.id) <= LONGEST_ID else f"{run.id[: LONGEST_ID - 3]}..."
-    return label, share, name, _differences(run)
-
-
-def _differences(run: MeasuredRun) -> str:
-    shown = [f"{one.feature} {one.measured}" for one in run.differences[:MOST_DIFFERENCES]]
-    if len(run.differences) > MOST_DIFFERENCES:
-        shown.append(f"{len(run.differences) - MOST_DIFFERENCES} more")
-    return ", ".join(shown) or "the same"
+    has = _some([f"{one.feature} {one.measured}" for one in run.differences], MOST_DIFFERENCES)
+    return label, share, name, has or "the same"
 
 
 def _sources(support: Support, style: Style) -> list[str]:

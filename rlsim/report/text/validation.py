@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlsim.errors import shortened
-from rlsim.report.format import number, percent, signed_percent
-from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.report.table import Cell, table
+from rlsim.report.format import PHASE_LABELS, number, percent, signed_percent
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import Cell, Table, table
 from rlsim.results.trace import PHASES
 from rlsim.results.validation import (
     ComparedRow,
@@ -45,14 +45,8 @@ TITLES = {
     "phases": "Phases",
     "curves": "Curves",
 }
-SHOWN_PHASES = {
-    "generation_s": "generation",
-    "exposed_generation_s": "exposed",
-    "logprob_s": "log-prob",
-    "train_s": "train",
-    "prepare_s": "prepare",
-    "refit_s": "refit",
-}
+SHOWN_PHASES = {name: PHASE_LABELS[name] for name in PHASES[1:-1]} | {PHASES[-1]: "exposed"}
+"""Phases of a step as tables call them; the time for data stands under its own name."""
 GROUPING_TITLES = {
     "release": "each release of an engine or framework",
     "device": "each GPU",
@@ -75,33 +69,36 @@ CROSS_HEAD = (
 
 def validation_text(found: Validation, style: Style = DEFAULT_STYLE) -> str:
     """Rows (of long tables those with the largest errors), errors by group and set of rows, reasons, a summary last."""
-    parts = [_rows(found.scored, style), _phases(found.scored, style)] if found.scored else []
+    few = len(found.scored) <= WHOLE_ROWS
+    shown = found.scored if few else largest_errors(found)[:WORST_ROWS]
+    title = "Predicted beside measured" if few else "Largest errors"
+    parts = [rows_table(title, shown).lines(style), _phases(found.scored).lines(style)]
     for title, scores in ((f"{TITLES[found.kind]} by group", found.groups), ("By set of rows", found.cuts)):
-        if scores:
-            parts.append(score_table(title, scores, style))
+        shown_scores = dict(list(scores.items())[:MOST_GROUPS])
+        parts.append(scores_table(title, shown_scores).lines(style))
+        if len(scores) > MOST_GROUPS:
+            parts[-1].append(f"  and {len(scores) - MOST_GROUPS} smaller ones; --out and --json hold all")
     reasons = Counter(row.skipped for row in found.rows if row.skipped)
     flags = Counter({reason: count for reason, count in reasons.items() if reason.startswith(FLAGGED)})
-    for name, counted in (("Skipped", reasons - flags), ("Objected to by their flag, not scored", flags)):
-        if counted:
-            parts.append(_reasons(name, counted, style))
+    parts.append(_reasons("Skipped", reasons - flags, style))
+    parts.append(_reasons("Objected to by their flag, not scored", flags, style))
     parts += [style.wrapped(remark, "Note: ") for remark in found.remarks]
-    return "\n\n".join([*("\n".join(lines) for lines in parts if lines), summary(found, style)])
+    return sections(*parts, summary(found, style)).removesuffix("\n")
 
 
-def summary(found: Validation, style: Style = DEFAULT_STYLE) -> str:
+def summary(found: Validation, style: Style = DEFAULT_STYLE) -> list[str]:
     """Number of rows, bias, median and p90 of the absolute error, coverage and half width of the intervals."""
     count, score = len(found.rows), found.score
     if not score.n:
-        return f"{count} rows of kind {found.kind}, none of which can be simulated."
+        return [f"{count} rows of kind {found.kind}, none of which can be simulated."]
+    bias, median, p90 = errors_of(score)
+    inside = percent(score.coverage or 0.0)
     errors = (
-        f"bias {_share(score.bias)}, median error {percent(score.median_abs_error or 0.0, 1)}, p90 "
-        f"{percent(score.p90_abs_error or 0.0, 1)}; {percent(score.coverage or 0.0)} of the measured values inside the "
-        f"90 % interval, which reaches a factor of {score.half_width or 1.0:.2f} either way in the median"
+        f"bias {bias}, median error {median}, p90 {p90}; {inside} of the measured values inside "
+        f"the 90 % interval, which reaches a factor of {score.half_width or 1.0:.2f} either way in the median"
     )
     lines = [f"{count} rows of kind {found.kind}, {score.n} simulated, {found.skipped} skipped"]
-    for note in (errors, *notes(found)):
-        lines += style.wrapped(note, "  ", indent=4)
-    return "\n".join(lines)
+    return lines + [line for note in (errors, *notes(found)) for line in style.wrapped(note, "  ", indent=4)]
 
 
 def notes(found: Validation) -> list[str]:
@@ -118,27 +115,23 @@ def notes(found: Validation) -> list[str]:
     return out
 
 
-def score_table(title: str, scores: Mapping[str, Score], style: Style) -> list[str]:
+def errors_of(score: Score) -> tuple[str, str, str]:
+    """Bias, median and p90 of the errors of a score."""
+    return _share(score.bias), percent(score.median_abs_error or 0.0, 1), percent(score.p90_abs_error or 0.0, 1)
+
+
+def scores_table(title: str, scores: Mapping[str, Score]) -> Table:
     """One line for each score: rows, bias, median and p90 of the errors, coverage and half width of the intervals."""
-    shown = list(scores.items())[:MOST_GROUPS]
-    body = [
+    rows = [
         (
-            shortened(name, 70) or "-",
-            str(score.n),
-            _share(score.bias),
-            *(percent(error or 0.0, 1) for error in (score.median_abs_error, score.p90_abs_error)),
+            *(shortened(name, 70) or "-", str(score.n), *errors_of(score)),
             "-" if score.coverage is None else percent(score.coverage),
             "-" if score.half_width is None else f"{score.half_width:.2f}x",
         )
-        for name, score in shown
+        for name, score in scores.items()
     ]
-    lines = [
-        style.bold(title) + style.dim("  errors as shares of what was measured"),
-        *table(("", "rows", "bias", "median", "p90", "covered", "within"), body, style),
-    ]
-    if len(scores) > len(shown):
-        lines.append(f"  and {len(scores) - len(shown)} smaller ones; --out and --json hold all")
-    return lines
+    heads = ("", "rows", "bias", "median", "p90", "covered", "within")
+    return Table(title, "errors as shares of what was measured", heads, rows)
 
 
 def published_phases(row: ComparedRow) -> dict[str, tuple[float, float, float | None]]:
@@ -157,31 +150,34 @@ def _share(value: float | None) -> str:
     return "-" if value is None else signed_percent(value, 1)
 
 
-def _rows(rows: Sequence[ComparedRow], style: Style) -> list[str]:
-    worst = sorted(rows, key=lambda row: (-abs(row.error or 0.0), row.id))[:WORST_ROWS]
-    body = [
+def largest_errors(found: Validation) -> list[ComparedRow]:
+    """Rows that were predicted, the largest errors first."""
+    return sorted(found.scored, key=lambda row: (-abs(row.error or 0.0), row.id))
+
+
+def rows_table(title: str, rows: Sequence[ComparedRow], whole: bool = False) -> Table:
+    """Each row with its group, what was measured, and its prediction; with its ``whole`` names."""
+    cells = [
         (
-            _name(row.id),
-            shortened(row.group, 40),
+            row.id if whole else _name(row.id),
+            row.group if whole else shortened(row.group, 40),
             f"{number(row.measured or 0.0)} {row.unit}",
             _share(row.error),
             Cell(*(number(value or 0.0) for value in (row.predicted, row.low, row.high))),
         )
-        for row in (rows if len(rows) <= WHOLE_ROWS else worst)
+        for row in rows
     ]
-    title = "Predicted beside measured" if len(rows) <= WHOLE_ROWS else "Largest errors"
-    head = style.bold(title) + style.dim("  predicted mean [90 % interval]")
-    return [head, *table(("", "", "measured", "error", "predicted"), body, style, "<<>")]
+    return Table(title, "predicted mean [90 % interval]", ("", "", "measured", "error", "predicted"), cells, "<<>")
 
 
-def _phases(rows: Sequence[ComparedRow], style: Style) -> list[str]:
-    body = [
+def _phases(rows: Sequence[ComparedRow]) -> Table:
+    cells = [
         (_name(row.id), SHOWN_PHASES.get(name, name), number(measured), number(predicted), _share((error or 0.0) / 100))
         for row in rows
         for name, (predicted, measured, error) in published_phases(row).items()
     ]
-    title = style.bold("Phases with a published time") + style.dim("  seconds")
-    return [title, *table(("", "phase", "measured", "predicted", "error"), body, style, "<<>")] if body else []
+    heads = ("", "phase", "measured", "predicted", "error")
+    return Table("Phases with a published time", "seconds", heads, cells, "<<>")
 
 
 def _name(name: str) -> str:
@@ -191,32 +187,30 @@ def _name(name: str) -> str:
 
 
 def _reasons(title: str, reasons: Counter[str], style: Style) -> list[str]:
-    body = [(shortened(reason, 160), str(count)) for reason, count in reasons.most_common(MOST_REASONS)]
-    lines = [style.bold(title), *table(("", "rows"), body, style)]
-    if len(reasons) > len(body):
-        lines.append(f"  and {len(reasons) - len(body)} further reasons; --out and --json hold all")
+    rows = [(shortened(reason, 160), str(count)) for reason, count in reasons.most_common(MOST_REASONS)]
+    lines = Table(title, "", ("", "rows"), rows).lines(style)
+    if len(reasons) > len(rows):
+        lines.append(f"  and {len(reasons) - len(rows)} further reasons; --out and --json hold all")
     return lines
 
 
 def rows_csv(found: Validation) -> str:
     """rows.csv: one line per row, errors as shares (RL steps: per cent and phases); safe to open in a spreadsheet."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     if found.kind == "steps":
         head = ["id", "measured_s", "predicted_s", "error_pct", "low_s", "high_s", "covered", "skipped"]
-        writer.writerow([*head, *PHASES, *(f"measured_{name}" for name in PHASES)])
-        for row in found.rows:
-            phases = [(row.phases or {}).get(name) for name in PHASES]
-            values = [getattr(row, name.removesuffix("_s")) for name in head]
-            values += [phase and phase.predicted for phase in phases] + [phase and phase.measured for phase in phases]
-            writer.writerow(map(_csv_cell, values))
-        return out.getvalue()
-    head = ["id", "group", "measured", "predicted", "unit", "error", "low", "high", "covered", "skipped"]
-    details = list(dict.fromkeys(name for row in found.rows for name in row.details))
-    writer.writerow([*head, *details])
+        more = [*PHASES, *(f"measured_{name}" for name in PHASES)]
+    else:
+        head = ["id", "group", "measured", "predicted", "unit", "error", "low", "high", "covered", "skipped"]
+        more = list(dict.fromkeys(name for row in found.rows for name in row.details))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*head, *more])
     for row in found.rows:
-        values = [*(getattr(row, name) for name in head), *(row.details.get(name) for name in details)]
-        writer.writerow(map(_csv_cell, values))
+        phases = [(row.phases or {}).get(name) for name in PHASES]
+        times = [phase and phase.predicted for phase in phases] + [phase and phase.measured for phase in phases]
+        further = times if found.kind == "steps" else [row.details.get(name) for name in more]
+        own = [getattr(row, name.removesuffix("_s")) for name in head]
+        writer.writerow(map(_csv_cell, [*own, *further]))
     return out.getvalue()
 
 
@@ -243,18 +237,18 @@ def group_errors(figures: Sequence[PublishedFigure]) -> list[tuple[str, int, flo
 def published_text(found: Published, style: Style = DEFAULT_STYLE) -> str:
     """Published steps, a line for each group of other figures, further tables, and left-out groups."""
     body = [(name, str(n), f"{mid:.1f} %", f"{worst:.1f} %") for name, n, mid, worst in group_errors(found.compared)]
-    others = [style.bold("Other published figures"), *table(["", "figures", "median error", "largest"], body, style)]
-    parts = [validation_text(found.steps, style), "\n".join(others)]
+    others = Table("Other published figures", "", ["", "figures", "median error", "largest"], body)
     given = (found.iterations, found.training, found.transfers, found.phases)
+    parts = [validation_text(found.steps, style), "\n".join(others.lines(style))]
     parts += [validation_text(part, style) for part in given if part is not None]
     return "\n\n".join([*parts, *([] if found.cross is None else [cross_text(found.cross, style)])])
 
 
 def cross_text(found: CrossValidation, style: Style = DEFAULT_STYLE) -> str:
     """Scores of left-out groups, and what two rows of each are worth."""
-    title = style.bold("Groups left out of the joint fit and predicted by the rest")
-    lines = [title, *table(CROSS_HEAD, [cross_cells(score) for score in found.scores], style, "<<" + ">" * 12)]
-    return "\n".join([*lines, "", *given_back_lines(found)])
+    title = "Groups left out of the joint fit and predicted by the rest"
+    scores = Table(title, "", CROSS_HEAD, [cross_cells(score) for score in found.scores], "<<>")
+    return "\n".join([*scores.lines(style), "", *given_back_lines(found)])
 
 
 def given_back_lines(found: CrossValidation) -> list[str]:
@@ -267,14 +261,14 @@ def given_back_lines(found: CrossValidation) -> list[str]:
     ]
 
 
-def cross_cells(score: CrossScore) -> list[str]:
+def cross_cells(score: CrossScore) -> tuple[str, ...]:
     """A score as cells of a table with the columns CROSS_HEAD."""
-    return [
+    return (
         GROUPING_TITLES[score.grouping], TIME_TITLES[score.kind], str(score.n), str(score.groups),
         percent(score.median_error, 1), *(percent(share) for share in score.coverage), f"±{percent(score.width)}",
         f"{score.crps:.3f}", f"{score.interval_score:.2f}", percent(score.single_coverage), f"{score.single_crps:.3f}",
         f"{score.single_interval_score:.2f}",
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def learned_text(found: Learned, style: Style = DEFAULT_STYLE) -> str:
