@@ -12,7 +12,7 @@ from rlsim.files.writing import staged_folder
 from rlsim.readers.traces.form import Format
 
 if TYPE_CHECKING:
-    from rlsim.readers.traces.drafts import AcceptanceAnswer
+    from rlsim.readers.traces.acceptance import MeasuredAcceptance
     from rlsim.readers.traces.workload import TraceAnswer
 
 FRAGMENT_SUFFIXES = (".yaml", ".yml")
@@ -36,13 +36,12 @@ def traces(
     fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures and a picture.
     """
     from rlsim.readers.traces.acceptance import MeasuredAcceptance
-    from rlsim.readers.traces.drafts import AcceptanceAnswer
     from rlsim.readers.traces.reading import Reading, read_trace
     from rlsim.readers.traces.workload import workload_of
 
     names = (column, prompt_column, group_column)
     found = read_trace(file, Reading(form, *names, group_size, characters_per_token))
-    answer = AcceptanceAnswer(found) if isinstance(found, MeasuredAcceptance) else workload_of(found)
+    answer = found if isinstance(found, MeasuredAcceptance) else workload_of(found)
     written = ""
     if out is not None:
         _write(answer, out)
@@ -50,7 +49,7 @@ def traces(
     print_answer(json.dumps(answer.as_dict()) if as_json else answer.text(terminal_style()) + written)
 
 
-def _write(answer: TraceAnswer | AcceptanceAnswer, out: Path) -> None:
+def _write(answer: TraceAnswer | MeasuredAcceptance, out: Path) -> None:
     """The fragment alone where ``out`` is a YAML file, else a folder with it, the figures and a picture of lengths."""
     if out.suffix in FRAGMENT_SUFFIXES:
         with staged_folder(out.parent) as folder:
