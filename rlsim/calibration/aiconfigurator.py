@@ -16,8 +16,8 @@ import yaml
 
 from rlsim.calibration import package_tables as package_files
 from rlsim.calibration import table_checks as checks
-from rlsim.calibration.columns import Columns, Efficiencies, Lines, efficiencies_as_yaml, lines_along, row_count
-from rlsim.calibration.package_tables import DISTRIBUTION, Package, RawTable, Sheet
+from rlsim.calibration.columns import Columns, Lines, efficiencies_as_yaml, lines_along, row_count
+from rlsim.calibration.package_tables import DISTRIBUTION, Package, RawTable, Sheet, Source, sources_of
 from rlsim.calibration.table_writing import efficiencies, write_table
 from rlsim.errors import InputError
 from rlsim.tables import files
@@ -27,9 +27,6 @@ from rlsim.units import BoolArray
 SCHEMA = "rlsim.tables/1"
 LICENSE = "Apache-2.0"
 COPYRIGHT = "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved."
-NCCL = "nccl"
-FEWEST_SHARE = 0.1
-"""Of an operation of which less is left after the checks nothing is kept: what passed them did so by chance."""
 UNBOUNDED = (files.QUANTIZE, files.EXPERT_EXCHANGE, files.CONVOLUTION_DECODE, files.CONVOLUTION_PREFILL)
 """Operations without a least time: a difference of two times, an exchange that routing decides, and convolutions whose
 few bytes the cache may hold."""
@@ -39,44 +36,7 @@ MOVED = 0.01
 """Relative change from which a row counts as smoothed."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where an operation's raw rows are in a package; names in the order of asking.
-
-    engine: None is the one asked for. least_share: of the rows, of which more must pass the checks.
-    """
-
-    layout: TableLayout
-    family: str
-    names: tuple[str, ...]
-    adapt: Callable[[Columns], Columns]
-    engine: str | None = None
-    least_share: float = FEWEST_SHARE
-
-    def path(self, package: Package, system: str, backend: str, version: str) -> Path | None:
-        """File of the raw rows, of the engine not newer than ``version``; None where there is none."""
-        newest = None if self.engine == NCCL else version
-        found = (
-            package_files.find_table(package, system, self.family, self.engine or backend, name, newest)
-            for name in self.names
-        )
-        return next((path for path in found if path is not None), None)
-
-
-SOURCES = (
-    Source(files.GEMM, "gemm", ("gemm",), package_files.adapt_gemm),
-    Source(files.DECODE_ATTENTION, "attention", ("generation_attention",), package_files.adapt_decode_attention),
-    Source(files.PREFILL_ATTENTION, "attention", ("context_attention",), package_files.adapt_prefill_attention),
-    Source(files.MLA_DECODE, "mla", ("mla_generation_module",), package_files.adapt_mla_decode),
-    Source(files.MLA_PREFILL, "mla", ("mla_context_module",), package_files.adapt_mla_prefill),
-    Source(files.MLA_DECODE_KERNEL, "mla", ("generation_mla",), package_files.adapt_mla_decode_kernel),
-    Source(files.MLA_PREFILL_KERNEL, "mla", ("context_mla",), package_files.adapt_mla_prefill_kernel),
-    Source(files.MOE, "moe", ("moe",), package_files.adapt_moe),
-    Source(files.QUANTIZE, "quantize", ("computescale",), package_files.adapt_quantize),
-    Source(files.EXPERT_EXCHANGE, "comm", ("trtllm_alltoall",), package_files.adapt_expert_exchange),
-    Source(files.ALL_REDUCE, "comm", ("custom_allreduce",), package_files.adapt_all_reduce),
-    Source(files.COLLECTIVES, "comm", ("nccl",), package_files.adapt_collectives, NCCL),
-)
+SOURCES = sources_of("aiconfigurator")
 
 
 @dataclass(frozen=True)
@@ -120,20 +80,25 @@ class ImportReport:
             lines += [f"    rejected {count}: {reason}" for reason, count in report.rejected.items()]
         return "\n".join([*lines, *(f"  {name}: not measured" for name in self.missing)])
 
-    def record(self, package: str, package_version: str, dates: str, done: str) -> dict[str, object]:
-        """What a folder of tables says of their origin. dates: of the collection; done: with the rows, by rlsim."""
-        return {
+    def write(
+        self, path: Path, package: Package, distribution: str, done: str, further: Mapping[str, object] | None = None
+    ) -> None:
+        """Write to ``path`` what a folder of tables says of their origin. done: with the rows, by rlsim."""
+        origin = {"package": distribution, "version": package.version, "license": LICENSE, "copyright": COPYRIGHT}
+        content = {
             "schema": SCHEMA,
             "system": self.system,
             "device": self.device,
             "engine": self.backend,
             "engine_version": self.version,
-            "source": {"package": package, "version": package_version, "license": LICENSE, "copyright": COPYRIGHT},
-            "collected_until": dates,
+            "source": origin,
+            "collected_until": package_files.collected_until(package, self.system),
             "changes": f"rows {done} by rlsim; see calibration/README.md",
             "operations": {name: asdict(item) for name, item in self.operations.items()},
             "missing": list(self.missing),
+            **(further or {}),
         }
+        path.write_text(yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True), encoding="utf-8")
 
 
 def list_systems(source: Path | None = None) -> list[tuple[str, str, str]]:
@@ -171,7 +136,9 @@ def import_tables(system: str, backend: str, out_folder: Path, source: Path | No
     report = ImportReport(system, backend, version, device, folder, reports, missing)
     try:
         write_tables(folder, SOURCES, tables)
-        _write_circumstances(report, package, efficiencies(tables, sheet))
+        done = "selected, checked, thinned, made monotone and rounded"
+        shares = {"efficiency": efficiencies_as_yaml(efficiencies(tables, sheet))}
+        report.write(folder / METADATA, package, DISTRIBUTION, done, shares)
     except OSError as error:
         raise InputError(f"cannot write tables to {folder}: {error}") from error
     return report
@@ -191,7 +158,7 @@ def read_all(
         path = item.path(package, *asked)
         if path is None:
             continue
-        raw = package_files.read_raw(path, item.adapt, distribution)
+        raw = package_files.read_raw(path, item, distribution)
         device = device or raw.device
         table, report = checked_table(item.layout, raw, sheet)
         if row_count(table) > item.least_share * row_count(raw.columns):
@@ -233,55 +200,33 @@ def _checks_of(layout: TableLayout, sheet: Sheet) -> list[tuple[str, checks.Chec
         ("slower kernel of a row measured twice", lambda table: checks.duplicated(table, names)),
     ]
     impossible = partial(checks.impossible, layout.name, sheet=sheet)
-    if layout in UNBOUNDED:
-        pass
-    elif layout is files.MOE:
-        routing = ("precision", "hidden", "width", "top_k", "experts", "distribution")
-        routed = checks.curve_with(impossible, routing)
-        listed.append(("faster than the datasheet allows: not routed as labelled", routed))
-    else:
-        listed.append(("faster than the datasheet allows", impossible))
-    if layout is files.GEMM:
-        listed.append(("host-bound plateau", lambda table: checks.host_bound(layout.name, table, sheet)))
     if layout is files.MOE:
+        routing = ("precision", "hidden", "width", "top_k", "experts", "distribution")
         alike = [name for name in names if name != "precision"]
         curve = [name for name in names if name != "distribution"]
         listed += [
+            ("faster than the datasheet allows: not routed as labelled", checks.curve_with(impossible, routing)),
             ("kernel slower than bf16 of the same shape", lambda t: checks.slower_than_bf16(t, alike)),
             ("balanced, yet slower than a power law", lambda t: checks.balanced_slower_than_uneven(t, curve)),
         ]
-    for axis, exponent in _smooth_axes(layout):
-        others = [name for name in names if name != axis]
-        listed.append((f"slower than larger {axis}", _along(checks.slower_than_larger, axis, others)))
+    elif layout not in UNBOUNDED:
+        listed.append(("faster than the datasheet allows", impossible))
+    if layout is files.GEMM:
+        listed.append(("host-bound plateau", lambda table: checks.host_bound(layout.name, table, sheet)))
+    # Latency must grow smoothly in these sizes, with the exponent of the work.
+    smooth = [(size, at) for size, at in zip(layout.sizes, layout.growth, strict=True) if size not in MODEL_SIZES]
+    lines = {
+        axis: partial(lines_along, size=axis, others=[name for name in names if name != axis]) for axis, _ in smooth
+    }
+    for axis, exponent in smooth:
         grows = partial(checks.faster_growth_than_work, growth=exponent)
-        listed.append((f"slower than the work grows with {axis}", _along(grows, axis, others)))
-    if len(_smooth_axes(layout)) == 2:
-        axes = " and ".join(axis for axis, _ in _smooth_axes(layout))
-        listed.append((f"off its neighbours in {axes}", lambda t: _off_both(t, layout)))
+        listed.append((f"slower than larger {axis}", _along(checks.slower_than_larger, lines[axis])))
+        listed.append((f"slower than the work grows with {axis}", _along(grows, lines[axis])))
+    if len(smooth) == 2:
+        first, second = (_along(checks.off_its_neighbours, lines[axis]) for axis in lines)
+        listed.append((f"off its neighbours in {' and '.join(lines)}", lambda t: first(t) & second(t)))
     return listed
 
 
-def _smooth_axes(layout: TableLayout) -> list[tuple[str, float]]:
-    """Sizes in which latency must grow smoothly, with the exponent of the work; not the dimensions of a model."""
-    pairs = zip(layout.sizes, layout.growth, strict=True)
-    return [(size, growth) for size, growth in pairs if size not in MODEL_SIZES]
-
-
-def _along(check: Callable[[Lines], BoolArray], axis: str, others: list[str]) -> checks.Check:
-    return lambda table: check(lines_along(table, axis, others))
-
-
-def _off_both(table: Columns, layout: TableLayout) -> BoolArray:
-    masks = []
-    for axis, _ in _smooth_axes(layout):
-        others = [name for name in (*layout.keys, *layout.sizes) if name != axis]
-        masks.append(checks.off_its_neighbours(lines_along(table, axis, others)))
-    return np.asarray(np.logical_and.reduce(masks))
-
-
-def _write_circumstances(report: ImportReport, package: Package, fitted: Efficiencies) -> None:
-    dates = package_files.collected_until(package, report.system)
-    done = "selected, checked, thinned, made monotone and rounded"
-    content = report.record(DISTRIBUTION, package.version, dates, done) | {"efficiency": efficiencies_as_yaml(fitted)}
-    text = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
-    (report.folder / METADATA).write_text(text, encoding="utf-8")
+def _along(check: Callable[[Lines], BoolArray], lines: Callable[[Columns], Lines]) -> checks.Check:
+    return lambda table: check(lines(table))

@@ -6,40 +6,76 @@ and of sparse attention are added beside them, with a record of their own.
 
 from __future__ import annotations
 
-from functools import partial
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
-
-from rlsim.calibration import aisimulate_tables as raw_files
 from rlsim.calibration.aiconfigurator import (
     DEVICES,
     ImportReport,
-    Source,
     read_all,
     write_tables,
 )
-from rlsim.calibration.aisimulate_tables import DISTRIBUTION, open_package
-from rlsim.calibration.package_tables import Package, collected_until, current_version, find_table, read_sheet
+from rlsim.calibration.package_tables import Package, current_version, find_table, read_sheet, sources_of
 from rlsim.errors import InputError
 from rlsim.files.reading import shown_path
-from rlsim.tables import files
 from rlsim.tables.files import METADATA, read_metadata
 
+DISTRIBUTION = "aisimulate"
+CORE = "aisimulate_core"
+FAMILIES = ("linear_attention", "sparse_attention")
+"""Folders of operators that aiconfigurator-core 0.12 lacks; the others are not read."""
+LARGEST_MEMBER_BYTES = 64 * 2**20
+"""Largest file of a wheel that is unpacked; the largest of its tables has 3 MB."""
 RECORD = f"{DISTRIBUTION}.yaml"
 """Record of the added operators, beside the metadata.yaml of those that were there before."""
 BACKENDS = ("vllm", "sglang", "trtllm")
 
 
-_source = partial(Source, least_share=0.0)
-SOURCES = (
-    _source(files.DELTA_RULE_DECODE, "linear_attention", ("gdn",), raw_files.adapt_delta_rule_decode),
-    _source(files.DELTA_RULE_PREFILL, "linear_attention", ("gdn",), raw_files.adapt_delta_rule_prefill),
-    _source(files.CONVOLUTION_DECODE, "linear_attention", ("mamba2", "gdn"), raw_files.adapt_convolution_decode),
-    _source(files.CONVOLUTION_PREFILL, "linear_attention", ("mamba2", "gdn"), raw_files.adapt_convolution_prefill),
-    _source(files.SPARSE_DECODE, "sparse_attention", ("dsa_generation_module",), raw_files.adapt_sparse_decode),
-    _source(files.SPARSE_PREFILL, "sparse_attention", ("dsa_context_module",), raw_files.adapt_sparse_prefill),
-)
+SOURCES = sources_of("aisimulate", least_share=0.0)
+
+
+@contextmanager
+def open_package(source: Path, system: str | None = None) -> Iterator[Package]:
+    """The package in a wheel or a folder, unpacked as far as ``system`` (None: of every system) needs it.
+
+    source: a .whl file, or the folder that holds aisimulate_core/ (or is it). Raises InputError where it is neither.
+    """
+    if source.is_dir():
+        core = source if (source / "systems").is_dir() else source / CORE
+        if not (core / "systems" / "data").is_dir():
+            raise InputError(f"{shown_path(source)}: holds no {CORE}/systems/data of {DISTRIBUTION}")
+        names = [path.name for path in core.parent.glob(f"{DISTRIBUTION}-*.dist-info")]
+        yield Package(core / "systems", _version(names))
+        return
+    if not source.is_file() or not zipfile.is_zipfile(source):
+        raise InputError(f"{shown_path(source)}: is neither a wheel of {DISTRIBUTION} nor a folder of it")
+    with tempfile.TemporaryDirectory(prefix="rlsim-") as folder, zipfile.ZipFile(source) as wheel:
+        wanted = [member for member in wheel.infolist() if _is_read(member.filename, system)]
+        if not wanted:
+            raise InputError(f"{shown_path(source)}: holds no {CORE}/systems/data of {DISTRIBUTION}")
+        for member in wanted:
+            if member.file_size > LARGEST_MEMBER_BYTES:
+                raise InputError(f"{shown_path(source)}: {member.filename} is larger than any table")
+            wheel.extract(member, folder)
+        yield Package(Path(folder) / CORE / "systems", _version([name.split("/")[0] for name in wheel.namelist()]))
+
+
+def _is_read(name: str, system: str | None) -> bool:
+    parts = name.split("/")
+    if parts[:2] != [CORE, "systems"] or ".." in parts or name.endswith("/"):
+        return False
+    if len(parts) == 3:
+        return name.endswith(".yaml")
+    return len(parts) > 5 and parts[2] == "data" and parts[3] == (system or parts[3]) and parts[4] in FAMILIES
+
+
+def _version(names: list[str]) -> str:
+    """Version that the name of the distribution's metadata folder states."""
+    found = [name for name in names if name.startswith(f"{DISTRIBUTION}-") and name.endswith(".dist-info")]
+    return found[0].removeprefix(f"{DISTRIBUTION}-").removesuffix(".dist-info") if found else "unknown"
 
 
 def list_systems(source: Path) -> list[tuple[str, str, str]]:
@@ -48,11 +84,11 @@ def list_systems(source: Path) -> list[tuple[str, str, str]]:
     with open_package(source) as package:
         for path in sorted((package.systems / "data").glob("*/*/*")):
             system, family, backend = path.parts[-3:]
-            if family not in raw_files.FAMILIES or backend not in BACKENDS:
+            if family not in FAMILIES or backend not in BACKENDS:
                 continue
-            version = _current(package, system, backend)
+            version = current_version(package, system, backend, DISTRIBUTION)
             here = [item for item in SOURCES if item.family == family]
-            tables = [find_table(package, system, family, backend, name, version) for i in here for name in i.names]
+            tables = [find_table(package, system, family, backend, name, version) for i in here for name in i.files]
             found |= {(system, backend, table.parent.name) for table in tables if table is not None}
     return sorted(found)
 
@@ -69,10 +105,9 @@ def import_tables(
     device_folder = Path(DEVICES.get(system, system)) / backend
     with open_package(source, system) as package:
         sheet = read_sheet(package, system, DISTRIBUTION)
-        version = _current(package, system, backend)
+        version = current_version(package, system, backend, DISTRIBUTION)
         tables, reports, device = read_all(SOURCES, package, (system, backend, version), sheet, DISTRIBUTION)
         reports = {name: report for name, report in reports.items() if report.rows_selected}
-        dates = collected_until(package, system)
         if not tables:
             raise InputError(
                 f"{DISTRIBUTION} {package.version} has no operators of {system} with {backend} that could be added; "
@@ -82,13 +117,9 @@ def import_tables(
         folder = out_folder / device_folder
         report = ImportReport(system, backend, version, device, folder, reports, missing)
         write_tables(folder, SOURCES, tables)
-        name = _record_name((beside or out_folder) / device_folder)
-        _write_record(folder / name, report, package, dates)
+        record = folder / _record_name((beside or out_folder) / device_folder)
+        report.write(record, package, DISTRIBUTION, "selected, checked, made monotone and rounded")
     return report
-
-
-def _current(package: Package, system: str, backend: str) -> str:
-    return current_version(package, system, backend, DISTRIBUTION)
 
 
 def _record_name(folder: Path) -> str:
@@ -97,9 +128,3 @@ def _record_name(folder: Path) -> str:
         return METADATA
     mine = read_metadata(folder).get("source", {}).get("package") == DISTRIBUTION
     return METADATA if mine else RECORD
-
-
-def _write_record(path: Path, report: ImportReport, package: Package, dates: str) -> None:
-    done = "selected, checked, made monotone and rounded"
-    content = report.record(DISTRIBUTION, package.version, dates, done)
-    path.write_text(yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True), encoding="utf-8")

@@ -3,22 +3,173 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import yaml
+
 import bench.__main__ as program
 from bench import BenchError
-from bench.cases import write_cases
-from bench.measurements import read_measurements
+from bench.cases import Case, write_cases
+from bench.measurements import Measurements, read_measurements
 from rlsim.calibration.cases import case_list
-from rlsim.calibration.comparison import comparison_text
+from rlsim.calibration.columns import Columns, row_count, take
 from rlsim.calibration.measured_tables import make_tables, system_of
-from rlsim.calibration.merge import merge_tables, merged_text
+from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError
+from rlsim.files.lookup import catalogue
+from rlsim.files.writing import staged_folder
 from rlsim.report.style import DEFAULT_STYLE, Style
-from rlsim.tables.operators import OperatorTables
+from rlsim.report.table import table
+from rlsim.tables.files import KERNEL, LAYOUTS, METADATA, TableLayout, read_columns, read_metadata
+from rlsim.tables.interpolation import TableTime
+from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
+from rlsim.tables.profile import load_profile
+from rlsim.units import BoolArray
+
+OWN = "rlsim: "
+"""Prefix of the kernel column of a row that the user measured."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Rows of one table: imported ones left, replaced and added by measured ones, and measured ones left out.
+
+    left_out: sizes that are no node of the imported grid; there they would turn their neighbours into guesses.
+    """
+
+    imported: int
+    replaced: int
+    added: int
+    left_out: int
+
+
+def merge_tables(measured: Path, imported: Path, out: Path) -> dict[str, Merged]:
+    """Write the tables of folder ``imported`` with those of folder ``measured`` over them to folder ``out``.
+
+    Returns what became of each table's rows. Raises InputError where a folder holds no tables or ``out`` cannot be
+    written.
+    """
+    stated, own = read_metadata(imported), read_metadata(measured)
+    merged: dict[str, Merged] = {}
+    with staged_folder(out) as stage:
+        for layout in LAYOUTS:
+            table, report = _merge(layout, read_columns(measured, layout), read_columns(imported, layout))
+            if row_count(table):
+                write_table(stage, layout, table)
+                merged[layout.name] = report
+        stated["merged"] = {
+            "measured": own.get("measured", {}),
+            "rows": {name: vars(report) for name, report in merged.items()},
+        }
+        stated.update({name: own[name] for name in ("host", "self_check") if name in own})
+        text = yaml.safe_dump(stated, sort_keys=False, width=120, allow_unicode=True)
+        (stage / METADATA).write_text(text, encoding="utf-8")
+    return merged
+
+
+def merged_text(merged: dict[str, Merged], out: Path) -> str:
+    """What became of the rows, table by table."""
+    lines = [f"merged tables {out}"]
+    for name, rows in merged.items():
+        own = f"{rows.replaced} replaced, {rows.added} added, {rows.left_out} left out (not on the imported grid)"
+        lines.append(f"  {name}: {rows.imported} imported rows kept, {own}")
+    return "\n".join(lines)
+
+
+def _merge(layout: TableLayout, own: Columns, imported: Columns) -> tuple[Columns, Merged]:
+    if not row_count(own):
+        return imported, Merged(row_count(imported), 0, 0, 0)
+    own = {**own, KERNEL: np.array([f"{OWN}{kernel}" for kernel in own[KERNEL]])}
+    if not row_count(imported):
+        return own, Merged(0, 0, row_count(own), 0)
+    kept = take(own, _on_grid(layout, own, imported))
+    known = set(_identities(kept, (*layout.keys, *layout.sizes)))
+    overridden = np.array([row in known for row in _identities(imported, (*layout.keys, *layout.sizes))])
+    rest = take(imported, ~overridden)
+    table = {name: np.concatenate([rest[name], kept[name]]) for name in imported}
+    replaced = int(overridden.sum())
+    counts = Merged(row_count(rest), replaced, row_count(kept) - replaced, row_count(own) - row_count(kept))
+    return table, counts
+
+
+def _identities(table: Columns, names: Sequence[str]) -> list[tuple[object, ...]]:
+    return list(zip(*(table[name].tolist() for name in names), strict=True))
+
+
+def _on_grid(layout: TableLayout, own: Columns, imported: Columns) -> BoolArray:
+    """Rows whose key is new, or whose every size is a node of the imported grid of that key."""
+    nodes: dict[tuple[object, ...], set[object]] = {}
+    keys = _identities(imported, layout.keys)
+    for size in layout.sizes:
+        for key, value in zip(keys, imported[size].tolist(), strict=True):
+            nodes.setdefault((*key, size), set()).add(value)
+    own_keys = _identities(own, layout.keys)
+    fits = [
+        all((*key, size) not in nodes or own[size][row] in nodes[(*key, size)] for size in layout.sizes)
+        for row, key in enumerate(own_keys)
+    ]
+    return np.array(fits, dtype=bool)
+
+
+REFERENCE_ENGINE = "vllm"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Measured over imported seconds of one operator: how many cases, and quantiles of the ratio."""
+
+    op: str
+    cases: int
+    p10: float
+    median: float
+    p90: float
+
+
+def compare(measured: Measurements, tables: OperatorTables) -> list[Ratio]:
+    """Ratios for the operators that both have, over cases inside the imported range."""
+    ratios: dict[str, list[float]] = {}
+    for record in measured.of():
+        found = _imported(record.case, tables)
+        if found is not None and bool(np.all(found.measured)):
+            label = f"{record.case.op} {record.case.text('dtype') or record.case.text('distribution') or 'bf16'}"
+            ratios.setdefault(label, []).append(record.seconds / float(found.seconds))
+    return [Ratio(op, len(r), *(float(q) for q in np.percentile(r, [10, 50, 90]))) for op, r in ratios.items()]
+
+
+def _imported(case: Case, tables: OperatorTables) -> TableTime | None:
+    n = case.number
+    if case.op == "gemm":
+        return tables.gemm_s(case.text("dtype"), n("m"), n("n"), n("k"))
+    if case.op == "decode_attention":
+        cached = n("context") + 1
+        return tables.decode_attention_s(Heads(n("heads"), n("kv_heads"), n("head_dim"), "bf16"), n("batch"), cached)
+    if case.op == "prefill_attention":
+        heads = Heads(n("heads"), n("kv_heads"), n("head_dim"), "bf16")
+        return tables.prefill_attention_s(heads, n("batch"), n("tokens"))
+    if case.op == "moe":
+        shape = (n("hidden"), n("width"), n("top_k"), n("experts"))
+        return tables.moe_s(ExpertShape("bf16", *shape, 1, 1), case.text("distribution"), n("tokens"))
+    if case.op == "all_reduce":
+        return tables.all_reduce_s(n("ranks"), n("bytes"), case.text("mode") == "graph")
+    return None
+
+
+def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_STYLE) -> str:
+    """Table of the ratios for device ``name``; empty where no tables of it were imported."""
+    if name not in catalogue("hardware_profiles"):
+        return ""
+    system = load_profile(name).operator_tables
+    if system is None or (system, REFERENCE_ENGINE) not in available():
+        return ""
+    ratios = compare(measured, OperatorTables.load(system, REFERENCE_ENGINE))
+    rows = [(r.op, str(r.cases), f"{r.p10:.2f}", f"{r.median:.2f}", f"{r.p90:.2f}") for r in ratios]
+    title = f"measured over imported ({system}, {REFERENCE_ENGINE}) seconds"
+    return "\n".join([title, *table(("operator", "cases", "p10", "median", "p90"), rows, style)])
+
 
 MEASUREMENTS = "measurements.json"
 _KNOWN_DEVICES = {

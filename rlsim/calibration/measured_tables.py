@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,7 +36,6 @@ _NOTES = (
 )
 
 Row = Mapping[str, Value]
-Adapt = Callable[[Case], Row]
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,9 @@ def make_tables(measured: Measurements, out: Path, name: str, own_tables: bool =
     rates = rates_of(measured)
     tables = tables_of(measured.of())
     system = system_of(name)
-    profile = profile_of(name, _tables_reference(out, system), rates, measured.metadata, own_tables)
+    # In rlsim's own calibration folder a profile names its tables, elsewhere it has to find their folder.
+    reference = system if out.resolve() == tables_folder().resolve() else str(out.resolve() / system)
+    profile = profile_of(name, reference, rates, measured.metadata, own_tables)
     with staged_folder(out) as stage:
         folder = stage / system / ENGINE
         folder.mkdir(parents=True)
@@ -93,95 +94,60 @@ def system_of(name: str) -> str:
     return load_profile(name).operator_tables or name
 
 
-def _tables_reference(out: Path, system: str) -> str:
-    """Name of the tables where ``out`` is rlsim's own calibration folder, else their folder, so that a profile finds
-    them.
-    """
-    own = tables_folder()
-    return system if out.resolve() == own.resolve() else str(out.resolve() / system)
-
-
 def tables_of(records: Sequence[Measurement]) -> dict[TableLayout, Columns]:
     """Rows by layout, in the columns of the imported tables; of a row measured twice the one of a replayed graph."""
     rows: dict[TableLayout, dict[frozenset[tuple[str, Value]], Mapping[str, Value | float]]] = {}
     for record in sorted(records, key=lambda record: record.case.text("mode") == "graph"):
-        for layout, adapt in (target[1:] for target in _TARGETS if target[0] == record.case.op):
-            row = {**adapt(record.case), "kernel": record.facts.kernel or "torch"}
+        for layout, stated in (target[1:] for target in _TARGETS if target[0] == record.case.op):
+            row = {**_row(record.case, layout, stated), "kernel": record.facts.kernel or "torch"}
             identity = frozenset((name, row[name]) for name in (*layout.keys, *layout.sizes))
             rows.setdefault(layout, {})[identity] = {**row, LATENCY: record.seconds}
-    return {layout: _columns(list(found.values())) for layout, found in rows.items()}
+    return {
+        layout: {name: np.array([row[name] for row in found.values()]) for name in next(iter(found.values()))}
+        for layout, found in rows.items()
+    }
 
 
-def _columns(rows: Sequence[Mapping[str, Value | float]]) -> Columns:
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+ALIASES = {"precision": "dtype", "num_gpus": "ranks", "message_bytes": "bytes", "prompt_tokens": "tokens"}
+"""Columns that a case calls otherwise."""
 
 
-def _heads(params: Row) -> Row:
-    return {"kv_precision": "bf16", **{name: params[name] for name in ("head_dim", "heads", "kv_heads")}}
+def _row(case: Case, layout: TableLayout, stated: Row) -> Row:
+    """The columns of a case in ``layout``. stated: those that the case does not tell.
+
+    The context of cached attention is that of the first query, so that all numbers of queries share one axis.
+    Elementwise operators on heads count their width in values; a rotation with the norm before it is one of its own.
+    """
+    told: dict[str, Value] = {**case.params, **stated}
+    if case.op.endswith("_attention") and "context" in told:
+        told["context_tokens"] = case.number("context") + 1
+    if case.op == "rejection":
+        told["queries"] = case.number("draft_length") + 1
+    if layout is files.ELEMENTWISE:
+        told["op"] = "norm_rotary" if told.get("qk_norm") else case.op
+        if "head_dim" in told:
+            heads = case.number("kv_heads") + (case.number("heads") if case.op == "rotary" else 0)
+            told["width"] = heads * case.number("head_dim")
+    names = (*layout.keys, *layout.sizes)
+    return {name: told[name] if name in told else told[ALIASES[name]] for name in names}
 
 
-def _decode(case: Case) -> Row:
-    context = case.number("context") + case.number("queries")
-    return {**_heads(case.params), "batch": case.number("batch"), "context_tokens": context}
-
-
-def _verify(case: Case) -> Row:
-    """Its context is that of the first query, so that all numbers of queries share one axis."""
-    return {**_decode(case), "context_tokens": case.number("context") + 1, "queries": case.number("queries")}
-
-
-def _prefill(case: Case) -> Row:
-    return {**_heads(case.params), "batch": case.number("batch"), "prompt_tokens": case.number("tokens")}
-
-
-def _moe(case: Case) -> Row:
-    return {"precision": "bf16", "tensor_parallel": 1, "expert_parallel": 1, **case.params}
-
-
-def _rejection(case: Case) -> Row:
-    return {**case.params, "queries": case.number("draft_length") + 1}
-
-
-def _vocabulary(op: str) -> Adapt:
-    return lambda case: {"op": op, **case.params}
-
-
-def _message(case: Case) -> Row:
-    return {"mode": case.text("mode"), "num_gpus": case.number("ranks"), "message_bytes": case.number("bytes")}
-
-
-def _collective(op: str) -> Adapt:
-    return lambda case: {"op": op, "num_gpus": case.number("ranks"), "message_bytes": case.number("bytes")}
-
-
-def _elementwise(case: Case) -> Row:
-    """Operators on heads count their width in values; a rotation with the norm before it is an operator of its own."""
-    p = case.params
-    if case.op == "rotary":
-        width = (case.number("heads") + case.number("kv_heads")) * case.number("head_dim")
-        return {"op": "norm_rotary" if p["qk_norm"] else "rotary", "width": width, "rows": p["rows"]}
-    width = case.number("kv_heads") * case.number("head_dim") if case.op == "cache_write" else case.number("width")
-    return {"op": case.op, "width": width, "rows": p["rows"]}
-
-
-_TARGETS: tuple[tuple[str, TableLayout, Adapt], ...] = (
-    ("gemm", files.GEMM, lambda case: {"precision": case.text("dtype"), **case.params}),
-    ("decode_attention", files.DECODE_ATTENTION, _decode),
-    ("decode_attention", files.VERIFY_ATTENTION, _verify),
-    ("verify_attention", files.VERIFY_ATTENTION, _verify),
-    ("prefill_attention", files.PREFILL_ATTENTION, _prefill),
-    ("moe", files.MOE, _moe),
-    ("all_reduce", files.ALL_REDUCE, _message),
-    ("all_gather", files.COLLECTIVES, _collective("all_gather")),
-    ("reduce_scatter", files.COLLECTIVES, _collective("reduce_scatter")),
-    ("all_to_all", files.COLLECTIVES, _collective("alltoall")),
-    ("sampling_softmax", files.SAMPLING, _vocabulary("softmax")),
-    ("sampling_draw", files.SAMPLING, _vocabulary("draw")),
-    ("rejection", files.REJECTION, _rejection),
-    *(
-        (op, files.ELEMENTWISE, _elementwise)
-        for op in ("rms_norm", "residual_add", "activation", "rotary", "cache_write")
-    ),
+_CACHE = {"kv_precision": "bf16"}
+_TARGETS: tuple[tuple[str, TableLayout, Row], ...] = (
+    ("gemm", files.GEMM, {}),
+    ("decode_attention", files.DECODE_ATTENTION, _CACHE),
+    ("decode_attention", files.VERIFY_ATTENTION, _CACHE),
+    ("verify_attention", files.VERIFY_ATTENTION, _CACHE),
+    ("prefill_attention", files.PREFILL_ATTENTION, _CACHE),
+    ("moe", files.MOE, {"precision": "bf16", "tensor_parallel": 1, "expert_parallel": 1}),
+    ("all_reduce", files.ALL_REDUCE, {}),
+    ("all_gather", files.COLLECTIVES, {"op": "all_gather"}),
+    ("reduce_scatter", files.COLLECTIVES, {"op": "reduce_scatter"}),
+    ("all_to_all", files.COLLECTIVES, {"op": "alltoall"}),
+    ("sampling_softmax", files.SAMPLING, {"op": "softmax"}),
+    ("sampling_draw", files.SAMPLING, {"op": "draw"}),
+    ("rejection", files.REJECTION, {}),
+    *((op, files.ELEMENTWISE, {}) for op in ("rms_norm", "residual_add", "activation", "rotary", "cache_write")),
 )
 """Tables that an operator's cases go to. Decode attention stands among verification too, as its case of one query:
 what several queries cost is told against the same kernels.

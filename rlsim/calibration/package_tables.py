@@ -7,7 +7,7 @@ sources and from the data themselves) is stated in ``calibration/README.md``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -21,14 +21,23 @@ from numpy.typing import NDArray
 
 from rlsim.calibration.columns import Columns, row_count, take
 from rlsim.errors import InputError
-from rlsim.units import MILLISECOND
+from rlsim.files.yaml import lists_beside
+from rlsim.tables.files import LAYOUTS, TableLayout
+from rlsim.units import MILLISECOND, BoolArray
 
 PACKAGE = "aiconfigurator_core"
 DISTRIBUTION = "aiconfigurator-core"
 PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
-HEAD_DIMS = (64, 128, 192, 256)
-NCCL_TYPE, NCCL_BYTES = "half", 2
-"""NCCL rows kept: 2-byte elements, the width of BF16."""
+ELEMENT_BYTES = 2
+"""Messages are counted in elements of the width of BF16."""
+STATED = {"window_size": 0, "backend": "graph"}
+"""Columns that older files lack, with what they mean by it. All-reduces without a mode (TensorRT-LLM) were replayed
+from a graph: their smallest messages take 3 to 5 us, where the eager ones of the same devices take 20 to 50 us."""
+PHASES = {"alltoall_prepare": "prepare", "alltoall_dispatch": "dispatch", "alltoall_combine": "combine"}
+HIDDEN = {"DeepseekV32ForCausalLM": 7168, "GlmMoeDsaForCausalLM": 6144}
+"""Hidden size by architecture (config.json of DeepSeek-V3.2 and GLM-5): what tells their blocks apart."""
+FEWEST_SHARE = 0.1
+"""Of an operation of which less is left after the checks nothing is kept: what passed them did so by chance."""
 RELEASE = re.compile(r"[\d.]+(?:rc\d+|\.post\d+)?")
 """Version folders that count: releases, their candidates and corrections; builds from a branch do not."""
 _STAGES = {"rc": -1, "": 0, "post": 1}
@@ -136,8 +145,56 @@ def collected_until(package: Package, system: str) -> str:
     return max(dates, default="unknown")
 
 
-def read_raw(path: Path, adapt: Callable[[Columns], Columns], distribution: str = DISTRIBUTION) -> RawTable:
-    """Rows of a file through one of the adapters below. Raises InputError where a column is missing."""
+@dataclass(frozen=True)
+class Source:
+    """Where an operation's raw rows are in a package, and which of them rlsim keeps in which columns.
+
+    The fields are those of package_columns.yaml. least_share: of the rows, of which more must pass the checks.
+    """
+
+    layout: TableLayout
+    family: str
+    files: Sequence[str]
+    columns: Mapping[str, str | None]
+    keep: Mapping[str, Sequence[str | int]]
+    known: Sequence[str] = ()
+    few_steps: Sequence[str] = ()
+    powers: Sequence[str] = ()
+    kernel: str = ""
+    engine: str | None = None
+    least_share: float = FEWEST_SHARE
+
+    def path(self, package: Package, system: str, backend: str, version: str) -> Path | None:
+        """File of the raw rows, of the engine not newer than ``version``; None where there is none."""
+        newest = None if self.engine else version
+        found = (find_table(package, system, self.family, self.engine or backend, name, newest) for name in self.files)
+        return next((path for path in found if path is not None), None)
+
+    def adapt(self, raw: Columns) -> Columns:
+        """The rows that rlsim uses, with latency in seconds and the kernel that ran. KeyError: a column is missing."""
+        table = {name: _column(raw, name, of) for name, of in self.columns.items()}
+        kept = np.char.startswith(raw["kernel_source"], self.kernel)
+        for name, values in self.keep.items():
+            kept &= np.isin(_stated(raw, name), list(values))
+        for name in self.known:
+            kept &= table[name] != ("" if table[name].dtype.kind == "U" else 0)
+        for name in self.few_steps:
+            kept &= _few_steps(table[name])
+        for name in self.powers:
+            sizes = table[name].astype(np.int64)
+            kept &= (sizes > 0) & ((sizes & (sizes - 1)) == 0)
+        return take({**table, "latency_s": raw["latency"] * MILLISECOND, "kernel": raw["kernel_source"]}, kept)
+
+
+def sources_of(package: str, least_share: float = FEWEST_SHARE) -> tuple[Source, ...]:
+    """The operations of a package in package_columns.yaml, in the order of rlsim's tables."""
+    told = lists_beside(__file__, "package_columns.yaml")[package]
+    layouts = [layout for layout in LAYOUTS if layout.name in told]
+    return tuple(Source(layout, **{"keep": {}, "least_share": least_share, **told[layout.name]}) for layout in layouts)
+
+
+def read_raw(path: Path, source: Source, distribution: str = DISTRIBUTION) -> RawTable:
+    """Rows of a file in the columns of ``source``. Raises InputError where a column is missing."""
     table = pq.ParquetFile(path).read()
     raw: Columns = {}
     for name in table.column_names:
@@ -146,152 +203,50 @@ def read_raw(path: Path, adapt: Callable[[Columns], Columns], distribution: str 
     try:
         # A file may hold older rows beside those of its folder; one whose rows are all older was carried over whole.
         of_version = raw["version"] == path.parent.name
-        columns = adapt(take(raw, of_version) if of_version.any() else raw)
+        columns = source.adapt(take(raw, of_version) if of_version.any() else raw)
     except KeyError as error:
         raise InputError(f"{path.name} of {distribution}: has no column {error}") from error
     return RawTable(columns, path.parent.name, str(raw["device"][0]), row_count(raw))
 
 
-def precisions(column: NDArray[Any]) -> NDArray[Any]:
-    """rlsim's names of the package's data types; '' for those that are not kept."""
-    words, codes = np.unique(column, return_inverse=True)
-    return np.array([PRECISIONS.get(str(word), "") for word in words])[codes]
+def _column(raw: Columns, name: str, of: str | None) -> NDArray[Any]:
+    """A column of rlsim's from those of the package that it states, or by its name where it states none."""
+    if of is not None:
+        total = np.sum([raw[part] for part in of.split(" + ")], axis=0) if "+" in of else raw[of]
+        return _translated(total, PRECISIONS, "") if name.endswith("precision") else total
+    match name:
+        case "op":
+            return np.full(row_count(raw), "dynamic_scale")
+        case "transport":
+            return np.where(raw["kernel_source"] == "NVLinkOneSided", "one_sided", "two_sided")
+        case "phase":
+            return _translated(raw["op_name"], PHASES, "")
+        case "mode":
+            return np.where(np.char.endswith(_stated(raw, "backend"), "graph"), "graph", "eager")
+        case "message_bytes":
+            return np.asarray(raw["message_size"] * ELEMENT_BYTES)
+        case "indexer":
+            return np.where(np.char.endswith(raw["op_name"], "_skip_indexer"), 0, 1)
+        case "hidden":
+            return _translated(raw["architecture"], HIDDEN, 0)
+    # Channels that a convolution runs over: inputs, B and C of Mamba-2, or queries, keys and values.
+    if "nheads" in raw:
+        return np.asarray(raw["nheads"] * raw["head_dim"] + 2 * raw["n_groups"] * raw["d_state"], dtype=np.int64)
+    keys, values = raw["num_k_heads"] * raw["head_k_dim"], raw["num_v_heads"] * raw["head_v_dim"]
+    return np.asarray(2 * keys + values, dtype=np.int64)
 
 
-def _few_steps(m: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _translated(column: NDArray[Any], words: Mapping[str, str | int], other: str | int) -> NDArray[Any]:
+    """rlsim's word or number for each of the package's; ``other`` for those that are not kept."""
+    found, codes = np.unique(column, return_inverse=True)
+    return np.array([words.get(str(word), other) for word in found])[codes]
+
+
+def _stated(raw: Columns, name: str) -> NDArray[Any]:
+    return raw[name] if name in raw or name not in STATED else np.full(row_count(raw), STATED[name])
+
+
+def _few_steps(m: NDArray[np.int64]) -> BoolArray:
     """Rows whose m is one of at most four equal steps between powers of two (1, 2 ... 8, 10, 12, 14, 16, 20 ...)."""
     step = 2 ** np.maximum(np.floor(np.log2(m)).astype(np.int64) - 2, 0)
     return np.asarray(m % step == 0)
-
-
-def adapt_gemm(raw: Columns) -> Columns:
-    """GEMM rows, m thinned to at most four steps per doubling."""
-    table = {"precision": precisions(raw["gemm_dtype"]), **{name: raw[name] for name in ("n", "k", "m")}}
-    return kept_rows(table, raw, (table["precision"] != "") & _few_steps(raw["m"]))
-
-
-def _stated(raw: Columns, name: str, default: int | str) -> NDArray[Any]:
-    """A column that older files lack, with what they mean by it."""
-    return raw[name] if name in raw else np.full(row_count(raw), default)
-
-
-def _attention(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
-    table = {
-        "head_dim": raw["head_dim"],
-        "kv_precision": precisions(raw["kv_cache_dtype"]),
-        "heads": raw["num_heads"],
-        "kv_heads": raw["num_key_value_heads"],
-        "batch": raw["batch_size"],
-    }
-    plain = (_stated(raw, "window_size", 0) == 0) & (raw["beam_width"] == 1) & (raw["attn_dtype"] == "bfloat16")
-    return table, plain & np.isin(raw["head_dim"], HEAD_DIMS)
-
-
-def adapt_decode_attention(raw: Columns) -> Columns:
-    """Decode attention without window; the context includes the new token."""
-    table, keep = _attention(raw)
-    return kept_rows({**table, "context_tokens": raw["step"] + raw["isl"]}, raw, keep)
-
-
-def adapt_prefill_attention(raw: Columns) -> Columns:
-    """Prefill attention without window and without cached prefix."""
-    table, keep = _attention(raw)
-    return kept_rows({**table, "prompt_tokens": raw["isl"]}, raw, keep & (raw["step"] == 0))
-
-
-def _latent(raw: Columns) -> Columns:
-    return {"kv_precision": precisions(raw["kv_cache_dtype"]), "heads": raw["num_heads"], "batch": raw["batch_size"]}
-
-
-def _mla(raw: Columns) -> Columns:
-    return {"gemm_precision": precisions(raw["gemm_type"]), **_latent(raw)}
-
-
-def adapt_mla_decode(raw: Columns) -> Columns:
-    """MLA blocks of DeepSeek-V3 at decode, BF16 attention arithmetic."""
-    keep = (raw["mla_dtype"] == "bfloat16") & (raw["tp_size"] == 1)
-    return kept_rows({**_mla(raw), "context_tokens": raw["step"]}, raw, keep)
-
-
-def adapt_mla_prefill(raw: Columns) -> Columns:
-    """MLA blocks of DeepSeek-V3 at prefill, BF16 attention arithmetic, no cached prefix."""
-    keep = (raw["mla_dtype"] == "bfloat16") & (raw["tp_size"] == 1) & (raw["step"] == 0)
-    return kept_rows({**_mla(raw), "prompt_tokens": raw["isl"]}, raw, keep)
-
-
-def _mla_kernel(raw: Columns) -> tuple[Columns, NDArray[np.bool_]]:
-    table = _latent(raw)
-    return table, (raw["mla_dtype"] == "bfloat16") & (table["kv_precision"] != "")
-
-
-def adapt_mla_decode_kernel(raw: Columns) -> Columns:
-    """Latent attention alone at decode; heads per rank, the context includes the new token."""
-    table, keep = _mla_kernel(raw)
-    return kept_rows({**table, "context_tokens": raw["step"] + raw["isl"]}, raw, keep)
-
-
-def adapt_mla_prefill_kernel(raw: Columns) -> Columns:
-    """Attention of DeepSeek-V3 alone at prefill; heads per rank, no cached prefix."""
-    table, keep = _mla_kernel(raw)
-    return kept_rows({**table, "prompt_tokens": raw["isl"]}, raw, keep & (raw["step"] == 0))
-
-
-def adapt_moe(raw: Columns) -> Columns:
-    """Routed experts of every model shape, in the precisions rlsim knows."""
-    names = {
-        "hidden_size": "hidden",
-        "inter_size": "width",
-        "topk": "top_k",
-        "num_experts": "experts",
-        "moe_tp_size": "tensor_parallel",
-        "moe_ep_size": "expert_parallel",
-        "distribution": "distribution",
-        "num_tokens": "tokens",
-    }
-    table = {"precision": precisions(raw["moe_dtype"]), **{new: raw[old] for old, new in names.items()}}
-    return kept_rows(table, raw, table["precision"] != "")
-
-
-def adapt_quantize(raw: Columns) -> Columns:
-    """FP8 scaling of m x k activations; the operation's name is that of the file."""
-    table = {"op": np.full(row_count(raw), "dynamic_scale"), "k": raw["k"], "m": raw["m"]}
-    return kept_rows(table, raw, (raw["quant_dtype"] == "fp8") & _few_steps(raw["m"]))
-
-
-def adapt_expert_exchange(raw: Columns) -> Columns:
-    """All-to-all of TensorRT-LLM around experts over NVLink, phase by phase."""
-    phases = {"alltoall_prepare": "prepare", "alltoall_dispatch": "dispatch", "alltoall_combine": "combine"}
-    table = {
-        "transport": np.where(raw["kernel_source"] == "NVLinkOneSided", "one_sided", "two_sided"),
-        "phase": np.array([phases.get(str(word), "") for word in raw["op_name"]]),
-        "precision": precisions(raw["moe_dtype"]),
-        "hidden": raw["hidden_size"],
-        "top_k": raw["topk"],
-        "experts": raw["num_experts"],
-        "num_gpus": raw["moe_ep_size"],
-        "tokens": raw["num_tokens"],
-    }
-    return kept_rows(table, raw, (table["phase"] != "") & (table["precision"] != ""))
-
-
-def adapt_all_reduce(raw: Columns) -> Columns:
-    """The engine's all-reduce; the package counts elements of 2 bytes.
-
-    Files that state no mode (TensorRT-LLM) were replayed from a graph: their smallest messages take 3 to 5 us, where
-    the eager ones of the same devices take 20 to 50 us.
-    """
-    mode = np.where(np.char.endswith(_stated(raw, "backend", "graph"), "graph"), "graph", "eager")
-    table = {"mode": mode, "num_gpus": raw["num_gpus"], "message_bytes": raw["message_size"] * NCCL_BYTES}
-    return kept_rows(table, raw, raw["allreduce_dtype"] == "bfloat16")
-
-
-def adapt_collectives(raw: Columns) -> Columns:
-    """NCCL collectives; the package counts elements of the full tensor."""
-    table = {"op": raw["op_name"], "num_gpus": raw["num_gpus"], "message_bytes": raw["message_size"] * NCCL_BYTES}
-    return kept_rows(table, raw, raw["nccl_dtype"] == NCCL_TYPE)
-
-
-def kept_rows(table: Columns, raw: Columns, keep: NDArray[np.bool_], unit: float = MILLISECOND) -> Columns:
-    """The rows that rlsim uses, with latency in seconds and the kernel that ran."""
-    full = {**table, "latency_s": raw["latency"] * unit, "kernel": raw["kernel_source"]}
-    return take(full, keep)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,7 +105,9 @@ def self_check(measured: Measurements, tables: Path, profile: HardwareProfile, r
     device = changed(profile, eager_launch_s=launch)
     found = OperatorTables(tables, {"efficiency": efficiencies_as_yaml(rates.efficiency)})
     cases = [record.case for record in measured.of(*STEPS)]
-    alike = {_settings(case): _most_sequences(case, cases) for case in cases}
+    alike: dict[Settings, int] = {}
+    for case in cases:
+        alike[_settings(case)] = max(alike.get(_settings(case), 0), case.number("batch"))
     priced = {
         settings: iteration_table(measured.models[settings[0]].with_layers(settings[1]), found, device, settings, most)
         for settings, most in alike.items()
@@ -125,10 +126,6 @@ def _settings(case: Case) -> Settings:
     """Model, layers, mode, draft length and context: what one iteration table is made for."""
     numbers = (case.number("draft_length"), case.number("context"))
     return case.text("model"), case.number("layers"), case.text("mode"), *numbers
-
-
-def _most_sequences(case: Case, cases: Sequence[Case]) -> int:
-    return max(other.number("batch") for other in cases if _settings(other) == _settings(case))
 
 
 def step_seconds(table: IterationTable, case: Case) -> float:

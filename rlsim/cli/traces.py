@@ -29,14 +29,13 @@ def traces(
     fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures and a picture.
     """
     from rlsim.readers.traces.acceptance import MeasuredAcceptance
-    from rlsim.readers.traces.drafts import AcceptanceAnswer
     from rlsim.readers.traces.reading import Reading, read_trace
     from rlsim.readers.traces.workload import TraceAnswer, workload_of
     from rlsim.report.files import write_files
 
     names = (column, prompt_column, group_column)
     found = read_trace(file, Reading(form, *names, group_size, characters_per_token))
-    answer = AcceptanceAnswer(found) if isinstance(found, MeasuredAcceptance) else workload_of(found)
+    answer = found if isinstance(found, MeasuredAcceptance) else workload_of(found)
     if out is not None and out.suffix in FRAGMENT_SUFFIXES:
         write_files({out.name: answer.fragment()}, out.parent)
     elif out is not None:

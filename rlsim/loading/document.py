@@ -32,13 +32,9 @@ from rlsim.schema.speculation import ACCEPTANCE_AT, ACCEPTANCE_KEYS, Speculation
 from rlsim.tables.profile import anchored_tables, load_profile
 
 DRAWN_KEYS = (
-    "prompt_tokens",
-    "response_tokens",
-    "agent.turns",
-    "agent.observation_tokens",
-    "agent.environment_s",
+    "prompt_tokens", "response_tokens", "agent.turns", "agent.observation_tokens", "agent.environment_s",
     "agent.judge.trajectory_s",
-)
+)  # fmt: skip
 """Keys of the workload that hold a distribution, a record with its kind."""
 
 
@@ -59,7 +55,26 @@ def name_parameters(document: dict[str, Any]) -> None:
         document["simulation"] = {**simulation, **missing}
 
 
-def drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> None:
+def apply_settings(
+    document: dict[str, Any], given: Sequence[Setting], places: Places, folder: Path | None, told: Sequence[Setting]
+) -> str:
+    """Put settings into a document; folder: what relative paths count from; told: settings that the question names.
+
+    Returns what is wrong where a drafter would have the acceptance of another, else nothing.
+    """
+    changed = [setting.key for setting in given]
+    name_parameters(document)
+    _drop_other_kinds(document, given)
+    opened: dict[str, dict[str, Any]] = {}
+    before = document.get("speculation")
+    for setting in given:
+        _apply_setting(document, setting, opened, places, folder)
+    anothers = _carry_acceptance(document, before, changed, places)
+    _drop_stale_words(document, changed, told)
+    return anothers
+
+
+def _drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> None:
     """A length whose kind an override changes keeps none of its keys: they describe another distribution."""
     kinds = {setting.key: setting.value for setting in given}
     for name, owner, key in drawn(document):
@@ -68,32 +83,27 @@ def drop_other_kinds(document: dict[str, Any], given: Sequence[Setting]) -> None
             owner[key] = {}
 
 
-def drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[Setting]) -> None:
+def _drop_stale_words(document: dict[str, Any], changed: Sequence[str], told: Sequence[Setting]) -> None:
     """Assumptions about keys that an override changes fall, and the question gives way to the overrides in ``told``."""
     given = document.get("assumptions")
     above = {prefix for key in changed for prefix in prefixes(key)}
     below = set(changed)
 
-    def _in_branch(key: str) -> bool:
-        return key in above or any(prefix in below for prefix in prefixes(key))
+    def stale(entry: object) -> bool:
+        """Whether an assumption, a checked record or what a file holds in its place, is about a changed key."""
+        keys = entry.get("keys") if isinstance(entry, dict) else getattr(entry, "keys", None)
+        parts = [prefixes(str(key)) for key in keys] if isinstance(keys, list | tuple) else []
+        return any(part[-1] in above or not below.isdisjoint(part) for part in parts)
 
     if isinstance(given, list) and "assumptions" not in changed:
-        document["assumptions"] = [
-            entry for entry in given if not any(_in_branch(str(key)) for key in _keys_told(entry))
-        ]
+        document["assumptions"] = [entry for entry in given if not stale(entry)]
     telling = [key for key in changed if key.split(".")[0] not in ("name", "question", "assumptions", "simulation")]
     if telling and "question" not in changed and isinstance(document.get("name"), str | None):
         shown = list(dict.fromkeys(setting.text for setting in told if setting.key in telling))
         document["question"] = shortened(f"{document.get('name')} with {', '.join(shown)}", 200) if shown else ""
 
 
-def _keys_told(assumption: object) -> Sequence[object]:
-    """Keys that an assumption speaks of, a checked record or what a file holds in its place."""
-    keys = assumption.get("keys") if isinstance(assumption, dict) else getattr(assumption, "keys", None)
-    return keys if isinstance(keys, list | tuple) else ()
-
-
-def apply_setting(
+def _apply_setting(
     document: dict[str, Any], setting: Setting, opened: dict[str, dict[str, Any]], places: Places, folder: Path | None
 ) -> None:
     """Set one key; sections on the way are copied, so that YAML aliases of them keep their values.
@@ -128,7 +138,7 @@ def _in_section(held: object, value: Any) -> Any:
     return value if name is None else {**section, name: value}
 
 
-def carry_acceptance(document: dict[str, Any], before: object, changed: Sequence[str], places: Places) -> str:
+def _carry_acceptance(document: dict[str, Any], before: object, changed: Sequence[str], places: Places) -> str:
     """Let a stated acceptance keep the draft length that it was stated at, where only the length changes; one that is
     stated anew replaces it.
 
@@ -172,39 +182,34 @@ def _anothers(section: Mapping[str, Any], old: Mapping[str, Any], stated: str, g
 def resolve(path: str, reference: str, places: Places, folder: Path | None) -> dict[str, Any]:
     """What the key ``path`` names, as a mapping. Raises InputError naming place and key."""
     try:
-        return REFERENCES[path](reference, folder)
+        found = REFERENCES[path](reference, folder)
+        return found.model_dump(mode="json") if isinstance(found, BaseModel) else found
     except InputError as error:
         raise InputError(places.message(path, error)) from error
     except (OSError, ValueError) as error:  # a NUL or whatever else the system refuses as a path
         raise InputError(places.message(path, f"{shortened(repr(reference))} cannot be a path ({error})")) from error
 
 
-def _load_draft(reference: str, folder: Path | None) -> dict[str, Any]:
+def _load_draft(reference: str, folder: Path | None) -> BaseModel | dict[str, Any]:
     """A drafter card file (it has ``kind``), or any dense model card as an external draft model."""
     path = as_path(reference, YAML_SUFFIXES, folder)
     if path is not None and path.suffix in YAML_SUFFIXES:
         card = read_yaml(path)
         if "kind" in card:
             return card
-    return draft_model_from_card(load_card(reference, folder)).model_dump(mode="json")
+    return draft_model_from_card(load_card(reference, folder))
 
 
-REFERENCES: dict[str, Callable[[str, Path | None], dict[str, Any]]] = {
-    "model": lambda reference, folder: load_card(reference, folder).model_dump(mode="json"),
-    "hardware": lambda reference, folder: load_profile(reference, folder).model_dump(mode="json"),
+REFERENCES: dict[str, Callable[[str, Path | None], BaseModel | dict[str, Any]]] = {
+    "model": load_card,
+    "hardware": load_profile,
     "speculation.draft": _load_draft,
-    "simulation.parameters": lambda reference, folder: load_parameters(reference, folder).model_dump(mode="json"),
-    "simulation.engine_parameters": lambda reference, folder: load_engine_parameters(reference, folder).model_dump(
-        mode="json"
-    ),
-    "simulation.training_parameters": lambda reference, folder: load_training_parameters(reference, folder).model_dump(
-        mode="json"
-    ),
-    "stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
-    "trainer.stack": lambda reference, folder: load_stack(reference, folder).model_dump(mode="json"),
-    "simulation.transfer_parameters": lambda reference, folder: load_transfer_parameters(reference, folder).model_dump(
-        mode="json"
-    ),
+    "simulation.parameters": load_parameters,
+    "simulation.engine_parameters": load_engine_parameters,
+    "simulation.training_parameters": load_training_parameters,
+    "stack": load_stack,
+    "trainer.stack": load_stack,
+    "simulation.transfer_parameters": load_transfer_parameters,
 }
 """Keys whose value may be a name or a path instead of a mapping."""
 
@@ -244,13 +249,9 @@ def anchor_references(document: dict[str, Any], folder: Path | None, places: Pla
             except InputError as error:
                 raise InputError(places.message(path, error)) from error
             if found is not None and found.exists():
-                document.update(_with(document, path, str(found.resolve())))
-
-
-def _with(document: dict[str, Any], path: str, value: str) -> dict[str, Any]:
-    """The top key of ``path`` with ``value`` at its end; sections are copied, for YAML aliases share them."""
-    section, _, key = path.rpartition(".")
-    return {section: {**document[section], key: value}} if section else {key: value}
+                value, section = str(found.resolve()), path.rpartition(".")[0]
+                # Sections are copied, for YAML aliases share them.
+                document |= {section: {**holder, key: value}} if section else {key: value}
 
 
 def anchor_files(document: dict[str, Any], folder: Path | None, places: Places) -> None:

@@ -86,15 +86,11 @@ def explain(key: str, scenario: str | None = None, overrides: Sequence[str] = ()
     kinds = keys_named(key)
     if not kinds:
         raise InputError(unknown_key(key, Scenario))
-    below = tuple(
-        dict.fromkeys(
-            one.dotted
-            for one in all_keys()
-            if one.dotted.startswith(f"{key}.") and "." not in one.dotted[len(key) + 1 :]
-        )
-    )
+    below = tuple(dict.fromkeys(one.dotted for one in all_keys() if one.dotted.rpartition(".")[0] == key))
     current = None if scenario is None else _current(key, scenario, overrides)
-    return Explanation(key, kinds, _source(kinds[0]), _commands(key), key in _SEARCHED, below, current)
+    section = key.partition(".")[0]
+    commands = () if section in _ONLY_TOLD else ("run",) if section == "run" else ONE_STEP
+    return Explanation(key, kinds, _source(kinds[0]), commands, key in _SEARCHED, below, current)
 
 
 def _source(key: Key) -> str:
@@ -109,13 +105,6 @@ def _source(key: Key) -> str:
     if key.default == "null":
         return key.default_told or "left out unless given"
     return "the schema: a choice, unless the description names what it rests on"
-
-
-def _commands(key: str) -> tuple[str, ...]:
-    """Commands whose answer a key can change."""
-    if key.partition(".")[0] in _ONLY_TOLD:
-        return ()
-    return ("run",) if key.partition(".")[0] == "run" else ONE_STEP
 
 
 def _current(key: str, name: str, overrides: Sequence[str]) -> Current:

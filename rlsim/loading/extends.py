@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,8 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import parse_yaml
-from rlsim.loading.document import (
-    anchor_files,
-    anchor_references,
-    apply_setting,
-    carry_acceptance,
-    drop_other_kinds,
-    drop_stale_words,
-    name_parameters,
-)
-from rlsim.loading.overrides import Places, Setting
+from rlsim.loading.document import anchor_files, anchor_references, apply_settings
+from rlsim.loading.overrides import Places, settings_of
 
 EXTENDS = "extends"
 """Key of a file that names the scenario which it changes."""
@@ -98,30 +89,14 @@ def _merged(parent: dict[str, Any], file: _File, places: Places) -> dict[str, An
     """The parent's document with what the file says."""
     own = dict(file.document)
     assumptions = own.pop("assumptions", ())
-    given = list(_settings(own))
+    given = [setting for setting in settings_of([own]) if setting.value != {}]
     document = dict(parent)
-    name_parameters(document)
-    drop_other_kinds(document, given)
-    opened: dict[str, dict[str, Any]] = {}
-    before = document.get("speculation")
-    for setting in given:
-        apply_setting(document, setting, opened, places, file.folder)
-    anothers = carry_acceptance(document, before, [setting.key for setting in given], places)
+    anothers = apply_settings(document, given, places, file.folder, given)
     if anothers:
         raise InputError(anothers)
-    drop_stale_words(document, [setting.key for setting in given], given)
     kept = document.get("assumptions") or []
     if isinstance(kept, list) and isinstance(assumptions, list | tuple):
         document["assumptions"] = [*kept, *assumptions]
     else:  # validation says what is wrong with it
         document["assumptions"] = assumptions if not isinstance(assumptions, tuple) else kept
     return document
-
-
-def _settings(section: Mapping[str, Any], above: str = "") -> Iterator[Setting]:
-    """Every value of a document as an override of its own."""
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value, f"{above}{key}.")
-        else:
-            yield Setting(f"{above}{key}", value)

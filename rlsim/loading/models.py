@@ -7,45 +7,11 @@ from pathlib import Path
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
+from rlsim.files.yaml import lists_beside
 from rlsim.schema.huggingface import card_from_huggingface
 from rlsim.schema.messages import read_record
 from rlsim.schema.model import ModelCard
 
-SAME_LAYERS = {
-    "deepseek-r1": "deepseek-v3",
-    "deepseek-v3.1": "deepseek-v3",
-    "deepseekv2": "deepseek-v2",
-    "deepseekv3": "deepseek-v3",
-    "deepseek-v3-671b": "deepseek-v3",
-    "intellect-3": "glm-4.5-air",
-    "llama3-8b": "llama-3.1-8b",
-    "llama3-70b": "llama-3.1-70b",
-    "llama3-405b": "llama-3.1-405b",
-    "llama3.1-8b": "llama-3.1-8b",
-    "llama3.1-70b": "llama-3.1-70b",
-    "llama3.1-405b": "llama-3.1-405b",
-    "llama-3.3-70b": "llama-3.1-70b",
-    "meta-llama-3.1-8b": "llama-3.1-8b",
-    "meta-llama-3.1-70b": "llama-3.1-70b",
-    "meta-llama-3.1-405b": "llama-3.1-405b",
-    "qwen2.5-math-7b": "qwen2.5-7b",
-    "qwen3-moe-30b": "qwen3-30b-a3b",
-    "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
-    "qwen3.6-27b": "qwen3.5-27b",
-    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
-    "glm-5.1": "glm-5",
-    "glm-5.3": "glm-5.2",
-    "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
-    "nemotron-v3-nano-30b": "nemotron-3-nano-30b-a3b",
-    "nvidia-nemotron-3-nano": "nemotron-3-nano-30b-a3b",
-    "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
-    "nemotron-3-super": "nemotron-3-super-120b-a12b",
-    "nemotron-v3-super-120b": "nemotron-3-super-120b-a12b",
-    "nvidia-nemotron-3-super-120b-a12b": "nemotron-3-super-120b-a12b",
-    "nemotron-v3-ultra-550b": "nemotron-3-ultra-550b-a55b",
-    "nvidia-nemotron-3-ultra-550b-a55b": "nemotron-3-ultra-550b-a55b",
-}
-"""Models whose layers are those of a card under another name, and frameworks' own spellings."""
 _VARIANTS = re.compile(r"-(instruct|thinking|base|chat|hf|fp8|nvfp4|fp4|bf16|awq|gptq|2507|0528)(?=-|$)")
 """Endings that change weights or their precision and no dimension."""
 _QUANTISED = re.compile(r"-(fp8|nvfp4|fp4|awq|gptq)(?=-|$)", re.IGNORECASE)
@@ -75,7 +41,7 @@ def card_of_same_layers(name: str) -> str | None:
     known = {card.lower(): card for card in list_cards()}
     for wanted in (base, _VARIANTS.sub("", base)):
         for spelled in (wanted, re.sub(r"[\s_]+", "-", wanted)):
-            card = SAME_LAYERS.get(spelled, spelled)
+            card = lists_beside(__file__, "same_layers.yaml").get(spelled, spelled)
             if card in known:
                 return known[card]
     return None

@@ -116,15 +116,12 @@ class Places:
 
     def _of_file(self, key: str, exact: bool) -> str | None:
         """The place in the first file that holds the key, else that of its section where ``exact`` does not forbid."""
-        found = [(name, place) for name, place in self._all(key) if place.exact or not exact]
+        places = ((name, find(key)) for name, find in self._finders)
+        found = [(name, place) for name, place in places if place is not None and (place.exact or not exact)]
         if not found:
             return None
         name, place = next((one for one in found if one[1].exact), found[0])
         return str(place) if name == self.files[0][0] else f"{name}, {place}"
-
-    def _all(self, key: str) -> list[tuple[str, Place]]:
-        places = ((name, find(key)) for name, find in self._finders)
-        return [(name, place) for name, place in places if place is not None]
 
     @cached_property
     def _finders(self) -> list[tuple[str, Callable[[str], Place | None]]]:

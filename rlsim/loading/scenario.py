@@ -20,10 +20,7 @@ from rlsim.loading.document import (
     DRAWN_KEYS,
     REFERENCES,
     anchor_files,
-    apply_setting,
-    carry_acceptance,
-    drop_other_kinds,
-    drop_stale_words,
+    apply_settings,
     holder_of,
     name_parameters,
     resolve,
@@ -128,12 +125,14 @@ def scenario_digest(scenario: Scenario) -> str:
     """
     content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
     fitted = own_sets(scenario)
-    content["simulation"]["parameters"] = fitted.steps.model_dump(mode="json")
-    content["simulation"]["engine_parameters"] = fitted.engines.model_dump(mode="json")
-    content["simulation"]["training_parameters"] = fitted.training.model_dump(mode="json")
-    content["simulation"]["transfer_parameters"] = fitted.transfers.model_dump(mode="json")
-    content["simulation"]["posterior"] = posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR)
-    content["simulation"]["evidence"] = file_digest(evidence_path())
+    content["simulation"] |= {
+        "parameters": fitted.steps.model_dump(mode="json"),
+        "engine_parameters": fitted.engines.model_dump(mode="json"),
+        "training_parameters": fitted.training.model_dump(mode="json"),
+        "transfer_parameters": fitted.transfers.model_dump(mode="json"),
+        "posterior": posterior_digest(scenario.simulation.posterior or DEFAULT_POSTERIOR),
+        "evidence": file_digest(evidence_path()),
+    }
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
     for length in traces(content):
         trace = length_file(length["path"])
@@ -178,16 +177,7 @@ def _let_extend(schema: dict[str, Any]) -> None:
 
 def _assemble(document: dict[str, Any], places: Places, folder: Path | None) -> Scenario:
     """The scenario of ``document`` under the overrides of ``places``; folder: what relative paths count from."""
-    given = places.given
-    changed = [setting.key for setting in given]
-    name_parameters(document)
-    drop_other_kinds(document, given)
-    opened: dict[str, dict[str, Any]] = {}
-    before = document.get("speculation")
-    for setting in given:
-        apply_setting(document, setting, opened, places, folder)
-    anothers = carry_acceptance(document, before, changed, places)
-    drop_stale_words(document, changed, given if places.files else ())
+    anothers = apply_settings(document, places.given, places, folder, places.given if places.files else ())
     name_parameters(document)
     for path in REFERENCES:
         holder, key = holder_of(document, path)

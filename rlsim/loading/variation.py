@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.overrides import Setting as Given
 from rlsim.schema.loop import ASYNCHRONOUS_KEYS, LIMITS, MOST_GPUS
 from rlsim.schema.messages import nearest_key
@@ -22,22 +23,10 @@ Setting = bool | int | float | str | list[Any] | dict[str, Any] | None
 Overrides = dict[str, Setting]
 """Values by dotted scenario key, as ``--set`` gives them, or by one of the words."""
 
-WORDS: Mapping[str, str] = {
-    "k": "Tokens drafted before each verification, by the scenario's own drafter and acceptance; 0: no speculation. "
-    "Stands for speculation.draft_length and speculation.method.",
-    "lag": "Steps by which generation may be ahead; 0: in turns on shared GPUs, 1 and more: asynchronous on split "
-    "pools, half of the GPUs each unless split already. Stands for loop.mode, loop.policy_lag and what goes with them.",
-    "generation_share": "Share of the GPUs that generate, rounded to whole replicas and training shards. Stands for "
-    "cluster.generation_gpus and cluster.training_gpus.",
-}
+_TABLE: Mapping[str, Mapping[str, Any]] = lists_beside(__file__, "words.yaml")
+WORDS: Mapping[str, str] = {word: told["means"] for word, told in _TABLE.items()}
 """What each word means."""
 SIZE = "cluster.num_gpus"
-_SAID: Mapping[str, tuple[str, ...]] = {
-    "k": ("speculation.draft_length", "speculation.method"),
-    "lag": ("loop.mode", "loop.policy_lag"),
-    "generation_share": ("cluster.generation_gpus", "cluster.training_gpus"),
-}
-"""Keys that say the same as a word; others that it derives give way to what is stated."""
 DEFAULT_GENERATION_SHARE = 0.5
 """Share of generating GPUs where a synchronous scenario on shared GPUs becomes asynchronous without a split."""
 
@@ -80,7 +69,7 @@ def without_words(scenario: Scenario, given: Sequence[Given], before: str = "") 
     except InputError as error:
         raise InputError(f"{before}{error}") from None
     for word, found in words:
-        for key in _SAID.get(word, ()):
+        for key in _TABLE.get(word, {}).get("says", ()):
             if word in values and key in values and not _agree(key, values[key], found):
                 raise InputError(f"{before}{written[word]} and {written[key]} contradict each other; give one of them")
         derived += [Given(key, value, written[word]) for key, value in found.items()]
@@ -127,9 +116,13 @@ def _drafting(scenario: Scenario, values: Overrides) -> Overrides:
 
 def _lagging(scenario: Scenario, lag: int) -> Overrides:
     if lag == 0:
+        # Keys of lagged loops go back to their defaults, where they are stated.
+        fields = type(scenario.loop).model_fields
+        stated = (key for key in ASYNCHRONOUS_KEYS if getattr(scenario.loop, key) != fields[key].default)
+        back = {f"loop.{key}": fields[key].default for key in stated}
         shared = {"cluster.generation_gpus": None, "cluster.training_gpus": None}
         refit = {} if scenario.loop.refit_method == "auto" else {"loop.refit_method": "auto"}
-        return {"loop.mode": "sync", "loop.policy_lag": 0, **_synchronous(scenario), **shared, **refit}
+        return {"loop.mode": "sync", "loop.policy_lag": 0, **back, **shared, **refit}
     refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
     same = scenario.loop.mode == "async" and scenario.loop.lag == lag
     # As NeMo-RL performance recipes (examples/configs/recipes/llm/performance/*async-1off*.yaml) and not its defaults:
@@ -143,13 +136,6 @@ def _lagging(scenario: Scenario, lag: int) -> Overrides:
         **{f"loop.{key}": None for key in LIMITS if getattr(scenario.loop, key) is not None},
         **refit,
     }
-
-
-def _synchronous(scenario: Scenario) -> Overrides:
-    """Keys of lagged loops back at their defaults, where they are stated."""
-    fields = type(scenario.loop).model_fields
-    stated = (key for key in ASYNCHRONOUS_KEYS if getattr(scenario.loop, key) != fields[key].default)
-    return {f"loop.{key}": fields[key].default for key in stated}
 
 
 def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
@@ -166,18 +152,14 @@ def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
     )
     if not wanted:
         return {}
-    share = _share(overrides.get("generation_share", own))
-    gpus = _size(scenario, overrides, "cluster.num_gpus")
+    share = overrides.get("generation_share", own)
+    if not isinstance(share, int | float):
+        raise InputError(f"generation_share={share}: must be a number between 0 and 1")
+    if not 0 < share < 1:
+        raise InputError(f"generation_share={share}: must lie between 0 and 1")
+    gpus = _size(scenario, overrides, SIZE)
     generation = split_gpus(gpus, share, *(_group_gpus(scenario, overrides, part) for part in ("engine", "trainer")))
     return {"cluster.generation_gpus": generation, "cluster.training_gpus": gpus - generation}
-
-
-def _share(value: Setting) -> float:
-    if not isinstance(value, int | float):
-        raise InputError(f"generation_share={value}: must be a number between 0 and 1")
-    if not 0 < value < 1:
-        raise InputError(f"generation_share={value}: must lie between 0 and 1")
-    return value
 
 
 def _size(scenario: Scenario, overrides: Overrides, key: str) -> int:

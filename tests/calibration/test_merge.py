@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import yaml
 
+from rlsim.calibration.calibrate import OWN, Merged, merge_tables
 from rlsim.calibration.columns import Columns
-from rlsim.calibration.merge import OWN, Merged, merge_tables
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError
 from rlsim.tables.files import GEMM, METADATA, MOE, read_columns

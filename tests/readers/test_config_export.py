@@ -16,7 +16,7 @@ from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.asked import Asked
 from rlsim.readers.frameworks.exporting import default_of, export_scenario
 from rlsim.readers.frameworks.importing import import_config, keys_of, read_config
-from rlsim.readers.frameworks.rows import Reader
+from rlsim.readers.frameworks.reader import Reader
 from rlsim.schema.scenario import Scenario
 
 ASKED = Asked(
@@ -71,11 +71,11 @@ def test_export_after_import_changes_no_key(framework: str, path: Path, tmp_path
 def test_every_key_written_without_a_base_has_the_value_it_was_imported_with(
     framework: str, path: Path, tmp_path: Path
 ) -> None:
-    adapter = ADAPTERS[framework].framework
+    adapter = ADAPTERS[framework]
     tree = read_config(framework, path)
     scenario = import_config(framework, path, asked=ASKED).scenario
     answer = export_scenario(scenario, framework)
-    assert answer.left[-1].startswith(adapter.relevant_elsewhere[0])
+    assert answer.left[-1].startswith(adapter.elsewhere[0])
     (tmp_path / "patched.yaml").write_text(answer.config)
     read = keys_of(adapter, Reader(read_config(framework, tmp_path / "patched.yaml")))
     told = {sentence.split("=")[0] for sentence in answer.left}
@@ -85,7 +85,7 @@ def test_every_key_written_without_a_base_has_the_value_it_was_imported_with(
                     "loop.max_age", "loop.stale", "loop.update_every", "loop.overlap", "cluster.generation_gpus",
                     "cluster.num_gpus", "engine.attention_data_parallel", "engine.tensor_parallel",
                     "cluster.placement", "speculation.draft: name the checkpoint of your draft",
-                    f"{adapter.relevant_elsewhere[0]}: name your checkpoint of "
+                    f"{adapter.elsewhere[0]}: name your checkpoint of "
                     f"{scenario.model.name}"}  # fmt: skip
 
 
@@ -108,8 +108,8 @@ def test_a_changed_scenario_reads_back_changed_or_is_told_as_not_expressible(
     answer = export_scenario(wanted, framework, read_config(framework, path))
     told = " ".join(answer.left)
     (tmp_path / "patched.yaml").write_text(answer.config)
-    read = keys_of(ADAPTERS[framework].framework, Reader(read_config(framework, tmp_path / "patched.yaml")))
-    rows = {row.target for row in ADAPTERS[framework].framework.rows}
+    read = keys_of(ADAPTERS[framework], Reader(read_config(framework, tmp_path / "patched.yaml")))
+    rows = {row.target for row in ADAPTERS[framework].rows}
     for key, value in changes.items():
         if (
             key in rows
@@ -136,7 +136,7 @@ def test_only_what_differs_is_overridden_and_dependents_of_an_interpolation_keep
     )
     assert answer.left == ()
     applied = read_config("nemo-rl", path, list(answer.overrides))
-    assert keys_of(ADAPTERS["nemo-rl"].framework, Reader(applied))["trainer.micro_batch_tokens"] == 1024
+    assert keys_of(ADAPTERS["nemo-rl"], Reader(applied))["trainer.micro_batch_tokens"] == 1024
 
 
 def test_switching_a_recipe_to_asynchronous_opens_its_further_keys() -> None:

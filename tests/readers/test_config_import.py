@@ -40,7 +40,7 @@ def test_every_configuration_imports_with_every_key_understood_and_its_scenario_
 
 @pytest.mark.parametrize("framework", ["nemo-rl", "verl"])
 def test_the_corpus_covers_every_documented_key_and_the_tables_know_it(framework: str) -> None:
-    known = ADAPTERS[framework].framework
+    known = ADAPTERS[framework]
     held = set()
     for name, path in CORPUS:
         if name == framework:

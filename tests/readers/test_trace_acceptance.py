@@ -10,7 +10,6 @@ import pytest
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.readers.traces.acceptance import read_acceptance
-from rlsim.readers.traces.drafts import AcceptanceAnswer
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -48,7 +47,7 @@ def test_log_lines_weigh_by_their_verifications() -> None:
 
 
 def test_the_fragment_loads() -> None:
-    answer = AcceptanceAnswer(read_acceptance(counters(1000, (730, 520, 360)), "m"))
+    answer = read_acceptance(counters(1000, (730, 520, 360)), "m")
     words = [word.removeprefix("--set ").strip("'") for word in answer.settings()]
     found = load_scenario("qwen8b_rl_think", [*words, "speculation.method=eagle3"]).speculation
     assert found.position_acceptance == (0.73, 0.52, 0.36) and found.draft_length == 3

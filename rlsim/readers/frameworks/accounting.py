@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.errors import shortened
-from rlsim.readers.frameworks.rows import Framework, Reader
+from rlsim.readers.frameworks.framework import Framework
+from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree, leaves
 
 MISSPELT = 0.85
@@ -68,53 +69,47 @@ class Accounting:
         ]
         for status, title in (("not_simulated", "may matter, not simulated"), ("not_understood", "NOT UNDERSTOOD")):
             found = self.of(status)
-            shown = [f"{shortened(a.key, 100)}={a.value}" + _hint(a) for a in found[:SHOWN_KEYS]]
+            shown = [
+                f"{shortened(one.key, 100)}={one.value}"
+                + (f" ({one.detail})" if status == "not_understood" and one.detail else "")
+                for one in found[:SHOWN_KEYS]
+            ]
             more = f" and {len(found) - SHOWN_KEYS} more (--json)" if len(found) > SHOWN_KEYS else ""
             lines += [f"{title}: {', '.join(shown)}{more}"] if found else []
         return "\n".join([*lines, *self.notes])
-
-
-def _hint(account: KeyAccount) -> str:
-    return f" ({account.detail})" if account.status == "not_understood" and account.detail else ""
 
 
 def account_for(framework: Framework, tree: ConfigTree, reader: Reader) -> Accounting:
     """The accounting of a tree whose scenario ``reader`` read."""
     read = set(reader.read)
     idle = (*framework.idle(reader), *_disabled(tree.values))
-    decides: dict[str, dict[str, None]] = {}
-    for row in framework.rows:
-        for key in row.keys:
-            decides.setdefault(key, {})[row.target] = None
-    keys = [_account(framework, decides, key, value, tree, read, idle) for key, value in leaves(tree.values)]
+    keys = []
+    for key, value in leaves(tree.values):
+        inactive = key not in read if key in framework.decides else any(_within(key, section) for section in idle)
+        status, detail = ("irrelevant", "inactive") if inactive else _status(framework, key, value)
+        keys.append(KeyAccount(key, shortened(str(value)), tree.given.get(key, "default"), status, detail))
     given = tuple(account for account in keys if account.key in tree.given)
     defaults = tuple(account for account in keys if account.key not in tree.given and account.status == "used")
     return Accounting(framework.name, given, defaults, tree.notes)
 
 
-def _account(
-    framework: Framework,
-    decides: Mapping[str, Mapping[str, None]],
-    key: str,
-    value: Any,
-    tree: ConfigTree,
-    read: set[str],
-    idle: Sequence[str],
-) -> KeyAccount:
-    shown, origin = shortened(str(value)), tree.given.get(key, "default")
-    owned = key in decides or key in framework.relevant_elsewhere
-    if owned and key in read:
-        return KeyAccount(key, shown, origin, "used", ", ".join(decides.get(key, {})) or "assumptions")
-    if owned or any(f"{key}.".startswith(f"{section}.") for section in idle):
-        return KeyAccount(key, shown, origin, "irrelevant", "inactive")
+def _status(framework: Framework, key: str, value: Any) -> tuple[str, str]:
+    """Status and detail of a key that is active."""
+    if key in framework.decides:
+        return "used", ", ".join(framework.decides[key]) or "assumptions"
     found = framework.why(key)
     section = any(known.startswith(f"{key}.") for known in framework.known)
     if value in (None, {}, []) and (section or (found is not None and found[0] == "not_simulated")):
-        return KeyAccount(key, shown, origin, "irrelevant", "unset")
-    if found is not None and not _misspelt(framework, decides, key):
-        return KeyAccount(key, shown, origin, *found)
-    near = framework.nearest(key) if found is None else _misspelt(framework, decides, key)
-    return KeyAccount(key, shown, origin, "not_understood", f"did you mean {near}?" if near else "")
+        return "irrelevant", "unset"
+    near = _misspelt(framework, key)
+    if found is not None and near is None:
+        return found
+    near = framework.nearest(key) if found is None else near
+    return "not_understood", f"did you mean {near}?" if near else ""
+
+
+def _within(key: str, section: str) -> bool:
+    return f"{key}.".startswith(f"{section}.")
 
 
 def _disabled(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -127,12 +122,11 @@ def _disabled(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
                 yield from _disabled(value, f"{prefix}{key}.")
 
 
-def _misspelt(framework: Framework, decides: Mapping[str, Mapping[str, None]], key: str) -> str | None:
+def _misspelt(framework: Framework, key: str) -> str | None:
     """The used key of the same section that a key without an entry of its own is nearly written as."""
     if key in framework.known:
         return None
     section, _, name = key.rpartition(".")
-    owned = [*decides, *framework.relevant_elsewhere]
-    beside = [other.rpartition(".")[2] for other in owned if other.rpartition(".")[0] == section]
+    beside = [other.rpartition(".")[2] for other in framework.decides if other.rpartition(".")[0] == section]
     found = difflib.get_close_matches(name, beside, n=1, cutoff=MISSPELT)
     return f"{section}.{found[0]}" if found else None

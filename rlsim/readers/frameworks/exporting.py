@@ -11,15 +11,15 @@ from rlsim.files.yaml import dump_document
 from rlsim.loading.models import card_of_published
 from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.files import shipped_layer
+from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.importing import keys_of
-from rlsim.readers.frameworks.rows import Framework, Reader, Row
-from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, lookup, merged, nested, stacked
+from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.rows import Row
+from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked
 from rlsim.schema.scenario import Scenario
 
 MAX_PASSES = 8
 """Rounds of writing until every row reads what the scenario says; modes that open further keys take a second one."""
-ASYNCHRONOUS_START = {"verl": ("verl", "verl_fully_async"), "skyrl": ("skyrl", "skyrl_fully_async")}
-"""Shipped trees under an export of an asynchronous scenario, where they are not those of a synchronous one."""
 UNSET = ("cluster.generation_gpus", "trainer.lora_rank")
 """Scenario keys of which null says something; of others it leaves the configuration as it is."""
 AUTOMATIC = ("cuda_ipc", "nccl_broadcast")
@@ -50,33 +50,35 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     base: the user's configuration; only keys whose meaning differs are overridden. Without it every key that rlsim
     knows is written, over the framework's own base configuration.
     """
-    known = ADAPTERS[framework].framework
-    tree = base or _start(framework, scenario)
+    known = ADAPTERS[framework]
+    tree = base or _start(known, scenario)
     wanted = {row.target: _wanted(scenario, row.target) for row in known.rows}
     stated = {target for target in wanted if _stated(scenario, target) is not None}
     values, left = _settle(known, tree, wanted, stated)
     after = ConfigTree(tree.where, values)
     reader = Reader(after)
     keys_of(known, reader)
-    changed = _changes(tree.values, values, reader)
+    old = dict(leaves(tree.values))
+    changed = {key: reader.value(key) for key, value in leaves(values) if key not in old or old[key] != value}
     if base is None:
         read = {key: reader.value(key) for key, _ in leaves(values) if key in reader.read}
         changed = {**read, **changed}
     overrides = tuple(
-        f"{'' if _present(tree.values, key) else '++'}{key}={_word(value)}" for key, value in sorted(changed.items())
+        f"{'' if present(tree.values, key) else '++'}{key}={_word(value)}" for key, value in sorted(changed.items())
     )
-    left += _model(framework, scenario, base)
-    return Exported(framework, overrides, _patched(framework, tree, base, values, changed), tuple(left))
+    left += _model(known, scenario, base)
+    if base is None:
+        config = _patch(known, changed)
+    else:
+        config = f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n{dump_document(values)}"
+    return Exported(framework, overrides, config, tuple(left))
 
 
-def _start(framework: str, scenario: Scenario) -> ConfigTree:
+def _start(framework: Framework, scenario: Scenario) -> ConfigTree:
     """The shipped trees, with nodes of the scenario's hardware."""
-    names = ADAPTERS[framework].bases.start
-    if scenario.loop.mode == "async":
-        names = ASYNCHRONOUS_START.get(framework, names)
-    per_node = int(scenario.hardware.gpus_per_node)
-    nodes = Layer("", nested(dict.fromkeys(ADAPTERS[framework].node_keys, per_node)), own=True)
-    return stacked([*(shipped_layer(name) for name in names), nodes], f"rlsim's defaults of {framework}")
+    names = framework.start_asynchronous if scenario.loop.mode == "async" else framework.start
+    nodes = Layer("", nested({framework.node_size: int(scenario.hardware.gpus_per_node)}), own=True)
+    return stacked([*map(shipped_layer, names), nodes], f"rlsim's defaults of {framework.name}")
 
 
 def _settle(
@@ -115,7 +117,7 @@ def _written(row: Row, want: Any, reader: Reader) -> dict[str, Any]:
         return {}
     try:
         return row.write(want, reader)
-    except InputError:
+    except (InputError, ZeroDivisionError):
         return {}
 
 
@@ -162,18 +164,6 @@ def _alike(target: str, have: Any, want: Any) -> bool:
     return bool(have == want)
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any], reader: Reader) -> dict[str, Any]:
-    """Keys that differ, with their resolved values."""
-    old = dict(leaves(before))
-    return {key: reader.value(key) for key, value in leaves(after) if key not in old or old[key] != value}
-
-
-def _present(values: dict[str, Any], key: str) -> bool:
-    section, _, name = key.rpartition(".")
-    holder = lookup(values, section) if section else values
-    return isinstance(holder, dict) and name in holder
-
-
 def _word(value: Any) -> str:
     """A value as Hydra's command line takes it."""
     if value is None or isinstance(value, bool | list | dict):
@@ -181,10 +171,9 @@ def _word(value: Any) -> str:
     return str(value)
 
 
-def _model(framework: str, scenario: Scenario, base: ConfigTree | None) -> list[str]:
+def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) -> list[str]:
     """A model or a draft that the base does not name: a card is no checkpoint."""
-    adapter = ADAPTERS[framework]
-    key = adapter.framework.relevant_elsewhere[0]
+    key = framework.elsewhere[0]
     drafts = scenario.speculation.active and scenario.speculation.method in ("eagle3", "draft_model")
     left = ["speculation.draft: name the checkpoint of your draft"] if drafts and base is None else []
     if base is not None and (card_of_published(Reader(base).text(key)) or "").lower() == scenario.model.name.lower():
@@ -192,13 +181,8 @@ def _model(framework: str, scenario: Scenario, base: ConfigTree | None) -> list[
     return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
 
 
-def _patched(
-    framework: str, tree: ConfigTree, base: ConfigTree | None, values: dict[str, Any], changed: dict[str, Any]
-) -> str:
-    if base is not None:
-        return f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n{dump_document(values)}"
-    bases = ADAPTERS[framework].bases
-    name = next(iter(bases.shipped))
-    inherits: Any = [name, "_self_"] if bases.hydra else name
-    head = f"# Lay it beside {framework}'s own {name.removesuffix('.yaml')}.yaml, which it inherits from.\n"
+def _patch(framework: Framework, changed: dict[str, Any]) -> str:
+    name = next(iter(framework.shipped))
+    inherits: Any = [name, "_self_"] if framework.hydra else name
+    head = f"# Lay it beside {framework.name}'s own {name.removesuffix('.yaml')}.yaml, which it inherits from.\n"
     return f"{head}{dump_document({'defaults': inherits, **nested(changed)})}"

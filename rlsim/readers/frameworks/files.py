@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
 from rlsim.files.yaml import parse_value
+from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, Mappings, check_bounds, nested, stacked
 
 SHIPPED = Path(__file__).parent / "defaults"
@@ -23,21 +23,9 @@ _PACKAGE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Bases:
-    """How a framework's files inherit.
-
-    shipped: file names of the framework's own base configurations and the shipped trees that stand in for each, one
-    over the other, where the file is not there. start: those under a file that inherits from none of them. hydra:
-    defaults are Hydra's lists.
-    """
-
-    shipped: Mapping[str, tuple[str, ...]]
-    start: tuple[str, ...]
-    hydra: bool = False
-
-
-def read_tree(path: Path, bases: Bases, root: Path | None = None, start: tuple[str, ...] | None = None) -> ConfigTree:
+def read_tree(
+    path: Path, framework: Framework, root: Path | None = None, start: Sequence[str] | None = None
+) -> ConfigTree:
     """The configuration of ``path`` with everything that it inherits.
 
     root: folder that inherited files must lie in; default: the nearest folder above with a .git or pyproject.toml,
@@ -45,10 +33,10 @@ def read_tree(path: Path, bases: Bases, root: Path | None = None, start: tuple[s
     overrides) gives the shipped trees alone; its words are for :func:`override_list`. Raises InputError naming the
     file for what cannot be read, for circles, and for inherited files outside ``root``.
     """
-    reading = _Reading(bases, (root or _root_of(path)).resolve(), path.parent)
+    reading = _Reading(framework, (root or _root_of(path)).resolve(), path.parent)
     layers = [] if override_list(path) else reading.layers(path, ())
     if not any(layer.own for layer in layers):
-        layers = [*map(shipped_layer, start or bases.start), *layers]
+        layers = [*map(shipped_layer, start or framework.start), *layers]
     return stacked(layers, shown_path(path), tuple(dict.fromkeys(reading.notes)))
 
 
@@ -84,8 +72,8 @@ def _root_of(path: Path) -> Path:
 class _Reading:
     """One reading of a file: what it may read, and what stood in for what."""
 
-    def __init__(self, bases: Bases, root: Path, top: Path) -> None:
-        self._bases, self._root, self._top = bases, root, top
+    def __init__(self, framework: Framework, root: Path, top: Path) -> None:
+        self._framework, self._root, self._top = framework, root, top
         self._count = 0
         self.notes: list[str] = []
 
@@ -104,7 +92,7 @@ class _Reading:
         own = Layer(where, {key: value for key, value in document.items() if key not in ("defaults", "hydra")})
         entries = parents if isinstance(parents, list) else [] if parents is None else [parents]
         chain = (*above, real)
-        if not self._bases.hydra:
+        if not self._framework.hydra:
             below = [layer for entry in entries for layer in self._path_entry(entry, path, chain)]
             return [*below, own]
         chosen: dict[str, str] = {}
@@ -117,7 +105,7 @@ class _Reading:
         if not isinstance(entry, str):
             raise InputError(f"{shown_path(path)}: defaults: {shortened(repr(entry))} is no path")
         target = self._inside(path.parent / entry, path, entry)
-        if target.name in self._bases.shipped and not target.exists():
+        if target.name in self._framework.shipped and not target.exists():
             return self._stand_in(target.name, target.name)
         return self.layers(target, chain)
 
@@ -147,7 +135,7 @@ class _Reading:
     def _absent(self, name: str, option: str | None, words: str, path: Path) -> list[Layer]:
         """What stands for a file of Hydra's that is not there: a shipped tree holds the groups of its framework too."""
         stem = Path(name).name
-        if stem in self._bases.shipped:
+        if stem in self._framework.shipped:
             return self._stand_in(stem, f"{stem}.yaml")
         if option is None and "optional" not in words:
             raise InputError(f"{shown_path(path)}: defaults: there is no {shortened(name)}.yaml beside it")
@@ -156,7 +144,7 @@ class _Reading:
 
     def _stand_in(self, name: str, shown: str) -> list[Layer]:
         self.notes.append(f"{shortened(shown)} is not there: rlsim's own tree of documented defaults stands in")
-        return [shipped_layer(tree) for tree in self._bases.shipped[name]]
+        return [shipped_layer(tree) for tree in self._framework.shipped[name]]
 
     def _inside(self, target: Path, path: Path, entry: str) -> Path:
         try:
@@ -165,7 +153,9 @@ class _Reading:
             raise InputError(
                 f"{shown_path(path)}: defaults: {shortened(repr(entry))} cannot be a path ({shortened(str(error))})"
             ) from error
-        stands_in = not real.exists() and (target.name in self._bases.shipped or target.stem in self._bases.shipped)
+        stands_in = not real.exists() and (
+            target.name in self._framework.shipped or target.stem in self._framework.shipped
+        )
         if not real.is_relative_to(self._root) and not stands_in:
             raise InputError(
                 f"{shown_path(path)}: defaults: '{shortened(entry)}' lies outside {shown_path(self._root)}; "

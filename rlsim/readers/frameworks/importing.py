@@ -15,8 +15,9 @@ from rlsim.readers.frameworks.accounting import Accounting, account_for
 from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.asked import Asked, Draft, complete
 from rlsim.readers.frameworks.files import override_list, read_tree
+from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.overrides import applied
-from rlsim.readers.frameworks.rows import Framework, Reader
+from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree, nested
 from rlsim.schema.scenario import Scenario
 
@@ -69,28 +70,25 @@ def read_config(
     framework: str, path: Path, overrides: Sequence[str] = (), root: Path | None = None, start: str | None = None
 ) -> ConfigTree:
     """The whole configuration of a file with its inheritance and overrides."""
-    adapter = ADAPTERS[framework]
-    if start is not None and start not in adapter.bases.shipped:
-        raise InputError(f"--config-name '{shortened(start)}' is none of {', '.join(adapter.bases.shipped)}")
-    shipped = adapter.bases.shipped[start] if start is not None else None
-    tree = read_tree(path, adapter.bases, root, shipped)
-    return applied(tree, [*override_list(path), *overrides], adapter.framework.nearest)
+    known = ADAPTERS[framework]
+    if start is not None and start not in known.shipped:
+        raise InputError(f"--config-name '{shortened(start)}' is none of {', '.join(known.shipped)}")
+    tree = read_tree(path, known, root, None if start is None else known.shipped[start])
+    return applied(tree, [*override_list(path), *overrides], known.nearest)
 
 
 def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
     """The scenario of a configuration as a document, and the accounting of its keys."""
-    adapter, reader = ADAPTERS[framework], Reader(tree)
-    keys = keys_of(adapter.framework, reader)
-    facts = adapter.facts(reader, keys)
+    known, reader = ADAPTERS[framework], Reader(tree)
+    keys = keys_of(known, reader)
     draft = Draft(keys, [])
-    complete(draft, facts, asked, tree.where)
+    complete(draft, known.facts(reader, keys), asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
         draft.keys["simulation.replications"] = ASYNC_REPLICATIONS
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
-    order = [*Scenario.model_fields]
-    document = {key: sections[key] for key in sorted(sections, key=order.index)}
-    return {**document, "assumptions": draft.assumptions}, account_for(adapter.framework, tree, reader)
+    document = {key: sections[key] for key in Scenario.model_fields if key in sections}
+    return {**document, "assumptions": draft.assumptions}, account_for(known, tree, reader)
 
 
 def keys_of(framework: Framework, reader: Reader) -> dict[str, Any]:

@@ -1,18 +1,19 @@
-"""NeMo-RL's GRPO configurations (examples/run_grpo.py): keys and meaning at v0.7.0.
+"""What of NeMo-RL's GRPO configurations no table can say (keys/nemo_rl.yaml): keys and meaning at v0.7.0.
 
 Batches: lm_policy.py; engines and their defaults: vllm_generation.py; asynchrony: async_utils (docs/interop.md).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from rlsim.errors import shortened
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.files import Bases
-from rlsim.readers.frameworks.nemo_rl_loop import LOOP_ROWS, asynchronous
-from rlsim.readers.frameworks.rows import Changes, Framework, Reader, Row, choice, flag, integer, number, unused_keys
+from rlsim.readers.frameworks.framework import framework_of
+from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.rows import Changes, Functions
 
 POLICY = "policy."
 MEGATRON = "policy.megatron_cfg."
@@ -21,14 +22,19 @@ GENERATION = "policy.generation."
 VLLM = "policy.generation.vllm_cfg."
 KWARGS = "policy.generation.vllm_kwargs."
 DRAFTS = f"{KWARGS}speculative_config."
+ASYNC = "grpo.async_grpo."
+SAMPLER = "async_rl.sampler."
+COLOCATED = "policy.generation.colocated."
+RESOURCES = f"{COLOCATED}resources."
+NODE = "cluster.gpus_per_node"
+IN_ORDER = "in_order"
+RACK_NODE_GPUS = 4
+"""GPUs of a tray of GB200 or GB300 NVL72."""
 SYNCHRONOUS_ENGINE, ASYNCHRONOUS_ENGINE = (1024, 16384), (128, 2048)
 """Running sequences and batched tokens that vLLM takes where nothing is set: its LLM class on GPUs of 70 GiB and more,
 and AsyncLLM without a usage context (vLLM 0.20)."""
-
-BACKENDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm", "megatron": "vllm", "dynamo": "vllm"}
-"""Engines, and what stands in for those that are not simulated."""
-
-BASES = Bases(shipped={"grpo_math_1B.yaml": ("nemo_rl",)}, start=("nemo_rl",))
+STOOD_IN = ("megatron", "dynamo")
+"""Engines that are not simulated, for which vLLM stands in."""
 
 
 def megatron(r: Reader) -> bool:
@@ -36,40 +42,88 @@ def megatron(r: Reader) -> bool:
     return r.flag(f"{MEGATRON}enabled")
 
 
-def asynchronous_engine(r: Reader) -> bool:
-    """Whether requests go to the engine one by one."""
-    return r.flag(f"{VLLM}async_engine")
+def controller(r: Reader) -> bool:
+    """Whether the single controller runs the loop: its section is there and the older one is null."""
+    return isinstance(r.value("async_rl"), dict) and not isinstance(r.value("grpo.async_grpo"), dict)
 
 
-def _backend(key_megatron: str, key_dtensor: str, target: str) -> Row:
-    """A layout key that Megatron and DTensor have under different names."""
-
-    def key(r: Reader) -> str:
-        return f"{MEGATRON}{key_megatron}" if megatron(r) else f"{DTENSOR}{key_dtensor}"
-
-    return Row(
-        target,
-        (f"{MEGATRON}{key_megatron}", f"{DTENSOR}{key_dtensor}", f"{MEGATRON}enabled"),
-        lambda r: r.integer(key(r), 1),
-        lambda value, r: {key(r): value},
-    )
+def asynchronous(r: Reader) -> bool:
+    """Whether generation runs beside training."""
+    return controller(r) or r.flag(f"{ASYNC}enabled")
 
 
-def _megatron_only(name: str, target: str) -> Row:
-    key = f"{MEGATRON}{name}"
-
-    def write(value: int, r: Reader) -> Changes:
-        return {key: value} if megatron(r) else {f"{MEGATRON}enabled": True, f"{DTENSOR}enabled": False, key: value}
-
-    return Row(target, (key, f"{MEGATRON}enabled"), lambda r: r.integer(key, 1) if megatron(r) else 1, write)
+def asynchronous_grpo(r: Reader) -> bool:
+    """Whether asynchronous GRPO runs, the older of both loops that overlap."""
+    return asynchronous(r) and not controller(r)
 
 
-def _expert_read(r: Reader) -> int:
-    return r.integer(f"{MEGATRON}expert_model_parallel_size" if megatron(r) else f"{DTENSOR}expert_parallel_size", 1)
+def first_done(r: Reader) -> bool:
+    """Whether the controller's sampler takes the groups that are done first."""
+    return controller(r) and r.text(f"{SAMPLER}name", IN_ORDER) != IN_ORDER
 
 
-def _expert_write(value: int, r: Reader) -> Changes:
-    return {f"{MEGATRON}expert_model_parallel_size" if megatron(r) else f"{DTENSOR}expert_parallel_size": value}
+def packed(r: Reader) -> str | None:
+    """Section whose capacity holds: packing, or batches that are dynamic; none with fixed micro-batches."""
+    sections = (f"{POLICY}sequence_packing", f"{POLICY}dynamic_batching")
+    return next((section for section in sections if r.flag(f"{section}.enabled")), None)
+
+
+def _gpus(r: Reader) -> int:
+    return r.integer("cluster.num_nodes", 1) * r.integer(NODE, 1)
+
+
+def _nodes(gpus: int, r: Reader) -> Changes:
+    """Nodes of the configuration's size where they divide the GPUs, else of the largest size that does."""
+    per_node = r.integer(NODE, 1)
+    size = gpus if gpus < per_node else math.gcd(gpus, per_node)
+    return {"cluster.num_nodes": gpus // size, NODE: size}
+
+
+def _generation(r: Reader) -> int | None:
+    if r.flag(f"{COLOCATED}enabled", True):
+        return None
+    per_node = r.integer(f"{RESOURCES}gpus_per_node") or r.integer(NODE, 1)
+    return (r.integer(f"{RESOURCES}num_nodes") or 1) * per_node
+
+
+def _write_generation(gpus: int | None, r: Reader) -> Changes:
+    if gpus is None:
+        return {f"{COLOCATED}enabled": True}
+    per_node = r.integer(NODE, 1)
+    nodes = gpus // per_node if gpus % per_node == 0 else 1
+    return {f"{COLOCATED}enabled": False, f"{RESOURCES}num_nodes": nodes, f"{RESOURCES}gpus_per_node": gpus // nodes}
+
+
+def _write_placement(value: str | None, r: Reader) -> Changes:
+    """Nodes of a segment: those of an NVL72 domain that NeMo-RL's recipes take (16 of 18), else the node itself."""
+    nodes = 16 if r.integer(NODE, 1) == RACK_NODE_GPUS else 1
+    return {"cluster.segment_size": nodes if value == "aligned" else None}
+
+
+def _write_mode(value: str, r: Reader) -> Changes:
+    if value == "sync" and controller(r):
+        return {"async_rl": None}
+    return {f"{ASYNC}enabled": value == "async"}
+
+
+def _lag_key(r: Reader) -> str:
+    if not controller(r):
+        return f"{ASYNC}max_trajectory_age_steps"
+    ahead = f"{SAMPLER}max_lookahead_versions"
+    return ahead if r.integer(ahead) else f"{SAMPLER}max_staleness_versions"
+
+
+def _in_flight(r: Reader) -> bool | None:
+    """The synchronous engine cannot publish weights under running requests: NeMo-RL then waits for all of them."""
+    if not asynchronous_grpo(r):
+        return None
+    return r.flag(f"{ASYNC}in_flight_weight_updates") and r.flag(f"{VLLM}async_engine")
+
+
+def _write_in_flight(value: bool, r: Reader) -> Changes:
+    if not asynchronous_grpo(r):
+        return {}
+    return {f"{ASYNC}in_flight_weight_updates": value, **({f"{VLLM}async_engine": True} if value else {})}
 
 
 def _recompute(r: Reader) -> str:
@@ -82,44 +136,32 @@ def _recompute(r: Reader) -> str:
 
 def _write_recompute(value: str, r: Reader) -> Changes:
     if not megatron(r):
-        if value == "selective":
-            return {}
         return {f"{DTENSOR}activation_checkpointing": value == "full"}
     out: Changes = {f"{MEGATRON}activation_checkpointing": value != "none"}
-    if value != "none" and value != r.text(f"{MEGATRON}recompute_granularity", "full"):
+    if value not in ("none", r.text(f"{MEGATRON}recompute_granularity", "full")):
         out[f"{MEGATRON}recompute_granularity"] = value
     return out
 
 
-def _packed(r: Reader) -> str | None:
-    """Section whose capacity holds: packing, or batches that are dynamic; none with fixed micro-batches."""
-    packing, dynamic = f"{POLICY}sequence_packing", f"{POLICY}dynamic_batching"
-    if r.flag(f"{packing}.enabled"):
-        return packing
-    return dynamic if r.flag(f"{dynamic}.enabled") else None
-
-
-def _capacity(name: str, factor: str, target: str) -> Row:
+def _capacity(name: str, factor: str) -> Functions:
     """Tokens of a packed micro-batch: as stated, else the cap times the samples of a micro-batch."""
-    keys = tuple(f"{POLICY}{section}.{name}" for section in ("sequence_packing", "dynamic_batching"))
 
     def read(r: Reader) -> int | None:
-        section = _packed(r)
+        section = packed(r)
         if section is None:
             return None
         cap = r.integer(f"{POLICY}max_total_sequence_length", 1)
         return r.integer(f"{section}.{name}") or cap * r.integer(f"{POLICY}{factor}", 1)
 
     def write(value: int, r: Reader) -> Changes:
-        section = _packed(r)
+        section = packed(r)
         return {} if section is None else {f"{section}.{name}": value}
 
-    return Row(target, (*keys, f"{POLICY}{factor}"), read, write)
+    return read, write
 
 
 def _policy_logprobs(r: Reader) -> bool:
-    skipped = r.flag("loss_fn.force_on_policy_ratio") and r.value("grpo.seq_logprob_error_threshold") is None
-    return not skipped
+    return not (r.flag("loss_fn.force_on_policy_ratio") and r.value("grpo.seq_logprob_error_threshold") is None)
 
 
 def _write_policy_logprobs(value: bool, r: Reader) -> Changes:
@@ -142,21 +184,19 @@ def _vllm_parallel(r: Reader) -> tuple[int, int]:
     return tensor * copies, copies
 
 
-def _write_vllm_tensor(value: int, r: Reader) -> Changes:
+def _write_tensor(value: int, r: Reader) -> Changes:
     copies = _vllm_parallel(r)[1]
     return {f"{VLLM}tensor_parallel_size": value // copies} if value % copies == 0 else {}
 
 
-def _engine_limit(key: str, index: int, target: str) -> Row:
-    def default(r: Reader) -> int:
-        return (ASYNCHRONOUS_ENGINE if asynchronous_engine(r) else SYNCHRONOUS_ENGINE)[index]
+def _engine_limit(name: str, index: int) -> Functions:
+    key = f"{KWARGS}{name}"
 
-    keys = (f"{KWARGS}{key}", f"{VLLM}async_engine")
-    return Row(target, keys, lambda r: r.integer(keys[0]) or default(r), lambda value, r: {keys[0]: value})
+    def read(r: Reader) -> int:
+        defaults = ASYNCHRONOUS_ENGINE if r.flag(f"{VLLM}async_engine") else SYNCHRONOUS_ENGINE
+        return r.integer(key) or defaults[index]
 
-
-def _dispatch_write(value: str, r: Reader) -> Changes:
-    return {f"{VLLM}async_engine": value == "round_robin"} if value in ("static", "round_robin") else {}
+    return read, lambda value, r: {key: value}
 
 
 def _precision(r: Reader) -> str:
@@ -172,46 +212,24 @@ def _write_precision(value: str, r: Reader) -> Changes:
     return {f"{VLLM}precision": "fp8", f"{VLLM}is_mx": value == "fp8"}
 
 
-_METHODS = {
-    "eagle3": "eagle3", "eagle": "eagle3", "mtp": "mtp", "deepseek_mtp": "mtp", "qwen3_next_mtp": "mtp",
-    "ngram": "ngram", "suffix": "suffix", "draft_model": "draft_model",
-}  # fmt: skip
-
-
 def _method(r: Reader) -> str | None:
     given = r.text(f"{DRAFTS}method")
     if not given:
         return "draft_model" if r.value(f"{DRAFTS}model") else None
-    return _METHODS.get(given, "mtp" if given.endswith("_mtp") else given)
+    return "eagle3" if given == "eagle" else "mtp" if given.endswith("_mtp") else given
 
 
 def _write_method(value: str, r: Reader) -> Changes:
-    if value == "none":
-        return {f"{KWARGS}speculative_config": None}
-    return {f"{DRAFTS}method": value}
+    return {f"{KWARGS}speculative_config": None} if value == "none" else {f"{DRAFTS}method": value}
 
 
-def _precise_optimizer(r: Reader) -> float | None:
-    return 8.0 if megatron(r) and r.flag(f"{MEGATRON}optimizer.use_precision_aware_optimizer") else 12.0
-
-
-def _write_precise(value: float, r: Reader) -> Changes:
-    if not megatron(r) or value not in (8.0, 12.0):
-        return {}
-    return {f"{MEGATRON}optimizer.use_precision_aware_optimizer": value == 8.0}
-
-
-def _lora(r: Reader) -> int | None:
-    section = f"{MEGATRON}peft." if megatron(r) else f"{DTENSOR}lora_cfg."
-    return r.integer(f"{section}dim", 8) if r.flag(f"{section}enabled") else None
+def _adapters(r: Reader) -> str:
+    return f"{MEGATRON}peft." if megatron(r) else f"{DTENSOR}lora_cfg."
 
 
 def _write_lora(value: int | None, r: Reader) -> Changes:
-    section = f"{MEGATRON}peft." if megatron(r) else f"{DTENSOR}lora_cfg."
+    section = _adapters(r)
     return {f"{section}enabled": value is not None, **({} if value is None else {f"{section}dim": value})}
-
-
-_DISPATCHERS = {"alltoall": "alltoall", "allgather": "alltoall"}
 
 
 def _moe_dispatcher(r: Reader) -> str | None:
@@ -223,7 +241,7 @@ def _moe_dispatcher(r: Reader) -> str | None:
     given = r.text(f"{MEGATRON}moe_token_dispatcher_type")
     if given == "flex":
         return "deepep" if r.text(f"{MEGATRON}moe_flex_dispatcher_backend", "deepep") == "deepep" else "hybridep"
-    return _DISPATCHERS.get(given)
+    return "alltoall" if given in ("alltoall", "allgather") else None
 
 
 def _write_dispatcher(value: str, r: Reader) -> Changes:
@@ -236,116 +254,48 @@ def _write_dispatcher(value: str, r: Reader) -> Changes:
     }
 
 
-def _fp8(r: Reader) -> str:
-    return "fp8" if megatron(r) and r.flag(f"{MEGATRON}fp8_cfg.enabled") else "bf16"
-
-
-def _write_backend(value: str, r: Reader) -> Changes:
-    return {f"{MEGATRON}enabled": value == "megatron", f"{DTENSOR}enabled": value != "megatron"}
-
-
-def _optimizer(r: Reader) -> str:
-    return "muon" if megatron(r) and "muon" in r.text(f"{MEGATRON}optimizer.optimizer", "adam") else "adam"
-
-
-def _oversampling(r: Reader) -> float:
-    return r.number("grpo.batch_multiplier", 1.0) if r.flag("grpo.use_dynamic_sampling") else 1.0
-
-
-def _tries(r: Reader) -> int | None:
-    return r.integer("grpo.dynamic_sampling_max_gen_batches", 10) if r.flag("grpo.use_dynamic_sampling") else None
-
-
-def _write_kv(value: Any, r: Reader) -> Changes:
-    return {f"{VLLM}kv_cache_dtype": "auto" if value == "bf16" else value}
-
-
-_RECOMPUTE_KEYS = (
-    f"{MEGATRON}activation_checkpointing", f"{MEGATRON}recompute_granularity", f"{DTENSOR}activation_checkpointing",
-)  # fmt: skip
-_TRANSPORTS = {"nccl_reshard": "nccl_reshard", "nixl": "rdma", "vllm_zmq_sparse": "delta_sharded"}
-
-ROWS = (
-    integer("workload.prompts_per_step", "grpo.num_prompts_per_step"),
-    integer("workload.generations_per_prompt", "grpo.num_generations_per_prompt"),
-    integer("workload.max_sequence_tokens", f"{POLICY}max_total_sequence_length"),
-    Row("workload.generated_batch_factor", ("grpo.use_dynamic_sampling", "grpo.batch_multiplier"), _oversampling,
-        lambda v, r: {"grpo.use_dynamic_sampling": True, "grpo.batch_multiplier": v}),
-    Row("workload.max_rollouts_per_step", ("grpo.dynamic_sampling_max_gen_batches",), _tries,
-        lambda v, r: {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_gen_batches": v}),
-    *LOOP_ROWS,
-    choice("engine.name", f"{GENERATION}backend", BACKENDS),
-    Row("engine.tensor_parallel", (f"{VLLM}tensor_parallel_size", f"{VLLM}expert_parallel_size"),
-        lambda r: _vllm_parallel(r)[0], _write_vllm_tensor),
-    integer("engine.pipeline_parallel", f"{VLLM}pipeline_parallel_size"),
-    integer("engine.expert_parallel", f"{VLLM}expert_parallel_size"),
-    Row("engine.attention_data_parallel", (f"{VLLM}expert_parallel_size",), lambda r: _vllm_parallel(r)[1]),
-    Row("engine.weight_precision", (f"{VLLM}precision", f"{VLLM}is_mx"), _precision, _write_precision),
-    Row("engine.kv_precision", (f"{VLLM}kv_cache_dtype",),
-        lambda r: "fp8" if r.text(f"{VLLM}kv_cache_dtype", "auto").startswith("fp8") else "bf16", _write_kv),
-    Row("engine.dispatch", (f"{VLLM}async_engine",),
-        lambda r: "round_robin" if asynchronous_engine(r) else "static", _dispatch_write),
-    _engine_limit("max_num_seqs", 0, "engine.max_running_sequences"),
-    _engine_limit("max_num_batched_tokens", 1, "engine.max_batched_tokens"),
-    number("engine.gpu_memory_utilization", f"{VLLM}gpu_memory_utilization"),
-    flag("engine.cuda_graphs", f"{VLLM}enforce_eager", inverted=True),
-    flag("engine.prefix_caching", f"{VLLM}enable_prefix_caching"),
-    flag("engine.chunked_prefill", f"{KWARGS}enable_chunked_prefill"),
-    integer("engine.max_captured_tokens", f"{KWARGS}max_cudagraph_capture_size"),
-    Row("speculation.method", (f"{DRAFTS}method", f"{DRAFTS}model"), _method, _write_method),
-    integer("speculation.draft_length", f"{DRAFTS}num_speculative_tokens"),
-    Row("speculation.online_training", (f"{POLICY}draft.enabled",),
-        lambda r: r.flag(f"{POLICY}draft.enabled") and _method(r) is not None,
-        lambda v, r: {f"{POLICY}draft.enabled": v}),
-    Row("trainer.backend", (f"{MEGATRON}enabled", f"{DTENSOR}enabled"),
-        lambda r: "megatron" if megatron(r) else "fsdp", _write_backend),
-    _backend("tensor_model_parallel_size", "tensor_parallel_size", "trainer.tensor_parallel"),
-    _megatron_only("pipeline_model_parallel_size", "trainer.pipeline_parallel"),
-    _backend("context_parallel_size", "context_parallel_size", "trainer.context_parallel"),
-    Row("trainer.expert_parallel", (f"{MEGATRON}expert_model_parallel_size", f"{DTENSOR}expert_parallel_size"),
-        _expert_read, _expert_write),
-    Row("trainer.precision", (f"{MEGATRON}fp8_cfg.enabled",), _fp8,
-        lambda v, r: {f"{MEGATRON}fp8_cfg.enabled": v == "fp8"} if v != "nvfp4" else {}),
-    Row("trainer.lora_rank", tuple(f"{s}{k}" for s in (f"{MEGATRON}peft.", f"{DTENSOR}lora_cfg.")
-                                   for k in ("enabled", "dim")), _lora, _write_lora),
-    integer("trainer.global_batch_samples", f"{POLICY}train_global_batch_size"),
-    Row("trainer.sequence_packing", (f"{POLICY}sequence_packing.enabled", f"{POLICY}dynamic_batching.enabled"),
-        lambda r: _packed(r) is not None,
-        lambda v, r: {f"{POLICY}sequence_packing.enabled": v, f"{POLICY}dynamic_batching.enabled": False}),
-    _capacity("train_mb_tokens", "train_micro_batch_size", "trainer.micro_batch_tokens"),
-    _capacity("logprob_mb_tokens", "logprob_batch_size", "trainer.logprob_micro_batch_tokens"),
-    Row("trainer.micro_batch_samples", (f"{POLICY}train_micro_batch_size",),
-        lambda r: None if _packed(r) else r.integer(f"{POLICY}train_micro_batch_size", 1),
-        lambda v, r: {} if _packed(r) else {f"{POLICY}train_micro_batch_size": v}),
-    Row("trainer.recompute", _RECOMPUTE_KEYS, _recompute, _write_recompute),
-    Row("trainer.mtp_layers", (f"{MEGATRON}mtp_num_layers",),
-        lambda r: r.integer(f"{MEGATRON}mtp_num_layers") if megatron(r) else 0,
-        lambda v, r: {f"{MEGATRON}mtp_num_layers": v} if megatron(r) else {}),
-    Row("trainer.optimizer", (f"{MEGATRON}optimizer.optimizer",), _optimizer),
-    Row("trainer.optimizer_bytes_per_parameter", (f"{MEGATRON}optimizer.use_precision_aware_optimizer",),
-        _precise_optimizer, _write_precise),
-    Row("trainer.policy_logprobs", ("loss_fn.force_on_policy_ratio", "grpo.seq_logprob_error_threshold"),
-        _policy_logprobs, _write_policy_logprobs),
-    Row("trainer.reference_logprobs",
-        ("grpo.skip_reference_policy_logprobs_calculation", "loss_fn.reference_policy_kl_penalty"),
-        lambda r: not r.flag("grpo.skip_reference_policy_logprobs_calculation"), _write_reference),
-    Row("trainer.moe_dispatcher",
-        tuple(f"{MEGATRON}{k}" for k in ("moe_token_dispatcher_type", "moe_enable_deepep",
-                                         "moe_flex_dispatcher_backend")), _moe_dispatcher, _write_dispatcher),
-    Row("loop.refit_method", (f"{GENERATION}refit_transport",),
-        lambda r: _TRANSPORTS.get(r.text(f"{GENERATION}refit_transport"), "auto"),
-        lambda v, r: {f"{GENERATION}refit_transport": next((k for k, m in _TRANSPORTS.items() if m == v), None)}),
-)  # fmt: skip
-
-NEMO_RL = Framework(
-    "nemo-rl",
-    ROWS,
-    *unused_keys("nemo_rl"),
-    relevant_elsewhere=(
-        f"{POLICY}model_name", "cluster.gpus_per_node", f"{GENERATION}max_new_tokens", "data.max_input_seq_length",
-        "grpo.max_rollout_turns", f"{POLICY}precision", f"{KWARGS}speculative_config", f"{VLLM}max_model_len",
+FUNCTIONS: Mapping[str, Functions] = {
+    "cluster.num_gpus": (_gpus, _nodes),
+    "cluster.generation_gpus": (_generation, _write_generation),
+    "cluster.placement": (lambda r: "aligned" if r.value("cluster.segment_size") else None, _write_placement),
+    "loop.mode": (lambda r: "async" if asynchronous(r) else "sync", _write_mode),
+    "loop.policy_lag": (
+        lambda r: r.integer(_lag_key(r), 1) if asynchronous(r) else None,
+        lambda value, r: {_lag_key(r): max(1, value)} if asynchronous(r) else {},
     ),
-)  # fmt: skip
+    "loop.in_flight_updates": (_in_flight, _write_in_flight),
+    "engine.tensor_parallel": (lambda r: _vllm_parallel(r)[0], _write_tensor),
+    "engine.attention_data_parallel": (lambda r: _vllm_parallel(r)[1], None),
+    "engine.weight_precision": (_precision, _write_precision),
+    "engine.max_running_sequences": _engine_limit("max_num_seqs", 0),
+    "engine.max_batched_tokens": _engine_limit("max_num_batched_tokens", 1),
+    "speculation.method": (_method, _write_method),
+    "speculation.online_training": (
+        lambda r: r.flag(f"{POLICY}draft.enabled") and _method(r) is not None,
+        lambda value, r: {f"{POLICY}draft.enabled": value},
+    ),
+    "trainer.backend": (
+        lambda r: "megatron" if megatron(r) else "fsdp",
+        lambda value, r: {f"{MEGATRON}enabled": value == "megatron", f"{DTENSOR}enabled": value != "megatron"},
+    ),
+    "trainer.lora_rank": (
+        lambda r: r.integer(f"{_adapters(r)}dim", 8) if r.flag(f"{_adapters(r)}enabled") else None,
+        _write_lora,
+    ),
+    "trainer.sequence_packing": (
+        lambda r: packed(r) is not None,
+        lambda value, r: {f"{POLICY}sequence_packing.enabled": value, f"{POLICY}dynamic_batching.enabled": False},
+    ),
+    "trainer.micro_batch_tokens": _capacity("train_mb_tokens", "train_micro_batch_size"),
+    "trainer.logprob_micro_batch_tokens": _capacity("logprob_mb_tokens", "logprob_batch_size"),
+    "trainer.recompute": (_recompute, _write_recompute),
+    "trainer.policy_logprobs": (_policy_logprobs, _write_policy_logprobs),
+    "trainer.reference_logprobs": (
+        lambda r: not r.flag("grpo.skip_reference_policy_logprobs_calculation"),
+        _write_reference,
+    ),
+    "trainer.moe_dispatcher": (_moe_dispatcher, _write_dispatcher),
+}
 
 
 def nemo_rl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
@@ -365,14 +315,14 @@ def nemo_rl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
         text = "The sampler takes the groups that are done first; max_lookahead_versions (else "
         assumptions.append((f"{text}max_staleness_versions) bounds how far ahead groups start.", ("loop.policy_lag",)))
     backend, precision = r.text(f"{GENERATION}backend", "vllm"), r.text(f"{POLICY}precision", "bfloat16")
-    if BACKENDS[backend.lower()] != backend.lower():
+    if backend.lower() in STOOD_IN:
         assumptions.append((f"vLLM stands in for the {shortened(backend)} engine.", ("engine.name",)))
     if precision != "bfloat16":
         assumptions.append((f"Training in {shortened(precision)} is simulated as bf16.", ("trainer.precision",)))
     return Facts(
         model=r.text(f"{POLICY}model_name"),
         model_key=f"{POLICY}model_name",
-        gpus_per_node=r.integer("cluster.gpus_per_node", 1),
+        gpus_per_node=r.integer(NODE, 1),
         prompt_cap=r.integer("data.max_input_seq_length") or cap,
         response_cap=min(r.integer(f"{GENERATION}max_new_tokens") or cap, engine_cap),
         turns=r.integer("grpo.max_rollout_turns", 1),
@@ -380,3 +330,18 @@ def nemo_rl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
         dynamic=r.flag("grpo.use_dynamic_sampling"),
         assumptions=tuple(assumptions),
     )
+
+
+NEMO_RL = framework_of(
+    "nemo_rl",
+    nemo_rl_facts,
+    FUNCTIONS,
+    {
+        "megatron": megatron,
+        "controller": controller,
+        "asynchronous": asynchronous,
+        "asynchronous_grpo": asynchronous_grpo,
+        "first_done": first_done,
+        "unpacked": lambda r: packed(r) is None,
+    },
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import parse_value
-from rlsim.readers.frameworks.trees import ConfigTree, Layer, lookup, nested, stacked, without
+from rlsim.readers.frameworks.trees import ConfigTree, Layer, nested, present, stacked, without
 
 _OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+|~|)(?P<key>[A-Za-z_][\w-]*(?:\.[\w-]+)*)(?:=(?P<value>.*))?$", re.DOTALL)
 _TIGHT_COLON = re.compile(r"([{,]\s*[\w.]+):(?=[^\s}])")
@@ -27,29 +27,21 @@ def applied(tree: ConfigTree, overrides: Sequence[str], nearest: Callable[[str],
         if found is None or (found["value"] is None and found["sign"] != "~"):
             raise InputError(f"override '{shortened(text)}' is not KEY=VALUE, +KEY=VALUE, ++KEY=VALUE or ~KEY")
         sign, key = found["sign"], found["key"]
-        if sign != "+" and sign != "++" and not _known(tree, key, nearest):
-            near = nearest(key)
+        near = nearest(key)
+        if sign in ("", "~") and near != key and not present(tree.values, key):
             hint = f"; did you mean '{near}'?" if near else ""
             raise InputError(f"{tree.where}: override of unknown key '{shortened(key)}'{hint} (+KEY=VALUE adds a key)")
         if sign == "~":
             given = {name: origin for name, origin in tree.given.items() if not f"{name}.".startswith(f"{key}.")}
             tree = ConfigTree(tree.where, without(tree.values, key), given, tree.notes)
             continue
-        value = _value(found["value"], text)
+        value: object = found["value"]
+        if not found["value"].startswith("${"):
+            spaced = (
+                _TIGHT_COLON.sub(r"\1: ", found["value"]) if found["value"].startswith(("{", "[")) else found["value"]
+            )
+            value = parse_value(spaced, f"override {shortened(text)}")
         above = stacked([Layer(tree.where, tree.values, own=True), Layer(COMMAND_LINE, nested({key: value}))], "")
         given = {name: origin for name, origin in tree.given.items() if name != key}
         tree = ConfigTree(tree.where, above.values, {**given, **above.given}, tree.notes)
     return tree
-
-
-def _known(tree: ConfigTree, key: str, nearest: Callable[[str], str | None]) -> bool:
-    section, _, name = key.rpartition(".")
-    holder = lookup(tree.values, section) if section else tree.values
-    return (isinstance(holder, dict) and name in holder) or nearest(key) == key
-
-
-def _value(text: str, override: str) -> object:
-    spaced = _TIGHT_COLON.sub(r"\1: ", text) if text.startswith(("{", "[")) else text
-    if text.startswith("${"):
-        return text
-    return parse_value(spaced, f"override {shortened(override)}")

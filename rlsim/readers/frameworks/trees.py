@@ -101,6 +101,13 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:
     return found
 
 
+def present(values: Mapping[str, Any], key: str) -> bool:
+    """Whether a dotted key is there, if only with null."""
+    section, _, name = key.rpartition(".")
+    holder = lookup(values, section) if section else values
+    return isinstance(holder, dict) and name in holder
+
+
 def nested(flat: Mapping[str, Any]) -> Mappings:
     """Sections from dotted keys."""
     out: Mappings = {}

@@ -1,49 +1,29 @@
-"""verl's configurations (verl.trainer.main_ppo and its asynchronous trainers): keys and meaning at 1dda039b9."""
+"""What of verl's configurations no table can say (keys/verl.yaml): verl.trainer.main_ppo and its asynchronous trainers.
+
+Keys and meaning at 1dda039b9.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from rlsim.readers.frameworks import verl_loop
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.files import Bases
-from rlsim.readers.frameworks.rows import (
-    Changes,
-    Framework,
-    Reader,
-    Row,
-    choice,
-    either,
-    flag,
-    integer,
-    layout,
-    number,
-    product,
-    sequence_cap,
-    unused_keys,
-)
-from rlsim.readers.frameworks.verl_loop import LOOP_ROWS, MINI, SAMPLES, fully_async, mode
+from rlsim.readers.frameworks.framework import framework_of
+from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.rows import Changes, Functions
+from rlsim.readers.frameworks.verl_loop import ROLLOUT, fully_async, mode
 
-ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.ref.", "actor_rollout_ref.rollout."
-MODEL, MTP = "actor_rollout_ref.model.", "actor_rollout_ref.model.mtp."
+ACTOR, MODEL, MTP = "actor_rollout_ref.actor.", "actor_rollout_ref.model.", "actor_rollout_ref.model.mtp."
 MEGATRON = f"{ACTOR}megatron."
+VIRTUAL_STAGES = f"{MEGATRON}virtual_pipeline_model_parallel_size"
+GRANULARITY = f"{MEGATRON}override_transformer_config.recompute_granularity"
 VLLM_DRAFTS = f"{ROLLOUT}engine_kwargs.vllm.speculative_config."
 SGLANG_DRAFTS = f"{ROLLOUT}engine_kwargs.sglang."
-
-BASES = Bases(
-    shipped={
-        "ppo_trainer": ("verl",),
-        "ppo_megatron_trainer": ("verl", "verl_megatron"),
-        "fully_async_ppo_trainer": ("verl", "verl_fully_async"),
-        "fully_async_ppo_megatron_trainer": ("verl", "verl_megatron", "verl_fully_async"),
-    },
-    start=("verl",),
-    hydra=True,
-)
-
-
-CAP = sequence_cap("data.max_prompt_length", "data.max_response_length")
-REFERENCE = either("trainer.reference_logprobs", f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward", default=False)
+SGLANG_METHODS = {"EAGLE3": "eagle3", "EAGLE": "mtp", "NEXTN": "mtp", "STANDALONE": "draft_model"}
+VLLM_METHODS = {"eagle": "eagle3", "deepseek_mtp": "mtp", "qwen3_next_mtp": "mtp"}
+TEXTS = ("data.max_prompt_length", "data.max_response_length")
 
 
 def megatron(r: Reader) -> bool:
@@ -51,44 +31,38 @@ def megatron(r: Reader) -> bool:
     return r.text(f"{ACTOR}strategy", "fsdp") == "megatron"
 
 
-def _layout(name: str, target: str) -> Row:
-    return layout(target, f"{MEGATRON}{name}", f"{ACTOR}strategy", megatron)
+def _sglang(r: Reader) -> bool:
+    return r.text(f"{ROLLOUT}name", "vllm") == "sglang"
 
 
-def _context_key(r: Reader) -> str:
-    return f"{MEGATRON}context_parallel_size" if megatron(r) else f"{ACTOR}ulysses_sequence_parallel_size"
-
-
-def _context(r: Reader) -> int:
-    return r.integer(_context_key(r), 1)
-
-
-def _cap(r: Reader) -> int:
-    found: int = CAP.read(r)
-    return found
-
-
-def _capacity(samples: str, flag_key: str, tokens: str, target: str) -> Row:
+def _capacity(samples: str, flag_key: str, tokens: str) -> Functions:
     """Tokens of a micro-batch: the stated limit of a GPU, times the GPUs that share a sequence; or samples of it.
 
     A fixed number of samples without padding counts as its longest ones.
     """
 
+    def cap(r: Reader) -> int:
+        return sum(r.integer(key, 1) for key in TEXTS)
+
+    def sharing(r: Reader) -> int:
+        return r.integer(
+            f"{MEGATRON}context_parallel_size" if megatron(r) else f"{ACTOR}ulysses_sequence_parallel_size", 1
+        )
+
     def read(r: Reader) -> int | None:
         if r.flag(flag_key):
-            return r.integer(tokens, 16384) * _context(r)
-        if not r.flag(f"{MODEL}use_remove_padding"):
-            return None
-        return r.integer(samples, 1) * _cap(r)
+            return r.integer(tokens, 16384) * sharing(r)
+        return r.integer(samples, 1) * cap(r) if r.flag(f"{MODEL}use_remove_padding") else None
 
     def write(value: int, r: Reader) -> Changes:
-        if not r.flag(f"{MODEL}use_remove_padding") and not r.flag(flag_key):
-            return {}
-        if not r.flag(flag_key) and value % _cap(r) == 0:
-            return {samples: value // _cap(r)}
-        return {flag_key: True, tokens: -(-value // _context(r))}
+        if not r.flag(flag_key):
+            if not r.flag(f"{MODEL}use_remove_padding"):
+                return {}
+            if value % cap(r) == 0:
+                return {samples: value // cap(r)}
+        return {flag_key: True, tokens: -(-value // sharing(r))}
 
-    return Row(target, (samples, flag_key, tokens, f"{MODEL}use_remove_padding"), read, write)
+    return read, write
 
 
 def _packing(r: Reader) -> bool:
@@ -116,80 +90,45 @@ def _critic(r: Reader) -> bool:
 def _recompute(r: Reader) -> str:
     if not megatron(r):
         return "full" if r.flag(f"{MODEL}enable_gradient_checkpointing") else "none"
-    given = r.text(f"{MEGATRON}override_transformer_config.recompute_granularity")
-    return {"full": "full", "selective": "selective"}.get(given, "none")
+    given = r.text(GRANULARITY)
+    return given if given in ("full", "selective") else "none"
 
 
 def _write_recompute(value: str, r: Reader) -> Changes:
     if megatron(r):
-        key = f"{MEGATRON}override_transformer_config.recompute_granularity"
-        return {key: None if value == "none" else value}
-    return {} if value == "selective" else {f"{MODEL}enable_gradient_checkpointing": value == "full"}
+        return {GRANULARITY: None if value == "none" else value}
+    return {f"{MODEL}enable_gradient_checkpointing": value == "full"}
 
 
-_FSDP_OFFLOADS = tuple(f"{ACTOR}fsdp_config.{part}_offload" for part in ("param", "optimizer"))
-_MEGATRON_OFFLOADS = tuple(f"{MEGATRON}{part}_offload" for part in ("param", "grad", "optimizer"))
+def _offloads(r: Reader) -> list[str]:
+    parts = ("param", "grad", "optimizer") if megatron(r) else ("param", "optimizer")
+    return [f"{MEGATRON if megatron(r) else f'{ACTOR}fsdp_config.'}{part}_offload" for part in parts]
 
 
-def _offloads(r: Reader) -> tuple[str, ...]:
-    return _MEGATRON_OFFLOADS if megatron(r) else _FSDP_OFFLOADS
-
-
-def _replica(r: Reader) -> tuple[int, int]:
-    """GPUs of a stage of a replica and copies of its attention."""
-    copies = r.integer(f"{ROLLOUT}data_parallel_size", 1)
-    return r.integer(f"{ROLLOUT}tensor_model_parallel_size", 1) * copies, copies
-
-
-def _write_tensor(value: int, r: Reader) -> Changes:
-    copies = _replica(r)[1]
-    return {f"{ROLLOUT}tensor_model_parallel_size": value // copies} if value % copies == 0 else {}
+def _copies(r: Reader) -> int:
+    return r.integer(f"{ROLLOUT}data_parallel_size", 1)
 
 
 def _write_copies(value: int, r: Reader) -> Changes:
-    total = _replica(r)[0]
+    total = r.integer(f"{ROLLOUT}tensor_model_parallel_size", 1) * _copies(r)
     if total % value:
         return {}
     return {f"{ROLLOUT}data_parallel_size": value, f"{ROLLOUT}tensor_model_parallel_size": total // value}
-
-
-def _precision(r: Reader) -> str:
-    return "fp8_block" if r.text(f"{ROLLOUT}quantization").startswith("fp8") else "bf16"
-
-
-def _dispatch(r: Reader) -> str:
-    return "static" if r.text(f"{ROLLOUT}mode", "async") == "sync" else "least_loaded"
-
-
-def _write_dispatch(value: str, r: Reader) -> Changes:
-    return {f"{ROLLOUT}mode": "sync" if value == "static" else "async"} if value in ("static", "least_loaded") else {}
 
 
 def _mtp(r: Reader) -> bool:
     return r.flag(f"{MTP}enable") and r.flag(f"{MTP}enable_rollout")
 
 
-_SGLANG_METHODS = {"EAGLE3": "eagle3", "EAGLE": "mtp", "NEXTN": "mtp", "STANDALONE": "draft_model"}
-_VLLM_METHODS = {"eagle": "eagle3", "deepseek_mtp": "mtp", "qwen3_next_mtp": "mtp"}
-
-
 def _method(r: Reader) -> str | None:
     if _mtp(r):
         return "mtp"
-    if r.text(f"{ROLLOUT}name", "vllm") == "sglang":
+    if _sglang(r):
         given = r.text(f"{SGLANG_DRAFTS}speculative_algorithm")
-        return _SGLANG_METHODS.get(given.upper(), given.lower() or None)
+        return SGLANG_METHODS.get(given.upper(), given.lower() or None)
     given = r.text(f"{VLLM_DRAFTS}method")
     fallback = "draft_model" if r.value(f"{VLLM_DRAFTS}model") else None
-    return _VLLM_METHODS.get(given, given) or fallback
-
-
-def _length_key(r: Reader) -> str:
-    """Where the drafted tokens stand. SGLang counts steps; its num_draft_tokens holds the verified one too."""
-    sglang = r.text(f"{ROLLOUT}name", "vllm") == "sglang"
-    if _mtp(r):
-        return f"{MTP}speculative_num_steps" if sglang else f"{MTP}num_speculative_tokens"
-    return f"{SGLANG_DRAFTS}speculative_num_steps" if sglang else f"{VLLM_DRAFTS}num_speculative_tokens"
+    return VLLM_METHODS.get(given, given) or fallback
 
 
 def _write_method(value: str, r: Reader) -> Changes:
@@ -198,22 +137,16 @@ def _write_method(value: str, r: Reader) -> Changes:
     if value == "mtp":
         return {f"{MTP}enable": True, f"{MTP}enable_rollout": True}
     out: Changes = {f"{MTP}enable_rollout": False}
-    if r.text(f"{ROLLOUT}name", "vllm") == "sglang":
-        word = next((left for left, right in _SGLANG_METHODS.items() if right == value), None)
+    if _sglang(r):
+        word = next((left for left, right in SGLANG_METHODS.items() if right == value), None)
         return {} if word is None else {**out, f"{SGLANG_DRAFTS}speculative_algorithm": word}
     return {**out, f"{VLLM_DRAFTS}method": value}
 
 
-_BACKENDS = {"nccl": "nccl_broadcast", "nixl": "rdma", "delta_sharded": "delta_sharded"}
-
-
-def _transport(r: Reader) -> str:
-    return _BACKENDS.get(r.text(f"{ROLLOUT}checkpoint_engine.backend", "naive"), "auto")
-
-
-def _write_transport(value: str, r: Reader) -> Changes:
-    word = next((left for left, right in _BACKENDS.items() if right == value), "naive" if value == "auto" else None)
-    return {} if word is None else {f"{ROLLOUT}checkpoint_engine.backend": word}
+def _length_key(r: Reader) -> str:
+    """Where the drafted tokens stand. SGLang counts steps; its num_draft_tokens holds the verified one too."""
+    section = MTP if _mtp(r) else SGLANG_DRAFTS if _sglang(r) else VLLM_DRAFTS
+    return f"{section}{'speculative_num_steps' if _sglang(r) else 'num_speculative_tokens'}"
 
 
 def _oversampling(r: Reader) -> float | None:
@@ -221,113 +154,44 @@ def _oversampling(r: Reader) -> float | None:
     return generated / trained if not fully_async(r) and generated > trained > 0 else None
 
 
-def _write_strategy(value: str, r: Reader) -> Changes:
-    return {f"{ACTOR}strategy": "megatron" if value == "megatron" else "fsdp"}
-
-
-def _write_quantization(value: Any, r: Reader) -> Changes:
-    return {f"{ROLLOUT}quantization": None if value == "bf16" else "fp8"} if value in ("bf16", "fp8_block") else {}
-
-
-def _idle(r: Reader) -> tuple[str, ...]:
-    trainer = f"{ACTOR}fsdp_config" if megatron(r) else MEGATRON.rstrip(".")
-    unused = [(_critic(r), "critic"), (REFERENCE.read(r), REF.rstrip("."))]
-    return (trainer, *(section for used, section in unused if not used))
-
-
-_TRIES = "algorithm.filter_groups.max_num_gen_batches"
-
-ROWS = (
-    integer("workload.generations_per_prompt", SAMPLES),
-    CAP,
-    Row("workload.generated_batch_factor", ("data.gen_batch_size", "data.train_batch_size"), _oversampling,
-        lambda v, r: {"data.gen_batch_size": round(v * r.integer("data.train_batch_size"))}),
-    Row("workload.max_rollouts_per_step", ("algorithm.filter_groups.max_num_gen_batches",),
-        lambda r: r.integer(_TRIES) or None if r.flag("algorithm.filter_groups.enable") else None,
-        lambda v, r: {"algorithm.filter_groups.enable": True, _TRIES: v}),
-    *LOOP_ROWS,
-    choice("engine.name", f"{ROLLOUT}name", {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}),
-    Row("engine.tensor_parallel",
-        (f"{ROLLOUT}tensor_model_parallel_size", f"{ROLLOUT}data_parallel_size"), lambda r: _replica(r)[0],
-        _write_tensor),
-    Row("engine.attention_data_parallel", (f"{ROLLOUT}data_parallel_size",), lambda r: _replica(r)[1], _write_copies),
-    integer("engine.pipeline_parallel", f"{ROLLOUT}pipeline_model_parallel_size"),
-    integer("engine.expert_parallel", f"{ROLLOUT}expert_parallel_size"),
-    Row("engine.weight_precision", (f"{ROLLOUT}quantization",), _precision, _write_quantization),
-    Row("engine.kv_precision", (f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype",),
-        lambda r: "fp8" if r.text(f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype").startswith("fp8") else "bf16",
-        lambda v, r: {f"{ROLLOUT}engine_kwargs.vllm.kv_cache_dtype": "auto" if v == "bf16" else v}),
-    Row("engine.dispatch", (f"{ROLLOUT}mode",), _dispatch,
-        _write_dispatch),
-    integer("engine.max_running_sequences", f"{ROLLOUT}max_num_seqs"),
-    integer("engine.max_batched_tokens", f"{ROLLOUT}max_num_batched_tokens"),
-    number("engine.gpu_memory_utilization", f"{ROLLOUT}gpu_memory_utilization"),
-    flag("engine.cuda_graphs", f"{ROLLOUT}enforce_eager", inverted=True),
-    flag("engine.prefix_caching", f"{ROLLOUT}enable_prefix_caching"),
-    flag("engine.chunked_prefill", f"{ROLLOUT}enable_chunked_prefill"),
-    Row("speculation.method",
-        (f"{MTP}enable", f"{MTP}enable_rollout", f"{MTP}method", f"{VLLM_DRAFTS}method", f"{VLLM_DRAFTS}model",
-         f"{SGLANG_DRAFTS}speculative_algorithm", f"{MTP}speculative_algorithm"), _method, _write_method),
-    Row("speculation.draft_length",
-        (f"{MTP}num_speculative_tokens", f"{MTP}speculative_num_steps", f"{VLLM_DRAFTS}num_speculative_tokens",
-         f"{SGLANG_DRAFTS}speculative_num_steps"),
-        lambda r: r.integer(_length_key(r)) or None, lambda v, r: {_length_key(r): v}),
-    Row("trainer.backend", (f"{ACTOR}strategy",), lambda r: "megatron" if megatron(r) else "fsdp", _write_strategy),
-    _layout("tensor_model_parallel_size", "trainer.tensor_parallel"),
-    _layout("pipeline_model_parallel_size", "trainer.pipeline_parallel"),
-    _layout("expert_model_parallel_size", "trainer.expert_parallel"),
-    Row("trainer.context_parallel",
-        (f"{MEGATRON}context_parallel_size", f"{ACTOR}ulysses_sequence_parallel_size"), _context,
-        lambda v, r: {_context_key(r): v}),
-    Row("trainer.virtual_stages", (f"{MEGATRON}virtual_pipeline_model_parallel_size",),
-        lambda r: r.integer(f"{MEGATRON}virtual_pipeline_model_parallel_size", 1) if megatron(r) else 1,
-        lambda v, r: {f"{MEGATRON}virtual_pipeline_model_parallel_size": None if v == 1 else v} if megatron(r) else {}),
-    Row("trainer.lora_rank", (f"{MODEL}lora_rank",), lambda r: r.integer(f"{MODEL}lora_rank") or None,
-        lambda v, r: {f"{MODEL}lora_rank": v or 0}),
-    product("trainer.global_batch_samples", (MINI, SAMPLES), SAMPLES),
-    integer("trainer.epochs", f"{ACTOR}ppo_epochs"),
-    Row("trainer.critic", ("critic.enable", "algorithm.adv_estimator"), _critic,
-        lambda v, r: {"critic.enable": v}),
-    Row("trainer.sequence_packing", (f"{MODEL}use_remove_padding", f"{ACTOR}use_dynamic_bsz"), _packing,
-        _write_packing),
-    _capacity(f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu",
-              "trainer.micro_batch_tokens"),
-    _capacity(f"{ROLLOUT}log_prob_micro_batch_size_per_gpu", f"{ROLLOUT}log_prob_use_dynamic_bsz",
-              f"{ROLLOUT}log_prob_max_token_len_per_gpu", "trainer.logprob_micro_batch_tokens"),
-    Row("trainer.micro_batch_samples", (f"{ACTOR}ppo_micro_batch_size_per_gpu",),
-        lambda r: None if _packing(r) else r.integer(f"{ACTOR}ppo_micro_batch_size_per_gpu", 1),
-        lambda v, r: {} if _packing(r) else {f"{ACTOR}ppo_micro_batch_size_per_gpu": v}),
-    Row("trainer.rank_balance", ("trainer.balance_batch",),
-        lambda r: None if r.flag("trainer.balance_batch", True) else "samples",
-        lambda v, r: {"trainer.balance_batch": v != "samples"}),
-    Row("trainer.recompute",
-        (f"{MODEL}enable_gradient_checkpointing", f"{MEGATRON}override_transformer_config.recompute_granularity"),
-        _recompute, _write_recompute),
-    Row("trainer.mtp_layers", (f"{MTP}enable", f"{MTP}enable_train"),
-        lambda r: 1 if r.flag(f"{MTP}enable") and r.flag(f"{MTP}enable_train") else 0,
-        lambda v, r: {f"{MTP}enable_train": False} if not v else {f"{MTP}enable": True, f"{MTP}enable_train": True}),
-    Row("trainer.policy_logprobs", (f"{ROLLOUT}calculate_log_probs", f"{ACTOR}use_rollout_log_probs"),
-        _policy_logprobs, _write_policy_logprobs),
-    REFERENCE,
-    Row("trainer.offload", (*_FSDP_OFFLOADS, *_MEGATRON_OFFLOADS),
-        lambda r: any(list(map(r.flag, _offloads(r)))), lambda v, r: dict.fromkeys(_offloads(r), v)),
-    Row("loop.refit_method", (f"{ROLLOUT}checkpoint_engine.backend",), _transport, _write_transport),
-)  # fmt: skip
-
-VERL = Framework(
-    "verl",
-    ROWS,
-    *unused_keys("verl"),
-    relevant_elsewhere=(
-        f"{MODEL}path", "trainer.n_gpus_per_node", f"{ROLLOUT}multi_turn.enable", f"{ROLLOUT}max_model_len",
-        f"{ROLLOUT}multi_turn.max_user_turns", f"{ROLLOUT}multi_turn.max_assistant_turns",
-        "algorithm.filter_groups.enable",
+FUNCTIONS: Mapping[str, Functions] = {
+    **verl_loop.FUNCTIONS,
+    "workload.generated_batch_factor": (
+        _oversampling,
+        lambda value, r: {"data.gen_batch_size": round(value * r.integer("data.train_batch_size"))},
     ),
-    idle=_idle,
-)  # fmt: skip
-
-
-_ASSUMED = {
+    "engine.attention_data_parallel": (_copies, _write_copies),
+    "speculation.method": (_method, _write_method),
+    "speculation.draft_length": (
+        lambda r: r.integer(_length_key(r)) or None,
+        lambda value, r: {_length_key(r): value},
+    ),
+    "trainer.virtual_stages": (
+        lambda r: r.integer(VIRTUAL_STAGES, 1) if megatron(r) else 1,
+        lambda value, r: {VIRTUAL_STAGES: None if value == 1 else value} if megatron(r) else {},
+    ),
+    "trainer.critic": (_critic, lambda value, r: {"critic.enable": value}),
+    "trainer.sequence_packing": (_packing, _write_packing),
+    "trainer.micro_batch_tokens": _capacity(
+        f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"
+    ),
+    "trainer.logprob_micro_batch_tokens": _capacity(
+        f"{ROLLOUT}log_prob_micro_batch_size_per_gpu",
+        f"{ROLLOUT}log_prob_use_dynamic_bsz",
+        f"{ROLLOUT}log_prob_max_token_len_per_gpu",
+    ),
+    "trainer.recompute": (_recompute, _write_recompute),
+    "trainer.mtp_layers": (
+        lambda r: int(r.flag(f"{MTP}enable") and r.flag(f"{MTP}enable_train")),
+        lambda value, r: {f"{MTP}enable_train": bool(value), **({f"{MTP}enable": True} if value else {})},
+    ),
+    "trainer.policy_logprobs": (_policy_logprobs, _write_policy_logprobs),
+    "trainer.offload": (
+        lambda r: any([r.flag(key) for key in _offloads(r)]),  # noqa: C419 - all of them count as read
+        lambda value, r: dict.fromkeys(_offloads(r), value),
+    ),
+}
+ASSUMED = {
     "one_step_off": (
         "A rollout pool of its own without async_training is one step off: a batch ahead, whose end is awaited before "
         "the weights move, as slime's train_async does it.",
@@ -346,8 +210,8 @@ _ASSUMED = {
 
 def verl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
     """Facts of a configuration whose rows gave ``keys``."""
-    prompt, response = r.integer("data.max_prompt_length", 1), r.integer("data.max_response_length", 1)
-    assumptions: list[tuple[str, tuple[str, ...]]] = [_ASSUMED[mode(r)]] if mode(r) in _ASSUMED else []
+    prompt, response = (r.integer(key, 1) for key in TEXTS)
+    assumptions: list[tuple[str, tuple[str, ...]]] = [ASSUMED[mode(r)]] if mode(r) in ASSUMED else []
     if r.flag(f"{MODEL}use_remove_padding") and not r.flag(f"{ACTOR}use_dynamic_bsz"):
         text = "A micro-batch of a fixed number of samples without padding counts as that many of the longest, packed."
         assumptions.append((text, ("trainer.micro_batch_tokens", "trainer.logprob_micro_batch_tokens")))
@@ -367,3 +231,23 @@ def verl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
         settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if megatron(r) else "verl")),
         assumptions=tuple(assumptions),
     )
+
+
+def _idle(r: Reader) -> list[str]:
+    reference = r.flag(f"{ACTOR}use_kl_loss") or r.flag("algorithm.use_kl_in_reward")
+    sections = {
+        f"{ACTOR}fsdp_config": not megatron(r),
+        f"{ACTOR}megatron": megatron(r),
+        "critic": _critic(r),
+        "actor_rollout_ref.ref": reference,
+    }
+    return [section for section, used in sections.items() if not used]
+
+
+VERL = framework_of(
+    "verl",
+    verl_facts,
+    FUNCTIONS,
+    {**verl_loop.TESTS, "megatron": megatron, "unpacked": lambda r: not _packing(r)},
+    _idle,
+)

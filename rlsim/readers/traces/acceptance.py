@@ -11,9 +11,12 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import text_lines
+from rlsim.report.style import DEFAULT_STYLE, Style
+from rlsim.report.table import table
 
 PREFIX = "vllm:spec_decode_"
 LOGGED = "SpecDecoding metrics:"
@@ -52,6 +55,57 @@ class MeasuredAcceptance:
     def acceptance_length(self) -> float:
         """Mean tokens per verification with the bonus token."""
         return 1.0 + sum(self.position_rates)
+
+    @property
+    def _rates(self) -> str:
+        return ", ".join(f"{rate:.4g}" for rate in self.position_rates)
+
+    def fragment(self) -> str:
+        """The part of a scenario file that the counters tell; the method (eagle3, mtp, ...) they do not."""
+        origin = f"{self.verifications:,.0f} verifications, acceptance length {self.acceptance_length:.3f}"
+        return (
+            f"# {self.where}: {origin}\n"
+            f"speculation:\n  draft_length: {self.draft_length}\n  position_acceptance: [{self._rates}]\n"
+        )
+
+    def settings(self) -> list[str]:
+        """The fragment as ``--set``; whatever else the scenario says of acceptance falls."""
+        return [
+            f"--set speculation.draft_length={self.draft_length}",
+            f"--set 'speculation.position_acceptance=[{self._rates}]'",
+            "--set speculation.acceptance_length=null",
+            "--set speculation.first_acceptance=null",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "schema": "rlsim.acceptance/1",
+            "trace": self.where,
+            "verifications": self.verifications,
+            "draft_length": self.draft_length,
+            "position_acceptance": list(self.position_rates),
+            "acceptance_length": self.acceptance_length,
+            "remarks": list(self.remarks),
+            "fragment": self.fragment(),
+        }
+
+    def text(self, style: Style = DEFAULT_STYLE) -> str:
+        """For a terminal: cumulative and conditional acceptance of each position."""
+        before = (1.0, *self.position_rates)
+        rows = [
+            (str(place), f"{rate:.3f}", f"{rate / last:.3f}" if last else "-")
+            for place, (rate, last) in enumerate(zip(self.position_rates, before, strict=False), start=1)
+        ]
+        title = (
+            f"{self.where}: acceptance length {self.acceptance_length:.3f} (with the bonus token) over "
+            f"{self.verifications:,.0f} verifications of {self.draft_length} drafted tokens"
+        )
+        heads = ("position", "accepted", "given the one before")
+        lines = [*style.wrapped(title), "", *table(heads, rows, style, ">"), ""]
+        for remark in (*self.remarks, "the counters do not tell who drafted: state speculation.method"):
+            lines += style.wrapped(remark, "- ")
+        return "\n".join([*lines, "", self.fragment(), f"or: {' '.join(self.settings())}"])
 
 
 def is_engine_metrics(text: str) -> bool:

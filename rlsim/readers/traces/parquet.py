@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlsim.errors import InputError, shortened
-from rlsim.readers.traces.requests import Requests, group_numbers
+from rlsim.readers.traces.requests import Requests, chosen_columns, group_numbers
 from rlsim.units import FloatArray
-from rlsim.workload.lengths import PROMPT_IDS, guessed_column, known_column
 
 MAGIC = b"PAR1"
 MOST_ROWS = 20_000_000
@@ -31,7 +30,7 @@ def parquet_requests(content: bytes, where: str, names: Sequence[str | None], gr
         rows, present = file.metadata.num_rows, file.schema_arrow
         if rows > MOST_ROWS:
             raise InputError(f"{where}: {rows:,} rows are more than {MOST_ROWS:,}, the most that are read")
-        response, prompt, group = _columns(present.names, where, names)
+        response, prompt, group = chosen_columns(dict.fromkeys(present.names), names, where)
         chosen = [name for name in (response, prompt, group) if name is not None]
         for name in chosen:
             _check(name, present, where, text=name == group)
@@ -40,20 +39,17 @@ def parquet_requests(content: bytes, where: str, names: Sequence[str | None], gr
         table = parquet.ParquetFile(io.BytesIO(content), read_dictionary=named).read(columns=chosen)
         lengths = _numbers(table, response, where)
         prompts = None if prompt is None else _numbers(table, prompt, where)
-        keys = None if group is None else _keys(table, group, where)
+        keys = None
+        if group is not None:
+            column = table.column(group)
+            if column.null_count:
+                raise InputError(f"{where}: column '{shortened(group)}' must name the prompt of every sample")
+            keys = column.combine_chunks().dictionary_encode().indices.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{where}: no Parquet file that can be read ({shortened(str(error))})") from error
     if not lengths.size or lengths.max() <= 0:
         raise InputError(f"{where}: no length above 0 in '{shortened(response)}'")
     return Requests(lengths, prompts, group_numbers(keys, lengths.size, group_size, where), where, "parquet")
-
-
-def _columns(present: Sequence[str], where: str, names: Sequence[str | None]) -> tuple[str, str | None, str | None]:
-    row = dict.fromkeys(present)
-    response = names[0] or guessed_column(row, where, "response")
-    prompt = names[1] or known_column(row, "prompt")
-    group = names[2] or next((name for name in PROMPT_IDS[:-1] if name in row), None)
-    return response, prompt if prompt != response else None, group
 
 
 def _check(name: str, present: Any, where: str, text: bool) -> None:
@@ -67,15 +63,6 @@ def _check(name: str, present: Any, where: str, text: bool) -> None:
     fits |= text and (types.is_string(kind) or types.is_large_string(kind))
     if not fits:
         raise InputError(f"{where}: column '{shortened(name)}' holds {shortened(str(kind))}, no numbers")
-
-
-def _keys(table: Any, name: str, where: str) -> list[int]:
-    """A number for each different value of a column."""
-    column = table.column(name)
-    if column.null_count:
-        raise InputError(f"{where}: column '{shortened(name)}' must name the prompt of every sample")
-    found: list[int] = column.combine_chunks().dictionary_encode().indices.to_pylist()
-    return found
 
 
 def _numbers(table: Any, name: str, where: str) -> FloatArray:

@@ -13,14 +13,12 @@ from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path
 from rlsim.readers.traces.acceptance import MeasuredAcceptance, is_engine_metrics, read_acceptance
 from rlsim.readers.traces.form import Format
 from rlsim.readers.traces.parquet import MAGIC, parquet_requests
-from rlsim.readers.traces.requests import Collected, Requests
+from rlsim.readers.traces.requests import TOKEN_BLOCKS, Collected, Requests, chosen_columns
 from rlsim.readers.traces.rollouts import add_nemo_rl, add_verl
-from rlsim.workload.lengths import PROMPT_IDS, QUANTILE, guessed_column, known_column, number_in, rows_of
+from rlsim.workload.lengths import QUANTILE, number_in, rows_of
 
 MOST_FILES = 1000
 """Files of a folder of rollouts that are read; they may hold TRACE_BYTES together."""
-TOKEN_BLOCKS = "hash_ids"
-"""Mooncake's prefix blocks: requests of one conversation share some, which makes them no samples of one prompt."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,8 @@ def _add_columns(collected: Collected, text: str, where: str, reading: Reading) 
             if QUANTILE in row and reading.column is None:
                 told = "{kind: trace, path: FILE}"
                 raise InputError(f"{where}: is a table of quantiles already; state it: workload.response_tokens={told}")
-            names, blocks = _columns(row, where, reading), TOKEN_BLOCKS in row
+            asked = (reading.column, reading.prompt_column, reading.group_column)
+            names, blocks = chosen_columns(row, asked, where), TOKEN_BLOCKS in row
         response, prompt, group = names
         key = None if group is None else _key(row, group, where, line)
         prompt_tokens = None if prompt is None else number_in(row, prompt, where, line)
@@ -117,13 +116,6 @@ def _add_columns(collected: Collected, text: str, where: str, reading: Reading) 
     return [
         f"{TOKEN_BLOCKS} names shared prefixes of conversations, not samples of one prompt: no groups are made of it"
     ]
-
-
-def _columns(row: Mapping[str, Any], where: str, reading: Reading) -> tuple[str, str | None, str | None]:
-    response = reading.column or guessed_column(row, where, "response")
-    prompt = reading.prompt_column or known_column(row, "prompt")
-    group = reading.group_column or next((name for name in PROMPT_IDS if name in row and name != TOKEN_BLOCKS), None)
-    return response, prompt if prompt != response else None, group
 
 
 def _key(row: Mapping[str, Any], name: str, where: str, line: int) -> str | float:

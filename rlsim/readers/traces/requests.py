@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.units import FloatArray, IntArray
+from rlsim.workload.lengths import PROMPT_IDS, guessed_column, known_column
+
+TOKEN_BLOCKS = "hash_ids"
+"""Mooncake's prefix blocks: requests of one conversation share some, which makes them no samples of one prompt."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +31,16 @@ class Requests:
     where: str
     form: str
     remarks: tuple[str, ...] = ()
+
+
+def chosen_columns(
+    row: Mapping[str, Any], names: Sequence[str | None], where: str
+) -> tuple[str, str | None, str | None]:
+    """Columns of response, prompt and group: those of ``names``, guessed among those of ``row`` where None."""
+    response = names[0] or guessed_column(row, where, "response")
+    prompt = names[1] or known_column(row, "prompt")
+    group = names[2] or next((name for name in PROMPT_IDS if name in row and name != TOKEN_BLOCKS), None)
+    return response, prompt if prompt != response else None, group
 
 
 class Collected:

@@ -1,0 +1,124 @@
+"""The tables of a framework: which of its keys decide which scenario key, and which ones rlsim has no use for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlsim.files.yaml import read_yaml
+from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.rows import Functions, Row, Test, table_rows
+
+
+@dataclass(frozen=True)
+class Framework:
+    """Everything rlsim knows of a framework's configuration.
+
+    irrelevant: sections and keys that do not change the time of a step, by reason. not_simulated: those that may, and
+    that no scenario key says. elsewhere: keys that an assumption or an option reads; the first names the model.
+    node_size: key that holds the GPUs of a node. shipped: file names of the framework's own base configurations and
+    the shipped trees that stand in for each, one over the other, where the file is not there. start: those under a file
+    that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. hydra: defaults
+    are Hydra's lists. facts: what a configuration whose rows gave some keys says beside them. idle: sections that a
+    configuration does not use, beside those that are not enabled.
+    """
+
+    name: str
+    rows: Sequence[Row]
+    irrelevant: Mapping[str, Sequence[str]]
+    not_simulated: Mapping[str, Sequence[str]]
+    elsewhere: Sequence[str]
+    node_size: str
+    shipped: Mapping[str, Sequence[str]]
+    start: Sequence[str]
+    start_asynchronous: Sequence[str]
+    hydra: bool
+    facts: Callable[[Reader, Mapping[str, Any]], Facts]
+    idle: Callable[[Reader], Sequence[str]]
+
+    @cached_property
+    def decides(self) -> Mapping[str, Sequence[str]]:
+        """Scenario keys by each key of the configuration that may decide them; none of those read elsewhere."""
+        out: dict[str, list[str]] = {key: [] for row in self.rows for key in row.keys}
+        for row in self.rows:
+            for key in dict.fromkeys(row.keys):
+                out[key].append(row.target)
+        return {**dict.fromkeys(self.elsewhere, ()), **out}
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Every key with an entry of its own."""
+        unused = (*self.irrelevant.values(), *self.not_simulated.values())
+        return frozenset(self.decides).union(*unused)
+
+    def nearest(self, key: str) -> str | None:
+        """The known key closest to ``key``: one of its own section, then one with a like ending."""
+        if self.why(key) is not None or key in self.known:
+            return key
+        section, _, name = key.rpartition(".")
+        parts = [known.rpartition(".") for known in sorted(self.known)]
+        for near in ([part for part in parts if part[0] == section], reversed(parts)):
+            names = {part[2]: "".join(part) for part in near}
+            found = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+            if found:
+                return names[found[0]]
+        return None
+
+    def why(self, key: str) -> tuple[str, str] | None:
+        """Whether a key is irrelevant or not simulated, and the reason; by the longest entry that covers it."""
+        covering = [
+            (len(entry), (status, reason))
+            for status, table in (("irrelevant", self.irrelevant), ("not_simulated", self.not_simulated))
+            for reason, group in table.items()
+            for entry in group
+            if f"{key}.".startswith(f"{entry}.")
+        ]
+        return max(covering, key=lambda entry: entry[0])[1] if covering else None
+
+
+def framework_of(
+    file: str,
+    facts: Callable[[Reader, Mapping[str, Any]], Facts],
+    functions: Mapping[str, Functions],
+    tests: Mapping[str, Test],
+    idle: Callable[[Reader], Sequence[str]] = lambda reader: (),
+) -> Framework:
+    """The framework of the table ``keys/FILE.yaml``. functions, tests: what its rows name (:mod:`.rows`)."""
+    table = read_yaml(Path(__file__).parent / "keys" / f"{file}.yaml")
+    sections = {f"{name}/": f"{section}." for name, section in table.pop("sections").items()}
+
+    def full(value: Any) -> Any:
+        """``value`` with the names of sections written out, in keys of mappings too."""
+        if isinstance(value, dict):
+            return {full(name): full(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [full(inner) for inner in value]
+        head, slash, name = value.partition("/") if isinstance(value, str) else ("", "", "")
+        return f"{sections[head + slash]}{name}" if slash else value
+
+    def dotted(unused: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+        return {
+            reason: tuple(f"{section}.{name}".lstrip(".") for section, names in group.items() for name in names.split())
+            for reason, group in unused.items()
+        }
+
+    rows = {target: dict([row.split()]) if isinstance(row, str) else row for target, row in table["rows"].items()}
+    return Framework(
+        name=table["name"],
+        rows=table_rows(full(rows), functions, tests),
+        irrelevant=dotted(table["irrelevant"]),
+        not_simulated=dotted(table["not_simulated"]),
+        elsewhere=(table["model"], *full(table["elsewhere"])),
+        node_size=full(table["node_size"]),
+        shipped=table["shipped"],
+        start=table["start"],
+        start_asynchronous=table.get("start_asynchronous", table["start"]),
+        hydra=table.get("hydra", False),
+        facts=facts,
+        idle=idle,
+    )

@@ -1,0 +1,73 @@
+"""Typed values of a framework's configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.readers.frameworks.interpolation import Interpolation
+from rlsim.readers.frameworks.trees import ConfigTree
+
+_WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+"""Texts that the frameworks' YAML 1.1 loaders take for true and false."""
+
+
+class Reader:
+    """Typed values of a configuration; it remembers which keys were asked for.
+
+    Every getter gives ``default`` where the key is not there or null, and raises InputError naming file and key where
+    its value is of another kind.
+    """
+
+    def __init__(self, tree: ConfigTree) -> None:
+        self.where = tree.where
+        self.read: set[str] = set()
+        self._values = Interpolation(tree, self.read)
+
+    def value(self, key: str) -> Any:
+        """The resolved value; None where it is not there."""
+        self.read.add(key)
+        return self._values.value(key)
+
+    def integer(self, key: str, default: int = 0) -> int:
+        """A whole number; 8.0 counts as 8."""
+        found = self.value(key)
+        if found is None:
+            return default
+        if isinstance(found, float) and found.is_integer():
+            found = int(found)
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise self._error(key, "must be a whole number", found)
+        return found
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """A number."""
+        found = self.value(key)
+        if found is None:
+            return default
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self._error(key, "must be a number", found)
+        return float(found)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """true or false, also as YAML 1.1 writes them."""
+        found = self.value(key)
+        if found is None:
+            return default
+        if isinstance(found, str):
+            found = _WORDS.get(found.lower(), found)
+        if not isinstance(found, bool):
+            raise self._error(key, "must be true or false", found)
+        return found
+
+    def text(self, key: str, default: str = "") -> str:
+        """A text."""
+        found = self.value(key)
+        if found is None:
+            return default
+        if not isinstance(found, str) or found == "???":
+            raise self._error(key, "must be given" if found == "???" else "must be text", found)
+        return found
+
+    def _error(self, key: str, problem: str, found: Any) -> InputError:
+        return InputError(f"{self.where}: {key}: {problem}, got {shortened(repr(found))}")
