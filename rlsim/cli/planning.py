@@ -31,8 +31,8 @@ def sweep(
     from rlsim.report.text.planning import render_sweep
 
     base = given_scenario(scenario, words, overrides)
-    amounts = {"replications": replications, "run_steps": run_steps, "jobs": jobs if dask is None else dask}
-    result = run(base, vary or (), **amounts, out=out, overwrite=overwrite)
+    amounts = {"replications": replications, "run_steps": run_steps}
+    result = run(base, vary or (), **amounts, jobs=jobs if dask is None else dask, out=out, overwrite=overwrite)
     print_answer(result.to_json() if as_json else render_sweep(result, terminal_style()))
 
 

@@ -142,6 +142,12 @@ class Scenario(Strict):
         return self.loop.mode == "sync" or self.loop.asynchrony.membership == "target"
 
     @property
+    def driver_bytes_per_s(self) -> float | None:
+        """Rate at which one driver hands the padded batch over: as stated, else the stack's; None: it does not."""
+        stack = self.training_stack
+        return self.loop.driver_bytes_per_s or (None if stack is None else stack.driver_bytes_per_s)
+
+    @property
     def refit_framework(self) -> str:
         """Framework whose measured weight transfers count: the stated one, else that of the stack."""
         return self.loop.refit_framework or (NEMO_RL if self.stack is None else self.stack.framework)

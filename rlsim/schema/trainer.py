@@ -12,9 +12,12 @@ from rlsim.schema.engine_parameters import EngineName
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 """How tokens reach the GPUs of their experts: NCCL all-to-all of every copy; DeepEP and HybridEP send one copy to each
 GPU, and across domains one to each domain."""
-RankBalance = Literal["bins", "tokens", "samples"]
+RankBalance = Literal["bins", "tokens", "gpu_tokens", "samples"]
 """How packed samples reach data-parallel ranks. bins: every update is packed as a whole and its bins are dealt to the
-ranks in turn (NeMo-RL). tokens: an update's samples are dealt by work, equally many to each rank (assumed of verl).
+ranks in turn (NeMo-RL). tokens: an update's samples are dealt by work, equally many to each rank (nearly verl's rule since
+2025-10-23, 62221fa13). gpu_tokens: a step's samples are dealt to every GPU by tokens, equally many and in their order; a
+rank of several GPUs holds their shares in a row and cuts its updates from them (verl before: ray_trainer.py:905-917 and
+dp_actor.py:386-388 at b25bb7d4f), so that updates of a step are not even.
 samples: equally many in their order, whatever their lengths."""
 
 
@@ -61,6 +64,8 @@ class Stack(Strict):
     """What the trainer does."""
     rack_features: StackFeatures | None = None
     """What it does instead where NVLink joins several nodes (NVL72)."""
+    driver_bytes_per_s: float | None = Field(None, gt=0, le=1e12)
+    """Rate at which its one driver hands the padded batch of a step to the ranks; none: it does not."""
     policy_logprobs: bool = True
     """Recipes recompute the policy's log-probs before an update that is on-policy."""
     sources: tuple[str, ...] = ()

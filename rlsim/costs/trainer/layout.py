@@ -13,7 +13,7 @@ from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import recurrent_matrices
 from rlsim.costs.operators.work import Matrix
 from rlsim.schema.model import ModelCard, parameter_counts
-from rlsim.schema.trainer import Trainer
+from rlsim.schema.trainer import RankBalance, Trainer
 from rlsim.units import FloatArray
 
 TENSORS_PER_ATTENTION, TENSORS_PER_FFN, TENSORS_PER_EXPERT = 8, 3, 3
@@ -196,28 +196,53 @@ def balanced_ranks(lengths: FloatArray, data_parallel: int) -> list[FloatArray]:
     Longest first to the rank with least work (verl's ``balance_batch`` partitions by differencing, to much the same
     end).
     """
-    cost = lengths * (1.0 + lengths / EVEN_LENGTH_TOKENS)
-    room = -(-len(lengths) // data_parallel)
-    ranks: list[list[int]] = [[] for _ in range(data_parallel)]
-    least = [(0.0, rank) for rank in range(data_parallel)]
+    ranks = _dealt_by(lengths * (1.0 + lengths / EVEN_LENGTH_TOKENS), data_parallel)
+    return [lengths[own] for own in ranks]
+
+
+def _dealt_by(cost: FloatArray, count: int) -> list[list[int]]:
+    """Samples of each rank: equally many, longest first to the rank with the least cost."""
+    room = -(-len(cost) // count)
+    ranks: list[list[int]] = [[] for _ in range(count)]
+    least = [(0.0, rank) for rank in range(count)]
     for sample in np.argsort(-cost, kind="stable").tolist():
         load, rank = heapq.heappop(least)
         ranks[rank].append(sample)
         if len(ranks[rank]) < room:
             heapq.heappush(least, (load + float(cost[sample]), rank))
-    return [lengths[own] for own in ranks]
+    return ranks
 
 
-def dealt_samples(lengths: FloatArray, data_parallel: int, steps: int, capacity: float, balanced: bool) -> MicroBatches:
+def gpu_shares(lengths: FloatArray, data_parallel: int, gpus: int) -> list[FloatArray]:
+    """Lengths of each rank's samples where every one of its ``gpus`` is dealt equally many and as many tokens.
+
+    Shares stand in a row and each in the order of the samples, as verl's before 62221fa13 (2025-10-23).
+    """
+    shares = _dealt_by(lengths, data_parallel * gpus)
+    return [
+        lengths[np.concatenate([sorted(share) for share in shares[rank * gpus : (rank + 1) * gpus]]).astype(np.int64)]
+        for rank in range(data_parallel)
+    ]
+
+
+def dealt_samples(
+    lengths: FloatArray, ranks: tuple[int, int], steps: int, capacity: float, balance: RankBalance
+) -> MicroBatches:
     """Samples dealt to the ranks, each of which packs its own; all run as many micro-batches as the fullest needs.
 
-    balanced: by work (:func:`balanced_ranks`), so that only a sample longer than the mean rank's share sets the pace.
-    Otherwise in their order, whatever their lengths.
+    ranks: data-parallel ones, and GPUs of each. balance: tokens: by work (:func:`balanced_ranks`), so that only a
+    sample longer than the mean rank's share sets the pace; gpu_tokens: :func:`gpu_shares`; samples: in their order.
     """
     count, tokens, squared = 0, 0.0, 0.0
-    for part in np.array_split(lengths, steps):
-        own = balanced_ranks(part, data_parallel) if balanced else np.array_split(part, data_parallel)
-        busiest = max(own, key=np.sum)
+    data_parallel, gpus = ranks
+    if balance == "gpu_tokens":
+        whole = [np.array_split(share, steps) for share in gpu_shares(lengths, data_parallel, gpus)]
+        updates = [list(update) for update in zip(*whole, strict=True)]
+    else:
+        deal = balanced_ranks if balance == "tokens" else np.array_split
+        updates = [deal(part, data_parallel) for part in np.array_split(lengths, steps)]
+    for shares in updates:
+        busiest = max(shares, key=np.sum)
         count += max(1, -(-int(busiest.sum()) // int(capacity)))
         tokens += float(busiest.sum())
         squared += float((busiest**2).sum())

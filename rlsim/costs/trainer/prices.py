@@ -24,6 +24,10 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import RankBalance, Trainer
 from rlsim.units import FloatArray
 
+LOGPROB_BYTES, UPDATE_BYTES, COLLECTED_BYTES = 40, 60, 30
+"""Bytes that a driver hands over for each position of the padded batch before log-probs, before the update, and where an
+asynchronous trainer collects it: integers and masks of 8 bytes, advantages and log-probs of 4 (counted in verl's batch
+of 2025-10; verl/single_controller/base/decorator.py:220-240)."""
 STEPS_KEPT = 1024
 """Prices of steps kept per process, each with the lengths of its batch."""
 
@@ -68,6 +72,8 @@ class TrainerInputs:
     critic_pass_swap_s: float = 0.0
     critic_update_swap_s: float = 0.0
     driver_sample_s: float = 0.0
+    driver_bytes_per_s: float | None = None
+    collected: bool = False
 
 
 def trainer_inputs(
@@ -89,6 +95,8 @@ def trainer_inputs(
         critic_pass_swap_s=transfers.critic_swap_s(update=False),
         critic_update_swap_s=transfers.critic_swap_s(update=True),
         driver_sample_s=scenario.loop.driver_sample_s,
+        driver_bytes_per_s=scenario.driver_bytes_per_s,
+        collected=scenario.loop.mode == "async",
     )  # fmt: skip
 
 
@@ -97,8 +105,9 @@ def trainer_inputs(
 def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     """Driver work, log-prob passes and all optimizer steps for one batch; the last few are kept."""
     driver_s = batch.generated_samples * inputs.driver_sample_s
+    collected = [_handed_over(inputs, batch, COLLECTED_BYTES)] if inputs.collected else []
     return StepCost(
-        data=PhaseCost.of([Part("driver", driver_s, "host", "assumed")]),
+        data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), *collected]),
         logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor),
         train=train_cost(inputs, batch),
     )
@@ -115,7 +124,7 @@ def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     cost = training.step(_packed(trainer, balance, ranks, batch, capacity, steps))
     drafter = Part("draft training", cost.seconds * inputs.draft_training_share, "compute")
     once = PhaseCost.of((*cost.parts, drafter))
-    parts = list(once.repeated(trainer.epochs).parts)
+    parts = [*once.repeated(trainer.epochs).parts, _handed_over(inputs, batch, UPDATE_BYTES)]
     if trainer.critic:
         parts += _critic("value update", cost.repeated(trainer.epochs), inputs.critic_update_swap_s)
     return PhaseCost.of(parts).deviating(inputs.overheads.factor)
@@ -133,11 +142,20 @@ def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
     once = training.forward(_packed(trainer, balance, ranks, batch, capacity, 1))
     parts = list(once.repeated(inputs.logprob_passes).parts)
+    if inputs.logprob_passes:
+        parts.append(_handed_over(inputs, batch, LOGPROB_BYTES))
     if trainer.critic:
         parts += _critic("value pass", once, inputs.critic_pass_swap_s)
     if trainer.reference_logprobs:
         parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
     return PhaseCost.of(parts)
+
+
+def _handed_over(inputs: TrainerInputs, batch: TrainedBatch, bytes_per_position: float) -> Part:
+    """A driver's work on the padded batch, where it all goes through one."""
+    positions = len(batch.total_tokens) * inputs.max_sequence_tokens
+    rate = inputs.driver_bytes_per_s
+    return Part("padded batch", 0.0 if rate is None else positions * bytes_per_position / rate, "host", "assumed")
 
 
 def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
@@ -158,13 +176,15 @@ def _packed(
         return layout.padded_samples(lengths, ranks, steps, trainer.micro_batch_samples)
     if balance == "bins":
         return layout.dealt_bins(_bins(batch, capacity, steps, multiple), ranks)
-    return _dealt(batch, ranks, steps, multiple, capacity, balance == "tokens")
+    return _dealt(batch, (ranks, cp), steps, multiple, capacity, balance)
 
 
 @lru_cache(maxsize=STEPS_KEPT)
-def _dealt(batch: TrainedBatch, ranks: int, steps: int, multiple: int, capacity: int, balanced: bool) -> MicroBatches:
+def _dealt(
+    batch: TrainedBatch, ranks: tuple[int, int], steps: int, multiple: int, capacity: int, balance: RankBalance
+) -> MicroBatches:
     """Found once for all trainers that deal alike: searches price thousands of layouts on one batch."""
-    return layout.dealt_samples(layout.padded(batch.total_tokens, multiple), ranks, steps, capacity, balanced)
+    return layout.dealt_samples(layout.padded(batch.total_tokens, multiple), ranks, steps, capacity, balance)
 
 
 @lru_cache(maxsize=STEPS_KEPT)
