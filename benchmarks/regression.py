@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import verl_runs
 import yaml
 
 from rlsim.evidence.compare import validate_table
@@ -26,10 +27,6 @@ from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.projection.variant import simulate_variant
 from rlsim.results.validation import Score
-
-sys.path.append(str(Path(__file__).parents[1]))  # research/ is no part of the installed package
-from research.lengths import SCENARIO as VERL
-from research.lengths import measured_runs
 
 BUDGETS = Path(__file__).with_name("budgets.yaml")
 TABLES = {
@@ -112,10 +109,10 @@ def of_runs() -> Iterator[tuple[str, Figures]]:
 
 def of_verl() -> Iterator[tuple[str, Figures]]:
     """Errors of the steps and updates of verl's six runs, under one scenario."""
-    base = load_scenario(VERL)
-    for run in measured_runs(published_table("verl_runs.csv")):
-        found, times = project(run.scenario(base)).candidate, run.updates(base)
-        pairs = {"step": (found.step_s, run.step_s), "train": (found.phases["train_s"], run.train_s)}
+    base = load_scenario(verl_runs.SCENARIO)
+    for run in verl_runs.measured_runs():
+        found, times = verl_runs.predicted(run, base), run.updates(base)
+        pairs = {"step": (found.step_s, run.step_s), "train": (found.phases["train_s"], run.phases["train_s"])}
         for what, (predicted, measured) in pairs.items():
             yield f"{run.name}: {what}", {"error": 100 * (times * predicted.mean / measured - 1)}
 

@@ -21,6 +21,7 @@ def regression() -> ModuleType:
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules["regression"] = module
+    sys.path.append(str(SCRIPT.parent))  # as where it is run
     specification.loader.exec_module(module)
     return module
 
