@@ -69,10 +69,6 @@ def _packing(r: Reader) -> bool:
     return r.flag(f"{MODEL}use_remove_padding") or r.flag(f"{ACTOR}use_dynamic_bsz")
 
 
-def _write_packing(value: bool, r: Reader) -> Changes:
-    return {f"{MODEL}use_remove_padding": value, **({} if value else {f"{ACTOR}use_dynamic_bsz": False})}
-
-
 def _policy_logprobs(r: Reader) -> bool:
     return not (r.flag(f"{ROLLOUT}calculate_log_probs") and r.flag(f"{ACTOR}use_rollout_log_probs"))
 
@@ -171,7 +167,6 @@ FUNCTIONS: Mapping[str, Functions] = {
         lambda value, r: {VIRTUAL_STAGES: None if value == 1 else value} if megatron(r) else {},
     ),
     "trainer.critic": (_critic, lambda value, r: {"critic.enable": value}),
-    "trainer.sequence_packing": (_packing, _write_packing),
     "trainer.micro_batch_tokens": _capacity(
         f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"
     ),

@@ -97,19 +97,26 @@ class RunAnswer:
             "scenario": self.calibrated.name,
             "steps": {"first": self.steady.first, "last": self.steady.last, "dropped": self.steady.dropped},
             "taken": [vars(one) for one in self.taken],
-            "phases": [_phase(line, self.log) for line in self.phases],
+            "phases": [
+                {
+                    "phase": line.quantity,
+                    "metrics": list(self.log.metrics[line.quantity]),
+                    "measured": vars(line.measured),
+                    "before": _plain(line.before),
+                    "after": _plain(line.after),
+                }
+                for line in self.phases
+            ],
             "explained": {
                 kind: {"surprise": one.surprise, "sources": dict(one.by_source), "left": one.left}
                 for kind, one in self.explained.items()
             },
             "what_if": [
                 {
-                    "settings": one.settings,
-                    "phases": {name: value.as_dict() for name, value in one.phases.items()},
-                    "before": {name: value.as_dict() for name, value in one.before.items()},
-                    "speedup": None if one.speedup is None else one.speedup.as_dict(),
-                    "samples": one.samples,
-                    "reason": one.reason,
+                    **vars(one),
+                    "phases": {name: _plain(value) for name, value in one.phases.items()},
+                    "before": {name: _plain(value) for name, value in one.before.items()},
+                    "speedup": _plain(one.speedup),
                 }
                 for one in self.what_ifs
             ],
@@ -117,14 +124,8 @@ class RunAnswer:
         }
 
 
-def _phase(line: PhaseLine, log: RunLog) -> dict[str, Any]:
-    return {
-        "phase": line.quantity,
-        "metrics": list(log.metrics[line.quantity]),
-        "measured": vars(line.measured),
-        "before": None if line.before is None else line.before.as_dict(),
-        "after": None if line.after is None else line.after.as_dict(),
-    }
+def _plain(value: Interval | None) -> dict[str, float] | None:
+    return None if value is None else value.as_dict()
 
 
 def answer_run(

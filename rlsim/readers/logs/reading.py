@@ -89,22 +89,20 @@ def _log(scalars: Scalars, form: str) -> RunLog:
             f"train_step_time... of MLPerf); metrics: {listed}"
         )
     steps = sorted({step for names in metrics.values() for step in scalars.values[names[0]]})
-    values = {quantity: _values(scalars, names, steps, quantity) for quantity, names in metrics.items()}
+    values = {
+        quantity: np.array([_value(scalars, names, step, quantity) for step in steps])
+        for quantity, names in metrics.items()
+    }
     samples = scalars.values.get(SAMPLES, {}).get(0)
     return RunLog(scalars.where, form, tuple(steps), values, metrics, samples)
 
 
-def _values(scalars: Scalars, names: tuple[str, ...], steps: list[int], quantity: str) -> FloatArray:
-    """Sum of the metrics of a quantity at each step; a step without the first one tells nothing."""
-    out = np.full(len(steps), math.nan)
-    for place, step in enumerate(steps):
-        if step in scalars.values[names[0]]:
-            out[place] = sum(_checked(scalars, name, step, quantity) for name in names)
-    return out
-
-
-def _checked(scalars: Scalars, name: str, step: int, quantity: str) -> float:
-    value = scalars.values[name].get(step, 0.0)
-    if not 0 <= value <= LONGEST_S or (quantity in FACTS and value <= 0):
-        raise InputError(f"{scalars.where}, step {step}: '{shortened(name)}' cannot be {value:g}")
-    return value
+def _value(scalars: Scalars, names: tuple[str, ...], step: int, quantity: str) -> float:
+    """Sum of the metrics of a quantity at a step; NaN for a step without the first one, which tells nothing."""
+    if step not in scalars.values[names[0]]:
+        return math.nan
+    found = {name: scalars.values[name].get(step, 0.0) for name in names}
+    for name, value in found.items():
+        if not 0 <= value <= LONGEST_S or (quantity in FACTS and value <= 0):
+            raise InputError(f"{scalars.where}, step {step}: '{shortened(name)}' cannot be {value:g}")
+    return sum(found.values())

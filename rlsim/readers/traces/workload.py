@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -209,11 +208,8 @@ class TraceAnswer:
             lines += style.wrapped(f"within a prompt, {found.prompts:,} of them: correlation {interval}")
         for remark in self.remarks():
             lines += style.wrapped(remark, "- ")
-        return "\n".join([*lines, "", self.fragment(), *_pasted(self.settings())])
-
-
-def _pasted(settings: Sequence[str]) -> list[str]:
-    return [f"or: {' '.join(settings)}"] if settings else []
+        pasted = [f"or: {' '.join(self.settings())}"] if self.settings() else []
+        return "\n".join([*lines, "", self.fragment(), *pasted])
 
 
 def workload_of(requests: Requests) -> TraceAnswer:
