@@ -83,9 +83,9 @@ def test_an_override_mapping_replaces_its_parent() -> None:
     assert "_override_" not in values["policy"]["generation"]["vllm_kwargs"]
 
 
-def test_the_single_controller_takes_what_is_done_first_within_its_window() -> None:
+def test_the_single_controllers_sampler_is_its_style() -> None:
     s = import_config("nemo-rl", NEMO / "controller.yaml").scenario
-    assert (s.loop.membership, s.loop.policy_lag, s.loop.max_age) == ("first_done", 2, 3)
+    assert (s.loop.style, s.loop.policy_lag, s.loop.max_age) == ("nemo_rl_windowed", 2, 3)
     assert s.loop.max_in_flight_groups == 12
     assert (s.engine.tensor_parallel, s.engine.attention_data_parallel, s.engine.expert_parallel) == (16, 2, 16)
 
@@ -103,7 +103,7 @@ def test_fully_asynchronous_verl_steps_on_its_mini_batches_and_syncs_every_few()
 
 def test_the_v1_trainers_drop_old_samples_and_take_turns() -> None:
     separate = import_config("verl", VERL / "separate.yaml").scenario.loop
-    assert (separate.update_every, separate.max_age, separate.stale) == (2, 4, "drop")
+    assert (separate.update_every, separate.max_age, separate.stale) == (2, 3, "drop")  # a span of 4 versions is an age of 3
     colocate = import_config("verl", VERL / "colocate.yaml").scenario
     assert colocate.cluster.colocated and not colocate.loop.overlap
     assert not colocate.trainer.sequence_packing

@@ -110,7 +110,7 @@ def test_what_an_override_says_is_what_the_scenario_says(prompts, size, tensor, 
     scenario = found.scenario
     assert (scenario.workload.prompts_per_step, scenario.workload.generations_per_prompt) == (prompts, size)
     assert scenario.engine.tensor_parallel == tensor
-    assert (scenario.loop.mode, scenario.loop.policy_lag) == (("async", lag) if lag else ("sync", 0))
+    assert (scenario.loop.mode, scenario.loop.lag) == (("async", lag) if lag else ("sync", 0))
     if lag:
         assert scenario.loop.asynchrony.at_update == ("keep" if keep else "recompute")
     assert scenario.speculation.draft_length == drafted

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlsim.errors import shortened
+from rlsim.errors import InputError, shortened
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.framework import framework_of
 from rlsim.readers.frameworks.reader import Reader
@@ -28,6 +28,7 @@ COLOCATED = "policy.generation.colocated."
 RESOURCES = f"{COLOCATED}resources."
 NODE = "cluster.gpus_per_node"
 IN_ORDER = "in_order"
+SAMPLERS = (IN_ORDER, "ready_first", "weight_fifo", "windowed")
 RACK_NODE_GPUS = 4
 """GPUs of a tray of GB200 or GB300 NVL72."""
 SYNCHRONOUS_ENGINE, ASYNCHRONOUS_ENGINE = (1024, 16384), (128, 2048)
@@ -57,9 +58,16 @@ def asynchronous_grpo(r: Reader) -> bool:
     return asynchronous(r) and not controller(r)
 
 
-def first_done(r: Reader) -> bool:
-    """Whether the controller's sampler takes the groups that are done first."""
-    return controller(r) and r.text(f"{SAMPLER}name", IN_ORDER) != IN_ORDER
+def _style(r: Reader) -> str | None:
+    """The rules of the loop: those of the controller's sampler, or of the older collector."""
+    if not asynchronous(r):
+        return None
+    sampler = r.text(f"{SAMPLER}name", IN_ORDER)
+    if controller(r) and sampler not in SAMPLERS:
+        raise InputError(
+            f"{r.where}: {SAMPLER}name: '{shortened(sampler)}' is not simulated; known: {', '.join(SAMPLERS)}"
+        )
+    return f"nemo_rl_{sampler}" if controller(r) else "nemo_rl"
 
 
 def packed(r: Reader) -> str | None:
@@ -263,6 +271,7 @@ FUNCTIONS: Mapping[str, Functions] = {
         lambda r: r.integer(_lag_key(r), 1) if asynchronous(r) else None,
         lambda value, r: {_lag_key(r): max(1, value)} if asynchronous(r) else {},
     ),
+    "loop.style": (_style, None),
     "loop.in_flight_updates": (_in_flight, _write_in_flight),
     "engine.tensor_parallel": (lambda r: _vllm_parallel(r)[0], _write_tensor),
     "engine.attention_data_parallel": (lambda r: _vllm_parallel(r)[1], None),
@@ -311,9 +320,6 @@ def nemo_rl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
         assumptions.append(
             (f"{text}replica has expert_parallel_size GPUs.", ("engine.tensor_parallel", "engine.expert_parallel"))
         )
-    if asynchronous(r) and keys.get("loop.membership") == "first_done":
-        text = "The sampler takes the groups that are done first; max_lookahead_versions (else "
-        assumptions.append((f"{text}max_staleness_versions) bounds how far ahead groups start.", ("loop.policy_lag",)))
     backend, precision = r.text(f"{GENERATION}backend", "vllm"), r.text(f"{POLICY}precision", "bfloat16")
     if backend.lower() in STOOD_IN:
         assumptions.append((f"vLLM stands in for the {shortened(backend)} engine.", ("engine.name",)))
@@ -341,7 +347,7 @@ NEMO_RL = framework_of(
         "controller": controller,
         "asynchronous": asynchronous,
         "asynchronous_grpo": asynchronous_grpo,
-        "first_done": first_done,
+        "windowed": lambda r: _style(r) == "nemo_rl_windowed",
         "unpacked": lambda r: packed(r) is None,
     },
 )

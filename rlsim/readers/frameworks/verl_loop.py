@@ -12,6 +12,7 @@ MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 ROLLOUT = "actor_rollout_ref.rollout."
 ASYNC = "async_training."
 V1 = "trainer.v1."
+THRESHOLD = f"{V1}sampler.max_off_policy_threshold"
 NODE = "trainer.n_gpus_per_node"
 STYLES = {"fully_async": "verl", "one_step_off": "slime", "separate_async": "verl_v1", "colocate_async": "verl_v1"}
 """Loop styles by the way to overlap."""
@@ -119,10 +120,21 @@ def _write_groups(value: int, r: Reader) -> Changes:
     return {f"{ASYNC}concurrent_samples_per_replica": value // _replicas(r)} if fully_async(r) else {}
 
 
+def _v1(r: Reader) -> bool:
+    return mode(r) in ("separate_async", "colocate_async")
+
+
+def _max_age(r: Reader) -> int | None:
+    """The V1 sampler counts a group trained at its own version as 1."""
+    threshold = r.integer(THRESHOLD) if _v1(r) else 0
+    return threshold - 1 if threshold else None
+
+
 FUNCTIONS: Mapping[str, Functions] = {
     "workload.prompts_per_step": (_prompts, _write_prompts),
     "cluster.num_gpus": (lambda r: _trainer_gpus(r) + (_generation(r) or 0), _write_gpus),
     "cluster.generation_gpus": (_generation, _write_generation),
+    "loop.max_age": (_max_age, lambda value, r: {THRESHOLD: 1 + (value or 0)} if _v1(r) else {}),
     "loop.style": (lambda r: STYLES.get(mode(r)), None),
     "loop.update_every": (_update_every, _write_update_every),
     "loop.max_in_flight_groups": (_groups, _write_groups),
@@ -132,5 +144,5 @@ TESTS: Mapping[str, Test] = {
     "one_ahead": lambda r: mode(r) not in ("sync", "fully_async"),
     "colocate_async": lambda r: mode(r) == "colocate_async",
     "fully_async": fully_async,
-    "v1": lambda r: mode(r) in ("separate_async", "colocate_async"),
+    "v1": _v1,
 }
