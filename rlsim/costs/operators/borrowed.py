@@ -63,9 +63,8 @@ def tables_error(sources: Sequence[TableSource]) -> float:
     TRANSFER_ERROR times as much where a table was measured on another device. Zero where no table carries a self-check
     (imported ones): the error of the global parameters then holds theirs.
     """
-    found = [0.0]
+    error = 0.0
     for source in sources:
-        p90 = (source.tables.metadata.get("self_check") or {}).get("p90_abs_error")
-        if p90 is not None:
-            found.append(math.log1p(float(p90)) / P90_DEVIATIONS * (TRANSFER_ERROR if source.transferred else 1.0))
-    return max(found)
+        p90 = float((source.tables.metadata.get("self_check") or {}).get("p90_abs_error") or 0.0)
+        error = max(error, math.log1p(p90) / P90_DEVIATIONS * (TRANSFER_ERROR if source.transferred else 1.0))
+    return error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from rlsim.costs.operators.borrowed import TableSource, borrowed_tables
@@ -57,34 +57,29 @@ def device_of(
     An engine that was not measured on the device takes the tables of one that was. Raises InputError where the tables
     that the profile names are missing.
     """
-    device = _device(profile, engine, tables_state(profile)) if tables is None else _with_tables(profile, tables)
-    return device if rack_aligned else _unaligned(device)
-
-
-@lru_cache(maxsize=8)
-def _unaligned(device: Device) -> Device:
-    return replace(device, rack_aligned=False)
-
-
-@lru_cache(maxsize=32)
-def _device(profile: HardwareProfile, engine: str, state: int) -> Device:
-    """state: of the tables when they were read."""
-    if profile.operator_tables is None:
-        return _with_tables(profile, None)
-    system = profile.operator_tables
-    others = [name for where, name in available() if where == system and name not in (engine, MEASURED)]
-    siblings = tuple(OperatorTables.load(system, name) for name in others)
-    if others and not {(system, engine), (system, MEASURED)} & set(available()):
-        # In the order of their names the last is vLLM, which was measured on every device.
-        return replace(_with_tables(profile, siblings[-1], siblings[:-1]), stands_in=True)
-    return _with_tables(profile, OperatorTables.load(system, engine), siblings)
-
-
-def _with_tables(
-    profile: HardwareProfile, tables: OperatorTables | None, siblings: tuple[OperatorTables, ...] = ()
-) -> Device:
+    if tables is None:
+        return _device(profile, engine, rack_aligned, tables_state(profile))
     reference = table_device(profile)
-    return Device(profile, tables, reference, borrowed_tables(profile, reference, tables), siblings)
+    lent = borrowed_tables(profile, reference, tables)
+    return Device(profile, tables, reference, lent, rack_aligned=rack_aligned)
+
+
+@lru_cache(maxsize=40)
+def _device(profile: HardwareProfile, engine: str, rack_aligned: bool, state: int) -> Device:
+    """state: of the tables when they were read."""
+    system, reference, known = profile.operator_tables, table_device(profile), available()
+    others = [name for where, name in known if where == system and name not in (engine, MEASURED)]
+    siblings = tuple(OperatorTables.load(str(system), name) for name in others)
+    stands_in = bool(others) and not {(system, engine), (system, MEASURED)} & set(known)
+    tables = None
+    if stands_in:
+        # In the order of their names the last is vLLM, which was measured on every device.
+        *rest, tables = siblings
+        siblings = tuple(rest)
+    elif system is not None:
+        tables = OperatorTables.load(system, engine)
+    lent = borrowed_tables(profile, reference, tables)
+    return Device(profile, tables, reference, lent, siblings, stands_in, rack_aligned)
 
 
 def exchange_tables() -> TableSource | None:

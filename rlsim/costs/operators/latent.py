@@ -26,8 +26,8 @@ BASE_CONTEXT = 2.0
 REFERENCE_BATCH, REFERENCE_CONTEXT = np.array([1.0, 16.0, 128.0]), np.array([1024.0, 8192.0])
 """Where the measured variants of one layout are compared."""
 MEASURED_SHAPE = (7168, 1536, 512, 64, 128, 128)
-"""Hidden size, query rank, KV rank, rotary, other and value width of a head of the blocks that were measured as modules
-(DeepSeek-V3; Kimi-K2 with fewer heads). A block of another shape has other projections, so its kernel alone serves."""
+"""Widths of the blocks that were measured as modules (DeepSeek-V3; Kimi-K2 with fewer heads). A block of another shape
+has other projections, so its kernel alone serves."""
 
 Variant = tuple[OperatorTables | None, bool]
 """Tables, and whether they hold the block as a module (else as a kernel)."""
@@ -49,13 +49,18 @@ class LatentBlock:
         return self.card.num_heads // self.tensor_parallel
 
     @property
-    def _as_measured(self) -> bool:
-        """Whether modules were measured for this shape."""
+    def _widths(self) -> tuple[int | None, ...]:
+        """Hidden size, query rank, KV rank, rotary, other and value width of a head; empty without latents."""
         mla = self.card.mla
         if mla is None:
-            return False
-        latents = (mla.q_lora_rank, mla.kv_lora_rank, mla.qk_rope_head_dim, mla.qk_nope_head_dim, mla.v_head_dim)
-        return (self.card.hidden_size, *latents) == MEASURED_SHAPE
+            return ()
+        heads = mla.qk_rope_head_dim, mla.qk_nope_head_dim, mla.v_head_dim
+        return (self.card.hidden_size, mla.q_lora_rank, mla.kv_lora_rank, *heads)
+
+    @property
+    def _as_measured(self) -> bool:
+        """Whether modules were measured for this shape."""
+        return self._widths == MEASURED_SHAPE
 
     def projections(self, tokens: FloatArray) -> OperatorTime:
         """Projections of ``tokens`` tokens of one layer at decode."""
@@ -76,16 +81,16 @@ class LatentBlock:
 
     def variants(self) -> list[Variant]:
         """Measured variants of this layout: as a module, else as a kernel, of each engine of the device."""
-        operators = self.operators
-        own = () if operators.tables is None else (operators.tables,)
-        every = [(tables, module) for tables in (*own, *operators.siblings) for module in (True, False)]
-        return [(tables, module) for tables, module in every if self._holds(tables, module)]
+        every = (self.operators.tables, *self.operators.siblings)
+        known = [(tables, module) for tables in every if tables is not None for module in (True, False)]
+        return [(tables, module) for tables, module in known if self._holds(tables, module)]
 
     def _holds(self, tables: OperatorTables, module: bool) -> bool:
         one = np.ones(1)
-        if module:
-            return self._module(tables, one, BASE_CONTEXT * one) is not None
-        return tables.at(files.MLA_DECODE_KERNEL, (self.kv_precision,), self.heads, one, one) is not None
+        return (self._module(tables, one, BASE_CONTEXT * one) if module else self._kernel(tables, one, one)) is not None
+
+    def _kernel(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
+        return tables.at(files.MLA_DECODE_KERNEL, (self.kv_precision,), self.heads, context, batch)
 
     def reference_s(self, variant: Variant) -> float:
         """Sum of the logarithms of the seconds of a variant at the points of comparison."""
@@ -102,12 +107,11 @@ class LatentBlock:
         return self.operators.timed(look, amount, self.precision, "gemm")
 
     def _attention(self, variant: Variant, batch: FloatArray, context: FloatArray) -> OperatorTime:
-        tables, module = variant
-        look = None
-        if tables is not None and not module:
-            look = tables.at(files.MLA_DECODE_KERNEL, (self.kv_precision,), self.heads, context, batch)
-        elif tables is not None:
+        (tables, module), look = variant, None
+        if tables is not None and module:
             look = self._above_base(tables, batch, context)
+        elif tables is not None:
+            look = self._kernel(tables, batch, context)
         return self.operators.timed(look, self._attention_work(batch, context), "bf16", "decode_attention")
 
     def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
@@ -125,9 +129,8 @@ class LatentBlock:
         return Work(np.sum([one.flops for one in each], axis=0), np.sum([one.bytes for one in each], axis=0))
 
     def _attention_work(self, batch: FloatArray, context: FloatArray) -> Work:
-        return work.latent_attention(
-            batch, context, self.card, self.tensor_parallel, BYTES_PER_ELEMENT[self.kv_precision]
-        )
+        kv_bytes = BYTES_PER_ELEMENT[self.kv_precision]
+        return work.latent_attention(batch, context, self.card, self.tensor_parallel, kv_bytes)
 
     def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
         if not self._as_measured:
@@ -143,9 +146,8 @@ class LatentBlock:
         operators, card, mla = self.operators, self.card, self.card.mla
         length = np.minimum(tokens, prompt_tokens)
         batch = np.maximum(tokens / prompt_tokens, 1.0)
-        if operators.tables is None or not self._as_measured:
-            return None
-        look = self._prompt_module(operators.tables, batch, length)
+        tables = operators.tables if self._as_measured else None
+        look = None if tables is None else self._prompt_module(tables, batch, length)
         if look is None or mla is None:
             return None
         flops = self._projection_work(tokens, 1.0).flops

@@ -33,12 +33,11 @@ class SparseBlock(LatentBlock):
 
     @property
     def _as_measured(self) -> bool:
-        mla, sparse = self.card.mla, self.card.sparse_attention
-        if mla is None or sparse is None:
+        sparse = self.card.sparse_attention
+        if sparse is None:
             return False
-        latents = (mla.q_lora_rank, mla.kv_lora_rank, mla.qk_rope_head_dim, mla.qk_nope_head_dim, mla.v_head_dim)
         ranked = (sparse.index_heads, sparse.index_head_dim, sparse.top_k_tokens)
-        return (self.card.hidden_size, *latents, *ranked) in MEASURED_BLOCKS
+        return (*self._widths, *ranked) in MEASURED_BLOCKS
 
     @property
     def _shape(self) -> SparseShape:
@@ -89,8 +88,7 @@ class SparseBlock(LatentBlock):
         return TableTime(found.seconds * here / there, found.measured & (inside == context))
 
     def _attention(self, variant: Variant, batch: FloatArray, context: FloatArray) -> OperatorTime:
-        tables, module = variant
-        if tables is not None and module:
+        if variant[0] is not None and variant[1]:
             return super()._attention(variant, batch, context)
         attended = super()._attention(variant, batch, self._attended(context)).unmeasured()
         if not self.indexer:
