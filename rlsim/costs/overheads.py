@@ -142,7 +142,7 @@ def rollout_host(
 def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) -> Overheads:
     """Overheads of ``scenario``: a stated key wins over the fitted value.
 
-    tables_error: of the operator tables in use, by their self-checks (``borrowed.tables_error``).
+    tables_error: of the operator tables in use, by their self-checks (``device.tables_error``).
     """
     factors = {phase: fitted.factor(groups) for phase, groups in phase_groups(scenario).items()}
     return Overheads(

@@ -10,10 +10,9 @@ import numpy as np
 from rlsim.costs.engine.capture import largest_captured_tokens
 from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
-from rlsim.costs.operators.latent import LatentBlock
+from rlsim.costs.operators.latent import LatentBlock, SparseBlock, prompt_scores
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, recurrent_matrices, split_bytes
-from rlsim.costs.operators.sparse import SparseBlock, prompt_scores
 from rlsim.costs.operators.time import OperatorTime, beside, mean_layer, modelled, zero
 from rlsim.costs.operators.work import Matrix, Number
 from rlsim.costs.overheads import NO_HOST, HostOverheads

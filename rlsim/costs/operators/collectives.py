@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.costs.operators.borrowed import TableSource
-from rlsim.costs.operators.operators import KERNEL_FLOOR_S
+from rlsim.costs.operators.operators import KERNEL_FLOOR_S, TableSource
 from rlsim.costs.operators.time import OperatorTime, modelled, ratio_or_one
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.interpolation import TableTime
