@@ -128,7 +128,7 @@ def rollout_host(
     nodes = -(-engine.gpus_per_replica // int(profile.gpus_per_node))
     in_process = engine.dispatch == "static" if engine.in_process is None else engine.in_process
     added_s, framework_sequence_s = fitted.host(
-        engine.name, engine.version, engine.gpus_per_replica, nodes, in_process, profile.host_cpu
+        fitted.release(engine.name, engine.version), engine.gpus_per_replica, nodes, in_process, profile.host_cpu
     )
     served = engine_host(engine, engines)
     return replace(
@@ -142,7 +142,7 @@ def rollout_host(
 def overheads_of(scenario: Scenario, fitted: Fitted, tables_error: float = 0.0) -> Overheads:
     """Overheads of ``scenario``: a stated key wins over the fitted value.
 
-    tables_error: of the operator tables in use, by their self-checks (``borrowed.tables_error``).
+    tables_error: of the operator tables in use, by their self-checks (``device.tables_error``).
     """
     factors = {phase: fitted.factor(groups) for phase, groups in phase_groups(scenario).items()}
     return Overheads(

@@ -12,10 +12,9 @@ from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, running_at_most
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
-from rlsim.costs.operators.borrowed import tables_error
-from rlsim.costs.operators.device import Device, device_of
+from rlsim.costs.operators.device import Device, device_of, tables_error
 from rlsim.costs.overheads import Overheads, overheads_of
-from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
+from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.errors import Infeasible
 from rlsim.parameters.terms import fitted_of

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.overheads import TrainingOverheads, training_overheads
-from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
+from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost
 from rlsim.errors import RlsimError
 from rlsim.evidence.names import device_profile_name, model_card_name
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, constant_workload, row_scenario

@@ -20,7 +20,7 @@ import numpy as np
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.prices import TrainedBatch, step_cost, train_cost
+from rlsim.costs.trainer.training import TrainedBatch, step_cost, train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides

@@ -88,16 +88,13 @@ class GlobalParameters(ParameterSet):
             return releases[-1]
         return standing_for(version, releases, lambda host: host.version)
 
-    def host(
-        self, engine: str, version: str | None, gpus: int, nodes: int, in_process: bool, host_cpu: str
-    ) -> tuple[float, float]:
+    def host(self, release: EngineHost, gpus: int, nodes: int, in_process: bool, host_cpu: str) -> tuple[float, float]:
         """Host seconds (per iteration, per running sequence) of a replica over ``gpus`` GPUs on ``nodes`` nodes.
 
-        A release without a fit takes that of :meth:`release`.
+        release: what :meth:`release` finds for the engine's.
         """
-        found = self.release(engine, version)
         spread = (self.executor_s if gpus > 1 else 0.0) + (self.node_executor_s if nodes > 1 else 0.0)
-        iteration = found.iteration_s + spread + (self.in_process_iteration_s if in_process else 0.0)
+        iteration = release.iteration_s + spread + (self.in_process_iteration_s if in_process else 0.0)
         sequence = self.sequence_s + (self.in_process_sequence_s if in_process else 0.0)
         factor = self.host_factor(host_cpu)
         return iteration * factor, sequence * factor

@@ -9,16 +9,8 @@ import numpy as np
 from rlsim.schema.speculation import MAX_LOGIT, Drift, Sampling, Speculation
 from rlsim.schema.workload import Workload
 from rlsim.units import FloatArray, IntArray
-from rlsim.workload.acceptance import (
-    SCORE_WEIGHTS,
-    SCORES,
-    Acceptance,
-    DraftPlan,
-    acceptance_of,
-    moved_rates,
-    moves_of,
-    spread_of,
-)
+from rlsim.workload import acceptance as process
+from rlsim.workload.acceptance import SCORE_WEIGHTS, SCORES, Acceptance, DraftPlan, acceptance_of
 from rlsim.workload.batches import expected_response_tokens, likely_lengths
 
 STEPS_KEPT = 4096
@@ -106,9 +98,9 @@ def draft_outlook(speculation: Speculation, workload: Workload, step: int) -> tu
     if variation is not None:
         kept = SCORE_WEIGHTS / SCORE_WEIGHTS.sum() > LEAST_WEIGHT
         nothing = np.zeros(1)
-        moves = moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
+        moves = process.moves_of(variation, acceptance, nothing, nothing, likely_lengths(workload))
         middle = moves.per_token * 0.5 * expected_response_tokens(workload)
-        rates = moved_rates(acceptance, moves.start + middle + spread_of(variation) * SCORES[kept])
+        rates = process.moved_rates(acceptance, moves.start + middle + process.spread_of(variation) * SCORES[kept])
         weights = SCORE_WEIGHTS[kept] / SCORE_WEIGHTS[kept].sum()
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
     lengths: FloatArray = 1.0 / (weights @ (1.0 / tokens))

@@ -15,8 +15,15 @@ import numpy as np
 
 from rlsim.schema.workload import Agent, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
-from rlsim.workload.fresh import cached_with_files
-from rlsim.workload.lengths import LengthDistribution, Place, solve_distribution, solve_time, solve_turns, whole_tokens
+from rlsim.workload.lengths import (
+    LengthDistribution,
+    Place,
+    cached_with_files,
+    solve_distribution,
+    solve_time,
+    solve_turns,
+    whole_tokens,
+)
 
 _FIRST_PURPOSE = 16
 _COUNTS, _GROUP_COUNTS, _TURNS, _OBSERVATIONS, _TIMES, _OWN_TIMES, _GROUP_TIMES, _FAILURES, _JUDGE = range(

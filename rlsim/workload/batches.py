@@ -17,8 +17,7 @@ from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.acceptance import Acceptance, SampleMoves, iterations_needed, moves_of
 from rlsim.workload.agents import Turns, draw_turns
-from rlsim.workload.fresh import cached_with_files
-from rlsim.workload.lengths import LengthDistribution, Place, solve_distribution, whole_tokens
+from rlsim.workload.lengths import LengthDistribution, Place, cached_with_files, solve_distribution, whole_tokens
 
 _PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY = range(7)
 _CAP_POINTS = 32

@@ -20,8 +20,7 @@ from rlsim.units import FloatArray, IntArray
 from rlsim.workload.acceptance import Acceptance, DraftPlan
 from rlsim.workload.acceptance_steps import acceptance_at
 from rlsim.workload.batches import Generated, draw_iterations, draw_moves, draw_rollouts
-from rlsim.workload.fresh import cached_with_files
-from rlsim.workload.lengths import Place
+from rlsim.workload.lengths import Place, cached_with_files
 
 STEPS_KEPT = 64
 """Drawn steps kept per process: variants of a scenario that differ in neither workload nor acceptance meet the same."""

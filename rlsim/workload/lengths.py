@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache, wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from rlsim.files.lookup import delivered_lengths, length_file
 from rlsim.files.reading import TRACE_BYTES, read_text, shown_path, text_lines
 from rlsim.files.yaml import lists_beside
 from rlsim.schema import workload as section
+from rlsim.schema.base import Strict
 from rlsim.units import FloatArray, IntArray
 
 Subject = Literal["prompt", "response", "observation", "time"]
@@ -322,8 +323,55 @@ def _increasing_root(function: Callable[[float], float]) -> float:
     return high
 
 
-@functools.cache
+@cache
 def _normal_table() -> tuple[FloatArray, FloatArray]:
     """Phi on a grid of 1/256 over -9..9; linear interpolation is good to 5e-7."""
     grid = np.arange(-9 * 256, 9 * 256 + 1) / 256
     return grid, np.array([0.5 * math.erfc(-z / math.sqrt(2)) for z in grid.tolist()])
+
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+PATHS_KEPT = 64
+
+
+def cached_with_files(maxsize: int) -> Callable[[Callable[Given, Found]], Callable[Given, Found]]:
+    """A decorator as ``functools.lru_cache`` that forgets an answer when a file changes that its section names.
+
+    It is for functions whose first argument is a section of a scenario, given by place.
+    """
+
+    def decorate(function: Callable[Given, Found]) -> Callable[Given, Found]:
+        @lru_cache(maxsize=maxsize)
+        def kept(states: object, *args: Any, **kwargs: Any) -> Found:
+            return function(*args, **kwargs)
+
+        @wraps(function)
+        def asked(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+            # What a section and numbers are made of is hashable; ParamSpec cannot say so.
+            return kept(_states(cast(Strict, args[0])), *args, **kwargs)  # type: ignore[arg-type]
+
+        asked.__dict__["cache_clear"] = kept.cache_clear
+        return asked
+
+    return decorate
+
+
+def _states(part: Strict) -> tuple[tuple[int, int], ...]:
+    """Time of change and size of every file that the section names; what is not there is told where it is read."""
+    files = [length_file(path) for path in _paths(part)]
+    states = [file.stat() for file in files if file is not None]
+    return tuple((state.st_mtime_ns, state.st_size) for state in states)
+
+
+@lru_cache(maxsize=PATHS_KEPT)
+def _paths(part: Strict) -> tuple[str, ...]:
+    return tuple(_named(part))
+
+
+def _named(part: Strict) -> Iterator[str]:
+    if isinstance(part, section.TraceLength | section.TraceTime):
+        yield part.path
+    for _, value in part:
+        if isinstance(value, Strict):
+            yield from _named(value)

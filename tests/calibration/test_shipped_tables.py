@@ -7,7 +7,7 @@ import pytest
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.operators import device
 from rlsim.costs.prices import price
-from rlsim.costs.trainer.prices import step_cost
+from rlsim.costs.trainer.training import step_cost
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario
 from rlsim.tables import operators as tables

@@ -18,7 +18,7 @@ from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.prices import TrainedBatch, step_cost
+from rlsim.costs.trainer.training import TrainedBatch, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.loading.models import load_card

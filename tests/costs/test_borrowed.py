@@ -14,9 +14,9 @@ import yaml
 from rlsim.calibration.table_writing import write_table
 from rlsim.costs.engine.draft import REJECTION_LAUNCHES, Drafting
 from rlsim.costs.operators import device
-from rlsim.costs.operators.borrowed import P90_DEVIATIONS, TableSource, borrowed_tables, tables_error
+from rlsim.costs.operators.device import P90_DEVIATIONS, borrowed_tables, tables_error
 from rlsim.costs.operators.latent import LatentBlock
-from rlsim.costs.operators.operators import Operators
+from rlsim.costs.operators.operators import Operators, TableSource
 from rlsim.costs.operators.work import heads_of
 from rlsim.costs.prices import PriceInputs
 from rlsim.loading.models import load_card

@@ -12,10 +12,11 @@ from test_coefficients import BARE, VOCABULARY, exactly, scenario, seconds
 
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import activation_bytes_per_token, engine_memory, trainer_memory
-from rlsim.costs.operators.borrowed import TableSource, tables_error
 from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.device import tables_error
+from rlsim.costs.operators.operators import TableSource
 from rlsim.costs.trainer.layout import bins_by_step, dealt_bins, padded_samples, train_layout, weight_tensors
-from rlsim.costs.trainer.prices import TrainedBatch, _packed
+from rlsim.costs.trainer.training import TrainedBatch, _packed
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.loading.models import load_card
 from rlsim.tables.operators import OperatorTables

@@ -13,10 +13,9 @@ from test_coefficients import exactly, scenario
 
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.operators import device
-from rlsim.costs.operators.borrowed import TableSource
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.latent import LatentBlock
-from rlsim.costs.operators.operators import Operators
+from rlsim.costs.operators.operators import Operators, TableSource
 from rlsim.costs.operators.work import Matrix
 from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts

@@ -11,9 +11,9 @@ from rlsim.costs.memory import activation_bytes_per_token, engine_memory, state_
 from rlsim.costs.operators import recurrent, work
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.device import device_of
+from rlsim.costs.operators.latent import SparseBlock
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.recurrent import RecurrentBlock
-from rlsim.costs.operators.sparse import SparseBlock
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.trainer.layout import weight_tensors
 from rlsim.loading.models import load_card

@@ -13,7 +13,7 @@ from rlsim.costs.engine import iteration
 from rlsim.costs.engine import prices as engine_prices
 from rlsim.costs.operators import collectives, operators
 from rlsim.costs.prices import price
-from rlsim.costs.trainer import prices as trainer_prices
+from rlsim.costs.trainer import training as trainer_prices
 from rlsim.loading.scenario import load_scenario
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.projection.project import project
@@ -60,7 +60,8 @@ def test_no_price_is_asked_and_nothing_is_drawn_while_time_passes(name: str, mon
                 monkeypatch.setattr(owner, attribute, refused)
     for module, names in (
         (prices, ("price", "engine_prices", "step_cost")),
-        (engine_prices, ("engine_prices", "build_iteration")),
+        (engine_prices, ("engine_prices",)),
+        (iteration, ("build_iteration",)),
         (trainer_prices, ("step_cost",)),
         (batches, ("draw_rollouts", "draw_batch", "draw_iterations")),
         (acceptance, ("iterations_needed",)),

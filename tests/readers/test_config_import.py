@@ -103,7 +103,7 @@ def test_fully_asynchronous_verl_steps_on_its_mini_batches_and_syncs_every_few()
 
 def test_the_v1_trainers_drop_old_samples_and_take_turns() -> None:
     separate = import_config("verl", VERL / "separate.yaml").scenario.loop
-    assert (separate.update_every, separate.max_age, separate.stale) == (2, 3, "drop")  # a span of 4 versions is an age of 3
+    assert (separate.update_every, separate.max_age, separate.stale) == (2, 3, "drop")  # a span of 4 is an age of 3
     colocate = import_config("verl", VERL / "colocate.yaml").scenario
     assert colocate.cluster.colocated and not colocate.loop.overlap
     assert not colocate.trainer.sequence_packing

@@ -127,7 +127,7 @@ def test_a_rollout_engine_adds_the_frameworks_iteration_and_takes_its_time_per_s
     fitted = load_parameters()
     for version, served_s in ((None, 0.004), ("0.11.0", 0.004)):
         given = load_scenario("quickstart", [] if version is None else [f"engine.version={version}"])
-        added = fitted.host("vllm", given.engine_version, 1, 1, True, given.hardware.host_cpu)
+        added = fitted.host(fitted.release("vllm", given.engine_version), 1, 1, True, given.hardware.host_cpu)
         found = rollout_host(given, fitted, ENGINES)
         assert (found.iteration_s, found.sequence_s) == pytest.approx((served_s + added[0], added[1]))
 

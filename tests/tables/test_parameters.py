@@ -142,7 +142,7 @@ def test_a_file_that_is_no_mapping_is_an_input_error(tmp_path):
     ],
 )
 def test_host_time_by_release_with_the_newest_as_default(engine, version, iteration_s):
-    assert made().host(engine, version, 1, 1, False, "Intel Xeon (x86)") == (iteration_s, 1e-5)
+    assert made().host(made().release(engine, version), 1, 1, False, "Intel Xeon (x86)") == (iteration_s, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,14 @@ def test_host_time_by_release_with_the_newest_as_default(engine, version, iterat
     ],
 )
 def test_host_time_grows_with_what_the_engine_spreads_over(gpus, nodes, in_process, iteration_s, sequence_s):
-    assert made().host("vllm", "2.0", gpus, nodes, in_process, "x86") == pytest.approx((iteration_s, sequence_s))
+    assert made().host(made().release("vllm", "2.0"), gpus, nodes, in_process, "x86") == pytest.approx(
+        (iteration_s, sequence_s)
+    )
 
 
 @pytest.mark.parametrize(("cpu", "factor"), [("NVIDIA Grace", 1.5), ("grace", 1.5), ("x86_64", 1.0), ("POWER", 1.0)])
 def test_host_time_scales_with_the_processor(cpu, factor):
-    found = made().host("vllm", "2.0", 1, 1, False, cpu)
+    found = made().host(made().release("vllm", "2.0"), 1, 1, False, cpu)
     assert found == pytest.approx((2e-3 * factor, 1e-5 * factor))
 
 
@@ -181,7 +183,9 @@ def test_overheads_come_from_the_fit_where_nothing_is_stated():
     quickstart = load_scenario("quickstart")
     found = overheads_of(quickstart, sets(fitted))
     version = quickstart.engine_version
-    added_s, framework_sequence_s = fitted.host("vllm", version, 1, 1, True, quickstart.hardware.host_cpu)
+    added_s, framework_sequence_s = fitted.host(
+        fitted.release("vllm", version), 1, 1, True, quickstart.hardware.host_cpu
+    )
     served_s = ENGINES.family("vllm").host_s(quickstart.engine_version)
     assert found.engine.iteration_s == pytest.approx(served_s + added_s)
     assert found.engine.sequence_s == pytest.approx(framework_sequence_s)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,8 +42,7 @@ class DraftPolicy:
     requests: tuple[tuple[float, tuple[float, ...]], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Options:
+class _Options(NamedTuple):
     """Ways to draft, one entry each: mean drafted tokens of a request, most of any, and tokens of an iteration."""
 
     drafted: FloatArray
@@ -57,31 +57,24 @@ def policy_costs(by_length: Sequence[IterationCosts], policy: DraftPolicy) -> It
     seconds = np.stack([_option_s(by_length, policy.context_tokens, drafted, most) for drafted, most in ways])
     choice = _choice(policy, options, seconds)
     reference = by_length[-1]
-    components = _mixed([one.components for one in by_length], choice)
-    attention = _mixed([one.attention for one in by_length], choice)
+    components, attention = [one.components for one in by_length], [one.attention for one in by_length]
     eager = np.stack([one.eager for one in by_length])
     rows = np.arange(eager.shape[1])
     table = replace(
         reference.table,
-        step_s=_whole(choice, [one.table.step_s for one in by_length], [one.components for one in by_length]),
-        attention_s=_whole(choice, [one.table.attention_s for one in by_length], [one.attention for one in by_length]),
+        step_s=_whole(choice, [one.table.step_s for one in by_length], components),
+        attention_s=_whole(choice, [one.table.attention_s for one in by_length], attention),
     )
-    return replace(
-        reference,
-        table=table,
-        components=components,
-        attention=attention,
-        eager=eager[choice.low, rows] | (eager[choice.high, rows] & (choice.share > 0)),
-        choice=choice,
-    )
+    beyond = eager[choice.low, rows] | (eager[choice.high, rows] & (choice.share > 0))
+    mixed, attended = _mixed(components, choice), _mixed(attention, choice)
+    return replace(reference, table=table, components=mixed, attention=attended, eager=beyond, choice=choice)
 
 
 def counted(costs: IterationCosts, counters: EngineCounters) -> EngineCounters:
     """What the engine did, from counters of reference iterations; the same ones where a draft length is fixed."""
     if costs.choice is None:
         return counters
-    out = EngineCounters()
-    out.add(counters)
+    out = counters.copy()
     for n, count in enumerate(counters.iterations_at):
         if count:
             out.iterations_at[n] = round(count * float(costs.choice.repeats[n]))
@@ -114,18 +107,14 @@ def _options(policy: DraftPolicy) -> _Options:
     lengths = (rates[None, :, :] >= least[:, None, None]).sum(axis=2)
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
     emitted = np.take_along_axis(tokens[None, :, :], lengths[:, :, None], axis=2)[:, :, 0] @ shares
-    return _Options(
-        np.concatenate((options.drafted, lengths @ shares)),
-        np.concatenate((options.most, lengths.max(axis=1))),
-        np.concatenate((options.tokens, emitted)),
-    )
+    every = zip(options, (lengths @ shares, lengths.max(axis=1), emitted), strict=True)
+    return _Options(*(np.concatenate(both) for both in every))
 
 
 def _option_s(by_length: Sequence[IterationCosts], context_tokens: float, drafted: float, most: int) -> FloatArray:
     """Seconds of iterations by live sequences: verification of the mean length, draft passes of the longest."""
     low = int(drafted)
-    high = min(low + 1, len(by_length) - 1)
-    share = drafted - low
+    high, share = min(low + 1, len(by_length) - 1), drafted - low
     verified = (1 - share) * _part_s(by_length[low], context_tokens, False)
     if share > 0:
         verified = verified + share * _part_s(by_length[high], context_tokens, False)
@@ -161,8 +150,15 @@ def _choice(policy: DraftPolicy, options: _Options, seconds: FloatArray) -> Poli
 
 def _mixed(by_length: Sequence[Components], choice: PolicyChoice) -> Components:
     """Parts of a reference iteration: of the chosen lengths, as often as it is run."""
-    names = dict.fromkeys(name for components in reversed(by_length) for name in components)
-    return {name: _part(_every(by_length, name), choice, name in DRAFT_PARTS) for name in names}
+    out: Components = {}
+    for name in dict.fromkeys(name for components in reversed(by_length) for name in components):
+        each = _every(by_length, name)
+        seconds, known = (
+            _chosen(values, choice, name in DRAFT_PARTS)
+            for values in ([one.seconds for one in each], [one.seconds * one.measured for one in each])
+        )
+        out[name] = OperatorTime(seconds, known / np.maximum(seconds, 1e-300), each[-1].bound)
+    return out
 
 
 def _every(by_length: Sequence[Mapping[str, OperatorTime]], name: str) -> list[OperatorTime]:
@@ -171,34 +167,21 @@ def _every(by_length: Sequence[Mapping[str, OperatorTime]], name: str) -> list[O
     return [one.get(name) or zero(like.seconds) for one in by_length]
 
 
-def _part(each: Sequence[OperatorTime], choice: PolicyChoice, drafting: bool) -> OperatorTime:
-    known = [one.seconds * one.measured for one in each]
-    seconds, measured = (
-        _drafted(values, choice) if drafting else _verified(values, choice)
-        for values in ([one.seconds for one in each], known)
-    )
-    return OperatorTime(seconds, measured / np.maximum(seconds, 1e-300), each[-1].bound)
-
-
 def _whole(choice: PolicyChoice, seconds: Sequence[FloatArray], parts: Sequence[Components]) -> FloatArray:
-    """Seconds of a table: verification of the mean length, draft passes of the longest."""
-    out = _verified(seconds, choice)
+    """Seconds of a table."""
+    out = _chosen(seconds, choice, drafting=False)
     for name in DRAFT_PARTS:
         if name in parts[-1]:
             passes = [one.seconds for one in _every(parts, name)]
-            out[1:] += (_drafted(passes, choice) - _verified(passes, choice))[1:]
+            out[1:] += (_chosen(passes, choice, drafting=True) - _chosen(passes, choice, drafting=False))[1:]
     return out
 
 
-def _verified(values: Sequence[FloatArray], choice: PolicyChoice) -> FloatArray:
-    every, rows = np.stack(values), np.arange(len(choice.low))
+def _chosen(by_length: Sequence[FloatArray], choice: PolicyChoice, drafting: bool) -> FloatArray:
+    """What the chosen lengths take in a reference iteration: draft passes the longest, a verification the mean one."""
+    every, rows = np.stack(by_length), np.arange(len(choice.low))
     wide = (slice(None),) + (None,) * (every.ndim - 2)
-    share = choice.share[wide]
-    low, high = every[choice.low, rows], every[choice.high, rows]
-    return np.asarray(((1 - share) * low + share * high) * choice.repeats[wide])
-
-
-def _drafted(values: Sequence[FloatArray], choice: PolicyChoice) -> FloatArray:
-    every, rows = np.stack(values), np.arange(len(choice.low))
-    wide = (slice(None),) + (None,) * (every.ndim - 2)
-    return np.asarray(every[choice.most, rows] * choice.repeats[wide])
+    share, repeats = choice.share[wide], choice.repeats[wide]
+    if drafting:
+        return np.asarray(every[choice.most, rows] * repeats)
+    return np.asarray(((1 - share) * every[choice.low, rows] + share * every[choice.high, rows]) * repeats)

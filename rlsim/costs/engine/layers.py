@@ -10,10 +10,9 @@ import numpy as np
 from rlsim.costs.engine.capture import largest_captured_tokens
 from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
-from rlsim.costs.operators.latent import LatentBlock
+from rlsim.costs.operators.latent import LatentBlock, SparseBlock, prompt_scores
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, recurrent_matrices, split_bytes
-from rlsim.costs.operators.sparse import SparseBlock, prompt_scores
 from rlsim.costs.operators.time import OperatorTime, beside, mean_layer, modelled, zero
 from rlsim.costs.operators.work import Matrix, Number
 from rlsim.costs.overheads import NO_HOST, HostOverheads
@@ -112,9 +111,8 @@ class EngineLayers:
             products = self._products(own, matrices, engine.attention_precision(card))
             out["recurrent projections"] = products.repeated(recurrent)
         if counts.dense > 0:
-            matrices = work.ffn_matrices(
-                card.hidden_size, card.intermediate_size, engine.tensor_parallel, card.gated_ffn
-            )
+            sizes = card.hidden_size, card.intermediate_size, engine.tensor_parallel
+            matrices = work.ffn_matrices(*sizes, card.gated_ffn)
             out["feed-forward"] = self._products(tokens, matrices, engine.weight_precision).repeated(counts.dense)
         if counts.moe > 0:
             out["experts"] = self._experts(tokens).repeated(counts.moe)
@@ -168,8 +166,8 @@ class EngineLayers:
         if recurrent is None:
             return {}
         own = np.ceil(tokens / queries / engine.attention_data_parallel)
-        block = RecurrentBlock(self.operators, recurrent, self.attention_tp)
-        once = block.decode(own, queries, copied=engine.name in COPIES_ACCEPTED_STATE)
+        copied = engine.name in COPIES_ACCEPTED_STATE
+        once = RecurrentBlock(self.operators, recurrent, self.attention_tp).decode(own, queries, copied)
         return {"recurrent state": self._chained(once, STATE_KERNELS).repeated(self.card.num_recurrent_layers)}
 
     def prompt_states(self, batch: FloatArray, prompt_tokens: float) -> OperatorTime | None:
@@ -177,9 +175,9 @@ class EngineLayers:
         recurrent = self.card.recurrent
         if recurrent is None:
             return None
-        block = RecurrentBlock(self.operators, recurrent, self.attention_tp)
         # A part of a prompt runs as one prompt as long as that part.
         length = np.minimum(batch * prompt_tokens, prompt_tokens)
+        block = RecurrentBlock(self.operators, recurrent, self.attention_tp)
         return block.prefill(np.maximum(batch, 1.0), length).repeated(self.card.num_recurrent_layers)
 
     def head_components(self, rows: FloatArray, sampled: FloatArray, head: Head | None = None) -> Components:
@@ -207,9 +205,8 @@ class EngineLayers:
         own = (self.operators, card, self.attention_tp, engine.attention_precision(card), engine.kv_precision)
         if card.sparse_attention is None:
             return [(card.num_layers, LatentBlock(*own))]
-        ranking = card.num_index_layers
-        kinds = [(ranking, SparseBlock(*own)), (card.num_layers - ranking, SparseBlock(*own, indexer=False))]
-        return [kind for kind in kinds if kind[0]]
+        layers = {True: card.num_index_layers, False: card.num_layers - card.num_index_layers}
+        return [(count, SparseBlock(*own, indexer=indexer)) for indexer, count in layers.items() if count]
 
     def _over_latents(self, price: Callable[[LatentBlock], OperatorTime]) -> OperatorTime:
         """Mean layer of the kinds of latent blocks."""
@@ -237,18 +234,14 @@ class EngineLayers:
         card, engine, moe = self.card, self.engine, self.card.moe
         if moe is None:
             return zero(tokens)
+        precision, tp = engine.weight_precision, engine.tensor_parallel
         router = self._chained(self.operators.gemm(tokens, Matrix("router", moe.num_experts, card.hidden_size), "bf16"))
-        ep, width = engine.expert_parallel, moe.expert_intermediate_size
-        shape = ExpertShape(
-            engine.weight_precision, card.expert_hidden_size, width, moe.top_k, moe.num_experts,
-            tensor_parallel=engine.tensor_parallel // ep, expert_parallel=ep,
-        )  # fmt: skip
+        ep, sizes = engine.expert_parallel, (card.expert_hidden_size, moe.expert_intermediate_size)
+        shape = ExpertShape(precision, *sizes, moe.top_k, moe.num_experts, tensor_parallel=tp // ep, expert_parallel=ep)
         routed = self.operators.experts(tokens, shape, moe.matrices, engine.expert_balance)
         if moe.latent_size is not None:
-            router = router + self._products(tokens, work.latent_expert_matrices(card), engine.weight_precision)
-        shared = self._products(
-            tokens, work.shared_expert_matrices(card, engine.tensor_parallel), engine.weight_precision
-        )
+            router = router + self._products(tokens, work.latent_expert_matrices(card), precision)
+        shared = self._products(tokens, work.shared_expert_matrices(card, tp), precision)
         # Shared experts run on a stream of their own beside the routed ones.
         return beside(router + self._chained(routed, EXPERT_KERNELS), shared)
 
@@ -287,14 +280,11 @@ class EngineLayers:
         own, cached = np.broadcast_arrays(
             np.ceil(sequences / self.engine.attention_data_parallel), np.maximum(context, 1.0)
         )
-        kinds = self.card.attention_kinds
-        if not kinds:
-            return zero(own)
-        seen = [cached if window is None else np.minimum(cached, float(window)) for _, window in kinds]
-        times = [self._cached_layer(own, tokens, queries) for tokens in seen]
-        return mean_layer([(layers, timed) for (layers, _), timed in zip(kinds, times, strict=True)]).repeated(
-            self.card.num_attention_layers
-        )
+        times = []
+        for layers, window in self.card.attention_kinds:
+            seen = cached if window is None else np.minimum(cached, float(window))
+            times.append((layers, self._cached_layer(own, seen, queries)))
+        return mean_layer(times).repeated(self.card.num_attention_layers) if times else zero(own)
 
     def _cached_layer(self, own: FloatArray, cached: FloatArray, queries: int) -> OperatorTime:
         """Attention of one layer over ``cached`` tokens of each of ``own`` sequences."""
@@ -350,10 +340,7 @@ def total(components: Components) -> FloatArray:
 
 def pipeline_hops(engine: Engine, fabric: Collectives, tokens: FloatArray, hidden: int) -> OperatorTime:
     """Point-to-point messages between the stages of a replica."""
-    hops = engine.pipeline_parallel - 1
-    size = tokens * hidden * BYTES_PER_ELEMENT["bf16"]
-    profile = fabric.profile
-    crosses = engine.gpus_per_replica > fabric.domain
-    rate = fabric.network if crosses else fabric.nvlink
-    latency = profile.network_latency_s.value if crosses else profile.nvlink_latency_s.value
-    return modelled(hops * (latency + size / rate), "network")
+    size, latency, rate = tokens * hidden * BYTES_PER_ELEMENT["bf16"], fabric.profile.nvlink_latency_s, fabric.nvlink
+    if engine.gpus_per_replica > fabric.domain:
+        latency, rate = fabric.profile.network_latency_s, fabric.network
+    return modelled((engine.pipeline_parallel - 1) * (latency.value + size / rate), "network")

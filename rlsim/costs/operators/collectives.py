@@ -13,8 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlsim.costs.operators.borrowed import TableSource
-from rlsim.costs.operators.operators import KERNEL_FLOOR_S
+from rlsim.costs.operators.operators import KERNEL_FLOOR_S, TableSource
 from rlsim.costs.operators.time import OperatorTime, modelled, ratio_or_one
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.interpolation import TableTime
@@ -152,24 +151,18 @@ class Collectives:
             found = look_up(measured, sent)
             if found is not None:
                 ratio = _link_s(self.profile, op, measured, sent) / _link_s(self.reference, op, measured, sent)
-                seconds = found.seconds
-                known = np.zeros_like(seconds) if self.stands_in else found.measured.astype(np.float64)
+                seconds, known = found.seconds, found.measured.astype(np.float64)
                 if measured < gpus:
-                    seconds, known = (
-                        self._larger_group(gpus, measured, seconds, look_up(measured // 2, sent)),
-                        0 * known,
-                    )
+                    half, growth = look_up(measured // 2, sent), ((gpus - 1) / gpus) / ((measured - 1) / measured)
+                    latency = np.full_like(seconds, self.profile.nvlink_latency_s.value)
+                    step = latency if half is None else np.maximum(seconds - half.seconds, 0.0)
+                    seconds = np.maximum(seconds * growth, seconds + math.log2(gpus / measured) * step)
                 timed = OperatorTime(seconds, known, "network").scaled_by(ratio)
+                if self.stands_in or measured < gpus:
+                    timed = timed.unmeasured()
                 break
             measured = 1 << ((measured - 1).bit_length() - 1)  # tables hold powers of two
         return OperatorTime(np.where(size > 0, timed.seconds, 0.0), timed.measured, "network")
-
-    def _larger_group(self, gpus: int, measured: int, seconds: FloatArray, half: TableTime | None) -> FloatArray:
-        """``seconds`` of a measured group carried over to ``gpus`` GPUs; half: seconds on half of that group."""
-        latency = self.profile.nvlink_latency_s.value
-        step = np.maximum(seconds - half.seconds, 0.0) if half is not None else np.full_like(seconds, latency)
-        growth = ((gpus - 1) / gpus) / ((measured - 1) / measured)
-        return np.maximum(seconds * growth, seconds + math.log2(gpus / measured) * step)
 
     def expert_exchange(self, gpus: int, tokens: ArrayLike, hidden: int, precision: str, top_k: int) -> OperatorTime:
         """Tokens to the GPUs of their experts and back over NVLink, ``tokens`` of them on each GPU.
@@ -178,29 +171,22 @@ class Collectives:
         without a measurement that: three small messages' latency and the bytes of top_k copies (in the precision of the
         experts on the way there, BF16 on the way back) over the link.
         """
-        own = np.maximum(np.asarray(tokens, dtype=np.float64), 1.0)
-        measured = [self._measured_exchange(name, gpus, own, hidden, precision) for name in EXCHANGE_PHASES]
-        known = [timed for timed in measured if timed is not None]
+        own, measured = np.maximum(np.asarray(tokens, dtype=np.float64), 1.0), list[OperatorTime]()
         copies = own * min(top_k, gpus - 1) * hidden * (BYTES_PER_ELEMENT[precision] + BYTES_PER_ELEMENT["bf16"])
-        here = _exchange_link_s(self.profile, copies)
-        if not known or self.exchange is None:
-            return modelled(here, "network")
-        fastest = min(known, key=lambda timed: float(np.sum(timed.seconds)))
-        return fastest.scaled_by(ratio_or_one(here, _exchange_link_s(self.exchange.device, copies)))
-
-    def _measured_exchange(
-        self, transport: str, gpus: int, tokens: FloatArray, hidden: int, precision: str
-    ) -> OperatorTime | None:
-        """All phases of one transport; None where one of them was not measured."""
+        here = modelled(_exchange_link_s(self.profile, copies), "network")
         if self.exchange is None:
-            return None
-        seconds, known = np.zeros_like(tokens), np.ones_like(tokens)
-        for phase in EXCHANGE_PHASES[transport]:
-            look = self.exchange.tables.expert_exchange_s((transport, phase), precision, hidden, gpus, tokens)
-            if look is None:
-                return None
-            seconds, known = seconds + look.seconds, known * look.measured
-        return OperatorTime(seconds, known, "network")
+            return here
+        for name, phases in EXCHANGE_PHASES.items():
+            look = self.exchange.tables.expert_exchange_s
+            found = [look((name, phase), precision, hidden, gpus, own) for phase in phases]
+            known = [timed for timed in found if timed is not None]
+            if len(known) == len(phases):
+                whole = np.all([timed.measured for timed in known], axis=0).astype(np.float64)
+                measured.append(OperatorTime(np.sum([timed.seconds for timed in known], axis=0), whole, "network"))
+        if not measured:
+            return here
+        fastest = min(measured, key=lambda timed: float(np.sum(timed.seconds)))
+        return fastest.scaled_by(ratio_or_one(here.seconds, _exchange_link_s(self.exchange.device, copies)))
 
     def broadcast(self, message_bytes: float, crosses_network: bool) -> OperatorTime:
         """Pipelined broadcast of a large message from one source: bounded by the source's own link."""

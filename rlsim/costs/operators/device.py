@@ -1,17 +1,24 @@
-"""A hardware profile with every measured table that answers for it."""
+"""A hardware profile with every measured table that answers for it: its own, then what a measured device lends.
+
+Imported tables hold no verification attention, sampling or rejection; only ``rlsim calibrate`` measures them. A device
+that was never measured takes them from one that was: its share of that device's roofline carries over.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 
-from rlsim.costs.operators.borrowed import TableSource, borrowed_tables
 from rlsim.costs.operators.collectives import Collectives
-from rlsim.costs.operators.operators import Operators
+from rlsim.costs.operators.operators import Operators, TableSource
+from rlsim.results.statistics import P90_DEVIATIONS
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.fingerprint import exchange_entry, tables_state
 from rlsim.tables.operators import MEASURED, OperatorTables, available
-from rlsim.tables.profile import load_profile, table_device
+from rlsim.tables.profile import list_profiles, load_profile, table_device
 
 
 @dataclass(frozen=True)
@@ -57,34 +64,29 @@ def device_of(
     An engine that was not measured on the device takes the tables of one that was. Raises InputError where the tables
     that the profile names are missing.
     """
-    device = _device(profile, engine, tables_state(profile)) if tables is None else _with_tables(profile, tables)
-    return device if rack_aligned else _unaligned(device)
-
-
-@lru_cache(maxsize=8)
-def _unaligned(device: Device) -> Device:
-    return replace(device, rack_aligned=False)
-
-
-@lru_cache(maxsize=32)
-def _device(profile: HardwareProfile, engine: str, state: int) -> Device:
-    """state: of the tables when they were read."""
-    if profile.operator_tables is None:
-        return _with_tables(profile, None)
-    system = profile.operator_tables
-    others = [name for where, name in available() if where == system and name not in (engine, MEASURED)]
-    siblings = tuple(OperatorTables.load(system, name) for name in others)
-    if others and not {(system, engine), (system, MEASURED)} & set(available()):
-        # In the order of their names the last is vLLM, which was measured on every device.
-        return replace(_with_tables(profile, siblings[-1], siblings[:-1]), stands_in=True)
-    return _with_tables(profile, OperatorTables.load(system, engine), siblings)
-
-
-def _with_tables(
-    profile: HardwareProfile, tables: OperatorTables | None, siblings: tuple[OperatorTables, ...] = ()
-) -> Device:
+    if tables is None:
+        return _device(profile, engine, rack_aligned, tables_state(profile))
     reference = table_device(profile)
-    return Device(profile, tables, reference, borrowed_tables(profile, reference, tables), siblings)
+    lent = borrowed_tables(profile, reference, tables)
+    return Device(profile, tables, reference, lent, rack_aligned=rack_aligned)
+
+
+@lru_cache(maxsize=40)
+def _device(profile: HardwareProfile, engine: str, rack_aligned: bool, state: int) -> Device:
+    """state: of the tables when they were read."""
+    system, reference, known = profile.operator_tables, table_device(profile), available()
+    others = [name for where, name in known if where == system and name not in (engine, MEASURED)]
+    siblings = tuple(OperatorTables.load(str(system), name) for name in others)
+    stands_in = bool(others) and not {(system, engine), (system, MEASURED)} & set(known)
+    tables = None
+    if stands_in:
+        # In the order of their names the last is vLLM, which was measured on every device.
+        *rest, tables = siblings
+        siblings = tuple(rest)
+    elif system is not None:
+        tables = OperatorTables.load(system, engine)
+    lent = borrowed_tables(profile, reference, tables)
+    return Device(profile, tables, reference, lent, siblings, stands_in, rack_aligned)
 
 
 def exchange_tables() -> TableSource | None:
@@ -95,3 +97,48 @@ def exchange_tables() -> TableSource | None:
     """
     entry = exchange_entry()
     return None if entry is None else TableSource(OperatorTables.load(*entry), load_profile(entry[0]))
+
+
+TRANSFER_ERROR = 2.0
+"""How much further a time carried over from another device may be off than on the device itself. Assumption."""
+
+
+def borrowed_tables(
+    profile: HardwareProfile, reference: HardwareProfile, tables: OperatorTables | None, folder: Path | None = None
+) -> TableSource | None:
+    """Tables that ``rlsim calibrate`` made for the profile's own system, else for the shipped device nearest to it.
+
+    reference: the device on which the profile's own ``tables`` were measured. Nearest is the device with the most
+    similar memory bandwidth, which bounds all that is lent. folder: a calibration folder; default is that of this
+    installation. None where the own tables carry a self-check (rlsim made them or was merged into them), and where no
+    shipped device was measured.
+    """
+    if tables is not None and tables.metadata.get("self_check"):
+        return None
+    systems = {system for system, engine in available(folder) if engine == MEASURED}
+    if profile.operator_tables in systems:
+        return TableSource(OperatorTables.load(str(profile.operator_tables), MEASURED, folder), reference)
+    shipped = [device for device in map(load_profile, list_profiles()) if device.operator_tables in systems]
+    if not shipped:
+        return None
+
+    def distance(device: HardwareProfile) -> float:
+        rates = device.memory_bandwidth_bytes_per_s.value, profile.memory_bandwidth_bytes_per_s.value
+        return abs(math.log(rates[0] / rates[1]))
+
+    nearest = min(shipped, key=distance)
+    return TableSource(OperatorTables.load(str(nearest.operator_tables), MEASURED, folder), nearest, transferred=True)
+
+
+def tables_error(sources: Sequence[TableSource]) -> float:
+    """Standard deviation of the logarithm of a time that the self-checks of the tables in use claim.
+
+    From the 90th percentile of the absolute errors of composites, which no table has seen, read as a factor;
+    TRANSFER_ERROR times as much where a table was measured on another device. Zero where no table carries a self-check
+    (imported ones): the error of the global parameters then holds theirs.
+    """
+    error = 0.0
+    for source in sources:
+        p90 = float((source.tables.metadata.get("self_check") or {}).get("p90_abs_error") or 0.0)
+        error = max(error, math.log1p(p90) / P90_DEVIATIONS * (TRANSFER_ERROR if source.transferred else 1.0))
+    return error

@@ -80,38 +80,29 @@ def phase_groups(scenario: Scenario, run: str | None = None) -> dict[str, tuple[
     run: name of a run that stands for its layout, as of measured rows that no scenario repeats; default what the
     scenario's layout is.
     """
-    rollout, training = (run, run) if run is not None else (_rollout_layout(scenario), _training_layout(scenario))
-    transfer = run if run is not None else f"{rollout}; {training}"
-    drafts = scenario.speculation
-    drafting = run is None and drafts.active
-    how = f"{rollout}, {drafts.method}"
-    # Drafting misses something whatever its length, and lengths differ.
-    speculation = (f"speculation: {how}", f"draft length: {how}, k {drafts.draft_length}") if drafting else ()
+    engine, trainer, drafts = scenario.engine, scenario.trainer, scenario.speculation
+    speculation: tuple[str, ...] = ()
+    rollout = run or (
+        f"{scenario.model.name}, {scenario.hardware.name}, {engine.name}, TP {engine.tensor_parallel}, "
+        f"PP {engine.pipeline_parallel}, EP {engine.expert_parallel}, DP {engine.attention_data_parallel}, "
+        f"{scenario.cluster.generation} GPUs, {engine.weight_precision}"
+    )
+    training = run or (
+        f"{scenario.model.name}, {scenario.hardware.name}, {trainer.backend}, TP {trainer.tensor_parallel}, "
+        f"PP {trainer.pipeline_parallel}, CP {trainer.context_parallel}, EP {trainer.expert_parallel}, "
+        f"{scenario.cluster.training} GPUs, {trainer.precision}"
+    )
+    if run is None and drafts.active:
+        how = f"{rollout}, {drafts.method}"
+        # Drafting misses something whatever its length, and lengths differ.
+        speculation = f"speculation: {how}", f"draft length: {how}, k {drafts.draft_length}"
     trained = (*trainer_groups(scenario), f"training of run: {training}")
     return {
         "generation": (*rollout_groups(scenario), f"rollout of run: {rollout}", *speculation),
         "logprob": trained,
         "train": trained,
-        "transfer": (*refit_groups(scenario), f"transfer of run: {transfer}"),
+        "transfer": (*refit_groups(scenario), f"transfer of run: {run or f'{rollout}; {training}'}"),
     }
-
-
-def _rollout_layout(scenario: Scenario) -> str:
-    engine = scenario.engine
-    return (
-        f"{scenario.model.name}, {scenario.hardware.name}, {engine.name}, TP {engine.tensor_parallel}, "
-        f"PP {engine.pipeline_parallel}, EP {engine.expert_parallel}, DP {engine.attention_data_parallel}, "
-        f"{scenario.cluster.generation} GPUs, {engine.weight_precision}"
-    )
-
-
-def _training_layout(scenario: Scenario) -> str:
-    trainer = scenario.trainer
-    return (
-        f"{scenario.model.name}, {scenario.hardware.name}, {trainer.backend}, TP {trainer.tensor_parallel}, "
-        f"PP {trainer.pipeline_parallel}, CP {trainer.context_parallel}, EP {trainer.expert_parallel}, "
-        f"{scenario.cluster.training} GPUs, {trainer.precision}"
-    )
 
 
 def refit_method(scenario: Scenario) -> Method:

@@ -2,6 +2,10 @@
 
 Engines were measured in two ways: as one module with its projections, or as the attention kernel alone, to which matrix
 products come. The engines of one device share kernel libraries, so a layout takes whatever was measured fastest there.
+
+Of sparse latent attention (DeepSeek-V3.2, arXiv 2512.02556), where an indexer ranks what is cached, whole blocks were
+measured, indexer included; elsewhere a block is its products, a roofline of the scores and latent attention to the
+tokens that rank highest.
 """
 
 from __future__ import annotations
@@ -11,14 +15,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from rlsim.costs.operators import work
+from rlsim.costs.operators import recurrent, work
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.operators.work import Matrix, Number, Work
 from rlsim.schema.model import ModelCard
 from rlsim.tables import files
 from rlsim.tables.interpolation import TableTime
-from rlsim.tables.operators import OperatorTables
+from rlsim.tables.operators import OperatorTables, SparseShape
 from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
 BASE_CONTEXT = 2.0
@@ -26,8 +30,8 @@ BASE_CONTEXT = 2.0
 REFERENCE_BATCH, REFERENCE_CONTEXT = np.array([1.0, 16.0, 128.0]), np.array([1024.0, 8192.0])
 """Where the measured variants of one layout are compared."""
 MEASURED_SHAPE = (7168, 1536, 512, 64, 128, 128)
-"""Hidden size, query rank, KV rank, rotary, other and value width of a head of the blocks that were measured as modules
-(DeepSeek-V3; Kimi-K2 with fewer heads). A block of another shape has other projections, so its kernel alone serves."""
+"""Widths of the blocks that were measured as modules (DeepSeek-V3; Kimi-K2 with fewer heads). A block of another shape
+has other projections, so its kernel alone serves."""
 
 Variant = tuple[OperatorTables | None, bool]
 """Tables, and whether they hold the block as a module (else as a kernel)."""
@@ -49,13 +53,18 @@ class LatentBlock:
         return self.card.num_heads // self.tensor_parallel
 
     @property
-    def _as_measured(self) -> bool:
-        """Whether modules were measured for this shape."""
+    def _widths(self) -> tuple[int | None, ...]:
+        """Hidden size, query rank, KV rank, rotary, other and value width of a head; empty without latents."""
         mla = self.card.mla
         if mla is None:
-            return False
-        latents = (mla.q_lora_rank, mla.kv_lora_rank, mla.qk_rope_head_dim, mla.qk_nope_head_dim, mla.v_head_dim)
-        return (self.card.hidden_size, *latents) == MEASURED_SHAPE
+            return ()
+        heads = mla.qk_rope_head_dim, mla.qk_nope_head_dim, mla.v_head_dim
+        return (self.card.hidden_size, mla.q_lora_rank, mla.kv_lora_rank, *heads)
+
+    @property
+    def _as_measured(self) -> bool:
+        """Whether modules were measured for this shape."""
+        return self._widths == MEASURED_SHAPE
 
     def projections(self, tokens: FloatArray) -> OperatorTime:
         """Projections of ``tokens`` tokens of one layer at decode."""
@@ -76,16 +85,16 @@ class LatentBlock:
 
     def variants(self) -> list[Variant]:
         """Measured variants of this layout: as a module, else as a kernel, of each engine of the device."""
-        operators = self.operators
-        own = () if operators.tables is None else (operators.tables,)
-        every = [(tables, module) for tables in (*own, *operators.siblings) for module in (True, False)]
-        return [(tables, module) for tables, module in every if self._holds(tables, module)]
+        every = (self.operators.tables, *self.operators.siblings)
+        known = [(tables, module) for tables in every if tables is not None for module in (True, False)]
+        return [(tables, module) for tables, module in known if self._holds(tables, module)]
 
     def _holds(self, tables: OperatorTables, module: bool) -> bool:
         one = np.ones(1)
-        if module:
-            return self._module(tables, one, BASE_CONTEXT * one) is not None
-        return tables.at(files.MLA_DECODE_KERNEL, (self.kv_precision,), self.heads, one, one) is not None
+        return (self._module(tables, one, BASE_CONTEXT * one) if module else self._kernel(tables, one, one)) is not None
+
+    def _kernel(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
+        return tables.at(files.MLA_DECODE_KERNEL, (self.kv_precision,), self.heads, context, batch)
 
     def reference_s(self, variant: Variant) -> float:
         """Sum of the logarithms of the seconds of a variant at the points of comparison."""
@@ -102,12 +111,11 @@ class LatentBlock:
         return self.operators.timed(look, amount, self.precision, "gemm")
 
     def _attention(self, variant: Variant, batch: FloatArray, context: FloatArray) -> OperatorTime:
-        tables, module = variant
-        look = None
-        if tables is not None and not module:
-            look = tables.at(files.MLA_DECODE_KERNEL, (self.kv_precision,), self.heads, context, batch)
-        elif tables is not None:
+        (tables, module), look = variant, None
+        if tables is not None and module:
             look = self._above_base(tables, batch, context)
+        elif tables is not None:
+            look = self._kernel(tables, batch, context)
         return self.operators.timed(look, self._attention_work(batch, context), "bf16", "decode_attention")
 
     def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
@@ -125,9 +133,8 @@ class LatentBlock:
         return Work(np.sum([one.flops for one in each], axis=0), np.sum([one.bytes for one in each], axis=0))
 
     def _attention_work(self, batch: FloatArray, context: FloatArray) -> Work:
-        return work.latent_attention(
-            batch, context, self.card, self.tensor_parallel, BYTES_PER_ELEMENT[self.kv_precision]
-        )
+        kv_bytes = BYTES_PER_ELEMENT[self.kv_precision]
+        return work.latent_attention(batch, context, self.card, self.tensor_parallel, kv_bytes)
 
     def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
         if not self._as_measured:
@@ -143,9 +150,8 @@ class LatentBlock:
         operators, card, mla = self.operators, self.card, self.card.mla
         length = np.minimum(tokens, prompt_tokens)
         batch = np.maximum(tokens / prompt_tokens, 1.0)
-        if operators.tables is None or not self._as_measured:
-            return None
-        look = self._prompt_module(operators.tables, batch, length)
+        tables = operators.tables if self._as_measured else None
+        look = None if tables is None else self._prompt_module(tables, batch, length)
         if look is None or mla is None:
             return None
         flops = self._projection_work(tokens, 1.0).flops
@@ -167,3 +173,106 @@ class LatentBlock:
 def _fastest_variant(block: LatentBlock) -> Variant | None:
     """The fastest measured variant of a layout; None where nothing of it was measured."""
     return min(block.variants(), key=block.reference_s, default=None)
+
+
+MEASURED_BLOCKS = ((7168, 1536, 512, 64, 128, 128, 64, 128, 2048), (6144, 2048, 512, 64, 192, 256, 32, 128, 2048))
+"""DeepSeek-V3.2 and GLM-5, whose blocks were measured: hidden size, query rank, KV rank, rotary, other and value width
+of a head; heads, head width and ranked tokens of the indexer."""
+
+
+@dataclass(frozen=True)
+class SparseBlock(LatentBlock):
+    """A latent block with (``indexer``) or without a ranking of its own."""
+
+    indexer: bool = True
+
+    @property
+    def _as_measured(self) -> bool:
+        sparse = self.card.sparse_attention
+        if sparse is None:
+            return False
+        ranked = (sparse.index_heads, sparse.index_head_dim, sparse.top_k_tokens)
+        return (*self._widths, *ranked) in MEASURED_BLOCKS
+
+    @property
+    def _shape(self) -> SparseShape:
+        return SparseShape(self.card.hidden_size, self.indexer, self.heads, self.precision, self.kv_precision)
+
+    def _holds(self, tables: OperatorTables, module: bool) -> bool:
+        return module and super()._holds(tables, module)
+
+    def _matrices(self) -> list[Matrix]:
+        own = work.attention_matrices(self.card, self.tensor_parallel)
+        return [*own, *(recurrent.indexer_matrices(self.card) if self.indexer else ())]
+
+    def _module(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
+        return tables.sparse_decode_s(self._shape, batch, context) if self._as_measured else None
+
+    def _prompt_module(self, tables: OperatorTables, batch: FloatArray, tokens: FloatArray) -> TableTime | None:
+        return tables.sparse_prefill_s(self._shape, batch, tokens)
+
+    def _attended(self, context: FloatArray) -> FloatArray:
+        sparse = self.card.sparse_attention
+        return context if sparse is None else np.minimum(context, float(sparse.top_k_tokens))
+
+    def _attention_work(self, batch: FloatArray, context: FloatArray) -> Work:
+        attended = super()._attention_work(batch, self._attended(context))
+        if not self.indexer:
+            return attended
+        scores = recurrent.index_scores(batch, context, self.card)
+        return Work(attended.flops + scores.flops, attended.bytes + scores.bytes)
+
+    def _above_base(self, tables: OperatorTables, batch: FloatArray, context: FloatArray) -> TableTime | None:
+        """As of any latent block, up to the longest context that was measured at such a batch.
+
+        Beyond it the efficiency of the attention stays, not that of the whole block, whose products do not grow.
+        """
+        reach = tables.sparse_reach_tokens(self._shape) if self._as_measured else 0
+        if not reach:
+            return None
+        whole_batch = 2.0 ** np.ceil(np.log2(np.maximum(batch, 1.0)))
+        longest = np.maximum(2.0 ** np.floor(np.log2(np.maximum(reach / whole_batch, 1.0))), BASE_CONTEXT)
+        inside = np.minimum(context, longest)
+        found = super()._above_base(tables, batch, inside)
+        if found is None:
+            return None
+        here, there = (
+            self.operators.roofline(self._attention_work(batch, c), "fp8", "decode_attention").seconds
+            for c in (context, inside)
+        )
+        return TableTime(found.seconds * here / there, found.measured & (inside == context))
+
+    def _attention(self, variant: Variant, batch: FloatArray, context: FloatArray) -> OperatorTime:
+        if variant[0] is not None and variant[1]:
+            return super()._attention(variant, batch, context)
+        attended = super()._attention(variant, batch, self._attended(context)).unmeasured()
+        if not self.indexer:
+            return attended
+        return attended + self.operators.roofline(recurrent.index_scores(batch, context, self.card), "fp8")
+
+    def _mean_keys(self, prompt_tokens: FloatArray) -> FloatArray:
+        """All before it until there are more than the ranking keeps."""
+        kept = self._attended(prompt_tokens)
+        return kept - kept * kept / (2.0 * prompt_tokens)
+
+    def prefill(self, tokens: FloatArray, prompt_tokens: Number) -> OperatorTime | None:
+        """As of any latent block; the indexer scores all that earlier parts of a prompt cached, a roofline in FP8."""
+        module = super().prefill(tokens, prompt_tokens)
+        if module is None or not self.indexer:
+            return module
+        earlier = (prompt_tokens - np.minimum(tokens, prompt_tokens)) / 2.0
+        flops = recurrent.index_scores(tokens, earlier, self.card).flops
+        seconds = self.operators.roofline(Work(flops, np.zeros_like(flops)), "fp8").seconds
+        return module + modelled(np.where(flops > 0, seconds, 0.0), "compute")
+
+
+def prompt_scores(operators: Operators, card: ModelCard, batch: FloatArray, prompt_tokens: FloatArray) -> OperatorTime:
+    """Scores of the indexers over ``batch`` whole prompts, forward: the mean layer's time, a roofline in FP8."""
+    sparse = card.sparse_attention
+    if sparse is None:
+        raise ValueError(f"{card.name} has no indexer")
+    share = card.num_index_layers / card.num_attention_layers
+    # Every query meets half of the prompt; keys of a prompt are read once for a tile of queries, not for each.
+    scores = recurrent.index_scores(batch * prompt_tokens / 2.0, prompt_tokens, card)
+    moved = batch * prompt_tokens * sparse.key_bytes
+    return operators.roofline(Work(scores.flops, np.asarray(moved, dtype=np.float64)), "fp8").repeated(share)

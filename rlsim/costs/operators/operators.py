@@ -9,6 +9,7 @@ calibrate`` hold it (:mod:`rlsim.costs.operators.device`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import ArrayLike
 
 from rlsim.costs.interface import Bound
 from rlsim.costs.operators import work
-from rlsim.costs.operators.borrowed import TableSource
 from rlsim.costs.operators.time import OperatorTime, mean_layer, modelled, ratio_or_one, zero
 from rlsim.costs.operators.work import Matrix, Work
 from rlsim.schema.hardware import HardwareProfile
@@ -34,6 +34,15 @@ and by most layouts of a plan."""
 DEFAULT_COMPUTE, DEFAULT_MEMORY = 0.7, 0.8
 """Shares of datasheet FLOP/s and bandwidth where a device has no tables at all. Assumption."""
 Operation = Literal["gemm", "decode_attention", "prefill_attention", "moe"]
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Tables and the profile of the device that they were measured on; transferred: not the projected device."""
+
+    tables: OperatorTables
+    device: HardwareProfile
+    transferred: bool = False
 
 
 class Operators:

@@ -20,6 +20,7 @@ from rlsim.costs.operators.work import Matrix, Work
 from rlsim.schema.architecture import LinearAttentionCard, MambaCard
 from rlsim.schema.model import ModelCard
 from rlsim.tables import files
+from rlsim.tables.files import TableLayout
 from rlsim.tables.interpolation import TableTime
 from rlsim.tables.operators import DeltaRule, OperatorTables
 from rlsim.units import BYTES_PER_ELEMENT, FloatArray
@@ -53,10 +54,8 @@ class RecurrentBlock:
             several = recurrent_step(own, self.card, self.tensor_parallel, queries)
             moved = several.bytes + (amount.bytes if copied else 0.0)
             state = modelled(state.seconds * moved / amount.bytes, state.bound)
-        tail = convolution_step(own * queries, self.card, self.tensor_parallel)
-        channels, kernel = self._channels, self.card.conv_kernel
-        shift = self._timed(lambda t: t.at(files.CONVOLUTION_DECODE, (kernel,), channels, own * queries), tail)
-        return state + (shift if queries == 1 else shift.unmeasured())
+        tail = self._convolution(own * queries, self.card.conv_kernel, files.CONVOLUTION_DECODE, own * queries)
+        return state + (tail if queries == 1 else tail.unmeasured())
 
     def prefill(self, batch: FloatArray, prompt_tokens: FloatArray, training: bool = False) -> OperatorTime:
         """Convolution and state over ``batch`` prompts of ``prompt_tokens`` tokens, forward.
@@ -64,23 +63,27 @@ class RecurrentBlock:
         training: by the kernels that have a backward pass.
         """
         b, p = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64))
-        b, p, tp = np.maximum(b, LEAST_CHUNK_SHARE), np.maximum(p, 1.0), self.tensor_parallel
-        state = self._scan(b, p, training)
-        row = convolution_prompt(b * p, self.card, tp)
-        kernel = self.card.conv_kernel
-        return state + self._timed(
-            lambda t: t.at(files.CONVOLUTION_PREFILL, (kernel,), self._channels, p, np.maximum(b, 1.0)), row
-        )
+        b, p = np.maximum(b, LEAST_CHUNK_SHARE), np.maximum(p, 1.0)
+        rows = self._convolution(b * p, 1, files.CONVOLUTION_PREFILL, p, np.maximum(b, 1.0))
+        return self._scan(b, p, training) + rows
+
+    def _convolution(
+        self, tokens: FloatArray, tail_tokens: int, layout: TableLayout, *sizes: FloatArray
+    ) -> OperatorTime:
+        """Short convolution of ``tokens`` tokens, for each of which ``tail_tokens`` are read and written."""
+        channels, kernel = convolution_channels(self.card, self.tensor_parallel), self.card.conv_kernel
+        values = tokens * channels
+        amount = Work(2.0 * values * kernel, 2.0 * values * tail_tokens * VALUE)
+        return self._timed(lambda tables: tables.at(layout, (kernel,), channels, *sizes), amount)
 
     def _scan(self, batch: FloatArray, prompt_tokens: FloatArray, training: bool) -> OperatorTime:
         """The chunked recurrence without the convolution before it."""
         card, tp = self.card, self.tensor_parallel
         amount = recurrent_prompt(batch * prompt_tokens, card, tp)
+        if isinstance(card, LinearAttentionCard) and not training:
+            return self._timed(lambda tables: self._chunks(tables, batch, prompt_tokens), amount)
         if isinstance(card, LinearAttentionCard):
-            if not training:
-                return self._timed(lambda tables: self._chunks(tables, batch, prompt_tokens), amount)
-            found = self._triton_chunks(batch, prompt_tokens)
-            return self.operators.timed(found, amount, "bf16", "prefill_attention")
+            return self.operators.timed(self._triton_chunks(batch, prompt_tokens), amount, "bf16", "prefill_attention")
         roof = self.operators.roofline(amount, "bf16", "prefill_attention")
         heads = max(1, round(card.state_elements / MEASURED_HEAD**2))
         kin = LinearAttentionCard(
@@ -103,10 +106,6 @@ class RecurrentBlock:
         own = None if self.operators.tables is None else look(self.operators.tables)
         others = self.operators.on_this_device(look)
         return own or min(others, key=lambda timed: float(np.sum(timed.seconds)), default=None)
-
-    @property
-    def _channels(self) -> int:
-        return convolution_channels(self.card, self.tensor_parallel)
 
     def _timed(self, find: Callable[[OperatorTables], TableTime | None], amount: Work) -> OperatorTime:
         """What the engine's own tables hold, else those of another engine of the device (not measured then)."""
@@ -205,18 +204,6 @@ def convolution_channels(recurrent: LinearAttentionCard | MambaCard, tensor_para
         return 2 * keys + recurrent.value_width // tensor_parallel
     groups = max(1, recurrent.num_groups // tensor_parallel)
     return recurrent.inner_width // tensor_parallel + 2 * groups * recurrent.state_size
-
-
-def convolution_step(sequences: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> Work:
-    """Short convolution of one token of each sequence: its tail read and written, the token read and written."""
-    channels = np.asarray(sequences, dtype=np.float64) * convolution_channels(recurrent, tensor_parallel)
-    return Work(2.0 * channels * recurrent.conv_kernel, 2.0 * channels * recurrent.conv_kernel * VALUE)
-
-
-def convolution_prompt(tokens: ArrayLike, recurrent: LinearAttentionCard | MambaCard, tensor_parallel: int) -> Work:
-    """Short convolution of ``tokens`` tokens of prompts: read and written once."""
-    channels = np.asarray(tokens, dtype=np.float64) * convolution_channels(recurrent, tensor_parallel)
-    return Work(2.0 * channels * recurrent.conv_kernel, 2.0 * channels * VALUE)
 
 
 def recurrent_step(

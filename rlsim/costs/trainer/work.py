@@ -13,8 +13,8 @@ import numpy as np
 
 from rlsim.costs.operators import work
 from rlsim.costs.operators.device import Device
+from rlsim.costs.operators.latent import prompt_scores
 from rlsim.costs.operators.recurrent import RecurrentBlock, gate_bytes, indexer_matrices, recurrent_matrices
-from rlsim.costs.operators.sparse import prompt_scores
 from rlsim.costs.operators.time import OperatorTime, zero
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import MicroBatches

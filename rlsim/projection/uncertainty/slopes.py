@@ -15,7 +15,7 @@ from rlsim.costs.engine.prices import EngineInputs, decode_points_of_hosts_s
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, overheads_of, rollout_host
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.prices import TrainedBatch, TrainerInputs, step_cost
+from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.parameters.sets import SETS, Fitted
 from rlsim.parameters.terms import Term, fitted_of, moved, terms_of
