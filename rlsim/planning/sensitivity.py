@@ -151,10 +151,11 @@ def _arm(alternative: Alternative) -> Arm | None:
 
 
 def _arm_of(alternative: Alternative, run: SimulatedVariant) -> Arm:
-    return Arm(alternative, timed(run), _mean_s(run))
+    return Arm(alternative, timed(run), _first_s(run))
 
 
-def _mean_s(run: SimulatedVariant) -> float:
+def _first_s(run: SimulatedVariant) -> float:
+    """Mean step of the first replication, in seconds."""
     return float(np.mean([step.seconds for step in run.steps[0]]))
 
 
@@ -162,7 +163,7 @@ def first_step_s(point: tuple[Scenario, Overrides]) -> float:
     """Mean step of a varied scenario on the work of the first replication, in seconds; NaN where it cannot run."""
     scenario, overrides = point
     try:
-        return _mean_s(simulate_variant(vary(scenario, {**overrides, "simulation.replications": 1})))
+        return _first_s(simulate_variant(vary(scenario, {**overrides, "simulation.replications": 1})))
     except (Infeasible, InputError):
         return math.nan
 
@@ -211,11 +212,11 @@ def _inputs(
 ) -> tuple[InputEffect, ...]:
     out = []
     for item in inputs:
-        low, _, high = _effect(arms[0], item, points).tolist()
-        known = [(place, _effect(arm, item, points)) for place, arm in enumerate(arms)]
-        finite = [(place, effect) for place, effect in known if np.isfinite(effect).all()]
-        means = steps.mean(axis=1)[[place for place, _ in finite]]
-        curves = np.array([through(item.places, effect, GRID) for _, effect in finite])
+        effects = np.array([_effect(arm, item, points) for arm in arms])
+        low, _, high = effects[0].tolist()
+        finite = np.isfinite(effects).all(axis=1)
+        means = steps.mean(axis=1)[finite]
+        curves = np.array([through(item.places, effect, GRID) for effect in effects[finite]])
         out.append(
             InputEffect(
                 key=item.key,
@@ -251,7 +252,7 @@ def _drawn(effect: FloatArray, item: UncertainInput) -> FloatArray:
 
 def regret(steps: FloatArray) -> float:
     """Expected regret of the alternative of least mean; steps: shape (alternatives, draws)."""
-    return float(steps.mean(axis=1).min() - steps.min(axis=0).mean())
+    return float(regrets(steps).min())
 
 
 def regrets(steps: FloatArray) -> FloatArray:
@@ -274,9 +275,8 @@ def fitted(known: FloatArray, values: FloatArray) -> FloatArray:
 
 def saved(steps: FloatArray, known: FloatArray) -> float:
     """Expected regret that knowing a quantity saves; known: its draws, shape (draws,)."""
-    expected = fitted(known, steps)
     # The means of a least-squares fit with a constant are those of the draws, so that this is never negative.
-    return max(0.0, float(expected.mean(axis=1).min() - expected.min(axis=0).mean()))
+    return max(0.0, regret(fitted(known, steps)))
 
 
 def narrowed(values: FloatArray, known: FloatArray) -> float:
@@ -296,5 +296,4 @@ def saved_by_input(means: FloatArray, effects: FloatArray) -> float:
     means: expected steps, shape (alternatives,). effects: what the input does to the logarithm of each at equally
     likely values of it, shape (alternatives, values).
     """
-    steps = means[:, None] * np.exp(effects)
-    return max(0.0, regret(steps))
+    return max(0.0, regret(means[:, None] * np.exp(effects)))
