@@ -18,9 +18,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.compare import changes
-from rlsim.planning.execution import executor
+from rlsim.planning.execution import executor, in_order
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection.summary import Timed, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
@@ -114,16 +113,8 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int 
     points = _points(wanted, inputs)
     count = len(wanted) - 1 + len(points)
     with ProgressLine("simulations", count) as progress, executor(jobs, most=count) as runner:
-
-        def simulated(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-            out = {}
-            for index, result in runner(function, tasks):
-                out[index] = result
-                progress.advance(1)
-            return [out[index] for index in range(len(tasks))]
-
-        others = simulated(_arm, wanted[1:])
-        steps = simulated(first_step_s, list(points.values()))
+        others = in_order(runner, _arm, wanted[1:], progress)
+        steps = in_order(runner, first_step_s, list(points.values()), progress)
     arms = [_arm_of(wanted[0], run), *(arm for arm in others if arm is not None)]
     return _answer(run, arms, inputs, dict(zip(points, steps, strict=True)))
 
