@@ -215,13 +215,10 @@ def fit_spreads(
                 of_kinds[kind] = spreads.errors[kind]
         pooled = next((of_kinds[kind] for kind in PHASES if kind in of_kinds), PRIOR_SPREAD)
         spreads = Spreads(of_families, dict.fromkeys(PHASES, pooled) | of_kinds)
+        columns = design.column_scales(spreads)
         weights = Weights(
             (DEGREES + 1) / (DEGREES + errors / design.scales(spreads) ** 2),
-            np.where(
-                families == "",
-                1.0,
-                (GROUP_DEGREES + 1) / (GROUP_DEGREES + squares / design.column_scales(spreads) ** 2),
-            ),
+            np.where(families == "", 1.0, (GROUP_DEGREES + 1) / (GROUP_DEGREES + squares / columns**2)),
         )
         if number % 10 == 9:
             progress(f"round {number + 1} of {rounds}")

@@ -225,38 +225,29 @@ PHASE_ROWS = Comparison(_described, _predictor, _told)
 """Every published phase of every row beside its prediction as rlsim prices; a row without any says so."""
 
 
-def _named(cells: Row) -> tuple[str, str]:
-    """Model card and device profile of a row; SkippedRow tells all that keeps it from being simulated."""
+def _named(cells: Row) -> tuple[str, str, float]:
+    """Model card, device profile and most tokens of a sequence of a row; SkippedRow tells all that keeps it from being
+    simulated."""
     found, reasons = [], []
     for name, column in ((model_card_name, "model"), (device_profile_name, "gpu")):
         try:
             found.append(name(cells[column]))
         except SkippedRow as reason:
             reasons.append(str(reason))
-    if not _longest(cells) or not _first(cells, lists_beside(__file__)["step_columns"]["avg_seq_len"]):
+    response = number(cells, "max_response_len", 0.0)
+    prompted = number(cells, "max_prompt_len", 0.0) + response if response else 0.0
+    longest = number(cells, "max_seq_len", 0.0) or prompted
+    if not longest or not _first(cells, lists_beside(__file__)["step_columns"]["avg_seq_len"]):
         reasons.append("the mean or the longest response is not given")
     if reasons:
         raise SkippedRow("; ".join(reasons))
-    return found[0], found[1]
-
-
-def _longest(cells: Row) -> float:
-    """Most tokens of a sequence, prompt included; 0 where not told."""
-    response = number(cells, "max_response_len", 0.0)
-    return number(cells, "max_seq_len", 0.0) or (number(cells, "max_prompt_len", 0.0) + response if response else 0.0)
-
-
-def _reference(cells: Row) -> str:
-    """Whether the reference policy's log-probs are computed, as far as a row tells it."""
-    if measured_value(cells, "ref_logprob_s"):
-        return "true"
-    return "false" if cells.get("algorithm", "").lower() in _WITHOUT_REFERENCE else ""
+    return found[0], found[1], longest
 
 
 def step_cells(cells: Row) -> dict[str, str]:
     """The row in the columns of a table of measured steps. Raises SkippedRow where it leaves too much open."""
-    model, device = _named(cells)
-    placement = cells.get("placement", "").lower()
+    model, device, longest = _named(cells)
+    placement, without = cells.get("placement", "").lower(), cells.get("algorithm", "").lower() in _WITHOUT_REFERENCE
     lag = cells.get("async_max_age_steps", "") or ("1" if "async" in placement else "")
     out = {name: _first(cells, columns) for name, columns in lists_beside(__file__)["step_columns"].items()} | {
         "framework_version": re.sub(r"^(?=\d)", "v", cells.get("framework_version", "")),
@@ -264,9 +255,9 @@ def step_cells(cells: Row) -> dict[str, str]:
         "gpu": device,
         "on_off_policy": f"async lag {lag}" if lag else "sync",
         "colocated": "true" if placement.startswith("colocated") else "false",
-        "max_seq_len": f"{_longest(cells):g}",
+        "max_seq_len": f"{longest:g}",
         "train_backend": "fsdp" if "fsdp" in cells.get("train_backend", "").lower() else "megatron",
-        "reference_logprobs": _reference(cells),
+        "reference_logprobs": "true" if measured_value(cells, "ref_logprob_s") else "false" if without else "",
     }
     out["total_step_time_s"] = out["total_step_time_s"] or "1"
     for side, columns, sizes in (("gen", "gen", "tp pp ep"), ("train", "policy", "tp pp cp ep")):

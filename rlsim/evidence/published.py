@@ -114,52 +114,38 @@ def study(seed: int = 0, replications: int = 4) -> tuple[PublishedFigure, ...]:
         drawn = (f"simulation.seed={seed}", f"simulation.replications={replications}")
         return project(load_scenario(scenario, [*drawn, *overrides]))
 
-    return (*_speedups(answer), *_step_times(answer), *_asynchronous(answer))
+    waits = ("step_s", "exposed_generation_s")
+    lagged = _arms(answer, "study_async.csv", "asynchronous, lag 1", waits, "qwen8b_async_lag1")
+    return (*_speedups(answer), *_arms(answer, "study_step_times.csv", "step times", PHASES), *lagged)
 
 
 def _speedups(answer: Answer) -> Iterator[PublishedFigure]:
     for record in read_table(published_table("study_speculation.csv"), ("workload", "generation_speedup")):
         cell = record.cells
-        projection = answer(f"qwen8b_{cell['workload']}", *_overrides(cell))
+        stated = {name: cell[name] for name in ("method", "draft_length", "acceptance_length", "online_training")}
+        stated["draft_length"] = stated["draft_length"] or str(NGRAM_DRAFT_LENGTH)
+        overrides = [f"speculation.{name}={value}" for name, value in stated.items()]
+        projection = answer(f"qwen8b_{cell['workload']}", *overrides)
         k = cell["draft_length"] or f"{NGRAM_DRAFT_LENGTH} (assumed)"
         online = ", trained online" if cell["online_training"] == "true" else ""
-        label = (
-            f"{cell['workload']}: {cell['method']} {cell['draft']}{online}, k={k}, length {cell['acceptance_length']}"
-        )
+        drafts = f"{cell['method']} {cell['draft']}{online}, k={k}, length {cell['acceptance_length']}"
+        label = f"{cell['workload']}: {drafts}"
         measured = float(cell["generation_speedup"])
         yield _figure(f"generation speedup, {cell['table']}", label, "x", measured, projection.rollout_speedup)
 
 
-def _overrides(cell: Mapping[str, str]) -> list[str]:
-    length = cell["draft_length"] or str(NGRAM_DRAFT_LENGTH)
-    return [
-        f"speculation.method={cell['method']}",
-        f"speculation.draft_length={length}",
-        f"speculation.acceptance_length={cell['acceptance_length']}",
-        f"speculation.online_training={cell['online_training']}",
-    ]
-
-
-def _step_times(answer: Answer) -> Iterator[PublishedFigure]:
-    for record in read_table(published_table("study_step_times.csv"), ("workload", "method", *PHASES)):
-        cell = record.cells
-        projection = answer(f"qwen8b_{cell['workload']}")
+def _arms(
+    answer: Answer, table: str, group: str, phases: Sequence[str], scenario: str = ""
+) -> Iterator[PublishedFigure]:
+    """Steps and phases with and without speculation, of one scenario or of that of each workload."""
+    for record in read_table(published_table(table), ("method", *phases)):
+        cell, workload = record.cells, "" if scenario else record.cells["workload"]
+        projection = answer(scenario or f"qwen8b_{workload}")
         arm = projection.baseline if cell["method"] == "none" else projection.candidate
-        for phase in PHASES:
+        for phase in phases:
             found = arm.step_s if phase == "step_s" else arm.phases[phase]
-            label = f"{cell['workload']} {cell['method']}: {phase.removesuffix('_s')}"
-            yield _figure("step times", label, "s", float(cell[phase]), found)
-
-
-def _asynchronous(answer: Answer) -> Iterator[PublishedFigure]:
-    for record in read_table(published_table("study_async.csv"), ("method", "exposed_generation_s", "step_s")):
-        cell = record.cells
-        projection = answer("qwen8b_async_lag1")
-        arm = projection.baseline if cell["method"] == "none" else projection.candidate
-        pairs = {"step": arm.step_s, "exposed generation": arm.phases["exposed_generation_s"]}
-        for name, found in pairs.items():
-            measured = float(cell[f"{name.replace(' ', '_')}_s"])
-            yield _figure("asynchronous, lag 1", f"{cell['method']}: {name}", "s", measured, found)
+            label = f"{workload} {cell['method']}: {phase.removesuffix('_s').replace('_', ' ')}".lstrip()
+            yield _figure(group, label, "s", float(cell[phase]), found)
 
 
 def _figure(group: str, label: str, unit: str, measured: float, predicted: Interval | float) -> PublishedFigure:
@@ -207,19 +193,10 @@ def engine_inputs_of(
 
     model, hardware: names of a card and a profile. engine, speculation: keys of those sections of a scenario.
     """
-    batch, context_tokens = largest
-    document = engine_document(
-        load_card(model_card_name(model, listed=True)),
-        load_profile(hardware),
-        {
-            "max_running_sequences": batch,
-            "max_captured_tokens": CAPTURED_TOKENS,
-            "dispatch": "round_robin",
-            **engine,
-        },
-        speculation,
-        (2 * batch, 8, 8, max(64, int(context_tokens) + 64)),
-    )
+    (batch, context_tokens), card = largest, load_card(model_card_name(model, listed=True))
+    own = {"max_running_sequences": batch, "max_captured_tokens": CAPTURED_TOKENS, "dispatch": "round_robin", **engine}
+    lengths = (2 * batch, 8, 8, max(64, int(context_tokens) + 64))
+    document = engine_document(card, load_profile(hardware), own, speculation, lengths)
     return PriceInputs(Scenario.model_validate(document)).engine
 
 

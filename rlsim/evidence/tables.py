@@ -16,7 +16,6 @@ from pathlib import Path
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
-from rlsim.files.yaml import lists_beside
 
 Row = Mapping[str, str]
 """Cells of a row by column."""
@@ -43,8 +42,19 @@ class Kind(StrEnum):
     CURVES = "curves"
 
 
-COLUMNS: dict[Kind, str] = {Kind(kind): entries for kind, entries in lists_beside(__file__)["columns"].items()}
-"""Columns of a kind; of alternatives separated by | one must be there. The first kind that has all is the table's."""
+# Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's. They
+# stand here and not in names.yaml because the command line reads the kinds without loading a reader of YAML.
+COLUMNS = {
+    Kind.STEPS: "id model gpu num_gpus on_off_policy prompts_per_step generations_per_prompt max_seq_len avg_seq_len "
+    "total_step_time_s",
+    Kind.ITERATIONS: "id engine model precision gpu decode_gpus_per_engine isl osl "
+    "est_decoding_reqs_per_engine|decode_batch_per_engine|concurrency tpot_ms|decode_step_ms_est spec_method",
+    Kind.TRAINING: "id model gpu num_gpus precision gbs seq_len step_time_s|implied_step_time_s",
+    Kind.TRANSFERS: "id model gpu method train_gpus|gen_gpus|num_gpus refit_s|time_s",
+    Kind.PHASES: "id model gpu num_gpus prompts_per_step samples_per_prompt|generations_per_prompt "
+    "total_step_s|train_step_time_s|total_step_time_s train_s|policy_training_time_s",
+    Kind.CURVES: "id curve_kind series x_name x y_name y",
+}
 STEP_COLUMNS = tuple(COLUMNS[Kind.STEPS].split())
 """Columns of a measured RL step without which nothing can be simulated."""
 

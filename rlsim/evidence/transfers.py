@@ -274,17 +274,12 @@ def _pools(cells: Row, method: Method) -> tuple[int, int]:
         if both is None:
             raise SkippedRow("num_gpus is not given")
         return both, both
-    total, layout = given.get("num_gpus", 0), _layout_gpus(training)
+    total, dense = given.get("num_gpus", 0), training.get("tp", 1) * training.get("cp", 1) * training.get("dp", 1)
+    layout = training.get("pp", 1) * max(dense, training.get("ep", 1))  # what it needs at least
     generation = given.get("gen_gpus") or (total - given["train_gpus"] if "train_gpus" in given else total // 2)
     if generation < 1:
         raise SkippedRow("gen_gpus is not given")
     return given.get("train_gpus") or max(generation, layout), generation
-
-
-def _layout_gpus(sizes: Mapping[str, int]) -> int:
-    """GPUs that a training layout needs at least."""
-    dense = sizes.get("tp", 1) * sizes.get("cp", 1) * sizes.get("dp", 1)
-    return sizes.get("pp", 1) * max(dense, sizes.get("ep", 1))
 
 
 def _sender(cells: Row, text: str, gpus: int, weights: Weights) -> Sender:

@@ -24,7 +24,7 @@ from rlsim.costs.trainer.training import TrainedBatch, step_cost, train_cost
 from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
-from rlsim.planning.execution import Runner
+from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.space import Engine, GpuSplit, Layout, Space, TrainerLayout
 from rlsim.schema.asynchrony import Asynchrony
 from rlsim.schema.scenario import Scenario
@@ -302,13 +302,8 @@ def _rates(scenario: Scenario, layouts: Iterable[Layout], run: Runner) -> dict[E
     for layout in sorted(layouts, key=lambda one: (one.split.generation, -one.split.lag)):
         place.setdefault(layout.engine, layout)
     tasks = [(scenario, layout.overrides()) for layout in place.values()]
-    engines = list(place)
     with ProgressLine("engines bounded", len(tasks)) as progress:
-        out = {}
-        for index, rates in run(engine_rates_of, tasks):
-            out[engines[index]] = rates
-            progress.advance(1)
-    return out
+        return dict(zip(place, in_order(run, engine_rates_of, tasks, progress), strict=True))
 
 
 def engine_rates_of(task: tuple[Scenario, Overrides]) -> EngineRates:

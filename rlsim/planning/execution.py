@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rlsim.errors import InputError
+from rlsim.files.progress import ProgressLine
 
 IN_FLIGHT_PER_JOB = 2
 """Tasks handed out per process: one to work on and one to begin without waiting."""
@@ -32,6 +33,15 @@ Runner = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[tuple[int, Any
 ``function`` must be importable and its result a function of the task alone. Local runners take tasks one by one as
 there is room, so that a generator may let later tasks depend on earlier results.
 """
+
+
+def in_order(run: Runner, function: Callable[[Any], Any], tasks: Sequence[Any], progress: ProgressLine) -> list[Any]:
+    """Results of all ``tasks`` in their order; each that finishes advances ``progress``."""
+    out = {}
+    for index, result in run(function, tasks):
+        out[index] = result
+        progress.advance(1)
+    return [out[index] for index in range(len(tasks))]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from rlsim.files.progress import ProgressLine
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import SEARCH_REPLICATIONS, Candidate
 from rlsim.planning.evaluate import Cell, evaluate_means, evaluate_overrides
-from rlsim.planning.execution import Runner
+from rlsim.planning.execution import Runner, in_order
 from rlsim.planning.objective import AllowedStep, Objective, Seconds, p90, probability, quantile, wins
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
 from rlsim.projection.summary import Timed
@@ -239,13 +239,10 @@ def finals(contest: Contest, plans: Sequence[Simulated], run: Runner) -> Finals:
 
 def _final(contest: Contest, chosen: Sequence[Simulated], run: Runner) -> list[Simulated | InfeasiblePart]:
     """The plans again on more drawn workloads, which may show some to overflow."""
-    out: dict[int, Simulated | InfeasiblePart] = {}
     tasks = [(contest.scenario, plan.layout.overrides()) for plan in chosen]
     with ProgressLine("best plans over common draws", len(tasks)) as progress:
-        for index, cell in run(simulate_finally, tasks):
-            out[index] = checked(contest, chosen[index].found, cell)
-            progress.advance(1)
-    return [out[index] for index in sorted(out)]
+        cells = in_order(run, simulate_finally, tasks, progress)
+    return [checked(contest, plan.found, cell) for plan, cell in zip(chosen, cells, strict=True)]
 
 
 def checked(contest: Contest, candidate: Candidate, cell: Cell) -> Simulated | InfeasiblePart:

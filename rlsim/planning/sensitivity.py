@@ -18,9 +18,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from rlsim.files.progress import ProgressLine
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.compare import changes
-from rlsim.planning.execution import executor
+from rlsim.planning.execution import executor, in_order
 from rlsim.planning.stated_inputs import UncertainInput, drawn_overrides, uncertain_inputs
 from rlsim.projection.summary import Timed, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, around
@@ -114,16 +113,8 @@ def sensitivity(scenario: Scenario, *, uncertain: Sequence[str] = (), jobs: int 
     points = _points(wanted, inputs)
     count = len(wanted) - 1 + len(points)
     with ProgressLine("simulations", count) as progress, executor(jobs, most=count) as runner:
-
-        def simulated(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-            out = {}
-            for index, result in runner(function, tasks):
-                out[index] = result
-                progress.advance(1)
-            return [out[index] for index in range(len(tasks))]
-
-        others = simulated(_arm, wanted[1:])
-        steps = simulated(first_step_s, list(points.values()))
+        others = in_order(runner, _arm, wanted[1:], progress)
+        steps = in_order(runner, first_step_s, list(points.values()), progress)
     arms = [_arm_of(wanted[0], run), *(arm for arm in others if arm is not None)]
     return _answer(run, arms, inputs, dict(zip(points, steps, strict=True)))
 
@@ -151,10 +142,11 @@ def _arm(alternative: Alternative) -> Arm | None:
 
 
 def _arm_of(alternative: Alternative, run: SimulatedVariant) -> Arm:
-    return Arm(alternative, timed(run), _mean_s(run))
+    return Arm(alternative, timed(run), _first_s(run))
 
 
-def _mean_s(run: SimulatedVariant) -> float:
+def _first_s(run: SimulatedVariant) -> float:
+    """Mean step of the first replication, in seconds."""
     return float(np.mean([step.seconds for step in run.steps[0]]))
 
 
@@ -162,7 +154,7 @@ def first_step_s(point: tuple[Scenario, Overrides]) -> float:
     """Mean step of a varied scenario on the work of the first replication, in seconds; NaN where it cannot run."""
     scenario, overrides = point
     try:
-        return _mean_s(simulate_variant(vary(scenario, {**overrides, "simulation.replications": 1})))
+        return _first_s(simulate_variant(vary(scenario, {**overrides, "simulation.replications": 1})))
     except (Infeasible, InputError):
         return math.nan
 
@@ -211,11 +203,11 @@ def _inputs(
 ) -> tuple[InputEffect, ...]:
     out = []
     for item in inputs:
-        low, _, high = _effect(arms[0], item, points).tolist()
-        known = [(place, _effect(arm, item, points)) for place, arm in enumerate(arms)]
-        finite = [(place, effect) for place, effect in known if np.isfinite(effect).all()]
-        means = steps.mean(axis=1)[[place for place, _ in finite]]
-        curves = np.array([through(item.places, effect, GRID) for _, effect in finite])
+        effects = np.array([_effect(arm, item, points) for arm in arms])
+        low, _, high = effects[0].tolist()
+        finite = np.isfinite(effects).all(axis=1)
+        means = steps.mean(axis=1)[finite]
+        curves = np.array([through(item.places, effect, GRID) for effect in effects[finite]])
         out.append(
             InputEffect(
                 key=item.key,
@@ -251,7 +243,7 @@ def _drawn(effect: FloatArray, item: UncertainInput) -> FloatArray:
 
 def regret(steps: FloatArray) -> float:
     """Expected regret of the alternative of least mean; steps: shape (alternatives, draws)."""
-    return float(steps.mean(axis=1).min() - steps.min(axis=0).mean())
+    return float(regrets(steps).min())
 
 
 def regrets(steps: FloatArray) -> FloatArray:
@@ -274,9 +266,8 @@ def fitted(known: FloatArray, values: FloatArray) -> FloatArray:
 
 def saved(steps: FloatArray, known: FloatArray) -> float:
     """Expected regret that knowing a quantity saves; known: its draws, shape (draws,)."""
-    expected = fitted(known, steps)
     # The means of a least-squares fit with a constant are those of the draws, so that this is never negative.
-    return max(0.0, float(expected.mean(axis=1).min() - expected.min(axis=0).mean()))
+    return max(0.0, regret(fitted(known, steps)))
 
 
 def narrowed(values: FloatArray, known: FloatArray) -> float:
@@ -296,5 +287,4 @@ def saved_by_input(means: FloatArray, effects: FloatArray) -> float:
     means: expected steps, shape (alternatives,). effects: what the input does to the logarithm of each at equally
     likely values of it, shape (alternatives, values).
     """
-    steps = means[:, None] * np.exp(effects)
-    return max(0.0, regret(steps))
+    return max(0.0, regret(means[:, None] * np.exp(effects)))
