@@ -48,6 +48,7 @@ for command in (
     planning.sweep,
     planning.plan,
     planning.sensitivity,
+    planning.techniques,
     planning.compare,
     project.blame,
     interop.export,

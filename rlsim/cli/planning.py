@@ -104,6 +104,24 @@ def sensitivity(
     print_answer(answer.to_json() if as_json else render_sensitivity(answer, terminal_style()))
 
 
+def techniques(
+    scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
+    overrides: o.SetOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Try every published technique on your scenario: what it brings, what it asks, which two go best together.
+
+    Speculative and suffix drafting, asynchronous and partial rollouts, tail batching, streaming, dispatch, FP8
+    rollouts, faster refits and others, each with its source and the overrides that apply it.
+    """
+    from rlsim.planning.techniques import techniques as run
+    from rlsim.report.text.planning import render_techniques
+
+    answer = run(given_scenario(scenario, words, overrides))
+    print_answer(answer.to_json() if as_json else render_techniques(answer, terminal_style()))
+
+
 def compare(
     first: o.FirstArgument,
     second: o.SecondArgument,

@@ -104,3 +104,40 @@ class Sensitivity(Record):
     alternatives: tuple[Choice, ...]
     sources: tuple[SourceValue, ...]
     inputs: tuple[InputEffect, ...]
+
+
+class Technique(Record):
+    """A published technique, or two, on a scenario. changes: overrides that apply it. speedup: step before over after.
+
+    same_update: whether the same samples, in distribution, train the same update. asks: what it wants of the algorithm
+    or of the user.
+    """
+
+    name: str
+    title: str
+    changes: tuple[str, ...]
+    step_s: Interval
+    speedup: Interval
+    same_update: bool
+    asks: str
+    source: str
+
+
+class LeftOut(Record):
+    """A technique that the scenario cannot take, and why."""
+
+    name: str
+    title: str
+    reason: str
+
+
+class Techniques(Record):
+    """What published techniques would bring, fastest first; best_pair: two together, None where one does better."""
+
+    schema_: Literal["rlsim.techniques/1"] = Field(default="rlsim.techniques/1", alias="schema")
+    scenario: str
+    digest: str
+    step_s: Interval
+    techniques: tuple[Technique, ...]
+    best_pair: Technique | None
+    left_out: tuple[LeftOut, ...]

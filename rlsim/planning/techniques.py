@@ -1,0 +1,190 @@
+"""Published techniques on a scenario: what each would bring, what it asks, and which two go best together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from rlsim.errors import Infeasible, InputError
+from rlsim.files.progress import ProgressLine
+from rlsim.files.yaml import lists_beside
+from rlsim.loading.scenario import scenario_digest, vary
+from rlsim.loading.variation import Overrides
+from rlsim.planning.compare import changes, differences
+from rlsim.projection.summary import Timed, speedups, timed
+from rlsim.projection.uncertainty.predictive import around
+from rlsim.projection.variant import simulate_variant
+from rlsim.results import Interval
+from rlsim.results.planning import LeftOut, Technique, Techniques
+from rlsim.schema.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A technique as the list has it. sets: its overrides, words included; asks: of algorithm or user."""
+
+    name: str
+    title: str
+    sets: Overrides
+    asks: str
+    source: str
+    exact: bool
+    split: bool = False
+    needs: str = ""
+
+    def missing(self, scenario: Scenario) -> str:
+        """Why the scenario is none for it; empty where it is."""
+        batch = scenario.trainer.global_batch_samples
+        holds = {
+            "": True,
+            "undrafted": not scenario.speculation.active,
+            "drafts": scenario.speculation.active,
+            "one_update": batch is None or batch >= scenario.workload.samples_per_step,
+        }
+        return "" if holds[self.needs] else str(_lists()["needs"][self.needs])
+
+    def ways(self, scenario: Scenario) -> list[Overrides]:
+        """Its overrides, with each share of generating GPUs where it splits a cluster that was not."""
+        if not self.split or not scenario.cluster.colocated:
+            return [self.sets]
+        return [{**self.sets, "generation_share": share} for share in _lists()["shares"]]
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A scenario under a technique, and its step beside the one it is compared with."""
+
+    known: _Known
+    overrides: Overrides
+    scenario: Scenario
+    timed: Timed
+
+    @property
+    def step_s(self) -> float:
+        return self.timed.step_s
+
+
+def _lists() -> dict[str, Any]:
+    return lists_beside(__file__, "techniques.yaml")
+
+
+def known_techniques() -> tuple[_Known, ...]:
+    """All techniques of the list (techniques.yaml)."""
+    return tuple(
+        _Known(name=name, sets=one["set"], **{key: value for key, value in one.items() if key != "set"})
+        for name, one in _lists()["techniques"].items()
+    )
+
+
+def techniques(scenario: Scenario) -> Techniques:
+    """Every technique that ``scenario`` can take, fastest first, and the best pair of them, on equal drawn work.
+
+    The interval of a ratio is that of two answers whose common uncertainty cancels. Raises Infeasible where the
+    scenario itself cannot run.
+    """
+    base, known = timed(simulate_variant(scenario)), known_techniques()
+    found: list[_Tried] = []
+    left_out: list[LeftOut] = []
+    pairs = _lists()["pairs"]
+    with ProgressLine("techniques tried", len(known) + pairs) as progress:
+        for one in known:
+            best = _best(scenario, one)
+            if isinstance(best, str):
+                left_out.append(LeftOut(name=one.name, title=one.title, reason=best))
+            else:
+                found.append(best)
+            progress.advance(1)
+        found.sort(key=lambda one: one.step_s)
+        together = []
+        for first, second in _promising([one for one in found if one.step_s < base.step_s])[:pairs]:
+            pair = _combined(scenario, first, second)
+            together += [] if pair is None else [pair]
+            progress.advance(1)
+    best_pair = min(together, key=lambda one: one.step_s, default=None)
+    if best_pair is not None and best_pair.step_s >= found[0].step_s:
+        best_pair = None  # the fastest technique alone does better
+    return Techniques(
+        scenario=scenario.name,
+        digest=scenario_digest(scenario),
+        step_s=_interval(base),
+        techniques=tuple(_row(scenario, base, one) for one in found),
+        best_pair=None if best_pair is None else _row(scenario, base, best_pair),
+        left_out=tuple(left_out),
+    )
+
+
+def _best(scenario: Scenario, known: _Known) -> _Tried | str:
+    """The fastest way to apply a technique, or why there is none."""
+    reasons = [known.missing(scenario)]
+    if reasons[0]:
+        return reasons[0]
+    tried: list[_Tried] = []
+    for overrides in known.ways(scenario):
+        try:
+            tried.append(_tried(scenario, known, overrides))
+        except (Infeasible, InputError) as error:
+            reasons.append(_reason(error))
+    if tried:
+        return min(tried, key=lambda one: one.step_s)
+    return reasons[1]
+
+
+def _tried(scenario: Scenario, known: _Known, overrides: Overrides) -> _Tried:
+    changed = vary(scenario, overrides)
+    if not differences(scenario, changed):
+        raise InputError("the scenario does so already")
+    return _Tried(known, overrides, changed, timed(simulate_variant(changed)))
+
+
+def _promising(faster: Sequence[_Tried]) -> list[tuple[_Tried, _Tried]]:
+    """Pairs that set no key to different values, by the product of their steps."""
+
+    def agree(first: _Tried, second: _Tried) -> bool:
+        shared = first.overrides.keys() & second.overrides.keys()
+        return all(first.overrides[key] == second.overrides[key] for key in shared)
+
+    pairs = [pair for pair in combinations(faster, 2) if agree(*pair)]
+    return sorted(pairs, key=lambda pair: pair[0].step_s * pair[1].step_s)
+
+
+def _combined(scenario: Scenario, first: _Tried, second: _Tried) -> _Tried | None:
+    """Both together; None where they cannot be."""
+    one, other = first.known, second.known
+    known = _Known(
+        f"{one.name} + {other.name}",
+        f"{one.title}; {other.title}",
+        {},
+        f"{one.asks}; {other.asks}",
+        f"{one.source}; {other.source}",
+        one.exact and other.exact,
+    )
+    try:
+        return _tried(scenario, known, {**first.overrides, **second.overrides})
+    except (Infeasible, InputError):
+        return None
+
+
+def _reason(error: Exception) -> str:
+    """The message in one line, without the scenario's name and the list of overrides in front."""
+    text = str(error).removeprefix("infeasible: ")
+    before, marker, rest = text.partition(": ")
+    return rest if marker and before.startswith("scenario '") else text
+
+
+def _interval(found: Timed) -> Interval:
+    return around(found.step_s, found.prediction.step_factor)
+
+
+def _row(scenario: Scenario, base: Timed, one: _Tried) -> Technique:
+    return Technique(
+        name=one.known.name,
+        title=one.known.title,
+        changes=changes(scenario, one.scenario),
+        step_s=_interval(one.timed),
+        speedup=speedups(base, one.timed)[1],
+        same_update=one.known.exact,
+        asks=one.known.asks,
+        source=one.known.source,
+    )
