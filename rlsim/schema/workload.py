@@ -251,6 +251,9 @@ class Workload(Strict):
     """Rollouts after which dynamic sampling gives up (NeMo-RL: grpo.dynamic_sampling_max_gen_batches)."""
     environment_s: float = Field(0.0, ge=0, le=1e6)
     """Time from the last token of a sample to its reward, in seconds."""
+    batch_reward_s: float = Field(0.0, ge=0, le=1e6)
+    """Time to score all samples of a step after the last of them, which nothing overlaps: a serial reward function, a
+    judge that the driver calls, where they do not score samples one by one (environment_s)."""
     agent: Agent | None = None
     """Trajectories of several turns with an environment; default: single responses."""
 

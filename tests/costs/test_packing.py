@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.costs.trainer.layout import bins_by_step, dealt_bins, dealt_samples, packed_bins, padded_samples
+from rlsim.costs.trainer.layout import (
+    bins_by_step,
+    dealt_bins,
+    dealt_samples,
+    gpu_shares,
+    packed_bins,
+    padded_samples,
+)
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
 
@@ -60,8 +67,8 @@ def test_micro_batches_of_one_rank_keep_every_token(lengths: list[int], steps: i
     even = steps * math.ceil(len(values) / steps) / len(values)
     ways = [
         (dealt_bins(bins_by_step(values, 128.0, steps, multiple), 1), exact, 1.0),
-        (dealt_samples(exact, 1, steps, 128.0, balanced=True), exact, 1.0),
-        (dealt_samples(exact, 1, steps, 128.0, balanced=False), exact, 1.0),
+        (dealt_samples(exact, (1, 1), steps, 128.0, "tokens"), exact, 1.0),
+        (dealt_samples(exact, (1, 1), steps, 128.0, "samples"), exact, 1.0),
         (padded_samples(values, 1, steps, 1), longest, even),
     ]
     for batch, expected, times in ways:
@@ -77,8 +84,9 @@ def test_the_busiest_rank_has_between_the_mean_and_everything(lengths: list[int]
     values = np.array(lengths, dtype=float)
     for batch in (
         dealt_bins(bins_by_step(values, 128.0, steps, 1), ranks),
-        dealt_samples(values, ranks, steps, 128.0, balanced=True),
-        dealt_samples(values, ranks, steps, 128.0, balanced=False),
+        dealt_samples(values, (ranks, 1), steps, 128.0, "tokens"),
+        dealt_samples(values, (ranks, 1), steps, 128.0, "samples"),
+        dealt_samples(values, (ranks, 2), steps, 128.0, "gpu_tokens"),
     ):
         busiest = batch.tokens * batch.count * steps
         assert values.sum() / ranks <= busiest * (1 + 1e-12) and busiest <= values.sum() * (1 + 1e-12)
@@ -88,12 +96,27 @@ def test_the_busiest_rank_has_between_the_mean_and_everything(lengths: list[int]
 def test_dealing_by_work_leaves_the_longest_sample_as_the_only_floor() -> None:
     """Eight ranks of equal work, one sample as long as all others of a rank; in their order two ranks share it all."""
     lengths = np.array([800.0] + [100.0] * 63)
-    balanced = dealt_samples(lengths, 8, 1, 4096.0, balanced=True)
+    balanced = dealt_samples(lengths, (8, 1), 1, 4096.0, "tokens")
     assert balanced.tokens == 800.0 + 7 * 100.0
-    assert balanced.tokens == dealt_samples(lengths, 8, 1, 4096.0, balanced=False).tokens
+    assert balanced.tokens == dealt_samples(lengths, (8, 1), 1, 4096.0, "samples").tokens
     tail = np.array([400.0] * 8 + [100.0] * 56)
-    assert dealt_samples(tail, 8, 1, 4096.0, balanced=True).tokens == 400.0 + 7 * 100.0
-    assert dealt_samples(tail, 8, 1, 4096.0, balanced=False).tokens == 8 * 400.0
+    assert dealt_samples(tail, (8, 1), 1, 4096.0, "tokens").tokens == 400.0 + 7 * 100.0
+    assert dealt_samples(tail, (8, 1), 1, 4096.0, "samples").tokens == 8 * 400.0
+
+
+def test_updates_cut_from_shares_of_gpus_are_not_even() -> None:
+    """Two ranks of two GPUs: every GPU has as many tokens, but an update holds the long samples of one rank alone."""
+    lengths = np.array([8.0, 8.0, 8.0, 8.0, 1.0, 1.0, 1.0, 1.0])
+    shares = gpu_shares(lengths, 2, 2)
+    assert sorted(np.concatenate(shares).tolist()) == sorted(lengths.tolist())
+    assert [share.tolist() for share in shares] == [[8.0, 1.0, 8.0, 1.0]] * 2
+    even = dealt_samples(lengths, (2, 2), 2, 64.0, "gpu_tokens")
+    assert (even.tokens, even.balance) == (9.0, 1.0)
+    # Four GPUs of one rank each hold a long and a short one in their order; an update of two samples is one GPU's.
+    mixed = np.array([1.0, 8.0, 8.0, 1.0, 8.0, 1.0, 1.0, 8.0])
+    uneven = dealt_samples(mixed, (4, 1), 2, 64.0, "gpu_tokens")
+    assert uneven.tokens == 8.0 and uneven.balance == pytest.approx(4.5 / 8.0)
+    assert dealt_samples(mixed, (4, 1), 2, 64.0, "tokens").balance == pytest.approx(36.0 / 64.0)
 
 
 def test_the_rank_dealt_first_has_the_fullest_bin_of_each_round() -> None:

@@ -224,6 +224,7 @@ class TrainerInputs:
     driver_sample_s: float = 0.0
     driver_bytes_per_s: float | None = None
     collected: bool = False
+    batch_reward_s: float = 0.0
 
 
 def trainer_inputs(
@@ -247,6 +248,7 @@ def trainer_inputs(
         driver_sample_s=scenario.loop.driver_sample_s,
         driver_bytes_per_s=scenario.driver_bytes_per_s,
         collected=scenario.loop.mode == "async",
+        batch_reward_s=scenario.workload.batch_reward_s,
     )  # fmt: skip
 
 
@@ -256,8 +258,9 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
     """Driver work, log-prob passes and all optimizer steps for one batch; the last few are kept."""
     driver_s = batch.generated_samples * inputs.driver_sample_s
     collected = [_handed_over(inputs, batch, COLLECTED_BYTES)] if inputs.collected else []
+    reward = Part("reward", inputs.batch_reward_s, "host", "assumed")
     return StepCost(
-        data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), *collected]),
+        data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), reward, *collected]),
         logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor),
         train=train_cost(inputs, batch),
     )
