@@ -9,7 +9,7 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
-from test_coefficients import exactly, scenario
+from builders import bare, exactly
 
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.operators import device
@@ -269,7 +269,7 @@ def test_sglang_and_trtllm_reduce_over_the_trays_of_a_domain(tmp_path: Path, eng
     tables = builders.faked(tmp_path, reductions(g4=9e-6, g8=1.2e-5), nccl("all_reduce", g8=4e-5))
     fabric = Collectives(RACK, tables)
     for gpus, seconds in ((4, 9e-6), (8, over_trays_s)):
-        given = scenario("qwen3-32b", RACK, cluster={"num_gpus": 64}, engine={"tensor_parallel": gpus, "name": engine})
+        given = bare("qwen3-32b", RACK, cluster={"num_gpus": 64}, engine={"tensor_parallel": gpus, "name": engine})
         layers = EngineLayers(given.model, given.engine, Operators(RACK, None), fabric)
         reduced = layers.layer_components(np.array([1.0]), True, LayerCounts(1, 0, 0, 1, 0))["all-reduce"].seconds[0]
         assert reduced == near(2 * seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builders
 import numpy as np
 import pytest
+from builders import BANDWIDTH, BARE, exactly
 
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.memory import activation_bytes_per_token, engine_memory, state_bytes_per_gpu_sequence
@@ -20,14 +21,6 @@ from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts, LinearAttentionCard, MambaCard
 from rlsim.schema.model import kv_bytes_per_token, parameter_counts, state_bytes_per_sequence
 from rlsim.tables.profile import load_profile
-
-BARE = builders.without_tables("h100_sxm")
-BANDWIDTH = 3.35e12 * 0.8
-"""HBM3 of an H100 SXM at the share assumed where nothing was measured."""
-
-
-def exactly(value: float) -> object:
-    return pytest.approx(value, rel=1e-9)
 
 
 def layers(model: str, hardware: str | None = None, **engine: object) -> EngineLayers:
