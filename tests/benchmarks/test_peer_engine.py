@@ -20,7 +20,6 @@ ROW = {
 @pytest.fixture(scope="module")
 def peer() -> ModuleType:
     specification = importlib.util.spec_from_file_location("peer_engine", SCRIPT)
-    assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules["peer_engine"] = module
     specification.loader.exec_module(module)

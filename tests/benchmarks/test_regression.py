@@ -18,7 +18,6 @@ BUDGET = {"median": 4.5, "p90": 10.0, "bias": 2.5, "coverage": [85.0, 95.0], "ha
 @pytest.fixture(scope="module")
 def regression() -> ModuleType:
     specification = importlib.util.spec_from_file_location("regression", SCRIPT)
-    assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules["regression"] = module
     specification.loader.exec_module(module)

@@ -49,7 +49,6 @@ def test_measured_rows_win_on_the_grid_and_keep_their_origin(folders: tuple[Path
     }
     tables = OperatorTables.load("device", "vllm", tmp_path)
     found = tables.gemm_s("bf16", [1, 2, 4], 64, 64)
-    assert found is not None
     np.testing.assert_allclose(found.seconds, [1e-6, 5e-6, 4e-6], rtol=1e-3)
     assert tables.metadata["merged"]["measured"] == {"device": "mine"}
     assert tables.metadata["merged"]["rows"]["gemm"]["replaced"] == 1

@@ -48,13 +48,11 @@ def test_an_mtp_layer_projects_two_hidden_states_and_an_eagle_head_three_once() 
     latent = builders.deepseek(BARE, speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.5})
     mtp = Drafting(layers(latent), latent.speculation, 0.0)
     draft = mtp.draft
-    assert draft is not None
     rest = mtp._own_layers(tokens, draft) | mtp.layers.head_components(tokens, tokens, (draft.vocab_size, 7168))
     fusion = mtp._pass(tokens, tokens, draft, False).seconds - sum(timed.seconds for timed in rest.values())
     assert fusion[0] == exactly(2 * 5000 * 7168 * 2 * card.hidden_size / MATRIX_RATE)
     given = bare(speculation=EAGLE)
     eagle = Drafting(layers(given), given.speculation, 0.0)
-    assert eagle.draft is not None
     first, later = (eagle._pass(tokens, tokens, eagle.draft, first).seconds for first in (True, False))
     assert (first - later)[0] == exactly(2 * 5000 * 4096 * 3 * 4096 / MATRIX_RATE)
 
@@ -64,7 +62,6 @@ def test_a_draft_layer_reads_two_hidden_states_reduces_twice_and_attends_once_a_
     drafting = Drafting(layers(given), given.speculation, 0.0)
     operators, tokens = Operators(BARE, None), np.array([512.0])
     draft = drafting.draft
-    assert draft is not None
     width = (draft.num_heads + 2 * draft.num_kv_heads) // 2 * draft.head_dim
     rest = work.attention_matrices(as_model(draft), 2)[1:] + work.ffn_matrices(4096, draft.intermediate_size, 2)
     own = drafting._own_layers(tokens, draft)

@@ -113,7 +113,6 @@ def test_two_operations_beside_each_other_take_the_longer_with_its_measured_shar
 def test_shared_experts_run_beside_the_routed_ones() -> None:
     given, tokens = wide(attention_data_parallel=1), np.array([65_536.0])
     operators, moe = Operators(RACK, None), given.model.moe
-    assert moe is not None
     router = operators.gemm(tokens, work.Matrix("router", 256, 7168), "bf16")
     routed = operators.experts(tokens, 7168, moe, "fp8_block", (1, 16), given.engine.expert_balance)
     shared = operators.gemms(tokens, work.shared_expert_matrices(given.model, 16), "fp8_block")

@@ -112,7 +112,6 @@ def test_a_product_that_the_engine_lacks_comes_from_another_and_not_without_own_
 
 
 def test_experts_take_the_fastest_engine(tmp_path: Path) -> None:
-    assert MOE.moe is not None
     moe, own_s, other_s = MOE.moe, {"bf16": 4e-4, "fp8": 3e-4}, {"bf16": 2e-4, "fp8": 1e-4}
 
     def made(name: str, seconds: dict[str, float]) -> OperatorTables:
@@ -353,7 +352,6 @@ def test_block_scaled_experts_take_the_measured_fp8() -> None:
     assert source is not None and source.tables.folder.parent.name == source.device.name == "gb200_nvl72"
     tables = source.tables
     block, fp8 = (tables.expert_exchange_s(("two_sided", "dispatch"), p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
-    assert block is not None and fp8 is not None
     assert block.seconds == fp8.seconds and not block.measured
     own = device.device_of(RACK, "vllm").fabric.exchange
     assert own is not None and own.tables.folder == tables.folder

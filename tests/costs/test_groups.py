@@ -31,7 +31,6 @@ def priced(one: Scenario) -> ScenarioPrices:
 def with_deviation(one: Scenario, group: str, folder: Path) -> Scenario:
     """The scenario under a posterior that also knows ``group``."""
     joint = load_posterior(DEFAULT)
-    assert joint is not None
     size = len(joint.columns) + 1
     factor = np.zeros((size, size))
     factor[:-1, :-1], factor[-1, -1] = joint.factor, 0.1

@@ -47,9 +47,7 @@ def test_h100_decode_attention_reads_the_cache_at_most_of_the_bandwidth() -> Non
 
 def test_an_unmodified_profile_gives_the_table_exactly() -> None:
     ops, tables = builders.operators(H100), builders.tables_of(H100)
-    assert tables is not None
     look = tables.gemm_s("bf16", 64.0, QKV.n, QKV.k)
-    assert look is not None
     timed = ops.gemm(64, QKV, "bf16")
     assert float(timed.seconds) == float(look.seconds)
     assert float(timed.measured) == float(look.measured) == 1.0
@@ -92,7 +90,6 @@ def test_less_of_any_rate_never_speeds_an_operator_up(
     before, after = builders.operators(profile), builders.operators(builders.scaled(profile, key, factor))
     card, moe_card = load_card("qwen3-8b"), load_card("qwen3-30b-a3b")
     rows, latent = np.array([tokens]), load_card("deepseek-v3")
-    assert moe_card.moe is not None
 
     def times(ops: Operators) -> list[OperatorTime]:
         return [
@@ -113,10 +110,8 @@ def test_less_of_any_rate_never_speeds_an_operator_up(
 def test_latent_block_is_its_projections_plus_its_attention() -> None:
     """The measured MLA module at any context splits into both parts without remainder."""
     ops, tables, card = builders.operators(H100), builders.tables_of(H100), load_card("deepseek-v3")
-    assert tables is not None
     batch, context = np.array([64.0]), np.array([8192.0])
     whole = tables.mla_decode_s(16, "bf16", "bf16", batch, context)
-    assert whole is not None
     block = LatentBlock(ops, card, 8, "bf16", "bf16")
     parts, attention = block.projections(batch), block.attention(batch, context)
     assert float((parts.seconds + attention.seconds)[0]) == pytest.approx(float(whole.seconds[0]))
@@ -125,7 +120,6 @@ def test_latent_block_is_its_projections_plus_its_attention() -> None:
 
 def test_expert_layouts_that_no_table_has_borrow_the_nearest_efficiency() -> None:
     ops, card = builders.operators(load_profile("gb200_nvl72")), load_card("qwen3-235b-a22b")
-    assert card.moe is not None
     measured = ops.experts(np.array([512.0]), 4096, card.moe, "fp8", (1, 8), "power_law_1.2")
     assert measured.measured[0] == 1
     borrowed = ops.experts(np.array([512.0]), 4096, card.moe, "bf16", (4, 4), "balanced")

@@ -21,7 +21,6 @@ DOCS = ROOT / "docs"
 def script(name: str) -> ModuleType:
     loader = SourceFileLoader(name.partition(".")[0], str(ROOT / "scripts" / name))
     specification = spec_from_loader(loader.name, loader)
-    assert specification is not None
     module = module_from_spec(specification)
     loader.exec_module(module)
     return module
@@ -62,7 +61,6 @@ def test_the_benchmark_scores_predictions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = re.search(r"```python\n(.*?)```", (DOCS / "benchmark.md").read_text(), re.S)
-    assert found is not None
     published = tmp_path / "calibration" / "published"
     published.mkdir(parents=True)
     source = ROOT / "calibration" / "published" / "rl_steps.csv"

@@ -89,8 +89,6 @@ def test_contract_form(mixed: Validation) -> None:
 
 def test_published_phases_stand_beside_ours(mixed: Validation) -> None:
     phases, asynchronous = mixed.rows[0].phases, mixed.rows[10].phases
-    assert phases is not None
-    assert asynchronous is not None
     assert {name: p.measured for name, p in phases.items() if p.measured is not None} == {
         "generation_s": 10.0,
         "logprob_s": 2.0,

@@ -65,7 +65,6 @@ def test_parameters_are_part_of_the_scenario_and_of_its_digest(small: Path, tmp_
         values = load_parameters().model_dump(mode="json") | {"dense_efficiency": efficiency}
         own.write_text(yaml.safe_dump(values))
         scenario = load_scenario(small, ["simulation.parameters=own.yaml"])
-        assert scenario.simulation.parameters is not None
         assert scenario.simulation.parameters.dense_efficiency == efficiency
         digests.append(scenario_digest(scenario))
         (tmp_path / "dumped.yaml").write_text(dump_scenario(scenario))

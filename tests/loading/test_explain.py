@@ -52,7 +52,6 @@ def test_the_value_in_a_scenario_and_what_set_it(tmp_path: Path) -> None:
     assert found is not None and found.value == str(load_scenario("quickstart").model.num_layers)
     assert "quickstart.yaml, line" in found.origin
     found = explain("engine.version", str(child)).current
-    assert found is not None
     assert (found.value, found.origin, found.resolved) == (
         "null",
         "the default",

@@ -60,7 +60,6 @@ def test_a_dense_model_card_serves_as_external_draft_model(small: Path) -> None:
     with pytest.raises(InputError, match=r"vocabulary of 128,256 .*speculation\.heterogeneous_vocabulary true"):
         load_scenario(small, words)
     scenario = load_scenario(small, [*words, "speculation.heterogeneous_vocabulary=true"])
-    assert scenario.speculation.draft is not None
     assert scenario.speculation.draft.kind == "draft_model"
     assert scenario.speculation.draft.hidden_size == load_card("llama-3.1-8b").hidden_size
 
@@ -95,7 +94,6 @@ def test_a_drafter_card_file_is_taken_as_it_is(small: Path, tmp_path: Path) -> N
         "{kind: eagle3, hidden_size: 64, num_heads: 4, num_kv_heads: 2, head_dim: 16, intermediate_size: 9, source: t}"
     )
     scenario = load_scenario(small, ["speculation.draft=head.yaml", "speculation.draft.num_layers=2"])
-    assert scenario.speculation.draft is not None
     assert (scenario.speculation.draft.hidden_size, scenario.speculation.draft.num_layers) == (64, 2)
 
 

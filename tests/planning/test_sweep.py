@@ -234,7 +234,6 @@ def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, m
     monkeypatch.setattr(module, "evaluate_overrides", lambda base, o: computed.append(o) or original(base, o))  # type: ignore[func-returns-value]
     whole = sweep(tiny, [f"{K}=1:3"], out=tmp_path / "whole")
     identity = identity_in(tmp_path / "whole" / "results.parquet")
-    assert identity is not None
     computed.clear()
     journal = Journal(tmp_path / "again", identity, "sweep")
     journal.add([(0, whole.rows[0]), (2, whole.rows[2])])

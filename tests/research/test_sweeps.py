@@ -44,7 +44,6 @@ def test_published_decode_and_verification_steps_within_fifteen_per_cent_in_the_
     result = iteration_sweep(published(tmp_path))
     assert len(result.points) == 40
     median = result.median_abs_error_pct()
-    assert median is not None
     assert median < 15.0
     assert "verify 15 + 1" in result.text()
 

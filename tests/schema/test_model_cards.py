@@ -117,7 +117,6 @@ def test_counts_are_those_of_the_files(name: str) -> None:
 def test_parts_add_up_to_the_total() -> None:
     card = load_card("deepseek-v3")
     counts = parameter_counts(card)
-    assert card.moe is not None
     moe_layer = counts.router_per_layer + counts.shared_experts_per_layer + card.moe.num_experts * counts.expert
     parts = counts.embedding + counts.lm_head + counts.final_norm
     parts += card.num_layers * (counts.attention_per_layer + counts.norms_per_layer)
@@ -196,7 +195,6 @@ def test_card_refuses(changes: dict[str, Any], message: str) -> None:
 )
 def test_moe_card_refuses(changes: dict[str, Any], message: str) -> None:
     moe = load_card("qwen3-30b-a3b").moe
-    assert moe is not None
     with pytest.raises(ValidationError, match=message):
         ModelCard.model_validate(_values(moe={**moe.model_dump(), **changes}))
 

@@ -20,7 +20,6 @@ ORDER = {"best": {"good": 0.0, "old": 0.5}, "good": {"old": 0.5}}
 
 def joint() -> Posterior:
     found = load_posterior(DEFAULT)
-    assert found is not None
     return found
 
 

@@ -18,7 +18,6 @@ from rlsim.projection.project import project
 
 def joint() -> Posterior:
     found = load_posterior(DEFAULT)
-    assert found is not None
     return found
 
 

@@ -70,7 +70,6 @@ def test_what_was_never_measured_is_less_sure(strange: dict[str, dict[str, str]]
 
 def test_draws_of_a_group_are_those_of_its_name() -> None:
     posterior = load_posterior(DEFAULT)
-    assert posterior is not None
     one, again, other = (
         log_draws(posterior, {}, {f"engine with model: {name}": 1.0})
         for name in ("never seen", "never seen", "nor this")
@@ -87,7 +86,6 @@ def test_draws_of_a_group_are_those_of_its_name() -> None:
 
 def test_terms_and_groups_move_together_as_the_posterior_says() -> None:
     posterior = load_posterior(DEFAULT)
-    assert posterior is not None
     groups = list(posterior.columns[posterior.terms : posterior.terms + 2])
     slopes = {posterior.columns[0]: 0.5}
     direction = np.zeros(len(posterior.columns))
