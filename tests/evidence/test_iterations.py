@@ -42,8 +42,7 @@ def setup_of(**changes: str) -> EngineSetup:
 
 
 def validated(tmp_path: Path, *rows: dict[str, str], seed: int = 0) -> Validation:
-    found = validate_table(write(tmp_path / "t.csv", list(rows)), seed=seed)
-    return found
+    return validate_table(write(tmp_path / "t.csv", list(rows)), seed=seed)
 
 
 def test_the_running_batch_is_the_estimate_then_requests_per_engine_then_concurrency() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from measured_tables import write
+from measured_tables import TRANSFER, write
 
 from rlsim.costs.memory import weight_bytes
 from rlsim.costs.operators.groups import transfer_groups
@@ -21,16 +21,9 @@ from rlsim.parameters.sets import load_transfer_parameters
 from rlsim.parameters.terms import current
 from rlsim.results.validation import Validation
 
-ROW = {
-    "id": "a", "framework": "NeMo-RL", "model": "Qwen3-30B-A3B", "gpu": "H100", "method": "NCCL-Reshard",
-    "train_parallelism": "EP8 PP2", "gen_parallelism": "TP8 DP2", "train_gpus": "16", "gen_gpus": "16",
-    "placement": "disaggregated", "time_s": "4",
-}  # fmt: skip
-
 
 def validated(tmp_path: Path, *rows: dict[str, str]) -> Validation:
-    found = validate_table(write(tmp_path / "t.csv", [{**ROW, **row} for row in rows]))
-    return found
+    return validate_table(write(tmp_path / "t.csv", [{**TRANSFER, **row} for row in rows]))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +120,7 @@ def test_links_of_gpus_with_and_without_a_profile(gpu: str, nvlink: float, netwo
 
 
 def test_what_a_row_tells_of_its_sender() -> None:
-    verl = {**ROW, "framework": "verl + SGLang", "method": "nccl full broadcast"}
+    verl = {**TRANSFER, "framework": "verl + SGLang", "method": "nccl full broadcast"}
     on = transfer_job({**verl, "train_parallelism": "2+2 nodes, offload on"})[0].sender
     off = transfer_job({**verl, "train_parallelism": "2+2 nodes, offload off"})[0].sender
     assert on.fsdp
