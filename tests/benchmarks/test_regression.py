@@ -1,7 +1,5 @@
 """Budgets of calibrated predictions: what exceeds one, and that the file says all that it must."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Import of recurrent layers and sparse attention from a synthetic aisimulate, as a folder and as a wheel."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Import of what quantised products and experts over several nodes need: scales of activations and all-to-all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

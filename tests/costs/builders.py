@@ -1,7 +1,5 @@
 """Scenarios, layers and profiles for the tests of the costs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path

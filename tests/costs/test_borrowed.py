@@ -1,7 +1,5 @@
 """What only ``rlsim calibrate`` measures: taken where it was measured, carried over elsewhere, felt in the interval."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The figures are written out: a coefficient that is imported from the code would move with it.
 """
 
-from __future__ import annotations
-
 import builders
 import numpy as np
 from builders import BANDWIDTH, BARE, EAGLE, MATRIX_RATE, VOCABULARY, bare, exactly, layers

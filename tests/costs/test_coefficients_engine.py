@@ -1,7 +1,5 @@
 """Coefficients of an engine iteration beyond its operators, pinned by arithmetic on devices without tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import builders

@@ -1,7 +1,5 @@
 """Coefficients of memory, weights, packing and the adding up of parts, as in test_coefficients."""
 
-from __future__ import annotations
-
 import builders
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Which measured table answers, and what is made of it, pinned on tables at round values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

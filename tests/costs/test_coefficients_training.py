@@ -1,7 +1,5 @@
 """Coefficients of training, each seen alone: rooflines without tables, overheads at round values."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import builders

@@ -1,7 +1,5 @@
 """Coefficients of gradients and optimizer, each seen alone; and that more of anything good never costs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

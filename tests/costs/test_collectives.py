@@ -1,7 +1,5 @@
 """Collectives: limits of the link model, domains, measured groups, published rates."""
 
-from __future__ import annotations
-
 import builders
 import numpy as np
 import pytest

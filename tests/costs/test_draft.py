@@ -1,7 +1,5 @@
 """Drafting: passes, launches, the drafter's own dimensions, n-gram look-ups."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import builders

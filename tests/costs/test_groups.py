@@ -1,7 +1,5 @@
 """Deviations of groups: whose they are, and that they scale iterations, trainer passes and transfers, nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The iteration table: staircase, eager fallback, verification, prefill, monotone where it must be."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

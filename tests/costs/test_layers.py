@@ -1,7 +1,5 @@
 """Layers of the rollout engine: what is counted, verification attention, parallel layouts."""
 
-from __future__ import annotations
-
 import builders
 import numpy as np
 import pytest

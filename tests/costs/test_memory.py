@@ -1,7 +1,5 @@
 """Memory per GPU: by hand, sharding, typed shortfalls, and layouts that are known to run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import builders

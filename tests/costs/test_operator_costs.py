@@ -1,7 +1,5 @@
 """Operator times: measured where measured, roofline limits beyond, and what a changed profile does to both."""
 
-from __future__ import annotations
-
 import builders
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Bin packing and micro-batches: bounds, brute force, invariants."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

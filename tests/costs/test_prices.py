@@ -1,7 +1,5 @@
 """Whole scenarios: slower hardware never helps, measured tables scale with the profile, phases are consistent."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recurrent layers and sparse attention, by arithmetic written out."""
 
-from __future__ import annotations
-
 import builders
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Train step and log-prob passes as wholes: their parts, exchange between nodes, published phase times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

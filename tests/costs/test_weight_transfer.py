@@ -1,7 +1,5 @@
 """Weight transfers: bytes over links by hand, published refit times, what a split cluster does not pay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import builders

@@ -6,8 +6,6 @@ line names a file are written there. ``<!-- not run: reason -->`` before a block
 such comments; its commands are listed here.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The reference is that of the sources, the site's navigation is whole, the benchmark's script scores."""
 
-from __future__ import annotations
-
 import csv
 import re
 from importlib.machinery import SourceFileLoader

@@ -1,7 +1,5 @@
 """Small measured tables for the tests."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path

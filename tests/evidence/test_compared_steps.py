@@ -1,7 +1,5 @@
 """validate(): rows, reasons, statistics, files."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kinds of tables: recognised by their columns, stated by name, and refused in one message."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

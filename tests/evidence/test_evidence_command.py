@@ -1,7 +1,5 @@
 """``rlsim validate`` as users run it."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Measured iterations: which engine and load a row describes, and what it is compared with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The published tables inside the project, and the document made of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.evidence.published import (

@@ -1,7 +1,5 @@
 """One row of a table becomes one scenario, or a reason."""
 
-from __future__ import annotations
-
 import pytest
 from measured_tables import row
 

@@ -1,7 +1,5 @@
 """Training steps, transfers, phases and curves, each beside the part of rlsim that predicts it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What training steps are scored together with."""
 
-from __future__ import annotations
-
 import pytest
 from measured_tables import TRAINING
 

@@ -1,7 +1,5 @@
 """Measured weight transfers: which method, framework, bytes and links a row means, and what its prediction holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

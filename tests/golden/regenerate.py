@@ -5,8 +5,6 @@ its phases are kept, so that a drift can be told by phase. The test compares ste
 change that is meant to move predictions, and say in the commit why they moved.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Predictions must not move unnoticed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from regenerate import ROWS, SCENARIOS, Anchor, cause, drift, predict_anchors, read_anchors

@@ -1,7 +1,5 @@
 """The straight line: work is drawn, then priced, then time passes; parts and provenance say what the seconds are."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """docs/model.md against the program: the parts that answers print and what they rest on, the assumed constants."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,12 +13,8 @@ from rlsim.units import GIB, MICROSECOND
 TEXT = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
 PHASES = (("generation_s",), ("data_s", "logprob_s", "train_s"), ("prepare_s", "refit_s"))
 """Phases of each table of parts, in the order of the page."""
-SHORT = (
-    "simulation.replications=1",
-    "simulation.steps=1",
-    "workload.prompts_per_step=16",
-    "trainer.global_batch_samples=null",
-)
+STEP = ("simulation.replications=1", "simulation.steps=1")
+SHORT = (*STEP, "workload.prompts_per_step=16", "trainer.global_batch_samples=null")
 UNITS = {"": 1.0, "GiB": GIB, "MiB": 2.0**20, "us": MICROSECOND}
 
 

@@ -1,7 +1,5 @@
 """The list of mutants keeps up with the code: every change of it fits, and every room has some."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from importlib.machinery import SourceFileLoader

@@ -1,7 +1,5 @@
 """The public surface: what `import rlsim` offers and what it costs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The house: rooms of the import contract, the map of them, and how large a room may be."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.machinery import SourceFileLoader

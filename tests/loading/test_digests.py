@@ -1,7 +1,5 @@
 """Digests, words that overrides make stale, and what belongs to a resolved scenario."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scenarios that extend others, and the places that messages name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jsonschema

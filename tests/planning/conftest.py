@@ -1,7 +1,5 @@
 """Scenarios small enough to simulate in milliseconds."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.loading.scenario import load_scenario

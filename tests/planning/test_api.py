@@ -1,7 +1,5 @@
 """The public names of rlsim.planning."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

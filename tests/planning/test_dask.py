@@ -1,7 +1,5 @@
 """The executor interface: a Dask cluster gives what local processes give."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

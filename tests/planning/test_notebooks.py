@@ -1,7 +1,5 @@
 """The notebooks run from top to bottom, use the public API only and carry no outputs."""
 
-from __future__ import annotations
-
 import ast
 import warnings
 from pathlib import Path

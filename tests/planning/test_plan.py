@@ -1,7 +1,5 @@
 """Plans: the optimum of an exhaustive search, bounds that bound, constraints that bind, and common draws."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Mean responses of runs that publish none."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.lengths import MEAN_KEY, SCENARIO, MeasuredRun, compared, fitted_mean

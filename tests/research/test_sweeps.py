@@ -4,8 +4,6 @@ Measured: furiosa-ai/EfficientRollout@0ff0bc5, sd_toggle/configs (arXiv 2606.189
 parallel 1, captured graphs, median milliseconds at 2,048 tokens of context.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from research.sweeps import iteration_sweep

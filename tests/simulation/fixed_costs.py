@@ -1,7 +1,5 @@
 """Fixed prices, and worlds in which every time can be reckoned by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Cost tables and random cases for the tests of the rollout simulation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Trajectories of several turns: the C kernel against the Python reference, equal bits in whatever both tell."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trajectories of several turns against arithmetic: environments, limits, prefixes, time-outs, failures, judges."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The asynchronous loop: the generator (NeMo-RL's collector), the trainer's waiting, refits, staleness."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

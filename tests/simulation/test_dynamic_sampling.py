@@ -1,7 +1,5 @@
 """Dynamic sampling (DAPO): rollouts repeat within a step until enough prompt groups are usable."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The C kernel against the Python reference: equal bits in whatever both tell."""
 
-from __future__ import annotations
-
 import shutil
 import sysconfig
 from dataclasses import replace

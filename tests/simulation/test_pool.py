@@ -1,7 +1,5 @@
 """The generation pool: dispatch over time, event order, agreement with the rollout and the reference."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Prefill behind a context takes the pairs of query and key that it makes, in the kernel and in the reference alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

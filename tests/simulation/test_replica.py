@@ -1,7 +1,5 @@
 """One replica against a token-by-token reference written apart from it, and against arithmetic."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

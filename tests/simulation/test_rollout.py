@@ -1,7 +1,5 @@
 """Whole rollouts: the closed form against the event-driven path, dispatch, speculation, limits."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A set of engine parameters at round values, which no fit moves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlsim.schema.engine_parameters import EngineParameters

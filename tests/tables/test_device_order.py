@@ -1,7 +1,5 @@
 """A group that was never measured on a device keeps the order of the datasheets; what both were measured on may not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, log
 

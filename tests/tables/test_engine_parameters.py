@@ -1,7 +1,5 @@
 """Engine families and their releases: which one stands for which, files, and what a scenario says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

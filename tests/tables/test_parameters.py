@@ -1,7 +1,5 @@
 """Fitted parameters: files, look-up of host times, and who wins over whom."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from pathlib import Path
 from typing import Any

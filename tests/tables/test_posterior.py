@@ -1,7 +1,5 @@
 """Posteriors: their file, how a scenario names one, and what it changes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stacks of software: files, what they set, what a stated key wins over, and how the trainer's terms follow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

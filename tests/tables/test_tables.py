@@ -1,7 +1,5 @@
 """Measured operator tables: look-up exact on measured points, smooth and monotone between, flagged outside."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

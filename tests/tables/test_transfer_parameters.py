@@ -1,7 +1,5 @@
 """Files of fitted transfer parameters: what they must hold, and who says where they come from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

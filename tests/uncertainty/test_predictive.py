@@ -1,7 +1,5 @@
 """Intervals of answers: one for one question, common draws, wider where nothing was measured."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Slopes are those of the tables that the answer was priced with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

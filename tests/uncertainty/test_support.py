@@ -1,7 +1,5 @@
 """What the interval of an answer comes from, and what supports it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The acceptance process against published series, limits and brute force."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

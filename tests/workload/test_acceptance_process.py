@@ -1,7 +1,5 @@
 """Acceptance over training steps, between samples, along responses and under other sampling."""
 
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 
