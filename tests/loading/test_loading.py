@@ -270,25 +270,10 @@ BASE = Scenario.model_validate(
     | {"model": load_card("qwen3-8b").model_dump(), "hardware": load_profile("h100_sxm").model_dump()}
 )
 
+AWKWARD_UNICODE = ("\x85 a", "\u2028", "\ufeff#")
 # Text that YAML readers like to take for something else, and anything else that can stand in a name.
 AWKWARD = st.sampled_from(
-    [
-        "1e-6",
-        "08",
-        "1_000",
-        "null",
-        "~",
-        "yes",
-        "2025-01-01",
-        "1:30",
-        "0x1f",
-        ".5",
-        "<<",
-        "=",
-        "\x85 a",
-        "\u2028",
-        "\ufeff#",
-    ]
+    ["1e-6", "08", "1_000", "null", "~", "yes", "2025-01-01", "1:30", "0x1f", ".5", "<<", "=", *AWKWARD_UNICODE]
 )
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.figure import Figure
 
 from rlsim.errors import InputError
 from rlsim.files.journal import Journal, journal_name
@@ -23,7 +22,7 @@ from rlsim.projection.project import project
 from rlsim.report.figures import grids as pictures
 from rlsim.report.text.sweep import render_sweep
 from rlsim.results.frames import identity_in
-from rlsim.results.sweep import SweepResult, break_even_lengths
+from rlsim.results.sweep import break_even_lengths
 from rlsim.schema.scenario import Scenario
 
 JOURNAL = journal_name("sweep")
@@ -123,22 +122,15 @@ def test_pictures_follow_the_axes(tiny: Scenario, tmp_path: Path, axes: list[str
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
-def drawn(result: SweepResult) -> list[Figure]:
-    """The figures behind the pictures of a sweep."""
-    return list(pictures.sweep_figures(result).values())
-
-
 def test_a_picture_names_the_scenario_and_the_slice_that_it_shows(
     tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = sweep(tiny, [f"{K}=1:2", f"{A}=1,1.5,2", "cluster.num_gpus=8,16"], replications=1)
-    heat, scaling = drawn(result)
+    heat, scaling = pictures.sweep_figures(result).values()
     assert heat.get_suptitle() == "quickstart; cluster.num_gpus = 8 (1 of 2 values)"
     assert scaling.get_suptitle() == f"quickstart; {A} = 1 (1 of 3 values)"
-    assert [axes.get_title("left") for axes in scaling.axes] == [
-        "Step time (s)",
-        "End to end, speed-up by speculation",
-    ]
+    titles = [axes.get_title("left") for axes in scaling.axes]
+    assert titles == ["Step time (s)", "End to end, speed-up by speculation"]
     cells = {text.get_position() for axes in heat.axes for text in axes.texts}
     assert "break-even" not in {text.get_text() for axes in heat.axes for text in axes.texts}
     assert len(cells) == 6

@@ -13,7 +13,6 @@ from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario, scenario_digest
 from rlsim.parameters.sets import (
-    DEFAULT_ENGINES,
     load_engine_parameters,
     load_parameters,
     own_sets,
@@ -142,11 +141,6 @@ def test_committed_sets_hold_every_engine(name: str) -> None:
         assert versions == sorted(versions)
 
 
-def test_the_default_is_the_fit_to_measured_iterations() -> None:
-    assert load_engine_parameters() == load_engine_parameters(DEFAULT_ENGINES)
-    assert own_sets(load_scenario("quickstart")).engines == load_engine_parameters()
-
-
 def test_a_scenario_names_its_set_by_name_by_path_or_inline(tmp_path: Path) -> None:
     path = write(tmp_path)
     named = load_scenario("quickstart", ["simulation.engine_parameters=start"])
@@ -180,14 +174,6 @@ def test_a_wrong_set_is_refused_by_file_and_key(tmp_path: Path, changes: dict[st
     message = str(told.value)
     assert "own.yaml" in message and said in message
     assert len(message) <= 600 and message.count("\n") < 3
-
-
-def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(InputError, match="servings") as told:
-        load_engine_parameters("servings")
-    assert "nearest: serving;" in str(told.value)
-    with pytest.raises(InputError, match=", ".join(SETS)):
-        load_engine_parameters("zzz")
 
 
 def test_a_set_that_lacks_the_engine_of_the_scenario_is_refused(tmp_path: Path) -> None:

@@ -102,9 +102,7 @@ def test_the_newest_release_that_is_not_newer_stands_for_another() -> None:
         "27.01": "26.02",
         None: "26.02",
     }
-    for version, version_found in wanted.items():
-        found = framework.release(version)
-        assert found is not None and found.version == version_found
+    assert {version: framework.release(version).version for version in wanted} == wanted
 
 
 def test_a_resolved_scenario_holds_its_stack_and_its_digest_too(tmp_path: Path) -> None:

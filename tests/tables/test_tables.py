@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.calibration.columns import Columns
-from rlsim.calibration.table_writing import MANTISSA_BITS, round_mantissa, write_table
+from rlsim.calibration.table_writing import MANTISSA_BITS, round_mantissa
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.tables import files
 from rlsim.tables.interpolation import build_grid
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
+from tests.costs.builders import faked
 
 SYSTEMS = ("gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm")
 BF16_FLOPS = {"gb200_nvl72": 2.5e15, "h100_sxm": 989e12, "h200_sxm": 989e12, "b200_sxm": 2.25e15}
@@ -26,14 +26,8 @@ def real() -> dict[str, OperatorTables]:
     return {system: OperatorTables.load(system, "vllm") for system in SYSTEMS}
 
 
-def columns(names: tuple[str, ...], rows: list[tuple[object, ...]]) -> Columns:
-    table = {name: np.array([row[place] for row in rows]) for place, name in enumerate((*names, files.LATENCY))}
-    return {**table, "kernel": np.full(len(rows), "toy")}
-
-
 def write(folder: Path, layout: files.TableLayout, rows: list[tuple[object, ...]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_table(folder, layout, columns((*layout.keys, *layout.sizes), rows))
+    faked(folder, (layout, rows))
     (folder / files.METADATA).write_text("system: toy\n", encoding="utf-8")
 
 
@@ -158,8 +152,7 @@ def test_eager_launch_is_dearer_on_grace_than_on_x86(real: dict[str, OperatorTab
 
 def test_mla_block_includes_the_output_projection(real: dict[str, OperatorTables]) -> None:
     """From 1 to 128 heads an H100 must read 343 MB more BF16 weights, 235 MB of them the output projection."""
-    one = real["h100_sxm"].mla_decode_s(1, "bf16", "bf16", 1, 64)
-    all_heads = real["h100_sxm"].mla_decode_s(128, "bf16", "bf16", 1, 64)
+    one, all_heads = (real["h100_sxm"].mla_decode_s(heads, "bf16", "bf16", 1, 64) for heads in (1, 128))
     assert all_heads.seconds - one.seconds > 343e6 / HBM_BYTES_PER_S["h100_sxm"]
 
 
