@@ -5,13 +5,7 @@ from typing import Any
 import builders
 import pytest
 
-from rlsim.costs.memory import (
-    RUNTIME_BYTES,
-    engine_memory,
-    kv_bytes_per_gpu_token,
-    trainer_memory,
-    weight_bytes,
-)
+from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, trainer_memory, weight_bytes
 from rlsim.errors import Infeasible
 from rlsim.loading.models import load_card
 from rlsim.units import GIB

@@ -7,12 +7,7 @@ import pytest
 from measured_tables import write
 
 from rlsim.evidence.compare import validate_table
-from rlsim.evidence.engines import (
-    EngineSetup,
-    engine_setup,
-    load_of,
-    prepared_engine,
-)
+from rlsim.evidence.engines import EngineSetup, engine_setup, load_of, prepared_engine
 from rlsim.evidence.iterations import decode_step_s, speculation_pairs
 from rlsim.evidence.tables import SkippedRow
 from rlsim.parameters.terms import current

@@ -2,12 +2,7 @@
 
 import pytest
 
-from rlsim.evidence.published import (
-    measured_speculation,
-    published_refits,
-    published_table,
-    study,
-)
+from rlsim.evidence.published import measured_speculation, published_refits, published_table, study
 from rlsim.evidence.steps import scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, SkippedRow, read_table
 from rlsim.report.text.validation import group_errors

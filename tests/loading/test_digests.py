@@ -10,13 +10,7 @@ import yaml
 from small_scenario import SMALL, message
 
 from rlsim.files.reading import data_folder
-from rlsim.loading.scenario import (
-    dump_scenario,
-    load_scenario,
-    scenario_digest,
-    scenario_json_schema,
-    vary,
-)
+from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, scenario_json_schema, vary
 from rlsim.parameters.sets import load_parameters
 from rlsim.projection.project import project
 

@@ -12,18 +12,13 @@ from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
 from rlsim.files.yaml import parse_yaml
 from rlsim.loading.models import load_card
-from rlsim.loading.scenario import (
-    dump_scenario,
-    find_scenario,
-    load_scenario,
-    vary,
-)
+from rlsim.loading.scenario import dump_scenario, find_scenario, load_scenario, vary
 from rlsim.schema.scenario import Scenario
 from rlsim.tables.profile import load_profile
 from rlsim.workload.acceptance import acceptance_of
 
 CONTRACT_SCENARIOS = {
-    *("quickstart", "qwen8b_async_lag1", "qwen8b_rl_think", "qwen8b_rl_zero", "qwen235b_512", "qwen235b_2048"),
+    *("quickstart", "qwen8b_async_lag1", "qwen8b_rl_think", "qwen8b_rl_zero", "qwen235b_512", "qwen235b_2048")
 }
 
 

@@ -16,13 +16,7 @@ from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.planning import compare, plan
-from rlsim.planning.bounds import (
-    Candidate,
-    bounded_candidates,
-    engine_rates,
-    lagged_bound_s,
-    rollout_works,
-)
+from rlsim.planning.bounds import Candidate, bounded_candidates, engine_rates, lagged_bound_s, rollout_works
 from rlsim.planning.evaluate import evaluate_timed
 from rlsim.planning.execution import executor
 from rlsim.planning.objective import Objective, parse_objective

@@ -96,12 +96,7 @@ def test_first_token_only_ends_with_the_prefill() -> None:
 
 
 @settings(max_examples=50)
-@given(
-    n=st.integers(1, 64),
-    context=st.floats(1, 5000),
-    growth=st.floats(0.5, 4),
-    count=st.integers(1, 400),
-)
+@given(n=st.integers(1, 64), context=st.floats(1, 5000), growth=st.floats(0.5, 4), count=st.integers(1, 400))
 def test_stretch_is_the_sum_of_its_iterations(n: int, context: float, growth: float, count: int) -> None:
     table = cost_table()
     total = sum(iteration_seconds(table, n, context + i * growth, 0) for i in range(count))

@@ -12,11 +12,7 @@ from rlsim.costs.overheads import engine_host, rollout_host
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario, scenario_digest
-from rlsim.parameters.sets import (
-    load_engine_parameters,
-    load_parameters,
-    own_sets,
-)
+from rlsim.parameters.sets import load_engine_parameters, load_parameters, own_sets
 from rlsim.projection.project import project
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters, version_order

@@ -38,25 +38,13 @@ def content(**changes: Any) -> dict[str, Any]:
     """A whole set of round values."""
     fit = {"command": "c", "rows": 1, "data_digest": "d", "median_error": 0.1, "p90_error": 0.2}
     return {
-        "name": "round",
-        "description": "round values",
-        "fit": {**fit, "held_out_median_error": {"model": 0.1}},
-        "engine_hosts": HOSTS,
-        "sequence_s": 1e-5,
-        "in_process_iteration_s": 1e-3,
-        "in_process_sequence_s": 2e-5,
-        "executor_s": 2e-3,
-        "node_executor_s": 3e-3,
-        "host_cpu_factors": {"x86": 1.0, "Grace": 1.5},
-        "dense_efficiency": 0.5,
-        "moe_efficiency": 0.4,
-        "fsdp_efficiency": 0.8,
-        "moe_host_layer_s": 5e-3,
-        "colocated_tensor_s": 1e-4,
-        "step_error": 0.1,
-        "speedup_error": 0.05,
-        **changes,
-    }
+        "name": "round", "description": "round values", "engine_hosts": HOSTS, "sequence_s": 1e-5,
+        "fit": {**fit, "held_out_median_error": {"model": 0.1}}, "in_process_iteration_s": 1e-3,
+        "in_process_sequence_s": 2e-5, "executor_s": 2e-3, "node_executor_s": 3e-3,
+        "host_cpu_factors": {"x86": 1.0, "Grace": 1.5}, "dense_efficiency": 0.5, "moe_efficiency": 0.4,
+        "fsdp_efficiency": 0.8, "moe_host_layer_s": 5e-3, "colocated_tensor_s": 1e-4, "step_error": 0.1,
+        "speedup_error": 0.05, **changes,
+    }  # fmt: skip
 
 
 def made(**changes: Any) -> GlobalParameters:

@@ -53,10 +53,7 @@ def test_what_two_scenarios_share_moves_them_alike() -> None:
 
 @pytest.mark.parametrize(
     "strange",
-    [
-        {"model": {"name": "a model that nobody measured"}},
-        {"hardware": {"name": "a device that nobody measured"}},
-    ],
+    [{"model": {"name": "a model that nobody measured"}}, {"hardware": {"name": "a device that nobody measured"}}],
 )
 def test_what_was_never_measured_is_less_sure(strange: dict[str, dict[str, str]]) -> None:
     known, unknown = (prediction_of(simulate_variant(one)) for one in (scenario(), vary(scenario(), strange)))
