@@ -50,12 +50,6 @@ def test_every_part_of_an_answer_is_on_the_page_with_what_it_rests_on(name: str,
         assert part.measured == 1.0 or part.source in root, part
 
 
-def test_every_part_on_the_page_is_named_in_the_code() -> None:
-    folder = Path(__file__).parents[2] / "rlsim"
-    code = "".join(path.read_text() for path in [*folder.glob("costs/**/*.py"), folder / "projection/summary.py"])
-    assert not [name for _, name, _ in parts() if f'"{name}"' not in code]
-
-
 def test_the_page_gives_assumed_constants_their_values() -> None:
     (rows,) = tables("constant")
     for path, value, *_ in rows:

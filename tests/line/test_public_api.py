@@ -29,11 +29,6 @@ def test_the_version_is_the_installed_one() -> None:
     assert rlsim.__version__ == version("rlsim")
 
 
-def test_errors_are_one_family() -> None:
-    assert issubclass(rlsim.InputError, rlsim.RlsimError)
-    assert issubclass(rlsim.Infeasible, rlsim.RlsimError)
-
-
 def test_importing_costs_nothing_until_something_is_used() -> None:
     heavy = ("numpy", "pydantic", "simpy", "typer", "yaml")
     code = f"import sys, rlsim; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"

@@ -8,7 +8,7 @@ import pytest
 
 from rlsim.errors import InputError
 from rlsim.planning import sweep
-from rlsim.planning.execution import executor, local_jobs
+from rlsim.planning.execution import executor
 from rlsim.schema.scenario import Scenario
 
 
@@ -43,9 +43,3 @@ def test_an_address_without_a_scheduler_is_an_answer(monkeypatch: pytest.MonkeyP
         executor(dask="tcp://127.0.0.1:9"),
     ):
         pass
-
-
-def test_jobs_are_at_least_one() -> None:
-    assert local_jobs(None) >= 1
-    with pytest.raises(InputError, match="--jobs must be at least 1"):
-        local_jobs(0)

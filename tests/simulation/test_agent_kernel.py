@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixed_costs import FixedCosts, World, run, world_of
+from fixed_costs import FixedCosts, World, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rollout_cases import cost_table, counted
+from rollout_cases import cost_table, told, traced
 
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
@@ -62,12 +62,10 @@ def trajectories(draw: st.DrawFn) -> tuple[Generated, Any]:
     return Generated(batch, np.ones(samples, dtype=np.bool_), turns), iterations
 
 
-def told(found: AgentRollout) -> dict[str, Any]:
-    """All that a rollout tells, comparable with ==."""
-    arrays = ("finish_s", "replica", "replica_end_s", "peak_kv_tokens")
-    result = {name: getattr(found.result, name).tolist() for name in arrays}
-    result |= {"line": found.timeline, "made": found.result.generated_tokens}
-    return {**result, **counted(found.result.counters), **asdict(found.counters)}
+def all_told(found: AgentRollout) -> dict[str, Any]:
+    """All that a rollout of agents tells, comparable with ==."""
+    own = {"line": found.timeline, "made": found.result.generated_tokens}
+    return {**told(found.result), **own, **asdict(found.counters)}
 
 
 @RANDOM
@@ -98,7 +96,7 @@ def test_rollouts_are_those_of_the_reference(
         tokens_per_sequence=2,
     )
     fast, slow = both(
-        lambda: told(agent_rollout(one, iterations, Fleet(replicas, dispatch, table, prefix_caching), agent))
+        lambda: all_told(agent_rollout(one, iterations, Fleet(replicas, dispatch, table, prefix_caching), agent))
     )
     assert fast == slow
     assert min(slow["finish_s"]) > 0
@@ -159,12 +157,6 @@ def worlds(draw: st.DrawFn) -> World:
         size=draw(st.integers(1, 4)),
         replicas=draw(st.integers(1, 4)),
     )
-
-
-def traced(world: World, detailed: bool) -> dict[str, Any]:
-    """All that a trace holds, comparable with ==."""
-    trace = run(world, detailed)
-    return {**vars(trace), "counters": counted(trace.counters)}
 
 
 @settings(RANDOM, max_examples=100)

@@ -10,7 +10,7 @@ import pytest
 from fixed_costs import PROMPT, Driven, FixedCosts, World, rules, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rollout_cases import cost_table, counted, make_batch, sample_lists, tables
+from rollout_cases import cost_table, make_batch, sample_lists, tables, told, traced
 
 from rlsim.errors import Infeasible, InputError
 from rlsim.simulation.kernel import build
@@ -18,17 +18,11 @@ from rlsim.simulation.kernel.engines import PAUSES_PER_STEP
 from rlsim.simulation.kernel.library import VARIABLE, implementation
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.requests import Request
-from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.rollout import rollout
 from rlsim.workload.batches import Batch
 
 DISPATCH = st.sampled_from(["static", "round_robin", "least_loaded", "shared_queue"])
 RANDOM = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def told(result: RolloutResult) -> dict[str, Any]:
-    """All that a rollout tells, comparable with ==."""
-    arrays = ("finish_s", "replica", "replica_end_s", "peak_kv_tokens")
-    return {**{name: getattr(result, name).tolist() for name in arrays}, **counted(result.counters)}
 
 
 def batch_of(samples: list[Request]) -> tuple[Batch, Any]:
@@ -101,15 +95,6 @@ def worlds(draw: st.DrawFn) -> World:
         chunked_prefill=draw(st.booleans()),
     )
     return replace(world, prices=replace(world.prices, iteration=table))
-
-
-def traced(world: World, detailed: bool) -> dict[str, Any]:
-    """All that a trace holds, comparable with ==, or why there is none."""
-    try:
-        trace = run(world, detailed)
-    except Infeasible as error:
-        return {"infeasible": str(error)}
-    return {**vars(trace), "counters": counted(trace.counters)}
 
 
 @settings(RANDOM, max_examples=500)
