@@ -45,7 +45,6 @@ SMALL = cases_of(AXES, on_gpu=True)
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a whole run over ``SMALL``."""
     out = tmp_path_factory.mktemp("gpu")
     with virtual_gpu():
         run.run(SMALL, "cuda", out, progress=False)

@@ -61,7 +61,6 @@ class Clock:
             self.device_s = max(self.device_s, self.host_s) + kernel_s
 
     def wait(self) -> None:
-        """Host waits for the device."""
         if self.capturing is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.host_s = max(self.host_s, self.device_s)
@@ -72,7 +71,6 @@ class Clock:
         return self.host_s
 
     def sleep(self, seconds: float) -> None:
-        """Pause of the host."""
         self.host_s += seconds
 
 

@@ -38,7 +38,6 @@ def roofline(flops: float, moved: float) -> float:
 
 
 def measurements(folder: Path, wanted: CaseList, cases: Sequence[Case], metadata: Metadata = CPU) -> Path:
-    """File of ``cases`` that took their roofline each."""
     records = []
     for case in cases:
         seconds = roofline(case.flops, case.bytes)

@@ -41,7 +41,6 @@ class Costs:
 
     @cached_property
     def inputs(self) -> PriceInputs:
-        """What the prices depend on."""
         return PriceInputs(self.scenario)
 
     @property
@@ -57,7 +56,6 @@ class Costs:
         return self.inputs.transfers
 
     def step(self, total_tokens: np.ndarray) -> StepCost:
-        """The trainer's work on samples of these lengths."""
         return step_cost(self.inputs.trainer, TrainedBatch.of(total_tokens, len(total_tokens)))
 
     def phases(self, total_tokens: np.ndarray) -> dict[str, PhaseCost]:
@@ -155,28 +153,23 @@ def seconds(parts: tuple[Part, ...], name: str = "") -> float:
 
 
 def scaled(profile: HardwareProfile, key: str, factor: float) -> HardwareProfile:
-    """``profile`` with one of its quantities multiplied by ``factor``."""
     quantity = getattr(profile, key)
     return profile.model_copy(update={key: quantity.model_copy(update={"value": quantity.value * factor})})
 
 
 def tables_of(profile: HardwareProfile) -> OperatorTables | None:
-    """vLLM's measured tables that ``profile`` names."""
     return None if profile.operator_tables is None else OperatorTables.load(profile.operator_tables, "vllm")
 
 
 def operators(profile: HardwareProfile) -> Operators:
-    """Operator times of ``profile`` with the tables that it names."""
     return Operators(profile, tables_of(profile), table_device(profile))
 
 
 def fabric(profile: HardwareProfile) -> Collectives:
-    """Collective times of ``profile`` with the tables that it names."""
     return Collectives(profile, tables_of(profile), table_device(profile))
 
 
 def layers(given: Scenario, host: HostOverheads = NO_HOST) -> EngineLayers:
-    """Rollout layers of a scenario."""
     return EngineLayers(given.model, given.engine, operators(given.hardware), fabric(given.hardware), host)
 
 

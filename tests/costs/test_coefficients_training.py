@@ -23,7 +23,6 @@ OVERLAP = StackFeatures(tensor_overlap=True, exchange_overlap=True)
 
 
 def layer_time(forward: float, backward: float, attention: float = 0.0, **more: float) -> LayerTime:
-    """A layer with round times."""
     device = (Part("products", forward, "compute"), Part("attention", attention, "compute"))
     return LayerTime(
         device=device,

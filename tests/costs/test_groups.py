@@ -27,7 +27,6 @@ def priced(one: Scenario) -> ScenarioPrices:
 
 
 def with_deviation(one: Scenario, group: str, folder: Path) -> Scenario:
-    """The scenario under a posterior that also knows ``group``."""
     joint = load_posterior(DEFAULT)
     size = len(joint.columns) + 1
     factor = np.zeros((size, size))

@@ -17,7 +17,6 @@ MOE = {"cluster": {"num_gpus": 8}, "engine": {"tensor_parallel": 2}, "trainer": 
 
 
 def slow_host(name: str, launch_s: float) -> HardwareProfile:
-    """A profile whose host takes ``launch_s`` for an eager launch."""
     profile = load_profile(name)
     return builders.scaled(profile, "eager_launch_s", launch_s / profile.eager_launch_s.value)
 

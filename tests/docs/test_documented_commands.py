@@ -59,7 +59,6 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def left_out(page: Path, block: Block, command: str) -> str:
-    """Why a command is not run; empty where it is."""
     if block.mark.startswith("not run"):
         return block.mark.partition(": ")[2]
     listed = (reason for (name, words), reason in NOT_RUN.items() if name == page.name and command.startswith(words))
@@ -67,7 +66,6 @@ def left_out(page: Path, block: Block, command: str) -> str:
 
 
 def small(command: str) -> list[str]:
-    """The words of a command, with few replications and a short run."""
     words = shlex.split(command, comments=True)
     if words[0] in TAKES_WORDS:
         words.append("simulation.replications=1")

@@ -33,7 +33,6 @@ PHASES = {
 
 
 def row(**changes: str) -> dict[str, str]:
-    """ROW with other cells."""
     return {**ROW, **changes}
 
 

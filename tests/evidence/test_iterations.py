@@ -25,7 +25,6 @@ POINT = {
 
 
 def point(**changes: str) -> dict[str, str]:
-    """POINT with other cells."""
     return {**POINT, **changes}
 
 

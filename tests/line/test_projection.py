@@ -24,7 +24,6 @@ SCENARIOS = ("quickstart", "qwen8b_rl_zero", "qwen8b_rl_think", "qwen8b_async_la
 
 
 def scenario(*overrides: str) -> Scenario:
-    """The quickstart with a small batch and two replications."""
     return load_scenario("quickstart", [*SMALL, "simulation.replications=2", *overrides])
 
 

@@ -30,7 +30,6 @@ NOISE = 0.75
 
 @cache
 def layouts() -> tuple[tuple[ModelCard, int], ...]:
-    """Models with the tensor-parallel sizes that their heads allow."""
     return tuple(_layouts())
 
 

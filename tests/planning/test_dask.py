@@ -14,7 +14,6 @@ from rlsim.schema.scenario import Scenario
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A local cluster of two worker processes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from dask.distributed import LocalCluster

@@ -38,7 +38,6 @@ BOTH = SearchLimits((8,), (0, 1), draft_lengths=(2,), shares=(0.5,))
 
 
 def exhaustive(scenario: Scenario, limits: SearchLimits) -> list[float]:
-    """Step times of every combination of split, engine and trainer, each simulated."""
     space = build_space(scenario, limits)
     out = []
     for number, split in enumerate(space.splits):

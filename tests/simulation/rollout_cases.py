@@ -40,7 +40,6 @@ def cost_table(**keys: Any) -> IterationTable:
 
 
 def counted(counters: EngineCounters) -> dict[str, Any]:
-    """All that the engines did."""
     return {name: getattr(counters, name) for name in EngineCounters.__slots__}
 
 

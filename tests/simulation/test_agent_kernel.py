@@ -27,7 +27,6 @@ DISPATCH = st.sampled_from(["round_robin", "least_loaded", "shared_queue"])
 
 @st.composite
 def agents(draw: st.DrawFn) -> Agent:
-    """What the simulation itself reads of an agent."""
     return Agent(
         max_environments=draw(LIMITS),
         max_trajectories=draw(LIMITS),
@@ -141,7 +140,6 @@ def world(costs: FixedCosts, table: dict[str, Any], *overrides: str, **keys: Any
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Synchronous and lagged loops."""
     overrides = [f"{name.replace('__', '.')}={str(draw(value)).lower()}" for name, value in LOOPS.items()]
     return world(
         FixedCosts(train_s=draw(st.sampled_from([0.0, 1.0, 30.0])), refit_s=draw(st.sampled_from([0.0, 0.7, 5.0]))),

@@ -39,7 +39,6 @@ def drawn(prompts: int = 24, mean: float = 300.0, seed: int = 0, size: int = 8) 
 def scalar(
     batch: Batch, iterations: np.ndarray, assigned: np.ndarray, table: IterationTable, sharing: bool
 ) -> tuple[np.ndarray, EngineCounters, list[float]]:
-    """All replicas on the event-driven path."""
     counters, finish, peaks = EngineCounters(IterationTimes(table).max_sequences), np.zeros(batch.samples), []
     for number in range(int(assigned.max()) + 1):
         replica = Replica(table, sharing, counters)

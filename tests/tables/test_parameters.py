@@ -35,7 +35,6 @@ HOSTS = [
 
 
 def content(**changes: Any) -> dict[str, Any]:
-    """A whole set of round values."""
     fit = {"command": "c", "rows": 1, "data_digest": "d", "median_error": 0.1, "p90_error": 0.2}
     return {
         "name": "round", "description": "round values", "engine_hosts": HOSTS, "sequence_s": 1e-5,
