@@ -14,12 +14,6 @@ from rlsim.schema.scenario import Scenario
 BATCH = MicroBatches(count=8, tokens=4096.0, sum_squared=4 * 1024.0**2, steps=1)
 
 
-def test_parts_add_up_to_the_phase() -> None:
-    costs = training(builders.scenario())
-    for cost in (costs.forward(BATCH), costs.step(BATCH)):
-        assert sum(part.seconds for part in cost.parts) == pytest.approx(cost.seconds)
-
-
 @pytest.mark.parametrize("balance", [1.0, 0.8, 0.25])
 def test_what_ranks_wait_for_the_busiest_is_a_part_of_its_own(balance: float) -> None:
     """The time is that of the busiest rank; the mean one works on ``balance`` times its tokens."""

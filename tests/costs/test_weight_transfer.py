@@ -60,10 +60,9 @@ def test_pinned_memory_copies_at_the_rate_of_the_link_without_waiting_for_each()
     }
 
 
-def test_parts_add_up_and_the_transfer_is_part_of_preparing() -> None:
+def test_the_transfer_is_part_of_preparing() -> None:
     transfers = _movement(builders.scenario())
     prepare, transfer = transfers.prepare(), transfers.transfer()
-    assert sum(part.seconds for part in prepare.parts) == pytest.approx(prepare.seconds)
     assert prepare.seconds > transfer.seconds
     assert prepare.parts[: len(transfer.parts)] == transfer.parts
 

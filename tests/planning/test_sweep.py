@@ -53,7 +53,9 @@ def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> 
         answer = project(vary(vary(tiny, cell), "simulation.replications=2"))
         step = answer.candidate.step_s
         assert (row["step_s"], row["step_low_s"], row["step_high_s"]) == (step.mean, step.low, step.high)
-        assert row["rollout_speedup"] == answer.rollout_speedup.mean
+        speedup = answer.rollout_speedup
+        found = [row[f"rollout_speedup{end}"] for end in ("", "_low", "_high")]
+        assert found == [speedup.mean, speedup.low, speedup.high]
         assert row["end_to_end_speedup_high"] == answer.end_to_end_speedup.high
         assert row["baseline_step_s"] == answer.baseline.step_s.mean
         assert row["generation_memory_bytes"] == answer.candidate.memory["generation"].total_bytes

@@ -5,7 +5,6 @@ import pytest
 
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.posterior import DEFAULT, load_posterior
-from rlsim.planning.compare import compare
 from rlsim.projection.project import project
 from rlsim.projection.summary import speedups, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, error_draws, log_draws, prediction_of
@@ -31,13 +30,6 @@ def test_the_interval_is_the_models_error_whatever_the_replications() -> None:
     # What more replications settle is told apart and shrinks.
     assert few.sampling.step_error_s is None and many.sampling.step_error_s is not None
     assert many.sampling.step_error_s < 0.1 * (many.step_s.high - many.step_s.low)
-
-
-def test_project_and_compare_give_one_interval() -> None:
-    base, cand = scenario(), scenario("speculation.draft_length=5")
-    answer, other = project(cand), compare(base, cand)
-    assert other.step_s[1] == answer.candidate.step_s
-    assert other.step_s[0] == project(base).candidate.step_s
 
 
 def test_what_two_scenarios_share_moves_them_alike() -> None:
