@@ -230,6 +230,13 @@ def test_head_and_loss_run_once_forward_and_twice_backward(stages: int) -> None:
     assert seconds(forward, "LM head") == exactly(2 * 8192 * VOCABULARY * 4096 / MATRIX_RATE)
 
 
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 3), ("full", 4)])
+def test_a_step_passes_forward_twice_backward_and_again_what_is_recomputed(recompute: str, passes: int) -> None:
+    costs = training(bare(trainer={"recompute": recompute}))
+    forward, step = costs.forward(ONE).parts, costs.step(ONE).parts
+    assert seconds(step, "products") == exactly(passes * seconds(forward, "products"))
+
+
 @pytest.mark.parametrize("virtual_stages", [1, 3])
 def test_the_bubble_is_one_stage_less_than_the_pipeline_over_the_virtual_stages(virtual_stages: int) -> None:
     """1F1B: (PP - 1) / m of the busy time (Narayanan et al., arXiv 2104.04473 section 2.2)."""
