@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -12,6 +17,22 @@ from rlsim.cli import main
 # One profile for all property tests: a busy machine is no failure of the code.
 settings.register_profile("rlsim", deadline=None)
 settings.load_profile("rlsim")
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[[str], ModuleType]:
+    """A program beside the package as a module, by its path in the repository; nothing is written beside it."""
+
+    def loaded(path: str) -> ModuleType:
+        loader = SourceFileLoader(Path(path).stem, str(Path(__file__).parents[1] / path))
+        module = sys.modules[loader.name] = module_from_spec(spec_from_loader(loader.name, loader))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.dont_write_bytecode", True)
+            patch.syspath_prepend(str((Path(__file__).parents[1] / path).parent))  # as where it is run
+            loader.exec_module(module)
+        return module
+
+    return loaded
 
 
 @pytest.fixture

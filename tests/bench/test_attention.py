@@ -4,29 +4,27 @@ import pytest
 import torch
 
 from bench import attention
-from bench.attention import (
-    AttentionPlan,
-    cached_attention,
-    plan_attention,
-    reference_attention,
-    usable_kernels,
-)
+from bench.attention import AttentionPlan, cached_attention, plan_attention, reference_attention, usable_kernels
 from bench.transformer import rope_table, rotate
 
 CPU = torch.device("cpu")
 
 
+def is_the_reference(kernel: str, lengths: list[int], queries: int, heads: int, kv_heads: int) -> bool:
+    """Whether a kernel gives what the definition gives, over three ragged prefixes."""
+    generator, held = torch.Generator().manual_seed(queries), torch.tensor(lengths)
+    query = torch.randn(3, queries, heads, 16, generator=generator)
+    keys, values = (torch.randn(3, 32, kv_heads, 16, generator=generator) for _ in range(2))
+    plan = plan_attention(kernel, held, queries, 32, heads // kv_heads)
+    rows = torch.arange(3)[:, None]
+    out = cached_attention(plan, query, keys[rows, plan.slots], values[rows, plan.slots], keys, values)
+    return torch.allclose(out, reference_attention(query, keys, values, held), atol=1e-5)
+
+
 @pytest.mark.parametrize("queries", [1, 2, 8])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(8, 2), (4, 4)])
 def test_masked_kernel_is_bottom_right_causal(queries: int, heads: int, kv_heads: int) -> None:
-    generator = torch.Generator().manual_seed(queries)
-    lengths = torch.tensor([0, 5, 17])
-    query = torch.randn(3, queries, heads, 16, generator=generator)
-    keys, values = (torch.randn(3, 32, kv_heads, 16, generator=generator) for _ in range(2))
-    plan = plan_attention("sdpa_masked", lengths, queries, 32, heads // kv_heads)
-    rows = torch.arange(3)[:, None]
-    out = cached_attention(plan, query, keys[rows, plan.slots], values[rows, plan.slots], keys, values)
-    assert torch.allclose(out, reference_attention(query, keys, values, lengths), atol=1e-5)
+    assert is_the_reference("sdpa_masked", [0, 5, 17], queries, heads, kv_heads)
 
 
 def test_content_past_the_visible_slots_has_no_influence() -> None:
@@ -82,14 +80,7 @@ def flash_by_definition(
 @pytest.mark.parametrize("queries", [1, 4])
 def test_flash_paths_pack_and_merge_rightly(kernel: str, queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_flash", flash_by_definition)
-    generator = torch.Generator().manual_seed(queries)
-    lengths = torch.tensor([9, 1, 20])
-    query = torch.randn(3, queries, 8, 16, generator=generator)
-    keys, values = (torch.randn(3, 32, 2, 16, generator=generator) for _ in range(2))
-    plan = plan_attention(kernel, lengths, queries, 32, 4)
-    rows = torch.arange(3)[:, None]
-    out = cached_attention(plan, query, keys[rows, plan.slots], values[rows, plan.slots], keys, values)
-    assert torch.allclose(out, reference_attention(query, keys, values, lengths), atol=1e-5)
+    assert is_the_reference(kernel, [9, 1, 20], queries, 8, 2)
 
 
 def test_log_sum_exp_in_swapped_memory_order_is_read_by_its_own_variant(monkeypatch: pytest.MonkeyPatch) -> None:

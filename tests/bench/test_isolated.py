@@ -77,7 +77,6 @@ def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT.format(paths=[str(Path(__file__).parent), str(Path(isolated.__file__).parents[1])]))
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.kill()
     deadline = time.monotonic() + 30.0

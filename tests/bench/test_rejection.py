@@ -29,16 +29,25 @@ def chi_square_accepts(counts: torch.Tensor, expected: torch.Tensor) -> bool:
     return statistic < chi2.isf(FALSE_ALARM, int(possible.sum()) - 1)
 
 
+def follows(tokens: torch.Tensor, count: torch.Tensor, p: torch.Tensor) -> None:
+    """What was emitted at every position has its probabilities of ``p``."""
+    for position, law in enumerate(p.double()):
+        reached = tokens[count > position, position]
+        counts = torch.bincount(reached, minlength=VOCABULARY).double()
+        assert chi_square_accepts(counts, law * len(reached)), position
+
+
+def as_often(accepted: torch.Tensor, tried: int, rate: float) -> bool:
+    low, high = binom.interval(1.0 - FALSE_ALARM, tried, rate)
+    return low <= int(accepted.sum()) <= high
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_each_output_position_follows_the_target(seed: int) -> None:
     k = 3
     p, q = distributions(k + 1, seed), distributions(k, seed + 100)
     generator = torch.Generator().manual_seed(seed)
-    tokens, count = verify(p.expand(SAMPLES, -1, -1), drafted(q, generator), generator)
-    for position in range(k + 1):
-        reached = tokens[count > position, position]
-        counts = torch.bincount(reached, minlength=VOCABULARY).double()
-        assert chi_square_accepts(counts, p[position].double() * len(reached)), position
+    follows(*verify(p.expand(SAMPLES, -1, -1), drafted(q, generator), generator), p)
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -48,10 +57,8 @@ def test_conditional_acceptance_is_one_minus_total_variation(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     _, count = verify(p.expand(SAMPLES, -1, -1), drafted(q, generator), generator)
     for position in range(k):
-        tried, accepted = int((count > position).sum()), int((count > position + 1).sum())
         rate = 1.0 - 0.5 * (p[position] - q[position]).abs().sum().item()
-        low, high = binom.interval(1.0 - FALSE_ALARM, tried, rate)
-        assert low <= accepted <= high, position
+        assert as_often(count > position + 1, int((count > position).sum()), rate), position
 
 
 def test_deterministic_draft_is_accepted_with_the_targets_probability_and_stays_lossless() -> None:
@@ -59,12 +66,8 @@ def test_deterministic_draft_is_accepted_with_the_targets_probability_and_stays_
     generator = torch.Generator().manual_seed(5)
     draft = Draft(torch.tensor([[2, 4]]).expand(SAMPLES, -1))
     tokens, count = verify(p.expand(SAMPLES, -1, -1), draft, generator)
-    low, high = binom.interval(1.0 - FALSE_ALARM, SAMPLES, p[0, 2].item())
-    assert low <= int((count > 1).sum()) <= high
-    for position in range(3):
-        reached = tokens[count > position, position]
-        counts = torch.bincount(reached, minlength=VOCABULARY).double()
-        assert chi_square_accepts(counts, p[position].double() * len(reached)), position
+    assert as_often(count > 1, SAMPLES, p[0, 2].item())
+    follows(tokens, count, p)
 
 
 def test_reduced_draft_vocabulary_is_lossless() -> None:
@@ -74,11 +77,8 @@ def test_reduced_draft_vocabulary_is_lossless() -> None:
     rows = q.expand(SAMPLES, 1, 3).contiguous()
     indices = draw(rows, generator)
     tokens, count = verify(p.expand(SAMPLES, -1, -1), Draft(to_target[indices], rows, indices, to_target), generator)
-    counts = torch.bincount(tokens[:, 0], minlength=VOCABULARY).double()
-    assert chi_square_accepts(counts, p[0].double() * SAMPLES)
-    rate = torch.minimum(p[0, to_target], q[0]).sum().item()
-    low, high = binom.interval(1.0 - FALSE_ALARM, SAMPLES, rate)
-    assert low <= int((count > 1).sum()) <= high
+    follows(tokens, count, p[:1])
+    assert as_often(count > 1, SAMPLES, torch.minimum(p[0, to_target], q[0]).sum().item())
 
 
 def test_greedy_target_accepts_exactly_its_argmax() -> None:
@@ -105,7 +105,7 @@ def test_without_draft_the_target_is_sampled() -> None:
     generator = torch.Generator().manual_seed(9)
     tokens, count = verify(p.expand(SAMPLES, 1, -1), Draft(torch.empty(SAMPLES, 0, dtype=torch.long)), generator)
     assert (count == 1).all()
-    assert chi_square_accepts(torch.bincount(tokens[:, 0], minlength=VOCABULARY).double(), p[0].double() * SAMPLES)
+    follows(tokens, count, p)
 
 
 def test_top_k_and_top_p_keep_the_smallest_sufficient_set() -> None:

@@ -22,18 +22,8 @@ from bench.speculation import (
 
 CPU = torch.device("cpu")
 KERNELS = ("sdpa_masked", "sdpa_masked")
-DIMS = ModelDims(
-    hidden=16,
-    heads=4,
-    kv_heads=2,
-    head_dim=4,
-    width=24,
-    vocabulary=5,
-    layers=2,
-    qk_norm=1,
-    draft_width=16,
-    draft_vocabulary=4,
-)
+SMALL = {"hidden": 16, "heads": 4, "kv_heads": 2, "head_dim": 4, "draft_width": 16}
+DIMS = ModelDims(**SMALL, width=24, vocabulary=5, layers=2, qk_norm=1, draft_vocabulary=4)
 PROMPT = torch.tensor([[3, 1, 4]])
 FALSE_ALARM = 1e-4
 
@@ -135,19 +125,7 @@ def test_length_advances_by_what_was_emitted() -> None:
 
 
 def test_mixture_of_experts_target_steps_and_is_finite() -> None:
-    dims = ModelDims(
-        hidden=16,
-        heads=4,
-        kv_heads=2,
-        head_dim=4,
-        width=8,
-        vocabulary=7,
-        layers=1,
-        experts=6,
-        top_k=2,
-        draft_width=16,
-        draft_vocabulary=7,
-    )
+    dims = ModelDims(**SMALL, width=8, vocabulary=7, layers=1, experts=6, top_k=2, draft_vocabulary=7)
     generator = torch.Generator().manual_seed(51)
     target = random_target(dims, CPU, torch.float32, generator)
     head = random_draft_head(dims, CPU, torch.float32, generator)

@@ -2,15 +2,15 @@
 
 import gc
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
+from virtual_gpu import DISPATCH_S, virtual_gpu
 
 from bench import timing
 from bench.timing import StopRule, Watch, measure, summarise
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 class Clock:
@@ -83,82 +83,19 @@ def test_watch_notices_a_slowed_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not watch.mark(summarise([1.0])).throttled
 
 
-class FakeDevice:
-    """Stands for torch.cuda: kernels take the device time that a call asks for, launches take host time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.device_s, self.recording, self.graphs = 0.0, None, 0
-        fake = self
-
-        class Event:
-            def __init__(self, enable_timing: bool) -> None:
-                self.at = 0.0
-
-            def record(self) -> None:
-                self.at = fake.device_s
-
-            def synchronize(self) -> None:
-                pass
-
-            def elapsed_time(self, end: "Event") -> float:
-                return (end.at - self.at) * 1e3
-
-        class Graph:
-            def capture_begin(self) -> None:
-                fake.recording = 0.0
-
-            def capture_end(self) -> None:
-                self.seconds, fake.recording = fake.recording, None
-                fake.graphs += 1
-
-            def replay(self) -> None:
-                fake.device_s += self.seconds
-
-        class Stream:
-            def wait_stream(self, _: object) -> None:
-                pass
-
-        def nothing(*_: object) -> None:
-            pass
-
-        monkeypatch.setattr(torch.cuda, "Event", Event)
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-        monkeypatch.setattr(torch.cuda, "synchronize", nothing)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-        monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-        monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-        monkeypatch.setattr(timing, "_side_stream", lambda _: Stream())
-
-    def kernel(self, seconds: float, gap_s: float = 0.0) -> timing.Call:
-        """Kernel of ``seconds`` that eagerly leaves the device idle for ``gap_s``."""
-
-        def call() -> None:
-            if self.recording is None:
-                self.device_s += seconds + gap_s
-            else:
-                self.recording += seconds
-
-        return call
+def test_graph_replay_is_timed_without_the_gaps_of_eager_launches() -> None:
+    """Kernels of 2 us whose launches take 4 us; the replay of 16 takes less than they do."""
+    with virtual_gpu() as gpu:
+        calls = [lambda: gpu.clock.enqueue(2e-6)] * 16
+        assert measure(calls, GPU, "graph", StopRule()).seconds_median == pytest.approx(2e-6)
+        assert measure(calls, GPU, "eager", StopRule()).seconds_median == pytest.approx(DISPATCH_S)
 
 
-def test_graph_replay_is_timed_without_the_gaps_of_eager_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeDevice(monkeypatch)
-    calls = [fake.kernel(2e-6, gap_s=5e-6)] * 3
-    cuda = torch.device("cuda")
-    assert measure(calls, cuda, "graph", StopRule()).seconds_median == pytest.approx(2e-6)
-    assert fake.graphs == 1
-    assert measure(calls, cuda, "eager", StopRule()).seconds_median == pytest.approx(7e-6)
-
-
-def test_a_failed_capture_ends_the_capture_and_leaves_the_collector_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeDevice(monkeypatch)
-
-    def refuse() -> None:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    with pytest.raises(RuntimeError, match="capturing"):
-        timing.capture([refuse])
-    assert fake.recording is None
+def test_a_failed_capture_ends_the_capture_and_leaves_the_collector_on() -> None:
+    with virtual_gpu() as gpu:
+        with pytest.raises(RuntimeError, match="capturing"):
+            timing.capture([gpu.clock.wait])
+        assert gpu.clock.capturing is None
     assert gc.isenabled()
 
 

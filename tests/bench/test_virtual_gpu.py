@@ -2,8 +2,6 @@
 every kernel.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -32,37 +30,21 @@ from rlsim.costs.engine import draft, layers
 from rlsim.tables.profile import load_profile
 
 GPU = torch.device("cuda", 0)
+ASSUMED = AssumptionAxes(
+    depths=(1, 4), compiled_depths=(1, 4), chain_elements=(1, 2**20, 2**24), drafts=(1, 3), draft_batches=(1,),
+    weight_bytes=2**26, weight_tensors=(1, 16), trained=("qwen3-8b", "qwen3-30b-a3b"), replayed_tokens=(1024,),
+)  # fmt: skip
 AXES = replace(
-    GPU_QUICK,
-    checked_layers=4,
-    rows=(1, 16, 64),
-    batches=(1, 16, 64),
-    queries=(1, 4),
-    contexts=(1024, 8192),
-    moe_tokens=(16,),
-    train_tokens=(1024,),
-    copy_bytes=(2**26,),
+    GPU_QUICK, checked_layers=4, rows=(1, 16, 64), batches=(1, 16, 64), queries=(1, 4), contexts=(1024, 8192),
+    moe_tokens=(16,), train_tokens=(1024,), copy_bytes=(2**26,), max_head_rows=64, assumed=ASSUMED,
     composites=((1, 0, 1024), (16, 3, 8192), (64, 0, 1024)),
-    assumed=AssumptionAxes(
-        depths=(1, 4),
-        compiled_depths=(1, 4),
-        chain_elements=(1, 2**20, 2**24),
-        drafts=(1, 3),
-        draft_batches=(1,),
-        weight_bytes=2**26,
-        weight_tensors=(1, 16),
-        trained=("qwen3-8b", "qwen3-30b-a3b"),
-        replayed_tokens=(1024,),
-    ),
-    max_head_rows=64,
-)
+)  # fmt: skip
 """Axes of few values, among them those of the engine steps, so that little is interpolated; true dimensions."""
 SMALL = cases_of(AXES, on_gpu=True)
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a whole run over ``SMALL``."""
     out = tmp_path_factory.mktemp("gpu")
     with virtual_gpu():
         run.run(SMALL, "cuda", out, progress=False)

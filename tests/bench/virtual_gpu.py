@@ -9,8 +9,6 @@ predictions count every kernel, and whether operators are measured as hot or col
 what it is given, and a process that would be started beside this one answers from here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from collections import OrderedDict
@@ -18,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import torch
@@ -63,7 +61,6 @@ class Clock:
             self.device_s = max(self.device_s, self.host_s) + kernel_s
 
     def wait(self) -> None:
-        """Host waits for the device."""
         if self.capturing is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.host_s = max(self.host_s, self.device_s)
@@ -74,7 +71,6 @@ class Clock:
         return self.host_s
 
     def sleep(self, seconds: float) -> None:
-        """Pause of the host."""
         self.host_s += seconds
 
 
@@ -92,7 +88,7 @@ class Event:
     def synchronize(self) -> None:
         self.clock.host_s = max(self.clock.host_s, self.at_s)
 
-    def elapsed_time(self, later: Event) -> float:
+    def elapsed_time(self, later: Self) -> float:
         return (later.at_s - self.at_s) * 1e3
 
 

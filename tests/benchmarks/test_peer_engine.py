@@ -1,14 +1,11 @@
 """The comparison with AIConfigurator, as far as it runs without that package."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "peer_engine.py"
 ROW = {
     "id": "a", "flag": "", "spec_method": "none", "model": "deepseek-ai/DeepSeek-R1", "precision": "fp4",
     "gpu": "GB200", "engine": "trtllm", "decode_gpus_per_engine": "8", "dp_attention": "1", "attn_dp": "8", "ep": "8",
@@ -18,13 +15,8 @@ ROW = {
 
 
 @pytest.fixture(scope="module")
-def peer() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("peer_engine", SCRIPT)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["peer_engine"] = module
-    specification.loader.exec_module(module)
-    return module
+def peer(script) -> ModuleType:
+    return script("benchmarks/peer_engine.py")
 
 
 def written(tmp_path: Path, *rows: dict[str, str]) -> Path:

@@ -1,29 +1,17 @@
 """Budgets of calibrated predictions: what exceeds one, and that the file says all that it must."""
 
-from __future__ import annotations
-
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "regression.py"
 FIGURES = {"median": 4.0, "p90": 9.0, "bias": -2.0, "coverage": 88.0, "half_width": 1.2}
 BUDGET = {"median": 4.5, "p90": 10.0, "bias": 2.5, "coverage": [85.0, 95.0], "half_width": 1.25}
 
 
 @pytest.fixture(scope="module")
-def regression() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("regression", SCRIPT)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["regression"] = module
-    sys.path.append(str(SCRIPT.parent))  # as where it is run
-    specification.loader.exec_module(module)
-    return module
+def regression(script) -> ModuleType:
+    return script("benchmarks/regression.py")
 
 
 def test_figures_within_their_budgets_are_fine(regression: ModuleType) -> None:

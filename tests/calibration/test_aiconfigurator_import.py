@@ -1,7 +1,5 @@
 """Import of measured tables from a synthetic package: what is wrong is rejected with its reason, the rest is kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +148,14 @@ def test_host_bound_plateau_is_rejected_and_the_rows_above_it_kept(package: Path
     assert small.seconds == plain.seconds
 
 
-def moe_rows(dtypes: dict[str, float], expert_parallel: tuple[int, ...] = (1, 2)) -> list[Row]:
+def moe_rows(dtypes: dict[str, float], balanced_of: dict[int, float] | None = None) -> list[Row]:
+    """EP1 and EP2; balanced_of: factors on the balanced rows of either."""
+    factors = {("balanced", ep): factor for ep, factor in (balanced_of or {}).items()}
     return [
-        moe_row(tokens, dtype, distribution, ep, slower)
+        moe_row(tokens, dtype, distribution, ep, slower * factors.get((distribution, ep), 1.0))
         for dtype, slower in dtypes.items()
         for distribution in ("balanced", "power_law_1.01")
-        for ep in expert_parallel
+        for ep in (1, 2)
         for tokens in (1, 8, 64, 128, 512, 2048)
     ]
 
@@ -169,11 +169,7 @@ def test_precision_slower_than_bf16_is_rejected(package: Path, tmp_path: Path) -
 
 
 def test_balanced_rows_that_cannot_have_read_all_weights_are_rejected(package: Path, tmp_path: Path) -> None:
-    rows = moe_rows({"bfloat16": 1.0})
-    for row in rows:
-        if row["distribution"] == "balanced" and row["moe_ep_size"] == 1:
-            row["latency"] *= 0.5
-    put(package, "moe", "vllm", "moe", rows)
+    put(package, "moe", "vllm", "moe", moe_rows({"bfloat16": 1.0}, balanced_of={1: 0.5}))
     report, tables = imported(package, tmp_path)
     assert report.operations["moe"].rejected == {"faster than the datasheet allows: not routed as labelled": 12}
     assert tables.moe_s(ExpertShape("bf16", 4096, 1536, 8, 64, 1, 2), "balanced", 64) is None
@@ -181,24 +177,15 @@ def test_balanced_rows_that_cannot_have_read_all_weights_are_rejected(package: P
 
 
 def test_balanced_rows_slower_than_uneven_ones_are_rejected(package: Path, tmp_path: Path) -> None:
-    rows = moe_rows({"bfloat16": 1.0})
-    for row in rows:
-        if row["distribution"] == "balanced" and row["moe_ep_size"] == 2:
-            row["latency"] *= 1.8
-    put(package, "moe", "vllm", "moe", rows)
+    put(package, "moe", "vllm", "moe", moe_rows({"bfloat16": 1.0}, balanced_of={2: 1.8}))
     report, _ = imported(package, tmp_path)
     assert report.operations["moe"].rejected == {"balanced, yet slower than a power law": 6}
 
 
 def test_units_and_sizes_of_the_package_are_converted(package: Path, tmp_path: Path) -> None:
     sizes = [128 * 2**power for power in range(12)]
-    put(
-        package,
-        "comm",
-        "vllm",
-        "custom_allreduce",
-        [all_reduce_row(m, 2, s) for m in ("eager", "graph") for s in sizes],
-    )
+    reductions = [all_reduce_row(mode, 2, size) for mode in ("eager", "graph") for size in sizes]
+    put(package, "comm", "vllm", "custom_allreduce", reductions)
     contexts = (1, 1023, 2047, 4095)
     windowed = attention_row(1, 1023, window_size=128)
     attention = [attention_row(batch, step) for batch in (1, 8, 64) for step in contexts]

@@ -1,7 +1,5 @@
 """Import of recurrent layers and sparse attention from a synthetic aisimulate, as a folder and as a wheel."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -109,7 +107,6 @@ def test_blocks_with_and_without_an_indexer_are_told_apart(package: Path, tmp_pa
         tables.sparse_decode_s(SparseShape(6144, indexer, 8, "fp8_block", "fp8"), batch, context)
         for indexer in (True, False)
     )
-    assert ranking is not None and reusing is not None
     assert (ranking.seconds - reusing.seconds)[0] == pytest.approx(1e-11 * 64 * 8192, rel=0.05)
     assert tables.sparse_reach_tokens(SparseShape(6144, True, 8, "fp8_block", "fp8")) == 64 * 8192
     plain = tables.sparse_decode_s(SparseShape(6144, True, 8, "fp8", "fp8"), batch, context)

@@ -1,7 +1,5 @@
 """Import of what quantised products and experts over several nodes need: scales of activations and all-to-all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -108,5 +106,4 @@ def test_a_file_that_was_carried_over_whole_is_read_and_one_with_older_rows_besi
     assert report.operations["gemm"].rows_in_file == 2 * len(rows)
     assert report.operations["gemm"].rows_kept == whole
     found = tables.gemm_s("bf16", 64, 1024, 2048)
-    assert found is not None
     assert found.seconds == pytest.approx(gemm_row(64, 1024, 2048)["latency"] * 1e-3, rel=1e-3)

@@ -37,7 +37,6 @@ def roofline(flops: float, moved: float) -> float:
 
 
 def measurements(folder: Path, wanted: CaseList, cases: Sequence[Case], metadata: Metadata = CPU) -> Path:
-    """File of ``cases`` that took their roofline each."""
     records = []
     for case in cases:
         seconds = roofline(case.flops, case.bytes)
@@ -58,12 +57,10 @@ def test_tables_give_back_the_measured_times(fitted: Path) -> None:
     tables = OperatorTables.load("cpu_local", "measured", fitted)
     n, k = 384, 256
     found = tables.gemm_s("bf16", [1, 64], n, k)
-    assert found is not None
     wanted = [roofline(2.0 * m * n * k, 2.0 * (m * k + n * k + m * n)) for m in (1, 64)]
     np.testing.assert_allclose(found.seconds, wanted, rtol=1e-3)
     assert found.measured.all()
     decode = tables.decode_attention_s(Heads(8, 2, 32, "bf16"), 4, 513)
-    assert decode is not None
     assert bool(decode.measured)
     assert tables.all_reduce_s(2, 65536, graph=False) is not None
     uneven = tables.moe_s(ExpertShape("bf16", 256, 64, 2, 16, 1, 1), "power_law_1.2", 64)
@@ -75,7 +72,6 @@ def test_an_eager_all_reduce_less_its_launch_serves_captured_iterations_as_model
     profile = profile.model_copy(update={key: profile.gpus_per_node.model_copy(update={"value": 2.0}) for key in NODE})
     tables = OperatorTables.load("cpu_local", "measured", fitted)
     eager = tables.all_reduce_s(2, [4096.0, 2**20], graph=False)
-    assert eager is not None
     found = Collectives(profile, tables).all_reduce(2, [4096.0, 2**20])
     wanted = np.maximum(eager.seconds - profile.eager_launch_s.value, KERNEL_FLOOR_S)
     np.testing.assert_allclose(found.seconds, wanted, rtol=1e-9)
@@ -90,7 +86,6 @@ def test_a_replayed_all_reduce_is_the_one_of_captured_iterations(tmp_path: Path)
     calibrate_measurements(tmp_path, tmp_path, name="mine")
     tables = OperatorTables.load("mine", "measured", tmp_path)
     replayed, eager = (tables.all_reduce_s(4, 2**20, graph=graph) for graph in (True, False))
-    assert replayed is not None and eager is not None
     assert replayed.measured and replayed.seconds < eager.seconds / 2
     gather = tables.collective_s("all_gather", 4, 2**20)
     assert gather is not None and gather.seconds == pytest.approx(roofline(0, 0.75 * 2**20), rel=1e-3)
@@ -129,7 +124,6 @@ def test_one_query_stands_beside_several_of_the_same_kernel(fitted: Path) -> Non
     tables = OperatorTables.load("cpu_local", "measured", fitted)
     one = tables.verify_attention_s(Heads(8, 2, 32, "bf16"), 1, 4, 513)
     decode = tables.decode_attention_s(Heads(8, 2, 32, "bf16"), 4, 513)
-    assert one is not None and decode is not None
     assert one.seconds == pytest.approx(decode.seconds, rel=1e-9)
     assert bool(one.measured)
 

@@ -15,15 +15,8 @@ from rlsim.tables.operators import OperatorTables
 
 
 def gemm_rows(rows: list[tuple[int, int, int, float]], kernel: str) -> Columns:
-    n, k, m, seconds = (np.array(column) for column in zip(*rows, strict=True))
-    return {
-        "precision": np.array(["bf16"] * len(rows)),
-        "n": n,
-        "k": k,
-        "m": m,
-        "kernel": np.array([kernel] * len(rows)),
-        "latency_s": seconds,
-    }
+    sizes = dict(zip(("n", "k", "m", "latency_s"), map(np.array, zip(*rows, strict=True)), strict=True))
+    return {**sizes, "precision": np.full(len(rows), "bf16"), "kernel": np.full(len(rows), kernel)}
 
 
 @pytest.fixture
@@ -42,14 +35,9 @@ def test_measured_rows_win_on_the_grid_and_keep_their_origin(folders: tuple[Path
     assert merge_tables(*folders, out)["gemm"] == Merged(imported=2, replaced=1, added=0, left_out=2)
     rows = read_columns(out, GEMM)
     kernels = dict(zip(rows["m"].tolist(), rows["kernel"].tolist(), strict=True))
-    assert kernels == {
-        1: "theirs",
-        2: f"{OWN}mine",
-        4: "theirs",
-    }
+    assert kernels == {1: "theirs", 2: f"{OWN}mine", 4: "theirs"}
     tables = OperatorTables.load("device", "vllm", tmp_path)
     found = tables.gemm_s("bf16", [1, 2, 4], 64, 64)
-    assert found is not None
     np.testing.assert_allclose(found.seconds, [1e-6, 5e-6, 4e-6], rtol=1e-3)
     assert tables.metadata["merged"]["measured"] == {"device": "mine"}
     assert tables.metadata["merged"]["rows"]["gemm"]["replaced"] == 1

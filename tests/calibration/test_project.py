@@ -1,7 +1,5 @@
 """The CPU path from end to end: measure, fit, and project a small model on what came out."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -21,18 +19,10 @@ FEW = replace(
     composites=((1, 0, 64), (2, 1, 64)), max_head_rows=8, peak_gemm=(64, 64, 64), budget_s=1.0,
 )  # fmt: skip
 HUGGINGFACE = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "hidden_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "intermediate_size": 768,
-    "vocab_size": 2048,
-    "max_position_embeddings": 4096,
-}
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 256,
+    "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32,
+    "intermediate_size": 768, "vocab_size": 2048, "max_position_embeddings": 4096,
+}  # fmt: skip
 """The dimensions of the model that a CPU measures, with a checkpoint's own file."""
 
 

@@ -1,24 +1,25 @@
 """Scenarios, layers and profiles for the tests of the costs."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rlsim.calibration.table_writing import write_table
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.engine.prices import engine_prices
-from rlsim.costs.interface import IterationTable, PhaseCost, StepCost
+from rlsim.costs.interface import IterationTable, Part, PhaseCost, StepCost
 from rlsim.costs.operators.collectives import Collectives
+from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.operators import Operators
-from rlsim.costs.overheads import HostOverheads, Overheads, TrainingOverheads
+from rlsim.costs.overheads import NO_HOST, HostOverheads, Overheads, TrainingOverheads
 from rlsim.costs.prices import PriceInputs
-from rlsim.costs.trainer.training import TrainedBatch, step_cost
+from rlsim.costs.trainer.layout import MicroBatches
+from rlsim.costs.trainer.training import TrainedBatch, TrainingCosts, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.loading.models import load_card
@@ -39,7 +40,6 @@ class Costs:
 
     @cached_property
     def inputs(self) -> PriceInputs:
-        """What the prices depend on."""
         return PriceInputs(self.scenario)
 
     @property
@@ -55,7 +55,6 @@ class Costs:
         return self.inputs.transfers
 
     def step(self, total_tokens: np.ndarray) -> StepCost:
-        """The trainer's work on samples of these lengths."""
         return step_cost(self.inputs.trainer, TrainedBatch.of(total_tokens, len(total_tokens)))
 
     def phases(self, total_tokens: np.ndarray) -> dict[str, PhaseCost]:
@@ -82,21 +81,20 @@ WORKLOAD: dict[str, Any] = {
     "max_sequence_tokens": 4096,
 }
 
+EAGLE: dict[str, Any] = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}
+
+BANDWIDTH = 3.35e12 * 0.8
+"""HBM3 of an H100 SXM at the share assumed where nothing was measured."""
+MATRIX_RATE = 989e12 * 0.7
+VOCABULARY = 151_936
+"""Of the Qwen3 family."""
+ONE = MicroBatches(count=1, tokens=8192.0, sum_squared=8 * 1024.0**2, steps=1)
+
 PLAIN_TRAINING = TrainingOverheads(
-    dense_speed=1.0,
-    moe_speed=1.0,
-    dense_efficiency=1.0,
-    grouped_efficiency=1.0,
-    elementwise_passes=1.0,
-    permute_passes=6.0,
-    quantise_bytes=4.0,
-    logits_passes=6.0,
-    overlap_cost=0.5,
-    context_attention=1.0,
-    moe_host_layer_s=0.0055,
-    step_fixed_s=0.0,
-    features=StackFeatures(),
-)
+    dense_speed=1.0, moe_speed=1.0, dense_efficiency=1.0, grouped_efficiency=1.0, elementwise_passes=1.0,
+    permute_passes=6.0, quantise_bytes=4.0, logits_passes=6.0, overlap_cost=0.5, context_attention=1.0,
+    moe_host_layer_s=0.0055, step_fixed_s=0.0, features=StackFeatures(),
+)  # fmt: skip
 PLAIN = Overheads(
     engine=HostOverheads(iteration_s=0.0015, sequence_s=1.5e-5),
     training=PLAIN_TRAINING,
@@ -123,35 +121,62 @@ def scenario(model: str = "qwen3-8b", hardware: HardwareProfile | str = "h100_sx
     )
 
 
+def deepseek(hardware: HardwareProfile | str = "gb200_nvl72", **sections: Any) -> Scenario:
+    """DeepSeek-V3 on 256 GPUs; without other words in FP8 over 16 GPUs, experts among them."""
+    engine = {"tensor_parallel": 16, "expert_parallel": 16, "weight_precision": "fp8", **sections.pop("engine", {})}
+    layout = {"expert_parallel": 16, "pipeline_parallel": 16}
+    return scenario("deepseek-v3", hardware, cluster={"num_gpus": 256}, engine=engine, trainer=layout, **sections)
+
+
 def without_tables(name: str) -> HardwareProfile:
     """A profile whose operators come from the roofline alone."""
     return load_profile(name).model_copy(update={"operator_tables": None})
 
 
+BARE = without_tables("h100_sxm")
+
+
+def bare(model: str = "qwen3-8b", hardware: HardwareProfile = BARE, **sections: Any) -> Scenario:
+    """``scenario`` on a device without tables."""
+    return scenario(model, hardware, **sections)
+
+
+def exactly(value: float) -> Any:
+    """Equal but for the order of additions."""
+    return pytest.approx(value, rel=1e-9)
+
+
+def seconds(parts: tuple[Part, ...], name: str = "") -> float:
+    """Of the parts of this name, or of all."""
+    return sum(part.seconds for part in parts if name in ("", part.name))
+
+
 def scaled(profile: HardwareProfile, key: str, factor: float) -> HardwareProfile:
-    """``profile`` with one of its quantities multiplied by ``factor``."""
     quantity = getattr(profile, key)
     return profile.model_copy(update={key: quantity.model_copy(update={"value": quantity.value * factor})})
 
 
 def tables_of(profile: HardwareProfile) -> OperatorTables | None:
-    """vLLM's measured tables that ``profile`` names."""
     return None if profile.operator_tables is None else OperatorTables.load(profile.operator_tables, "vllm")
 
 
 def operators(profile: HardwareProfile) -> Operators:
-    """Operator times of ``profile`` with the tables that it names."""
     return Operators(profile, tables_of(profile), table_device(profile))
 
 
 def fabric(profile: HardwareProfile) -> Collectives:
-    """Collective times of ``profile`` with the tables that it names."""
     return Collectives(profile, tables_of(profile), table_device(profile))
 
 
-def layers(given: Scenario) -> EngineLayers:
-    """Rollout layers of a scenario."""
-    return EngineLayers(given.model, given.engine, operators(given.hardware), fabric(given.hardware))
+def layers(given: Scenario, host: HostOverheads = NO_HOST) -> EngineLayers:
+    return EngineLayers(given.model, given.engine, operators(given.hardware), fabric(given.hardware), host)
+
+
+def training(given: Scenario, **terms: Any) -> TrainingCosts:
+    """The trainer of a scenario under overheads at round values, a floor of no time for its MoE layers among them."""
+    own = replace(PLAIN_TRAINING, **{"moe_host_layer_s": 0.0, **terms})
+    device = device_of(given.hardware, "vllm")
+    return TrainingCosts(given.model, given.trainer, device, own, given.cluster.training)
 
 
 def faked(folder: Path, *tables: tuple[TableLayout, list[tuple[Any, ...]]]) -> OperatorTables:

@@ -1,13 +1,11 @@
 """Coefficients of an engine iteration beyond its operators, pinned by arithmetic on devices without tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import builders
 import numpy as np
 import pytest
-from test_coefficients import BARE, exactly, scenario
+from builders import BARE, EAGLE, bare, exactly
 
 from rlsim.costs.engine.capture import largest_captured_tokens
 from rlsim.costs.engine.layers import EngineLayers
@@ -17,7 +15,7 @@ from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators
 from rlsim.costs.operators.time import OperatorTime, beside
-from rlsim.costs.overheads import NO_HOST, HostOverheads
+from rlsim.costs.overheads import HostOverheads
 from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.architecture import LayerCounts
@@ -28,23 +26,18 @@ from rlsim.tables.operators import ExpertShape
 from rlsim.tables.profile import load_profile
 
 RACK = builders.without_tables("gb200_nvl72")
-WIDE_TRAINER = {"expert_parallel": 16, "pipeline_parallel": 8}
 OVERLAP_S = 1e-6
 
 
 def layers(given: Scenario, overlap_s: float = 0.0, hop_s: float = 0.0) -> EngineLayers:
-    host = HostOverheads(0.0, 0.0, overlap_s, hop_s)
-    device = Operators(given.hardware, None), Collectives(given.hardware, None)
-    return EngineLayers(given.model, given.engine, *device, host)
+    return builders.layers(given, HostOverheads(0.0, 0.0, overlap_s, hop_s))
 
 
 def wide(gpus: int = 16, speculation: dict[str, Any] | None = None, **engine: Any) -> Scenario:
     """DeepSeek-V3 with data-parallel attention on several trays of one NVLink domain."""
     shape = {"tensor_parallel": gpus, "expert_parallel": gpus, "attention_data_parallel": gpus}
-    return builders.scenario(
-        "deepseek-v3", RACK, cluster={"num_gpus": 256}, trainer=WIDE_TRAINER,
-        engine={**shape, "weight_precision": "fp8_block", **engine}, speculation=speculation or {},
-    )  # fmt: skip
+    own = {**shape, "weight_precision": "fp8_block", **engine}
+    return builders.deepseek(RACK, engine=own, speculation=speculation or {})
 
 
 def one_layer(given: EngineLayers, tokens: float, moe: float = 0.0) -> dict[str, float]:
@@ -64,46 +57,45 @@ def test_a_time_is_shortened_to_its_floor_and_never_made_longer() -> None:
     assert timed.shortened_by(0.0, 1.0) is timed
 
 
-def test_each_product_between_others_starts_under_the_one_before_it() -> None:
-    """Two products of the attention (QKV and output) and two of the feed-forward lose one overlap each."""
-    given = scenario()
-    before, after = one_layer(layers(given), 4096.0), one_layer(layers(given, OVERLAP_S), 4096.0)
-    assert len(work.attention_matrices(given.model, 1)) == 2
-    assert before["attention projections"] - after["attention projections"] == exactly(2 * OVERLAP_S)
-    assert before["feed-forward"] - after["feed-forward"] == exactly(2 * OVERLAP_S)
-    assert before["elementwise"] - after["elementwise"] == exactly(4 * OVERLAP_S)
+EXPERTS = bare("qwen3-30b-a3b", trainer={"expert_parallel": 8})
+LATENT = wide(attention_data_parallel=1)
+LATENT_MATRICES = len(work.attention_matrices(LATENT.model, 16))
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "part", "kernels"),
+    [
+        # QKV and output, gate with up and down.
+        (bare(), 4096.0, "attention projections", 2),
+        (bare(), 4096.0, "feed-forward", 2),
+        (bare(), 4096.0, "elementwise", 4),
+        # Four behind a router.
+        (EXPERTS, 4096.0, "experts", 5),
+        (LATENT, 1e5, "attention projections", LATENT_MATRICES),
+        # Two all-reduces, or a gather and a scatter.
+        (bare(engine={"tensor_parallel": 2}), 4096.0, "all-reduce", 2),
+        (wide(4), 4096.0, "all-reduce", 2),
+    ],
+)
+def test_each_kernel_of_a_part_starts_under_the_one_before_it(
+    given: Scenario, tokens: float, part: str, kernels: int
+) -> None:
+    moe = 0.0 if given.model.moe is None else 1.0
+    before, after = (one_layer(layers(given, overlap_s), tokens, moe)[part] for overlap_s in (0.0, OVERLAP_S))
+    assert before - after == exactly(kernels * OVERLAP_S)
 
 
 def test_no_kernel_of_a_graph_takes_less_than_a_node() -> None:
-    found = one_layer(layers(scenario(), 1.0), 1.0)
+    found = one_layer(layers(bare(), 1.0), 1.0)
     assert found["attention projections"] == exactly(2 * 1.3e-6)
     assert found["feed-forward"] == exactly(2 * 1.3e-6)
     assert found["elementwise"] == exactly(4 * 1.3e-6)
-
-
-def test_experts_are_four_kernels_behind_a_router() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8})
-    before, after = one_layer(layers(given), 4096.0, 1.0), one_layer(layers(given, OVERLAP_S), 4096.0, 1.0)
-    assert before["experts"] - after["experts"] == exactly(5 * OVERLAP_S)
-    assert one_layer(layers(given, 1.0), 1.0, 1.0)["experts"] == exactly(5 * 1.3e-6)
-
-
-def test_latent_projections_are_as_many_kernels_as_matrices() -> None:
-    given = wide(attention_data_parallel=1)
-    count = len(work.attention_matrices(given.model, 16))
-    before, after = one_layer(layers(given), 1e5, 1.0), one_layer(layers(given, OVERLAP_S), 1e5, 1.0)
-    assert before["attention projections"] - after["attention projections"] == exactly(count * OVERLAP_S)
-
-
-def test_both_all_reduces_of_a_layer_overlap_and_gather_and_scatter_do() -> None:
-    for given in (scenario(engine={"tensor_parallel": 2}), wide(4)):
-        before, after = one_layer(layers(given), 4096.0), one_layer(layers(given, OVERLAP_S), 4096.0)
-        assert before["all-reduce"] - after["all-reduce"] == exactly(2 * OVERLAP_S)
+    assert one_layer(layers(EXPERTS, 1.0), 1.0, 1.0)["experts"] == exactly(5 * 1.3e-6)
 
 
 def test_head_and_sampling_lie_outside_the_chain() -> None:
     rows = np.array([64.0])
-    plain, overlapped = (layers(scenario(), overlap_s).head_components(rows, rows) for overlap_s in (0.0, 1.0))
+    plain, overlapped = (layers(bare(), overlap_s).head_components(rows, rows) for overlap_s in (0.0, 1.0))
     assert [timed.seconds for timed in plain.values()] == [timed.seconds for timed in overlapped.values()]
 
 
@@ -134,7 +126,7 @@ def test_shared_experts_run_beside_the_routed_ones() -> None:
 
 def test_norms_over_all_heads_exchange_eight_bytes_a_token() -> None:
     def reduced(model: str, tp: int) -> float:
-        given = scenario(model, RACK, engine={"tensor_parallel": tp}, trainer={"expert_parallel": 8})
+        given = bare(model, RACK, engine={"tensor_parallel": tp}, trainer={"expert_parallel": 8})
         return one_layer(layers(given), 4096.0, 1.0).get("all-reduce", 0.0)
 
     fabric = Collectives(RACK, None)
@@ -231,9 +223,8 @@ def test_the_largest_graph_by_engine_release_device_and_draft(
 
 
 def test_prices_and_memory_take_the_captures_of_the_speculating_engine() -> None:
-    speculation = {"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}
     engine = {"max_running_sequences": 32}
-    plain, drafting = scenario(engine=engine), scenario(engine=engine, speculation=speculation)
+    plain, drafting = bare(engine=engine), bare(engine=engine, speculation=EAGLE)
     assert [builders.Costs(one).iteration_costs.captured_tokens for one in (plain, drafting)] == [64, 256]
     graphs = [engine_memory(one).parts.graphs / (10 * 2**20) for one in (plain, drafting)]
     assert graphs == [len([1, 2, 4, *range(8, 65, 8)]), len([1, 2, 4, *range(8, 257, 8)])]
@@ -252,7 +243,7 @@ def test_every_attention_copy_schedules_its_own_share_of_the_sequences() -> None
     "given",
     [
         builders.scenario(),
-        builders.scenario(speculation={"method": "eagle3", "draft_length": 3, "acceptance_length": 2.0}),
+        builders.scenario(speculation=EAGLE),
         builders.scenario(engine={"pipeline_parallel": 2, "async_scheduling": True}),
         builders.scenario(engine={"cuda_graphs": False, "tensor_parallel": 2}),
         wide(speculation={"method": "mtp", "draft_length": 3, "acceptance_length": 2.0}),
@@ -270,10 +261,6 @@ def test_single_points_are_those_of_the_prepared_table(given: Scenario) -> None:
     assert found == pytest.approx(table.step_s[rows] + table.attention_s[rows, columns], rel=1e-9)
 
 
-def test_layers_without_a_host_are_the_devices_alone() -> None:
-    assert (NO_HOST.iteration_s, NO_HOST.sequence_s, NO_HOST.overlap_s, NO_HOST.network_hop_s) == (0.0, 0.0, 0.0, 0.0)
-
-
 # --- what an engine does by default -----------------------------------------------------------------------------------
 
 
@@ -289,7 +276,7 @@ def test_layers_without_a_host_are_the_devices_alone() -> None:
 )
 def test_sglang_stops_decoding_for_prefill_and_the_others_mix(engine: dict[str, Any], mixes: bool) -> None:
     assert Engine(**engine).mixes_prefill is mixes
-    given = scenario(engine={key: value for key, value in engine.items() if key != "name"})
+    given = bare(engine={key: value for key, value in engine.items() if key != "name"})
     if "name" not in engine:
         assert builders.Costs(given).iteration.chunked_prefill is mixes
 

@@ -1,7 +1,5 @@
 """Which measured table answers, and what is made of it, pinned on tables at round values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import builders
 import numpy as np
 import pytest
-from test_coefficients import exactly, scenario
+from builders import bare, exactly
 
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.operators import device
@@ -111,7 +109,6 @@ def test_a_product_that_the_engine_lacks_comes_from_another_and_not_without_own_
 
 
 def test_experts_take_the_fastest_engine(tmp_path: Path) -> None:
-    assert MOE.moe is not None
     moe, own_s, other_s = MOE.moe, {"bf16": 4e-4, "fp8": 3e-4}, {"bf16": 2e-4, "fp8": 1e-4}
     shape = (MOE.hidden_size, moe.expert_intermediate_size, moe.top_k, moe.num_experts)
 
@@ -269,7 +266,7 @@ def test_sglang_and_trtllm_reduce_over_the_trays_of_a_domain(tmp_path: Path, eng
     tables = builders.faked(tmp_path, reductions(g4=9e-6, g8=1.2e-5), nccl("all_reduce", g8=4e-5))
     fabric = Collectives(RACK, tables)
     for gpus, seconds in ((4, 9e-6), (8, over_trays_s)):
-        given = scenario("qwen3-32b", RACK, cluster={"num_gpus": 64}, engine={"tensor_parallel": gpus, "name": engine})
+        given = bare("qwen3-32b", RACK, cluster={"num_gpus": 64}, engine={"tensor_parallel": gpus, "name": engine})
         layers = EngineLayers(given.model, given.engine, Operators(RACK, None), fabric)
         reduced = layers.layer_components(np.array([1.0]), True, LayerCounts(1, 0, 0, 1, 0))["all-reduce"].seconds[0]
         assert reduced == near(2 * seconds)
@@ -353,7 +350,6 @@ def test_block_scaled_experts_take_the_measured_fp8() -> None:
     assert source is not None and source.tables.folder.parent.name == source.device.name == "gb200_nvl72"
     tables = source.tables
     block, fp8 = (tables.expert_exchange_s(("two_sided", "dispatch"), p, 7168, 8, 64.0) for p in ("fp8_block", "fp8"))
-    assert block is not None and fp8 is not None
     assert block.seconds == fp8.seconds and not block.measured
     own = device.device_of(RACK, "vllm").fabric.exchange
     assert own is not None and own.tables.folder == tables.folder

@@ -1,26 +1,11 @@
 """Coefficients of training, each seen alone: rooflines without tables, overheads at round values."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import builders
 import numpy as np
 import pytest
-from training_parts import (
-    BANDWIDTH,
-    BARE,
-    DEVICE,
-    MATRIX_RATE,
-    ONE,
-    OVERLAP,
-    VOCABULARY,
-    exactly,
-    scenario,
-    seconds,
-    total,
-    training,
-)
+from builders import BANDWIDTH, BARE, MATRIX_RATE, ONE, VOCABULARY, bare, exactly, seconds, training
 
 from rlsim.costs.interface import Part
 from rlsim.costs.operators import work
@@ -32,11 +17,12 @@ from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.schema.model import parameter_counts
 from rlsim.schema.trainer import StackFeatures
 
+OVERLAP = StackFeatures(tensor_overlap=True, exchange_overlap=True)
+
 # --- one layer --------------------------------------------------------------------------------------------------------
 
 
 def layer_time(forward: float, backward: float, attention: float = 0.0, **more: float) -> LayerTime:
-    """A layer with round times."""
     device = (Part("products", forward, "compute"), Part("attention", attention, "compute"))
     return LayerTime(
         device=device,
@@ -52,16 +38,16 @@ def test_a_host_floor_holds_once_forward_and_twice_backward() -> None:
     assert seconds(layer.forward(), "host floor") == 2.0
     assert seconds(layer.backward(), "host floor") == 8.0 - 4.5
     assert seconds(layer_time(5.0, 0.0, floor=4.0).forward(), "host floor") == 0.0
-    assert total(layer_time(0.0, 0.0, out=1.0, back=3.0).backward()) == 3.0
+    assert seconds(layer_time(0.0, 0.0, out=1.0, back=3.0).backward()) == 3.0
 
 
 def test_recomputation_repeats_nothing_the_attention_or_the_layer() -> None:
     layer = layer_time(1.0, 2.0, attention=3.0, out=0.5)
-    assert [total(layer.recomputed(kind)) for kind in ("none", "selective", "full")] == [0.0, 3.0, 4.5]
+    assert [seconds(layer.recomputed(kind)) for kind in ("none", "selective", "full")] == [0.0, 3.0, 4.5]
 
 
 def test_backward_takes_both_gradients_two_and_a_half_attentions_and_twice_the_traffic() -> None:
-    layer = training(scenario()).layers.layer(ONE, False)
+    layer = training(bare()).layers.layer(ONE, False)
     forward, backward = layer.device, layer.device_backward
     assert seconds(backward, "products") == exactly(2 * seconds(forward, "products"))
     assert seconds(backward, "attention") == exactly(2.5 * seconds(forward, "attention"))
@@ -79,9 +65,9 @@ def test_only_the_forward_pass_rests_on_measurements() -> None:
 def test_frozen_weights_need_the_gradients_of_their_inputs_alone() -> None:
     """LoRA of rank 16: one product backward, and two thin matrices beside each one of a layer."""
     apart = StackFeatures(fused_adapters=False)
-    whole, thin = (training(scenario(trainer={"lora_rank": rank}), features=apart) for rank in (None, 16))
+    whole, thin = (training(bare(trainer={"lora_rank": rank}), features=apart) for rank in (None, 16))
     full, frozen = (one.layers.layer(ONE, False) for one in (whole, thin))
-    within = training(scenario(trainer={"lora_rank": 16})).layers.layer(ONE, False)
+    within = training(bare(trainer={"lora_rank": 16})).layers.layer(ONE, False)
     assert seconds(within.device, "elementwise") == exactly(seconds(full.device, "elementwise"))
     assert seconds(frozen.device_backward, "products") == exactly(seconds(frozen.device, "products"))
     assert seconds(frozen.device, "products") == exactly(seconds(full.device, "products"))
@@ -95,8 +81,8 @@ def test_frozen_weights_need_the_gradients_of_their_inputs_alone() -> None:
 
 
 def test_products_of_a_layer_are_two_flop_for_each_weight_and_token() -> None:
-    layer = training(scenario()).layers.layer(ONE, False)
-    weights = sum(one.elements for one in work.attention_matrices(scenario().model, 1))
+    layer = training(bare()).layers.layer(ONE, False)
+    weights = sum(one.elements for one in work.attention_matrices(bare().model, 1))
     weights += sum(one.elements for one in work.ffn_matrices(4096, 12_288, 1))
     assert seconds(layer.device, "products") == exactly(2 * 8192 * weights / MATRIX_RATE)
 
@@ -116,7 +102,7 @@ def test_an_efficiency_stretches_a_time_and_leaves_its_measured_seconds() -> Non
 
 
 def test_a_speed_of_the_framework_divides_every_kernel_of_its_kind_of_layer() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8})
+    given = bare("qwen3-30b-a3b", trainer={"expert_parallel": 8})
     plain, slow = (training(given, moe_speed=speed).layers.layer(ONE, True).device for speed in (1.0, 0.5))
     assert [part.seconds for part in slow] == [exactly(2 * part.seconds) for part in plain]
     same = training(given, moe_speed=0.5).layers.layer(ONE, False).device
@@ -126,7 +112,7 @@ def test_a_speed_of_the_framework_divides_every_kernel_of_its_kind_of_layer() ->
 def test_ring_traffic_goes_round_once_forward_and_twice_backward() -> None:
     """Keys and values of one other rank: 2 x 8 heads x 128 x 2 bytes a token, hidden by nothing at one short sequence
     each, where the attention takes the least time of a kernel; what is hidden costs half."""
-    given = scenario(trainer={"context_parallel": 2, "recompute": "full"})
+    given = bare(trainer={"context_parallel": 2, "recompute": "full"})
     short = MicroBatches(1, 65_536.0, 65_536.0, 1)
     layer = training(given).layers.layer(short, False)
     wire = given.hardware.nvlink_latency_s.value + 0.5 * 65_536 * 2 * 8 * 128 * 2 / (450e9 * 0.75)
@@ -138,9 +124,9 @@ def test_ring_traffic_goes_round_once_forward_and_twice_backward() -> None:
 def test_elementwise_traffic_of_a_dense_layer_and_permutation_of_a_moe_layer() -> None:
     """Dense: 8 rows of hidden and 3 of width a token; experts: 8 rows of hidden, and of each of 8 routed copies 3 of
     the expert's width and 6 of hidden."""
-    dense = training(scenario()).layers.layer(ONE, False).device
+    dense = training(bare()).layers.layer(ONE, False).device
     assert seconds(dense, "elementwise") == exactly(8192 * (8 * 4096 + 3 * 12_288) * 2 / BANDWIDTH)
-    given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": 8})
+    given = bare("qwen3-30b-a3b", trainer={"expert_parallel": 8})
     experts = training(given).layers.layer(ONE, True).device
     assert seconds(experts, "elementwise") == exactly(8192 * (8 * 2048 + 8 * (3 * 768 + 6 * 2048)) * 2 / BANDWIDTH)
     passes = training(given, elementwise_passes=2.0, permute_passes=12.0).layers.layer(ONE, True).device
@@ -149,7 +135,7 @@ def test_elementwise_traffic_of_a_dense_layer_and_permutation_of_a_moe_layer() -
 
 def test_biases_of_experts_move_their_activations_again_unless_one_kernel_holds_them() -> None:
     """gpt-oss: 12 inner widths and two rows of hidden size for each of four routed copies."""
-    given = scenario("gpt-oss-20b", trainer={"expert_parallel": 8})
+    given = bare("gpt-oss-20b", trainer={"expert_parallel": 8})
     plain, fused = (
         training(given, features=StackFeatures(fused_grouped_mlp=state)).layers.layer(ONE, True).device
         for state in (False, True)
@@ -159,28 +145,28 @@ def test_biases_of_experts_move_their_activations_again_unless_one_kernel_holds_
 
 
 def test_products_in_eight_bits_quantise_inputs_forward_and_gradients_of_outputs_backward() -> None:
-    given = scenario(trainer={"precision": "fp8"})
+    given = bare(trainer={"precision": "fp8"})
     layer = training(given).layers.layer(ONE, False)
     matrices = work.attention_matrices(given.model, 1) + work.ffn_matrices(4096, 12_288, 1)
     assert seconds(layer.device, "quantisation") == exactly(8192 * 4 * sum(one.k for one in matrices) / BANDWIDTH)
     wanted = 8192 * 4 * sum(one.n for one in matrices) / BANDWIDTH
     assert seconds(layer.device_backward, "quantisation") == exactly(wanted)
-    assert seconds(training(scenario()).layers.layer(ONE, False).device, "quantisation") == 0.0
+    assert seconds(training(bare()).layers.layer(ONE, False).device, "quantisation") == 0.0
 
 
 def test_a_dense_layer_launches_seventeen_kernels_and_a_fifth_more() -> None:
-    given = scenario(trainer={"host_launch_s": 1e-3})
+    given = bare(trainer={"host_launch_s": 1e-3})
     assert training(given).layers.layer(ONE, False).floor_s == exactly(17 * 1.2 * 1e-3)
 
 
 @pytest.mark.parametrize(("expert_parallel", "factor"), [(8, 1.0), (4, 2.0), (2, 4.0)])
 def test_the_floor_of_a_moe_layer_grows_beyond_sixteen_experts_on_a_rank(expert_parallel: int, factor: float) -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"expert_parallel": expert_parallel, "tensor_parallel": 1})
+    given = bare("qwen3-30b-a3b", trainer={"expert_parallel": expert_parallel, "tensor_parallel": 1})
     assert training(given, moe_host_layer_s=0.005).layers.layer(ONE, True).floor_s == exactly(0.005 * factor)
 
 
 def test_tensor_parallel_layers_gather_and_scatter_twice_and_experts_exchange_twice() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
+    given = bare("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
     found, fabric = training(given).layers, Collectives(BARE, None)
     row = 8192 * 2048 * 2
     pair = float(fabric.collective("all_gather", 2, row).seconds + fabric.collective("reduce_scatter", 2, row).seconds)
@@ -191,7 +177,7 @@ def test_tensor_parallel_layers_gather_and_scatter_twice_and_experts_exchange_tw
 
 
 def test_overlapped_exchange_costs_half_of_what_is_hidden_and_all_of_the_rest() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
+    given = bare("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8})
     open_s, hidden_s = (
         training(given, features=features).layers.layer(ONE, True).communication_s
         for features in (StackFeatures(), OVERLAP)
@@ -200,8 +186,8 @@ def test_overlapped_exchange_costs_half_of_what_is_hidden_and_all_of_the_rest() 
     slow = builders.scaled(BARE, "nvlink_bandwidth_bytes_per_s", 1e-3)
     far = builders.scenario("qwen3-30b-a3b", slow, trainer={"expert_parallel": 8})
     layer = training(far, features=OVERLAP).layers.layer(ONE, True)
-    bare = training(far).layers.layer(ONE, True).communication_s
-    assert layer.communication_s == exactly(bare - total(layer.device) / 2)
+    alone = training(far).layers.layer(ONE, True).communication_s
+    assert layer.communication_s == exactly(alone - seconds(layer.device) / 2)
 
 
 def test_a_token_goes_once_to_each_gpu_of_its_experts_and_once_to_each_domain() -> None:
@@ -220,7 +206,7 @@ def test_a_token_goes_once_to_each_gpu_of_its_experts_and_once_to_each_domain() 
 def test_experts_of_a_rank_run_one_after_the_other_on_their_share_of_the_tokens() -> None:
     """TP2 EP8: a rank routes half of its group's tokens to 8 experts each; 16 experts share what reaches the rank."""
     given, operators = (
-        scenario("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8}),
+        bare("qwen3-30b-a3b", trainer={"tensor_parallel": 2, "expert_parallel": 8}),
         Operators(BARE, None),
     )
     dense = operators.gemms(np.array([8192.0]), work.attention_matrices(given.model, 2), "bf16")
@@ -234,8 +220,9 @@ def test_experts_of_a_rank_run_one_after_the_other_on_their_share_of_the_tokens(
 # --- passes -----------------------------------------------------------------------------------------------------------
 
 
-def test_head_and_loss_run_once_forward_and_twice_backward() -> None:
-    costs = training(scenario(trainer={"recompute": "none"}))
+@pytest.mark.parametrize("stages", [1, 4])
+def test_head_and_loss_run_once_forward_and_twice_backward(stages: int) -> None:
+    costs = training(bare(trainer={"recompute": "none", "pipeline_parallel": stages}))
     forward, step = costs.forward(ONE).parts, costs.step(ONE).parts
     for name in ("LM head", "loss"):
         assert seconds(step, name) - seconds(forward, name) == exactly(2 * seconds(forward, name))
@@ -243,10 +230,20 @@ def test_head_and_loss_run_once_forward_and_twice_backward() -> None:
     assert seconds(forward, "LM head") == exactly(2 * 8192 * VOCABULARY * 4096 / MATRIX_RATE)
 
 
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 3), ("full", 4)])
+def test_a_step_passes_forward_twice_backward_and_again_what_is_recomputed(recompute: str, passes: int) -> None:
+    costs = training(bare(trainer={"recompute": recompute}))
+    forward, step = costs.forward(ONE).parts, costs.step(ONE).parts
+    assert seconds(step, "products") == exactly(passes * seconds(forward, "products"))
+
+
 @pytest.mark.parametrize("virtual_stages", [1, 3])
 def test_the_bubble_is_one_stage_less_than_the_pipeline_over_the_virtual_stages(virtual_stages: int) -> None:
+    """1F1B: (PP - 1) / m of the busy time (Narayanan et al., arXiv 2104.04473 section 2.2)."""
     trainer = {"pipeline_parallel": 4, "recompute": "full", "virtual_stages": virtual_stages}
     batch = replace(ONE, count=5, steps=3)
-    parts = training(scenario(trainer=trainer)).forward(batch).parts
-    stage = sum(seconds(parts, name) for name in (*DEVICE, "communication", "host floor")) / 15
-    assert seconds(parts, "pipeline bubble") == exactly(3 * 3 * stage / virtual_stages)
+    costs = training(bare(trainer=trainer))
+    for parts in (costs.forward(batch).parts, costs.step(batch).parts):
+        layers = ("products", "attention", "elementwise", "communication", "host floor")
+        stage = sum(seconds(parts, name) for name in layers) / 15
+        assert seconds(parts, "pipeline bubble") == exactly(3 * 3 * stage / virtual_stages)

@@ -1,24 +1,12 @@
 """Coefficients of gradients and optimizer, each seen alone; and that more of anything good never costs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import builders
 import numpy as np
 import pytest
-from training_parts import (
-    BANDWIDTH,
-    BARE,
-    MATRIX_RATE,
-    ONE,
-    OVERLAP,
-    exactly,
-    scenario,
-    seconds,
-    training,
-)
+from builders import BANDWIDTH, BARE, MATRIX_RATE, ONE, bare, exactly, seconds, training
 
 from rlsim.costs.operators import work
 from rlsim.costs.operators.collectives import Collectives
@@ -32,7 +20,7 @@ from rlsim.tables.profile import load_profile
 
 
 def test_adam_moves_its_state_twice() -> None:
-    update = training(scenario()).update
+    update = training(bare()).update
     assert update.optimizer_s() == exactly(update.layout.optimizer_parameters * (2 * 12 + 4 + 2) / BANDWIDTH)
 
 
@@ -43,13 +31,13 @@ def test_a_square_matrix_is_orthogonalised_in_five_steps_of_three_products() -> 
 
 def _orthogonalised(tensor_parallel: int) -> tuple[float, float]:
     """Seconds of arithmetic and of the gather of one Muon step beyond Adam's."""
-    given = scenario(trainer={"optimizer": "muon", "tensor_parallel": tensor_parallel})
+    given = bare(trainer={"optimizer": "muon", "tensor_parallel": tensor_parallel})
     update = training(given).update
     matrices = work.attention_matrices(given.model, 1) + work.ffn_matrices(4096, 12_288, 1)
     flops = 36 * sum(newton_schulz_flops(one) for one in matrices) / (8 / tensor_parallel)
     whole = 36 * sum(one.elements for one in matrices) / (8 / tensor_parallel)
     gather = float(Collectives(BARE, None).collective("all_gather", tensor_parallel, 2 * whole).seconds)
-    adam = training(scenario(trainer={"tensor_parallel": tensor_parallel})).update.optimizer_s()
+    adam = training(bare(trainer={"tensor_parallel": tensor_parallel})).update.optimizer_s()
     assert update.optimizer_s() - adam == exactly(flops / MATRIX_RATE + gather)
     return flops, gather
 
@@ -62,14 +50,14 @@ def test_muon_is_spread_over_data_parallel_ranks_and_repeated_by_every_tensor_pa
 
 
 def test_experts_lie_whole_on_their_ranks_and_are_orthogonalised_there() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8})
+    given = bare("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8})
     attention = sum(newton_schulz_flops(one) for one in work.attention_matrices(given.model, 1)) / 8
     experts = 128 / 8 * sum(newton_schulz_flops(one) for one in work.ffn_matrices(2048, 768, 1))
     assert training(given).update.orthogonalisation_s() == exactly(48 * (attention + experts) / MATRIX_RATE)
 
 
 def test_tensor_parallel_ranks_gather_what_is_divided_and_no_experts() -> None:
-    given = scenario("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8, "tensor_parallel": 2})
+    given = bare("qwen3-30b-a3b", trainer={"optimizer": "muon", "expert_parallel": 8, "tensor_parallel": 2})
     update = training(given).update
     matrices = work.attention_matrices(given.model, 1)
     attention = 48 / 4 * sum(newton_schulz_flops(one) for one in matrices)
@@ -80,7 +68,7 @@ def test_tensor_parallel_ranks_gather_what_is_divided_and_no_experts() -> None:
 
 
 def test_an_update_can_be_slower_than_log_probs_pass_by_pass() -> None:
-    given = scenario(trainer={"recompute": "none"})
+    given = bare(trainer={"recompute": "none"})
     plain, slow = (training(given, update_speed=speed) for speed in (1.0, 0.5))
     assert slow.forward(ONE).seconds == exactly(plain.forward(ONE).seconds)
     for name in ("products", "attention", "elementwise"):
@@ -93,18 +81,18 @@ def test_an_update_can_be_slower_than_log_probs_pass_by_pass() -> None:
 
 
 def test_gradients_are_scattered_in_four_bytes_and_weights_gathered_in_two() -> None:
-    costs, fabric = training(scenario()), Collectives(BARE, None)
+    costs, fabric = training(bare()), Collectives(BARE, None)
     elements = costs.layout.dense_parameters
     scatter = float(fabric.collective("reduce_scatter", 8, 4 * elements).seconds)
     gather = float(fabric.collective("all_gather", 8, 2 * elements).seconds)
     assert costs.update.exchange_s(0.0, 0.0) == exactly(scatter + gather)
     assert costs.update.exchange_s(1e9, scatter / 2) == exactly(scatter * 0.75 + gather / 2)
-    apart = training(scenario(), features=StackFeatures(gradient_overlap=False)).update
+    apart = training(bare(), features=StackFeatures(gradient_overlap=False)).update
     assert apart.exchange_s(1e9, 1e9) == exactly(scatter + gather)
 
 
 def test_fsdp_gathers_once_forward_and_twice_backward_and_scatters_two_bytes() -> None:
-    given = scenario(trainer={"backend": "fsdp", "recompute": "full"})
+    given = bare(trainer={"backend": "fsdp", "recompute": "full"})
     update, fabric = training(given).update, Collectives(BARE, None)
     size = update.layout.parameters * 2
     gather = float(fabric.collective("all_gather", 8, size).seconds)
@@ -116,7 +104,7 @@ def test_fsdp_gathers_once_forward_and_twice_backward_and_scatters_two_bytes() -
 
 def test_fsdp_gathers_experts_from_the_ranks_that_hold_the_same_ones() -> None:
     """EP4 of 8 GPUs: a rank holds a quarter of the experts and shares it with one other rank."""
-    given = scenario("qwen3-30b-a3b", trainer={"backend": "fsdp", "expert_parallel": 4})
+    given = bare("qwen3-30b-a3b", trainer={"backend": "fsdp", "expert_parallel": 4})
     layout = training(given).layout
     counts = parameter_counts(given.model)
     experts = 48 * 128 * counts.expert
@@ -131,6 +119,7 @@ MOE: dict[str, Any] = {
     "trainer": {"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 8},
 }
 BATCH = replace(ONE, count=4.0)
+OVERLAP = StackFeatures(tensor_overlap=True, exchange_overlap=True)
 
 
 @pytest.mark.parametrize("name", ["cuda_graphs", "tensor_overlap", "exchange_overlap", "gradient_overlap"])
@@ -166,7 +155,6 @@ def test_a_faster_link_never_slows_a_step(link: str, features: StackFeatures) ->
 
 def test_more_virtual_stages_never_lengthen_a_step() -> None:
     steps = [
-        training(scenario(trainer={"pipeline_parallel": 4, "virtual_stages": v})).step(BATCH).seconds
-        for v in (1, 2, 4, 9)
+        training(bare(trainer={"pipeline_parallel": 4, "virtual_stages": v})).step(BATCH).seconds for v in (1, 2, 4, 9)
     ]
     assert steps == sorted(steps, reverse=True)

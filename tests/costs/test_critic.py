@@ -1,7 +1,5 @@
 """PPO: a value model beside the policy, and several passes over a step's batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import builders

@@ -1,14 +1,12 @@
 """Drafting: passes, launches, the drafter's own dimensions, n-gram look-ups."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import builders
 import numpy as np
 import pytest
 
-from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting, as_model, draft_card
+from rlsim.costs.engine.draft import PROPOSER_LAUNCHES, Drafting, draft_card
 from rlsim.loading.models import load_card
 from rlsim.schema.architecture import LayerCounts
 from rlsim.schema.drafter import draft_model_from_card
@@ -69,12 +67,7 @@ def test_a_small_draft_model_has_its_own_width_in_its_head() -> None:
 
 
 def test_mtp_layer_of_deepseek_v3_costs_about_one_layer_and_its_head() -> None:
-    shape = {"tensor_parallel": 32, "gpu_memory_utilization": 0.9}
-    given = builders.scenario(
-        "deepseek-v3", cluster={"num_gpus": 256}, engine=shape,
-        trainer={"expert_parallel": 16, "pipeline_parallel": 16},
-        speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.8},
-    )  # fmt: skip
+    given = builders.deepseek(speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.8})
     layers = builders.layers(given)
     drafting = Drafting(layers, given.speculation, given.hardware.eager_launch_s.value)
     own = drafting.passes(SEQUENCES, CAPTURED).seconds
@@ -97,17 +90,3 @@ def test_drafter_attention_is_a_small_share_of_the_targets() -> None:
     own = drafting.cached_attention(np.array([64.0]), np.array([4000.0])).seconds[0]
     target = drafting.layers.cached_attention(np.array([64.0]), np.array([4000.0]), 1).seconds[0]
     assert own == pytest.approx(target / 36, rel=0.01)
-
-
-def test_drafter_card_as_model_keeps_its_dimensions() -> None:
-    draft = draft_model_from_card(load_card("llama-3.1-8b"))
-    model = as_model(draft)
-    assert (model.hidden_size, model.num_layers, model.num_kv_heads) == (4096, 32, 8)
-
-
-def test_rejection_sampling_is_bound_by_launches_in_small_batches_and_by_memory_in_large_ones() -> None:
-    drafting = _drafting()
-    assert drafting.rejection(np.array([1.0])).bound == "launch"
-    large = drafting.rejection(np.array([4096.0]))
-    assert large.bound == "memory"
-    assert large.seconds[0] > drafting.rejection(np.array([1.0])).seconds[0]

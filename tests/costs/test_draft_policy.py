@@ -1,7 +1,5 @@
 """Draft lengths by the live batch, and what training a draft online costs."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -93,7 +91,6 @@ def test_off_above_drafts_everything_or_nothing(drawn: list[tuple[float, float, 
     assert np.array_equal(costs.table.step_s[few], engines()[K].table.step_s[few])
     expected = engines()[0].table.step_s[many] * policy.lengths[K]
     assert costs.table.step_s[many] == pytest.approx(expected)
-    assert costs.choice is not None
     assert set(costs.choice.drafted[1:].tolist()) <= {0.0, float(K)}
 
 
@@ -118,7 +115,6 @@ def test_parts_and_statistics_tell_the_iterations_that_ran(
     )  # fmt: skip
     assert sum(part.seconds for part in costs.parts(counters)) == pytest.approx(float(whole), rel=0.01)
     ran = counted(costs, counters)
-    assert costs.choice is not None
     assert ran.iterations == pytest.approx(counters.iterations_at @ costs.choice.repeats[:90], abs=45)
     reference = sum(n * c for n, c in enumerate(counters.iterations_at))
     sequences = sum(n * c for n, c in enumerate(ran.iterations_at))

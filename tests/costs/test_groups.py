@@ -1,7 +1,5 @@
 """Deviations of groups: whose they are, and that they scale iterations, trainer passes and transfers, nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,9 +27,7 @@ def priced(one: Scenario) -> ScenarioPrices:
 
 
 def with_deviation(one: Scenario, group: str, folder: Path) -> Scenario:
-    """The scenario under a posterior that also knows ``group``."""
     joint = load_posterior(DEFAULT)
-    assert joint is not None
     size = len(joint.columns) + 1
     factor = np.zeros((size, size))
     factor[:-1, :-1], factor[-1, -1] = joint.factor, 0.1

@@ -1,24 +1,14 @@
 """Memory per GPU: by hand, sharding, typed shortfalls, and layouts that are known to run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import builders
 import pytest
 
-from rlsim.costs.memory import (
-    RUNTIME_BYTES,
-    engine_memory,
-    kv_bytes_per_gpu_token,
-    trainer_memory,
-    weight_bytes,
-)
+from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, trainer_memory, weight_bytes
 from rlsim.errors import Infeasible
 from rlsim.loading.models import load_card
 from rlsim.units import GIB
-
-WHOLE_235B = {"tensor_parallel": 4, "pipeline_parallel": 8, "expert_parallel": 16}
 
 
 def test_kv_capacity_of_qwen3_8b_on_h100_by_hand() -> None:
@@ -76,18 +66,11 @@ def test_kv_heads_that_do_not_divide_are_replicated() -> None:
     assert per_token[0] == 4 * per_token[1] == 4 * per_token[2]
 
 
-def _latent(**engine: Any) -> Any:
-    return builders.scenario(
-        "deepseek-v3", "gb200_nvl72", cluster={"num_gpus": 128},
-        engine={"tensor_parallel": 16, "expert_parallel": 16, "weight_precision": "fp8", **engine},
-        trainer={"expert_parallel": 16, "pipeline_parallel": 8},
-    )  # fmt: skip
-
-
 def test_latent_cache_is_replicated_by_tp_and_split_by_data_parallel_attention() -> None:
     """61 layers x 576 x 2 bytes a token on every GPU (DeepSeek-V2, arXiv 2405.04434)."""
-    assert kv_bytes_per_gpu_token(_latent()) == 61 * 576 * 2
-    shared, split = engine_memory(_latent()), engine_memory(_latent(attention_data_parallel=16))
+    given = [builders.deepseek(engine={"attention_data_parallel": copies}) for copies in (1, 16)]
+    assert kv_bytes_per_gpu_token(given[0]) == 61 * 576 * 2
+    shared, split = (engine_memory(one) for one in given)
     assert split.kv_capacity_tokens > 10 * shared.kv_capacity_tokens
     assert split.parts.weights > shared.parts.weights
 
@@ -96,26 +79,15 @@ def test_one_copy_of_data_parallel_attention_must_hold_a_whole_sequence() -> Non
     """A sequence does not spread over copies: what one copy cannot hold does not fit, however many there are."""
     tight = {"gpu_memory_utilization": 0.31, "attention_data_parallel": 16}
     with pytest.raises(Infeasible):
-        engine_memory(
-            builders.scenario(
-                "deepseek-v3",
-                "gb200_nvl72",
-                cluster={"num_gpus": 128},
-                workload={"max_sequence_tokens": 160_000},
-                engine={"tensor_parallel": 16, "expert_parallel": 16, "weight_precision": "fp8", **tight},
-                trainer={"expert_parallel": 16, "pipeline_parallel": 8},
-            )
-        )
+        engine_memory(builders.deepseek(engine=tight, workload={"max_sequence_tokens": 160_000}))
 
 
 def test_drafters_take_memory() -> None:
     plain = builders.scenario()
-    eagle = builders.scenario(speculation={"method": "eagle3", "draft_length": 3, "acceptance_length": 2.5})
+    eagle = builders.scenario(speculation=builders.EAGLE)
     assert engine_memory(eagle).parts.draft > 0.5e9
     assert kv_bytes_per_gpu_token(eagle) - kv_bytes_per_gpu_token(plain) == 2 * 8 * 128 * 2
-    mtp = _latent().model_copy(
-        update={"speculation": eagle.speculation.model_copy(update={"method": "mtp", "draft_length": 1})}
-    )
+    mtp = builders.deepseek(speculation={"method": "mtp", "draft_length": 1, "acceptance_length": 1.5})
     assert kv_bytes_per_gpu_token(mtp) == 62 * 576 * 2
 
 
@@ -127,23 +99,6 @@ def test_optimizer_state_is_sharded_over_data_parallel_ranks() -> None:
     sharded = trainer_memory(builders.scenario(trainer={"recompute": "full", "backend": "fsdp"}))
     assert sharded.weights == pytest.approx(parts.weights / 8)
     assert sharded.optimizer == pytest.approx(parts.optimizer)
-
-
-def test_experts_are_spread_over_expert_parallel_ranks() -> None:
-    shape = {"cluster": {"num_gpus": 256}, "engine": {"tensor_parallel": 8}}
-    parts = trainer_memory(builders.scenario("qwen3-235b-a22b", trainer=WHOLE_235B, **shape))
-    experts, dense = 94 * 128 * 3 * 4096 * 1536, 235.1e9 - 94 * 128 * 3 * 4096 * 1536
-    assert parts.weights == pytest.approx(2 * (experts / (16 * 8) + dense / (4 * 8)), rel=0.01)
-
-
-def test_recomputation_keeps_layer_inputs_only() -> None:
-    """Korthikanti et al. (arXiv 2205.05198): 2 s b h a layer instead of 34."""
-    kept = {
-        mode: trainer_memory(builders.scenario("llama-3.1-8b", "gb200_nvl72", trainer={"recompute": mode}))
-        for mode in ("full", "none")
-    }
-    assert kept["none"].activations == 32 * 4096 * 4096 * 34
-    assert kept["full"].activations == 32 * 4096 * 4096 * 2 + 4096 * 4096 * 34
 
 
 RUNS = (

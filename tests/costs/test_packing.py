@@ -1,7 +1,5 @@
 """Bin packing and micro-batches: bounds, brute force, invariants."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 
@@ -31,7 +29,6 @@ def test_bins_lie_between_volume_and_one_sample_each(lengths: list[int], capacit
 
 
 def _optimum(lengths: tuple[int, ...], capacity: int) -> int:
-    """Fewest bins by dynamic programming over subsets: (bins, load of the last)."""
 
     @cache
     def best(left: int) -> tuple[int, int]:

@@ -1,7 +1,5 @@
 """Whole scenarios: slower hardware never helps, measured tables scale with the profile, phases are consistent."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 
@@ -71,7 +69,6 @@ def _costs(name: str, tables: bool, key: str = "", factor: float = 1.0) -> build
 
 
 def _everything(costs: builders.Costs, mean: float) -> dict[str, np.ndarray]:
-    """Every duration that the simulation may ask for."""
     table = costs.iteration
     lengths = np.random.default_rng(1).integers(100, int(mean), 256).astype(float)
     mixed = table.step_s[table.prefill_sequences.astype(int)][:, None] + table.prefill_s

@@ -1,10 +1,9 @@
 """Recurrent layers and sparse attention, by arithmetic written out."""
 
-from __future__ import annotations
-
 import builders
 import numpy as np
 import pytest
+from builders import BANDWIDTH, BARE, exactly
 
 from rlsim.costs.engine.layers import EngineLayers
 from rlsim.costs.memory import activation_bytes_per_token, engine_memory, state_bytes_per_gpu_sequence
@@ -21,14 +20,6 @@ from rlsim.schema.architecture import LayerCounts, LinearAttentionCard, MambaCar
 from rlsim.schema.model import kv_bytes_per_token, parameter_counts, state_bytes_per_sequence
 from rlsim.tables.operators import ExpertShape
 from rlsim.tables.profile import load_profile
-
-BARE = builders.without_tables("h100_sxm")
-BANDWIDTH = 3.35e12 * 0.8
-"""HBM3 of an H100 SXM at the share assumed where nothing was measured."""
-
-
-def exactly(value: float) -> object:
-    return pytest.approx(value, rel=1e-9)
 
 
 def layers(model: str, hardware: str | None = None, **engine: object) -> EngineLayers:
@@ -96,7 +87,6 @@ def test_tensors_of_a_hybrid_are_those_of_its_blocks() -> None:
 
 def test_a_verification_reads_one_state_and_writes_one_per_token() -> None:
     card = load_card("nemotron-3-nano-30b-a3b").mamba
-    assert card is not None
     state = 10 * 64 * 64 * 128 * 4 / 2  # ten sequences, half of the heads
     once, four = (recurrent.recurrent_step(10, card, 2, queries) for queries in (1, 4))
     assert (float(once.bytes), float(four.bytes)) == (2 * state, 5 * state)
@@ -139,7 +129,6 @@ def test_the_output_gate_widens_the_query_projection() -> None:
 
 def test_a_step_without_tables_takes_its_states_through_memory() -> None:
     card = load_card("qwen3.5-9b").linear_attention
-    assert card is not None
     timed = RecurrentBlock(Operators(BARE, None), card, 1).decode(np.array([1000.0]), 1)
     state = 2 * 1000 * 32 * 128 * 128 * 4
     tail = 2 * 1000 * 8192 * 4 * 2
@@ -149,7 +138,6 @@ def test_a_step_without_tables_takes_its_states_through_memory() -> None:
 
 def test_verification_by_sglang_copies_the_accepted_state_back() -> None:
     card = load_card("qwen3.5-9b").linear_attention
-    assert card is not None
     block = RecurrentBlock(Operators(BARE, None), card, 1)
     kept, copied = (float(block.decode(np.array([1000.0]), 4, copied).seconds[0]) for copied in (False, True))
     assert copied - kept == exactly(2 * 1000 * 32 * 128 * 128 * 4 / BANDWIDTH)
@@ -158,7 +146,6 @@ def test_verification_by_sglang_copies_the_accepted_state_back() -> None:
 def test_the_measured_step_is_the_shipped_row() -> None:
     """B200, SGLang 0.5.14: 89.47 us for 64 sequences of 64 heads, and 6.2 us for their convolution."""
     card = load_card("qwen3.5-397b-a17b").linear_attention
-    assert card is not None
     timed = RecurrentBlock(device_of(load_profile("b200_sxm"), "sglang").operators, card, 1).decode(np.array([64.0]), 1)
     assert timed.seconds[0] == pytest.approx(89.47e-6 + 6.2e-6, rel=0.01)
     assert timed.measured[0] == 1.0
@@ -168,7 +155,6 @@ def test_mamba_moves_its_state_at_the_delta_rules_measured_rate() -> None:
     """Nemotron 3 Super has as many state elements as Qwen3.5-397B: 128 x 64 x 128 = 64 x 128 x 128."""
     operators = device_of(load_profile("b200_sxm"), "sglang").operators
     mamba, linear = load_card("nemotron-3-super-120b-a12b").mamba, load_card("qwen3.5-397b-a17b").linear_attention
-    assert mamba is not None and linear is not None
     many = np.array([512.0])
     ours, theirs = (RecurrentBlock(operators, card, 1).decode(many, 1) for card in (mamba, linear))
     assert ours.seconds[0] == pytest.approx(theirs.seconds[0], rel=0.05)
@@ -178,7 +164,6 @@ def test_mamba_moves_its_state_at_the_delta_rules_measured_rate() -> None:
 def test_training_takes_kernels_that_have_a_backward_pass() -> None:
     """vLLM's FlashInfer kernel on a B200 is over twice as fast as the Triton kernels that training runs."""
     card = load_card("qwen3.5-397b-a17b").linear_attention
-    assert card is not None
     block = RecurrentBlock(device_of(load_profile("b200_sxm"), "vllm").operators, card, 1)
     serving, training = (float(block.prefill(np.ones(1), np.array([8192.0]), of).seconds[0]) for of in (False, True))
     assert 2 < training / serving < 4
@@ -208,7 +193,6 @@ def test_a_sparse_block_is_the_measured_module() -> None:
         device_of(load_profile("h200_sxm"), "vllm").operators, load_card("glm-5"), 8, "fp8_block", "fp8"
     )
     own = block.operators.tables
-    assert own is not None
     batch, context = np.array([64.0]), np.array([32_768.0])
     whole = block._projections((own, True), batch).seconds + block._attention((own, True), batch, context).seconds
     assert whole[0] == pytest.approx(269.1e-6, rel=0.02)

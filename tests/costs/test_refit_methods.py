@@ -1,7 +1,5 @@
 """Weight transfers by method: bytes and seconds of each by hand, and what may never make one slower."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Sliding windows: closed forms, the mean of two kinds of layers, and windows that hold everything."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FLOP and bytes: closed forms and limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -6,8 +6,6 @@ line names a file are written there. ``<!-- not run: reason -->`` before a block
 such comments; its commands are listed here.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -61,7 +59,6 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def left_out(page: Path, block: Block, command: str) -> str:
-    """Why a command is not run; empty where it is."""
     if block.mark.startswith("not run"):
         return block.mark.partition(": ")[2]
     listed = (reason for (name, words), reason in NOT_RUN.items() if name == page.name and command.startswith(words))
@@ -69,7 +66,6 @@ def left_out(page: Path, block: Block, command: str) -> str:
 
 
 def small(command: str) -> list[str]:
-    """The words of a command, with few replications and a short run."""
     words = shlex.split(command, comments=True)
     if words[0] in TAKES_WORDS:
         words.append("simulation.replications=1")
@@ -98,32 +94,11 @@ def test_the_commands_of_a_page_run(page: Path, run: Run, tmp_path: Path, monkey
                 assert code == block.exit_code, f"{command}: {err}"
 
 
-def test_what_is_not_run_is_known() -> None:
-    found = {
-        (page.name, left_out(page, block, command))
-        for page in WITH_COMMANDS
-        for block in blocks(page)
-        for command in block.commands
-    }
-    assert {(page, reason) for page, reason in found if reason} == {
-        ("README.md", "56 cells of 512 GPUs"),
-        ("README.md", "needs your configuration"),
-        ("README.md", "needs your trace"),
-        ("README.md", "needs your log"),
-        ("README.md", "needs your table"),
-        ("README.md", "takes minutes"),
-        ("README.md", "needs your tables or a GPU"),
-        ("acceptance.md", "needs your table"),
-        ("agents.md", "needs your table"),
-        ("benchmark.md", "takes minutes"),
-        ("calibrate.md", "needs your log"),
-        ("calibrate.md", "needs your table"),
-        ("calibrate.md", "needs your trace"),
-        ("calibration.md", "needs a GPU and PyTorch"),
-        ("calibration.md", "needs what a GPU measured"),
-        ("calibration.md", "needs your table"),
-        ("calibration.md", "takes minutes and needs tables of others"),
-        ("certainty.md", "takes minutes"),
-        ("measure.md", "needs a GPU and PyTorch"),
+def test_what_is_not_run_has_a_known_reason() -> None:
+    pages = [(page, block, command) for page in WITH_COMMANDS for block in blocks(page) for command in block.commands]
+    assert {left_out(*one) for one in pages} == {
+        *("", "56 cells of 512 GPUs", "needs your configuration", "needs your trace", "needs your log"),
+        *("needs your table", "takes minutes", "takes minutes and needs tables of others"),
+        *("needs your tables or a GPU", "needs a GPU and PyTorch", "needs what a GPU measured"),
     }
     assert all(any(block.commands for block in blocks(page)) for page in (ROOT / "docs" / "howto").glob("*.md"))

@@ -1,13 +1,8 @@
 """The reference is that of the sources, the site's navigation is whole, the benchmark's script scores."""
 
-from __future__ import annotations
-
 import csv
 import re
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -18,18 +13,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def script(name: str) -> ModuleType:
-    loader = SourceFileLoader(name.partition(".")[0], str(ROOT / "scripts" / name))
-    specification = spec_from_loader(loader.name, loader)
-    assert specification is not None
-    module = module_from_spec(specification)
-    loader.exec_module(module)
-    return module
-
-
-def test_the_reference_is_that_of_the_schema_and_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-    reference = script("reference")
+def test_the_reference_is_that_of_the_schema_and_the_command_line(script) -> None:
+    reference = script("scripts/reference")
     assert (DOCS / "reference" / "keys.md").read_text() == reference.keys_page(), "run scripts/reference"
     assert (DOCS / "reference" / "commands.md").read_text() == reference.commands_page(), "run scripts/reference"
     assert all(f"`{key.dotted.rpartition('.')[2]}`" in reference.keys_page() for key in all_keys())
@@ -46,15 +31,13 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
-def test_links_that_leave_the_documentation_become_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.dont_write_bytecode", True)
-
+def test_links_that_leave_the_documentation_become_names(script) -> None:
     class Page:
         class file:  # noqa: N801 - as MkDocs calls it
             src_uri = "howto/memory.md"
 
     text = "[readme](../../README.md), [model](../model.md), [gone](../../GONE.md)"
-    told = script("site_links.py").on_page_markdown(text, page=Page, config={"docs_dir": str(DOCS)})
+    told = script("scripts/site_links.py").on_page_markdown(text, page=Page, config={"docs_dir": str(DOCS)})
     assert told == "readme (`README.md`), [model](../model.md), [gone](../../GONE.md)"
 
 
@@ -62,7 +45,6 @@ def test_the_benchmark_scores_predictions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = re.search(r"```python\n(.*?)```", (DOCS / "benchmark.md").read_text(), re.S)
-    assert found is not None
     published = tmp_path / "calibration" / "published"
     published.mkdir(parents=True)
     source = ROOT / "calibration" / "published" / "rl_steps.csv"

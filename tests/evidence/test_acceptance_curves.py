@@ -1,7 +1,5 @@
 """rlsim calibrate --from-curves: processes and drift back from curves made with them, and tables that cannot be."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

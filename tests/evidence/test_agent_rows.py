@@ -1,7 +1,5 @@
 """Measured runs of agents: which scenario describes them, medians and spreads, and what is fitted to them."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

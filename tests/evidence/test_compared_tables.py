@@ -1,14 +1,12 @@
 """Kinds of tables: recognised by their columns, stated by name, and refused in one message."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from measured_tables import ROW, row, write
+from measured_tables import PHASES, ROW, TRAINING, TRANSFER, row, write
 
 from rlsim.errors import InputError
 from rlsim.evidence.compare import validate_table
@@ -25,25 +23,14 @@ TABLES = {
         "decode_gpus_per_engine": "1", "isl": "128", "osl": "64", "concurrency": "4", "tpot_ms": "7",
         "spec_method": "none", "serving_mode": "disagg",
     },
-    Kind.TRAINING: {
-        "id": "a", "model": "LLAMA3_8B", "gpu": "H100", "num_gpus": "8", "precision": "BF16", "gbs": "128", "mbs": "1",
-        "seq_len": "4096", "step_time_s": "9",
-    },
-    Kind.TRANSFERS: {
-        "id": "a", "model": "Qwen3-30B-A3B", "gpu": "H100", "method": "nccl full broadcast", "train_gpus": "8",
-        "gen_gpus": "8", "time_s": "4",
-    },
-    Kind.PHASES: {
-        "id": "a", "model": "Qwen/Qwen3-30B-A3B", "gpu": "H100", "num_gpus": "16", "prompts_per_step": "8",
-        "samples_per_prompt": "8", "total_step_s": "30", "train_s": "5", "generation_s": "9", "precision": "bf16",
-        "max_prompt_len": "256", "max_response_len": "1024", "mean_response_len": "300", "placement": "colocated sync",
-        "gen_parallelism": "TP4", "train_parallelism": "EP8",
-    },
+    Kind.TRAINING: TRAINING,
+    Kind.TRANSFERS: TRANSFER,
+    Kind.PHASES: PHASES,
     Kind.CURVES: {
         "id": "a", "curve_kind": "run", "series": "s", "x_name": "step", "x": "1", "y_name": "reward", "y": "0.5",
     },
 }  # fmt: skip
-"""One row of each kind with little more than the columns that tell it."""
+"""One row of each kind."""
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -1,7 +1,5 @@
 """Pictures of predicted beside measured: drawn for every kind, the same bytes again, also of nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

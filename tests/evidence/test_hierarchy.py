@@ -1,7 +1,5 @@
 """The joint fit on measurements made up from known terms, groups and errors; a few rows on top of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Measured iterations: which engine and load a row describes, and what it is compared with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -32,7 +30,6 @@ POINT = {
 
 
 def point(**changes: str) -> dict[str, str]:
-    """POINT with other cells."""
     return {**POINT, **changes}
 
 
@@ -42,8 +39,7 @@ def setup_of(**changes: str) -> Scenario:
 
 
 def validated(tmp_path: Path, *rows: dict[str, str], seed: int = 0) -> Validation:
-    found = validate_table(write(tmp_path / "t.csv", list(rows)), seed=seed)
-    return found
+    return validate_table(write(tmp_path / "t.csv", list(rows)), seed=seed)
 
 
 def test_the_running_batch_is_the_estimate_then_requests_per_engine_then_concurrency() -> None:
@@ -155,8 +151,6 @@ def test_aggregate_serving_pays_for_its_prefills(tmp_path: Path) -> None:
         point(serving_mode="agg", isl="4096", est_decoding_reqs_per_engine="8"),
         point(id="bare", isl="4096", est_decoding_reqs_per_engine="8"),
     ).rows
-    assert served.predicted is not None
-    assert bare.predicted is not None
     # A request decodes beside seven prefills of the others and beside its own first iteration.
     assert served.predicted > 1.2 * bare.predicted
     assert float(served.details["ttft_predicted_ms"] or 0) > served.predicted

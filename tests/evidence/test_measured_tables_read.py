@@ -1,7 +1,5 @@
 """Reading tables that nobody vouches for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

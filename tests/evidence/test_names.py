@@ -1,7 +1,5 @@
 """What published tables call models."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.evidence.names import model_card_name

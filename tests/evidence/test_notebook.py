@@ -1,7 +1,5 @@
 """The notebook about accuracy runs on a part of the published table."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A user's own rows as evidence: one, a few, contradictory, degenerate, many."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One row of a table becomes one scenario, or a reason."""
 
-from __future__ import annotations
-
 import pytest
 from measured_tables import row
 
@@ -51,7 +49,6 @@ def test_number_of_log_prob_passes(changes: dict[str, str], policy: bool, refere
 def test_the_release_of_the_framework_names_the_stack(release: str, stack: str, version: str, aligned: bool) -> None:
     """Engine and placement come with it; jobs within one NVLink domain are aligned anyhow."""
     found = scenario_of(row(framework_version=release, gpu="gb200", num_gpus="144"))
-    assert found.stack is not None
     assert (found.stack.name, found.engine_version, found.rack_aligned) == (stack, version, aligned)
     assert scenario_of(row(framework_version=release, gpu="gb200", num_gpus="72")).rack_aligned
 

@@ -1,7 +1,5 @@
 """Derivatives of predicted rows beside predictions with the terms moved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,34 +1,17 @@
 """Training steps, transfers, phases and curves, each beside the part of rlsim that predicts it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from measured_tables import write
+from measured_tables import PHASES, ROW, TRAINING, write
 
 from rlsim.evidence.compare import validate_table
 from rlsim.results.validation import Validation
 from rlsim.workload.acceptance import two_parameter_rates
 
-TRAINING = {
-    "id": "a", "framework": "Megatron-Bridge", "training_kind": "pretrain", "model": "LLAMA3_8B", "layers_override": "",
-    "gpu": "H100", "num_gpus": "8", "precision": "BF16", "gbs": "128", "mbs": "1", "seq_len": "4096", "tp": "1",
-    "pp": "1", "cp": "2", "ep": "1", "fsdp": "0", "recompute": "", "optimizer": "", "packed": "0", "step_time_s": "9",
-    "implied_step_time_s": "10", "flag": "",
-}  # fmt: skip
-PHASES = {
-    "id": "a", "model": "Qwen/Qwen3-30B-A3B", "gpu": "H100", "num_gpus": "16", "train_gpus": "8", "rollout_gpus": "8",
-    "placement": "disaggregated async", "prompts_per_step": "8", "samples_per_prompt": "8", "max_prompt_len": "256",
-    "max_response_len": "1024", "mean_response_len": "300", "precision": "bf16", "gen_parallelism": "TP4",
-    "train_backend": "Megatron", "train_parallelism": "EP8", "total_step_s": "30", "train_s": "5",
-    "exposed_generation_s": "9", "old_logprob_s": "1", "ref_logprob_s": "1.5", "weight_sync_s": "2",
-}  # fmt: skip
-
 
 def validated(tmp_path: Path, *rows: dict[str, str]) -> Validation:
-    found = validate_table(write(tmp_path / "t.csv", list(rows)))
-    return found
+    return validate_table(write(tmp_path / "t.csv", list(rows)))
 
 
 def test_a_measured_step_wins_over_one_from_the_throughput(tmp_path: Path) -> None:
@@ -63,10 +46,7 @@ def test_cut_models_and_adapters_take_less(tmp_path: Path) -> None:
     [
         ({"training_kind": "checkpoint_resume"}, "training_kind 'checkpoint_resume' is not simulated"),
         ({"layers_override": "8 layers"}, "layers_override is not a number"),
-        (
-            {"model": "DeepSeekV3", "ep": "8", "num_gpus": "64", "layers_override": "3"},
-            "3 layers hold none with experts",
-        ),
+        ({"model": "DeepSeekV3", "ep": "8", "num_gpus": "64", "layers_override": "3"}, "3 layers hold none with"),
         ({"model": "Qwen3_30B_a3B", "ep": ""}, "expert parallel size of a mixture of experts is not given"),
         ({"packed": "1"}, "lengths of packed sequences"),
         ({"precision": "NVFP4"}, "trainer.precision nvfp4 is not supported by h100_sxm"),
@@ -102,11 +82,7 @@ def test_every_known_phase_is_a_record(tmp_path: Path) -> None:
 
 
 def test_phases_that_cannot_be_simulated_keep_their_records(tmp_path: Path) -> None:
-    nothing = {
-        "id": "none",
-        **dict.fromkeys(("total_step_s", "train_s", "exposed_generation_s", "weight_sync_s"), ""),
-    }
-    silent = {**PHASES, **nothing, "old_logprob_s": "", "ref_logprob_s": ""}
+    silent = {**PHASES, "id": "none", **dict.fromkeys([name for name in PHASES if name.endswith("_s")], "")}
     found = validated(tmp_path, {**PHASES, "mean_response_len": ""}, {**PHASES, "id": "b", "gpu": "MI300X"}, silent)
     assert len(found.rows) == 5 + 5 + 1
     assert {row.skipped for row in found.rows[:5]} == {"the mean or the longest response is not given"}
@@ -114,16 +90,12 @@ def test_phases_that_cannot_be_simulated_keep_their_records(tmp_path: Path) -> N
     assert (found.rows[-1].id, found.rows[-1].skipped) == ("none", "no phase is given")
 
 
-STEP = {
-    "id": "s", "framework_version": "NeMo-RL v0.6.0", "model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "h100",
-    "num_gpus": "8", "on_off_policy": "sync", "prompts_per_step": "8", "generations_per_prompt": "8",
-    "max_seq_len": "2048", "avg_seq_len": "400", "total_step_time_s": "20", "generation_s": "8", "logprob_s": "3",
-    "train_s": "6", "refit_s": "4",
-}  # fmt: skip
+STEP = {**ROW, "framework_version": "NeMo-RL v0.6.0"}
+STEP_PHASES = {"generation_s": "8", "logprob_s": "3", "train_s": "6", "refit_s": "4"}
 
 
 def test_phases_of_a_table_of_steps(tmp_path: Path) -> None:
-    table = write(tmp_path / "s.csv", [STEP, {**STEP, "id": "t", **dict.fromkeys(list(STEP)[-4:], "")}])
+    table = write(tmp_path / "s.csv", [{**STEP, "id": "s", **STEP_PHASES}, {**STEP, "id": "t"}])
     found = validate_table(table, "phases")
     measured = {row.id: row.measured for row in found.scored}
     assert measured == {"s:step": 20.0, "s:generation": 8.0, "s:logprob": 3.0, "s:train": 6.0, "s:refit": 4.0}

@@ -1,9 +1,7 @@
 """What training steps are scored together with."""
 
-from __future__ import annotations
-
 import pytest
-from test_training_and_phases import TRAINING
+from measured_tables import TRAINING
 
 from rlsim.evidence.training import _cuts, _described
 

@@ -5,8 +5,6 @@ its phases are kept, so that a drift can be told by phase. The test compares ste
 change that is meant to move predictions, and say in the commit why they moved.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import hashlib
@@ -67,7 +65,6 @@ def calibration_digest() -> str:
 
 
 def predict_anchors() -> Iterator[Anchor]:
-    """All anchors as the code predicts them now."""
     for name in SCENARIOS:
         scenario = load_scenario(name, SETTINGS)
         projection = project(scenario)
@@ -85,7 +82,6 @@ def _anchor(name: str, scenario: Scenario, arm: Variant) -> Anchor:
 
 
 def read_anchors() -> dict[str, Anchor]:
-    """The committed anchors by name."""
     with ANCHORS.open(newline="", encoding="utf-8") as file:
         return {
             cells["anchor"]: Anchor(
@@ -123,7 +119,6 @@ def _relative(old: float, new: float) -> float:
 
 
 def main() -> None:
-    """Write anchors.csv and tell what moved."""
     before = read_anchors() if ANCHORS.exists() else {}
     found = list(predict_anchors())
     with ANCHORS.open("w", newline="", encoding="utf-8") as file:

@@ -1,7 +1,5 @@
 """Conventions of the code (CONTRIBUTING.md), held by the machine."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

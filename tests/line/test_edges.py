@@ -1,11 +1,8 @@
 """What users write at the edges: shorthands, tables as people have them, files that are damaged or too large."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -103,13 +100,7 @@ def test_a_kernel_of_other_flags_is_another_one(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_new_recomputes_activations_where_nothing_else_fits() -> None:
-    given: Any = {
-        "model": "qwen3-32b",
-        "hardware": "h200_sxm",
-        "gpus": "12",
-        "batch": "64x16",
-        "response-tokens": "8000",
-    }
+    given = {"model": "qwen3-32b", "hardware": "h200_sxm", "gpus": "12", "batch": "64x16", "response-tokens": "8000"}
     text = with_layout(Answers.parse(given), "new", Path())
     assert "recompute: full" in text
     assert scenario_of_text(text, "new.yaml").trainer.recompute == "full"

@@ -1,7 +1,5 @@
 """Launches beyond the captured graphs: their share of a rollout, their interval, and what the answer says of them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The straight line: work is drawn, then priced, then time passes; parts and provenance say what the seconds are."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +13,6 @@ from rlsim.costs.operators import collectives, operators
 from rlsim.costs.prices import price
 from rlsim.costs.trainer import training as trainer_prices
 from rlsim.loading.scenario import load_scenario
-from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.projection.project import project
 from rlsim.projection.summary import _generation, phase_parts, provenance_of
 from rlsim.projection.variant import simulate_variant
@@ -70,20 +67,6 @@ def test_no_price_is_asked_and_nothing_is_drawn_while_time_passes(name: str, mon
         for attribute in names:
             monkeypatch.setattr(module, attribute, refused)
     assert simulate(scenario, workload, priced).steps == expected.steps
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_a_projection_and_a_sweep_cell_give_the_same_numbers(name: str) -> None:
-    scenario = one(name)
-    made, cell = project(scenario), evaluate_overrides(scenario, {}).numbers.row()
-    assert made.candidate.step_s.mean == cell["step_s"]
-    assert (made.candidate.step_s.low, made.candidate.step_s.high) == (cell["step_low_s"], cell["step_high_s"])
-    assert made.baseline.step_s.mean == cell["baseline_step_s"]
-    assert made.end_to_end_speedup.mean == cell["end_to_end_speedup"]
-    assert (made.rollout_speedup.low, made.rollout_speedup.high) == (
-        cell["rollout_speedup_low"],
-        cell["rollout_speedup_high"],
-    )
 
 
 def parts_of(arm: Variant, phase: str) -> dict[str, float]:

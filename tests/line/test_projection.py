@@ -1,7 +1,5 @@
 """project(): what adds up, what is paired, what is deterministic, what the intervals hold."""
 
-from __future__ import annotations
-
 import gc
 import re
 from dataclasses import asdict, replace
@@ -10,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlsim.loading.scenario import load_scenario, scenario_digest, vary
+from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import baseline_of, project
 from rlsim.projection.summary import phase_parts, speedups, step_values, timed, variant_of
 from rlsim.projection.variant import simulate_variant
@@ -22,18 +20,10 @@ SYNC = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s")
 ASYNC = ("exposed_generation_s", "data_s", "logprob_s", "train_s", "refit_s")
 SMALL = ("workload.prompts_per_step=16", "workload.generations_per_prompt=8", "trainer.global_batch_samples=128")
 LAGGED = ("cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "simulation.steps=2")
-SCENARIOS = (
-    "quickstart",
-    "qwen8b_rl_zero",
-    "qwen8b_rl_think",
-    "qwen8b_async_lag1",
-    "qwen235b_512",
-    "qwen235b_2048",
-)
+SCENARIOS = ("quickstart", "qwen8b_rl_zero", "qwen8b_rl_think", "qwen8b_async_lag1", "qwen235b_512", "qwen235b_2048")
 
 
 def scenario(*overrides: str) -> Scenario:
-    """The quickstart with a small batch and two replications."""
     return load_scenario("quickstart", [*SMALL, "simulation.replications=2", *overrides])
 
 
@@ -83,12 +73,8 @@ def test_parts_of_each_phase_add_up_to_it(made, request):
 def test_intervals_hold_their_means_and_shares_make_a_whole(made, request):
     answer = request.getfixturevalue(made)
     for arm in both(answer):
-        for quantity in (
-            arm.step_s,
-            arm.acceptance_length,
-            arm.tokens_per_s_per_gpu,
-            *(value for _, value in arm.phases.items()),
-        ):
+        phases = (value for _, value in arm.phases.items())
+        for quantity in (arm.step_s, arm.acceptance_length, arm.tokens_per_s_per_gpu, *phases):
             assert 0 <= quantity.low <= quantity.mean <= quantity.high
         assert tuple(arm.phases) == PHASES
         assert sum(arm.staleness.values()) == pytest.approx(1.0)
@@ -156,36 +142,11 @@ def test_same_seed_same_bytes_other_seed_other_bytes(make):
     assert first != other
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "workload.prompts_per_step=32",
-        "engine.max_running_sequences=1000",
-        "speculation.acceptance_length=2.5",
-        "trainer.recompute=full",
-        "loop.driver_sample_s=1e-4",
-        "simulation.seed=1",
-        "model=qwen3-8b",
-        "hardware=h200_sxm",
-        "name=other",
-    ],
-)
-def test_the_digest_changes_with_any_key(change):
-    assert scenario_digest(scenario()) == scenario_digest(scenario())
-    assert scenario_digest(vary(scenario(), change)) != scenario_digest(scenario())
-
-
 @pytest.mark.parametrize(("keys", "total"), [((), 4), (("speculation={method: none}",), 2)])
 def test_progress_counts_to_the_end(keys, total):
     calls: list[tuple[int, int]] = []
     project(scenario(*keys), lambda done, of: calls.append((done, of)))
     assert calls == [(done, total) for done in range(1, total + 1)]
-
-
-def test_warm_up_steps_are_dropped():
-    chosen = scenario("simulation.warmup_steps=2", "simulation.steps=3", "simulation.replications=1")
-    run = simulate_variant(chosen)
-    assert [[s.step for s in steps] for steps in run.steps] == [[2, 3, 4]]
 
 
 def test_every_measured_step_is_one_value_and_a_cycle_of_lagged_ones():
@@ -262,7 +223,6 @@ def test_committed_scenarios_project(name):
     made = project(load_scenario(name, ["simulation.replications=1"]))
     assert made.scenario == name
     assert made.candidate.method == "eagle3"
-    assert made.rollout_speedup.mean > 1
     assert made.rollout_speedup.mean > 1 and made.end_to_end_speedup.mean >= 1
     assert made.provenance.measured > 0.05
     for arm in both(made):

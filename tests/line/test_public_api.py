@@ -1,7 +1,5 @@
 """The public surface: what `import rlsim` offers and what it costs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import version
@@ -29,11 +27,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_version_is_the_installed_one() -> None:
     assert rlsim.__version__ == version("rlsim")
-
-
-def test_errors_are_one_family() -> None:
-    assert issubclass(rlsim.InputError, rlsim.RlsimError)
-    assert issubclass(rlsim.Infeasible, rlsim.RlsimError)
 
 
 def test_importing_costs_nothing_until_something_is_used() -> None:

@@ -1,10 +1,7 @@
 """The house: rooms of the import contract, the map of them, and how large a room may be."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,8 +14,8 @@ def test_the_map_of_rooms_is_what_the_import_contract_says() -> None:
     assert done.returncode == 0, "run scripts/rooms"
 
 
-def test_rooms_and_floors_stay_few() -> None:
-    floors = SourceFileLoader("rooms", str(ROOT / "scripts" / "rooms")).load_module().floors()
+def test_rooms_and_floors_stay_few(script) -> None:
+    floors = script("scripts/rooms").floors()
     assert len(floors) <= MOST_FLOORS
     assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__", "errors", "units"}
     sizes = {

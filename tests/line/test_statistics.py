@@ -1,7 +1,5 @@
 """Intervals of replications."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The small scenario as a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

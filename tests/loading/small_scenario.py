@@ -1,7 +1,5 @@
 """A small scenario file and the message about what is wrong with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

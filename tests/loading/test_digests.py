@@ -1,7 +1,5 @@
 """Digests, words that overrides make stale, and what belongs to a resolved scenario."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -12,13 +10,7 @@ import yaml
 from small_scenario import SMALL, message
 
 from rlsim.files.reading import data_folder
-from rlsim.loading.scenario import (
-    dump_scenario,
-    load_scenario,
-    scenario_digest,
-    scenario_json_schema,
-    vary,
-)
+from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, scenario_json_schema, vary
 from rlsim.parameters.sets import load_parameters
 from rlsim.projection.project import project
 
@@ -65,7 +57,6 @@ def test_parameters_are_part_of_the_scenario_and_of_its_digest(small: Path, tmp_
         values = load_parameters().model_dump(mode="json") | {"dense_efficiency": efficiency}
         own.write_text(yaml.safe_dump(values))
         scenario = load_scenario(small, ["simulation.parameters=own.yaml"])
-        assert scenario.simulation.parameters is not None
         assert scenario.simulation.parameters.dense_efficiency == efficiency
         digests.append(scenario_digest(scenario))
         (tmp_path / "dumped.yaml").write_text(dump_scenario(scenario))

@@ -1,7 +1,5 @@
 """rlsim explain, and the description of every key behind it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable
@@ -42,22 +40,19 @@ def test_bounds_defaults_and_kinds_are_those_of_the_schema() -> None:
 def test_the_value_in_a_scenario_and_what_set_it(tmp_path: Path) -> None:
     child = tmp_path / "child.yaml"
     child.write_text("extends: quickstart\nengine:\n  tensor_parallel: 2\n")
-    found = explain("engine.tensor_parallel", str(child)).current
-    assert found is not None and (found.value, found.origin) == ("2", f"{child}, line 3, column 3")
-    found = explain("trainer.pipeline_parallel", str(child)).current
-    assert found is not None and found.origin.startswith("scenarios/quickstart.yaml, line ")
-    found = explain("engine.tensor_parallel", str(child), ["engine.tensor_parallel=4"]).current
-    assert found is not None and (found.value, found.origin) == ("4", "the override engine.tensor_parallel=4")
-    found = explain("model.num_layers", str(child)).current
-    assert found is not None and found.value == str(load_scenario("quickstart").model.num_layers)
-    assert "quickstart.yaml, line" in found.origin
-    found = explain("engine.version", str(child)).current
-    assert found is not None
-    assert (found.value, found.origin, found.resolved) == (
-        "null",
-        "the default",
-        load_scenario("quickstart").engine_version,
-    )
+    parent = load_scenario("quickstart")
+
+    def told(key: str, *overrides: str) -> tuple[str, str]:
+        found = explain(key, str(child), overrides).current
+        return found.value, found.origin
+
+    assert told("engine.tensor_parallel") == ("2", f"{child}, line 3, column 3")
+    assert told("engine.tensor_parallel", "engine.tensor_parallel=4") == ("4", "the override engine.tensor_parallel=4")
+    assert told("trainer.pipeline_parallel")[1].startswith("scenarios/quickstart.yaml, line ")
+    value, origin = told("model.num_layers")
+    assert value == str(parent.model.num_layers) and "quickstart.yaml, line" in origin
+    assert told("engine.version") == ("null", "the default")
+    assert explain("engine.version", str(child)).current.resolved == parent.engine_version
 
 
 def test_commands_and_sources() -> None:

@@ -1,11 +1,8 @@
 """Scenarios that extend others, and the places that messages name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jsonschema
-import pytest
 import yaml
 from small_scenario import SMALL, message
 
@@ -123,8 +120,3 @@ def test_the_schema_takes_children_and_still_requires_of_others_what_they_need(s
     assert not check.is_valid({name: value for name, value in whole.items() if name != "cluster"})
     assert not check.is_valid({**whole, "workload": {"prompts_per_step": 8}})
     assert not check.is_valid({"extends": "quickstart", "workload": {"prompt_per_step": 8}})
-
-
-@pytest.mark.parametrize("content", ["extends: quickstart\n", "name: x\nextends: quickstart\nrun: {}\n"])
-def test_a_child_projects_like_its_parent(tmp_path: Path, content: str) -> None:
-    assert load_scenario(child(tmp_path, content)).model == load_scenario("quickstart").model

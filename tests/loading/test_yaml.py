@@ -1,10 +1,8 @@
 """Strict YAML and the messages of validation errors."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pytest
 from hypothesis import given
@@ -40,7 +38,7 @@ class Root(Strict):
     lag: int = Field(default=0, le=4)
 
     @model_validator(mode="after")
-    def _lag_needs_async(self) -> Root:
+    def _lag_needs_async(self) -> Self:
         if self.lag and self.mode == "sync":
             raise ValueError("lag needs mode async")
         return self
@@ -91,14 +89,9 @@ def test_infinity_and_nan_are_floats_which_records_then_refuse() -> None:
     assert _message({"engine": {"share": math.inf}}).startswith("engine.share: must be a finite number")
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_every_float_survives(value: float) -> None:
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(min_value=-(10**18), max_value=10**18))
+def test_every_number_survives(value: float) -> None:
     assert parse_value(repr(value), "s") == value
-
-
-@given(st.integers(min_value=-(10**18), max_value=10**18))
-def test_every_integer_survives(value: int) -> None:
-    assert parse_value(str(value), "s") == value
 
 
 def test_merge_keys_and_anchors_work() -> None:
@@ -141,18 +134,6 @@ def test_expanding_aliases_are_stopped() -> None:
         parse_yaml("\n".join(lines), "s")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"\xff\xfe\x00", "not UTF-8"), (b"a: 1\x00", "NUL"), (b"", "empty"), (b"a: [", "line 1")],
-)
-def test_bad_files(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "s.yaml"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"s\.yaml: ") as raised:
-        read_yaml(path)
-    assert message in str(raised.value)
-
-
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.yaml: no such file"):
         read_yaml(tmp_path / "none.yaml")
@@ -170,10 +151,7 @@ def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ({"engin": {}}, "unknown key 'engin'; did you mean 'engine'?"),
-        (
-            {"engine": {"tensor_paralel": 2}},
-            "unknown key 'engine.tensor_paralel'; did you mean 'engine.tensor_parallel'?",
-        ),
+        ({"engine": {"tensor_paralel": 2}}, "'engine.tensor_paralel'; did you mean 'engine.tensor_parallel'?"),
         ({"tensor_parallel": 2}, "unknown key 'tensor_parallel'; did you mean 'engine.tensor_parallel'?"),
         ({"engine": {"zzz": 2}}, "unknown key 'engine.zzz'; valid here: tensor_parallel, share"),
         ({"engine": {"tensor_parallel": 0}}, "engine.tensor_parallel: must be above 0, got 0"),
@@ -186,10 +164,7 @@ def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
         ({"rates": [0.5, 1.5]}, "rates[1]: must be at most 1.0, got 1.5"),
         ({"rates": 0.5}, "rates: must be a list, got 0.5"),
         ({"length": {"kind": "lognormal"}}, "length.mean_tokens: is required"),
-        (
-            {"length": {"kind": "lognormal", "mean_token": 3.0, "mean_tokens": 3.0}},
-            "did you mean 'length.mean_tokens'?",
-        ),
+        ({"length": {"kind": "lognormal", "mean_token": 3, "mean_tokens": 3}}, "did you mean 'length.mean_tokens'?"),
         ({"length": {"kind": "constant", "tokens": 0}}, "length.tokens: must be above 0, got 0"),
         ({"length": {"kind": "gamma"}}, "length: has 'kind' 'gamma'; it must be one of 'constant', 'lognormal'"),
         ({"length": {"tokens": 3}}, "length: needs the key 'kind'"),

@@ -1,8 +1,6 @@
 """What cannot run is refused with the bound: ranks and replicas without work, batches that do not divide or fit,
 devices in other units, links faster than their line rate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

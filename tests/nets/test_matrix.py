@@ -1,7 +1,5 @@
 """Every model on every device under every engine and tensor-parallel size: prices are numbers that grow with work."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 
@@ -32,7 +30,6 @@ NOISE = 0.75
 
 @cache
 def layouts() -> tuple[tuple[ModelCard, int], ...]:
-    """Models with the tensor-parallel sizes that their heads allow."""
     return tuple(_layouts())
 
 

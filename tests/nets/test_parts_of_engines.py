@@ -1,7 +1,5 @@
 """Pipelines and chunks add up: PP stages of PP times the layers take PP times as long, chunks take the whole."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.costs.engine.iteration import IterationCosts

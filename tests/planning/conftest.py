@@ -1,30 +1,19 @@
 """Scenarios small enough to simulate in milliseconds."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.loading.scenario import load_scenario
 from rlsim.schema.scenario import Scenario
 
 TINY = (
-    "workload.prompts_per_step=8",
-    "workload.generations_per_prompt=4",
-    "workload.response_tokens.mean_tokens=200",
-    "workload.max_sequence_tokens=1024",
-    "trainer.global_batch_samples=32",
-    "trainer.micro_batch_tokens=2048",
-    "trainer.logprob_micro_batch_tokens=2048",
-    "simulation.replications=3",
-)
+    "workload.prompts_per_step=8", "workload.generations_per_prompt=4", "workload.response_tokens.mean_tokens=200",
+    "workload.max_sequence_tokens=1024", "trainer.global_batch_samples=32", "trainer.micro_batch_tokens=2048",
+    "trainer.logprob_micro_batch_tokens=2048", "simulation.replications=3",
+)  # fmt: skip
 SPLIT = (
-    "cluster.generation_gpus=4",
-    "cluster.training_gpus=4",
-    "loop.mode=async",
-    "loop.policy_lag=1",
-    "simulation.warmup_steps=2",
-    "simulation.steps=2",
-)
+    "cluster.generation_gpus=4", "cluster.training_gpus=4", "loop.mode=async", "loop.policy_lag=1",
+    "simulation.warmup_steps=2", "simulation.steps=2",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """The public names of rlsim.planning."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -24,10 +22,3 @@ def test_functions_are_functions_whatever_is_imported_first(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert getattr(rlsim, name) is getattr(planning, name)
-
-
-def test_the_command_line_stays_light() -> None:
-    heavy = ("numpy", "pydantic", "matplotlib", "pyarrow", "dask")
-    code = f"import sys, rlsim.cli; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -1,7 +1,5 @@
 """The planning commands: what they print and how they end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two scenarios side by side."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.loading.scenario import vary

@@ -1,7 +1,5 @@
 """The executor interface: a Dask cluster gives what local processes give."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +8,12 @@ import pytest
 
 from rlsim.errors import InputError
 from rlsim.planning import sweep
-from rlsim.planning.execution import executor, local_jobs
+from rlsim.planning.execution import executor
 from rlsim.schema.scenario import Scenario
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A local cluster of two worker processes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from dask.distributed import LocalCluster
@@ -45,9 +42,3 @@ def test_an_address_without_a_scheduler_is_an_answer(monkeypatch: pytest.MonkeyP
         executor("tcp://127.0.0.1:9"),
     ):
         pass
-
-
-def test_jobs_are_at_least_one() -> None:
-    assert local_jobs(None) >= 1
-    with pytest.raises(InputError, match="--jobs must be at least 1"):
-        local_jobs(0)

@@ -1,7 +1,5 @@
 """rlsim new."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One question has one answer: whichever command is asked, however a loop is stated, in whatever order words stand."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Expected regret and what knowing something saves of it, against closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What to measure next."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

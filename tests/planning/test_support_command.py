@@ -1,7 +1,5 @@
 """rlsim support."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

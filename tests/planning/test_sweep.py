@@ -1,7 +1,5 @@
 """Sweeps: the same numbers as a projection, for any number of jobs, through kills; what cannot run keeps its reason."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -13,7 +11,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.figure import Figure
 
 from rlsim.errors import InputError
 from rlsim.files.journal import Journal, journal_name
@@ -25,7 +22,7 @@ from rlsim.projection.project import project
 from rlsim.report.figures import grids as pictures
 from rlsim.report.text.planning import render_sweep
 from rlsim.results.frames import identity_in
-from rlsim.results.sweep import SweepResult, break_even_lengths
+from rlsim.results.sweep import break_even_lengths
 from rlsim.schema.scenario import Scenario
 
 JOURNAL = journal_name("sweep")
@@ -56,7 +53,9 @@ def test_a_cell_is_the_projection_of_its_scenario(tiny: Scenario, axis: str) -> 
         answer = project(vary(vary(tiny, cell), "simulation.replications=2"))
         step = answer.candidate.step_s
         assert (row["step_s"], row["step_low_s"], row["step_high_s"]) == (step.mean, step.low, step.high)
-        assert row["rollout_speedup"] == answer.rollout_speedup.mean
+        speedup = answer.rollout_speedup
+        found = [row[f"rollout_speedup{end}"] for end in ("", "_low", "_high")]
+        assert found == [speedup.mean, speedup.low, speedup.high]
         assert row["end_to_end_speedup_high"] == answer.end_to_end_speedup.high
         assert row["baseline_step_s"] == answer.baseline.step_s.mean
         assert row["generation_memory_bytes"] == answer.candidate.memory["generation"].total_bytes
@@ -125,22 +124,15 @@ def test_pictures_follow_the_axes(tiny: Scenario, tmp_path: Path, axes: list[str
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
-def drawn(result: SweepResult) -> list[Figure]:
-    """The figures behind the pictures of a sweep."""
-    return list(pictures.sweep_figures(result).values())
-
-
 def test_a_picture_names_the_scenario_and_the_slice_that_it_shows(
     tiny: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = sweep(tiny, [f"{K}=1:2", f"{A}=1,1.5,2", "cluster.num_gpus=8,16"], replications=1)
-    heat, scaling = drawn(result)
+    heat, scaling = pictures.sweep_figures(result).values()
     assert heat.get_suptitle() == "quickstart; cluster.num_gpus = 8 (1 of 2 values)"
     assert scaling.get_suptitle() == f"quickstart; {A} = 1 (1 of 3 values)"
-    assert [axes.get_title("left") for axes in scaling.axes] == [
-        "Step time (s)",
-        "End to end, speed-up by speculation",
-    ]
+    titles = [axes.get_title("left") for axes in scaling.axes]
+    assert titles == ["Step time (s)", "End to end, speed-up by speculation"]
     cells = {text.get_position() for axes in heat.axes for text in axes.texts}
     assert "break-even" not in {text.get_text() for axes in heat.axes for text in axes.texts}
     assert len(cells) == 6
@@ -234,7 +226,6 @@ def test_finished_cells_are_not_computed_again(tiny: Scenario, tmp_path: Path, m
     monkeypatch.setattr(module, "evaluate_overrides", lambda base, o: computed.append(o) or original(base, o))  # type: ignore[func-returns-value]
     whole = sweep(tiny, [f"{K}=1:3"], out=tmp_path / "whole")
     identity = identity_in(tmp_path / "whole" / "results.parquet")
-    assert identity is not None
     computed.clear()
     journal = Journal(tmp_path / "again", identity, "sweep")
     journal.add([(0, whole.rows[0]), (2, whole.rows[2])])

@@ -1,7 +1,5 @@
 """Keys that stand for several: k, lag, generation_share."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The accuracy document: a function of the answer and the date, without markup of others; what explains far rows."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

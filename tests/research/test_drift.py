@@ -1,7 +1,5 @@
 """Measured courses of acceptance: met within a tolerance, and followed by a trend of few values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

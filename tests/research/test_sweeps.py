@@ -4,8 +4,6 @@ Measured: furiosa-ai/EfficientRollout@0ff0bc5, sd_toggle/configs (arXiv 2606.189
 parallel 1, captured graphs, median milliseconds at 2,048 tokens of context.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from research.sweeps import iteration_sweep
@@ -44,7 +42,6 @@ def test_published_decode_and_verification_steps_within_fifteen_per_cent_in_the_
     result = iteration_sweep(published(tmp_path))
     assert len(result.points) == 40
     median = result.median_abs_error_pct()
-    assert median is not None
     assert median < 15.0
     assert "verify 15 + 1" in result.text()
 

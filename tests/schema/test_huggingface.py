@@ -1,7 +1,5 @@
 """Hugging Face configs: what is read, and what is refused by the name of its key."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -14,100 +12,68 @@ from rlsim.schema.huggingface import card_from_huggingface
 from rlsim.schema.model import parameter_counts
 
 LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 131072,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "tie_word_embeddings": False,
-    "vocab_size": 128256,
-}
+    "model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+    "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "tie_word_embeddings": False, "vocab_size": 128256,
+}  # fmt: skip
 QWEN25_7B = LLAMA | {
-    "model_type": "qwen2",
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_attention_heads": 28,
-    "num_hidden_layers": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "sliding_window": 131072,
+    "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
+    "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064, "sliding_window": 131072,
     "use_sliding_window": False,
-}
+}  # fmt: skip
 MIXTRAL_8X7B = LLAMA | {
-    "model_type": "mixtral",
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "vocab_size": 32000,
+    "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000,
     "sliding_window": None,
-}
+}  # fmt: skip
 DEEPSEEK_V2_LITE = LLAMA | {
-    "model_type": "deepseek_v2",
-    "hidden_size": 2048,
-    "intermediate_size": 10944,
-    "num_hidden_layers": 27,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "q_lora_rank": None,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 1408,
-    "moe_layer_freq": 1,
-    "n_routed_experts": 64,
-    "n_shared_experts": 2,
-    "num_experts_per_tok": 6,
-    "vocab_size": 102400,
-}
+    "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "first_k_dense_replace": 1,
+    "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_routed_experts": 64, "n_shared_experts": 2,
+    "num_experts_per_tok": 6, "vocab_size": 102400,
+}  # fmt: skip
 KIMI_K2 = DEEPSEEK_V2_LITE | {
-    "model_type": "kimi_k2",
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 64,
-    "q_lora_rank": 1536,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 384,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "vocab_size": 163840,
-}
+    "model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+    "num_attention_heads": 64, "num_key_value_heads": 64, "q_lora_rank": 1536, "moe_intermediate_size": 2048,
+    "n_routed_experts": 384, "n_shared_experts": 1, "num_experts_per_tok": 8, "vocab_size": 163840,
+}  # fmt: skip
 GLM_45_AIR = LLAMA | {
-    "model_type": "glm4_moe",
-    "attention_bias": True,
-    "head_dim": 128,
-    "intermediate_size": 10944,
-    "num_attention_heads": 96,
-    "num_hidden_layers": 46,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 1408,
-    "n_routed_experts": 128,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "num_nextn_predict_layers": 1,
-    "use_qk_norm": False,
-    "vocab_size": 151552,
-}
+    "model_type": "glm4_moe", "attention_bias": True, "head_dim": 128, "intermediate_size": 10944,
+    "num_attention_heads": 96, "num_hidden_layers": 46, "first_k_dense_replace": 1, "moe_intermediate_size": 1408,
+    "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "num_nextn_predict_layers": 1,
+    "use_qk_norm": False, "vocab_size": 151552,
+}  # fmt: skip
 GPT_OSS_20B = LLAMA | {
-    "model_type": "gpt_oss",
-    "attention_bias": True,
-    "head_dim": 64,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "layer_types": ["sliding_attention", "full_attention"] * 12,
-    "num_attention_heads": 64,
-    "num_hidden_layers": 24,
-    "num_local_experts": 32,
-    "num_experts_per_tok": 4,
-    "quantization_config": {"quant_method": "mxfp4"},
-    "sliding_window": 128,
-    "vocab_size": 201088,
-}
+    "model_type": "gpt_oss", "attention_bias": True, "head_dim": 64, "hidden_size": 2880, "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12, "num_attention_heads": 64, "num_hidden_layers": 24,
+    "num_local_experts": 32, "num_experts_per_tok": 4, "quantization_config": {"quant_method": "mxfp4"},
+    "sliding_window": 128, "vocab_size": 201088,
+}  # fmt: skip
+QWEN35_9B = {
+    "model_type": "qwen3_5_text", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 12288, "vocab_size": 248320, "hidden_act": "silu",
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 8, "attn_output_gate": True,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "mtp_num_hidden_layers": 1,
+    "max_position_embeddings": 262144, "tie_word_embeddings": False,
+}  # fmt: skip
+NEMOTRON_3_NANO = {
+    "model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 52, "num_attention_heads": 32,
+    "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 1856, "vocab_size": 131072,
+    "mlp_hidden_act": "relu2", "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4,
+    "chunk_size": 128, "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
+    "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 3712, "max_position_embeddings": 262144,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+GLM_5 = {
+    "model_type": "glm_moe_dsa", "hidden_size": 6144, "num_hidden_layers": 78, "num_attention_heads": 64,
+    "num_key_value_heads": 64, "intermediate_size": 12288, "vocab_size": 154880, "hidden_act": "silu",
+    "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
+    "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1,
+    "first_k_dense_replace": 3, "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048,
+    "num_nextn_predict_layers": 1, "max_position_embeddings": 202752, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 def _write(folder: Path, config: Any, name: str = "config.json") -> Path:
@@ -135,14 +101,6 @@ def test_counts_of_other_families(
     assert counts.active - tables_left_out * counts.embedding == pytest.approx(active, rel=0.03)
 
 
-def test_shipped_card_agrees_with_its_config(tmp_path: Path) -> None:
-    folder = tmp_path / "Llama-3.1-8B"
-    folder.mkdir()
-    _write(folder, LLAMA)
-    card = load_card(str(folder))
-    assert card.model_dump(exclude={"source"}) == load_card("llama-3.1-8b").model_dump(exclude={"source"})
-
-
 def test_nested_text_config(tmp_path: Path) -> None:
     text = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
     path = _write(tmp_path, {"text_config": text, "vision_config": {"hidden_size": 7}, "tie_word_embeddings": True})
@@ -154,20 +112,12 @@ def test_mtp_and_shared_experts_are_read(tmp_path: Path) -> None:
     card = card_from_huggingface(_write(tmp_path, GLM_45_AIR))
     assert card.mtp_layers == 1
     assert card.attention_bias
-    assert card.moe is not None
     assert (card.moe.first_dense_layers, card.moe.num_shared_experts) == (1, 1)
 
 
 def test_qwen3_has_a_query_and_key_norm(tmp_path: Path) -> None:
     assert card_from_huggingface(_write(tmp_path, LLAMA | {"model_type": "qwen3"})).qk_norm
     assert not card_from_huggingface(_write(tmp_path, LLAMA)).qk_norm
-
-
-def test_gpt_oss_is_the_shipped_card(tmp_path: Path) -> None:
-    folder = tmp_path / "gpt-oss-20b"
-    folder.mkdir()
-    card = card_from_huggingface(_write(folder, GPT_OSS_20B))
-    assert card.model_dump(exclude={"source"}) == load_card("gpt-oss-20b").model_dump(exclude={"source"})
 
 
 @pytest.mark.parametrize(
@@ -259,41 +209,23 @@ def test_missing_config(tmp_path: Path) -> None:
         card_from_huggingface(tmp_path)
 
 
-QWEN35_9B = {
-    "model_type": "qwen3_5_text", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 16,
-    "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 12288, "vocab_size": 248320, "hidden_act": "silu",
-    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 8, "attn_output_gate": True,
-    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "mtp_num_hidden_layers": 1,
-    "max_position_embeddings": 262144, "tie_word_embeddings": False,
-}  # fmt: skip
-NEMOTRON_3_NANO = {
-    "model_type": "nemotron_h", "hidden_size": 2688, "num_hidden_layers": 52, "num_attention_heads": 32,
-    "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 1856, "vocab_size": 131072,
-    "mlp_hidden_act": "relu2", "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
-    "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4,
-    "chunk_size": 128, "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
-    "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 3712, "max_position_embeddings": 262144,
-    "tie_word_embeddings": False,
-}  # fmt: skip
-GLM_5 = {
-    "model_type": "glm_moe_dsa", "hidden_size": 6144, "num_hidden_layers": 78, "num_attention_heads": 64,
-    "num_key_value_heads": 64, "intermediate_size": 12288, "vocab_size": 154880, "hidden_act": "silu",
-    "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
-    "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1,
-    "first_k_dense_replace": 3, "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048,
-    "num_nextn_predict_layers": 1, "max_position_embeddings": 202752, "tie_word_embeddings": False,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("config", "card"),
-    [(QWEN35_9B, "qwen3.5-9b"), (NEMOTRON_3_NANO, "nemotron-3-nano-30b-a3b"), (GLM_5, "glm-5")],
+    [
+        (LLAMA, "llama-3.1-8b"),
+        (GPT_OSS_20B, "gpt-oss-20b"),
+        (QWEN35_9B, "qwen3.5-9b"),
+        (NEMOTRON_3_NANO, "nemotron-3-nano-30b-a3b"),
+        (GLM_5, "glm-5"),
+    ],
 )
-def test_hybrid_and_sparse_configs_are_the_shipped_cards(tmp_path: Path, config: dict[str, Any], card: str) -> None:
-    told = {"name", "source", "extended_position_embeddings", "rotary_scaling"}
-    found = card_from_huggingface(_write(tmp_path, config))
-    assert found.model_dump(exclude=told) == load_card(card).model_dump(exclude=told)
+def test_configs_are_the_shipped_cards(tmp_path: Path, config: dict[str, Any], card: str) -> None:
+    """Found by the name of their folder; windows beyond the native one are told by the publisher alone."""
+    told = {"source", "extended_position_embeddings", "rotary_scaling"}
+    folder = tmp_path / load_card(card).name
+    folder.mkdir()
+    _write(folder, config)
+    assert load_card(str(folder)).model_dump(exclude=told) == load_card(card).model_dump(exclude=told)
 
 
 def test_blocks_may_be_named_instead_of_lettered(tmp_path: Path) -> None:

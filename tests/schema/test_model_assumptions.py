@@ -1,7 +1,5 @@
 """What an answer says of a model's own layers."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.errors import InputError

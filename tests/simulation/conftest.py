@@ -1,7 +1,5 @@
 """The kernel and the reference beside each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixed prices, and worlds in which every time can be reckoned by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,11 +65,9 @@ class FixedCosts:
 
     @property
     def trainer_s(self) -> float:
-        """What the trainer does with a batch."""
         return self.data_s + self.logprob_s + self.train_s
 
     def prices(self, workload: DrawnWorkload, replicas: int) -> Prices:
-        """Everything that ``workload`` takes."""
         step = StepCost(PhaseCost(self.data_s), PhaseCost(self.logprob_s), PhaseCost(self.train_s))
         fixed = (PhaseCost(self.prepare_s), PhaseCost(self.refit_s), PhaseCost(self.wake_s))
         return Prices(self.iteration, replicas, *fixed, (step,) * workload.trained, lambda lengths, generated: step)
@@ -142,12 +138,10 @@ def rules(draw: st.DrawFn) -> tuple[str, ...]:
 
 
 def run(world: World, detailed: bool = True) -> Trace:
-    """The trace of the loop."""
     return simulate(world.scenario, world.workload, world.prices, detailed)
 
 
 def steps(costs: FixedCosts, *overrides: str, **keys: Any) -> list[StepRecord]:
-    """Steps of :func:`world_of`."""
     return run(world_of(costs, *overrides, **keys)).steps
 
 
@@ -160,11 +154,9 @@ class Driven:
         self.clock.process(self.generation.run())
 
     def at(self, time_s: float) -> Generation:
-        """The generator at a time."""
         self.clock.run(until=self.clock.at(time_s))
         return self.generation
 
     def waited(self, process: Process) -> float:
-        """When a wait of the trainer ends."""
         self.clock.run(until=self.clock.process(process))
         return self.clock.now

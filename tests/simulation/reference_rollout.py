@@ -5,8 +5,6 @@ each resident sequence holds, evicts, prefills, admits, adds one iteration to ev
 up.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,14 +1,15 @@
 """Cost tables and random cases for the tests of the rollout simulation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
+from fixed_costs import World, run
 from hypothesis import strategies as st
 
 from rlsim.costs.interface import EngineCounters, IterationTable
+from rlsim.errors import Infeasible
 from rlsim.simulation.requests import Request
+from rlsim.simulation.rollout import RolloutResult
 from rlsim.workload.batches import Batch
 
 PROMPTS = (5, 30, 17, 50, 1)
@@ -39,8 +40,22 @@ def cost_table(**keys: Any) -> IterationTable:
 
 
 def counted(counters: EngineCounters) -> dict[str, Any]:
-    """All that the engines did."""
     return {name: getattr(counters, name) for name in EngineCounters.__slots__}
+
+
+def told(result: RolloutResult) -> dict[str, Any]:
+    """All that a rollout tells, comparable with ==."""
+    arrays = ("finish_s", "replica", "replica_end_s", "peak_kv_tokens")
+    return {**{name: getattr(result, name).tolist() for name in arrays}, **counted(result.counters)}
+
+
+def traced(world: World, detailed: bool) -> dict[str, Any]:
+    """All that a trace holds, comparable with ==, or why there is none."""
+    try:
+        trace = run(world, detailed)
+    except Infeasible as error:
+        return {"infeasible": str(error)}
+    return {**vars(trace), "counters": counted(trace.counters)}
 
 
 def make_batch(prompts: list[int], responses: list[int], group_size: int = 1) -> Batch:

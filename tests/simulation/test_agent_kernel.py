@@ -1,16 +1,14 @@
 """Trajectories of several turns: the C kernel against the Python reference, equal bits in whatever both tell."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fixed_costs import FixedCosts, World, run, world_of
+from fixed_costs import FixedCosts, World, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rollout_cases import cost_table, counted
+from rollout_cases import cost_table, told, traced
 
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
@@ -29,7 +27,6 @@ DISPATCH = st.sampled_from(["round_robin", "least_loaded", "shared_queue"])
 
 @st.composite
 def agents(draw: st.DrawFn) -> Agent:
-    """What the simulation itself reads of an agent."""
     return Agent(
         max_environments=draw(LIMITS),
         max_trajectories=draw(LIMITS),
@@ -64,12 +61,10 @@ def trajectories(draw: st.DrawFn) -> tuple[Generated, Any]:
     return Generated(batch, np.ones(samples, dtype=np.bool_), turns), iterations
 
 
-def told(found: AgentRollout) -> dict[str, Any]:
-    """All that a rollout tells, comparable with ==."""
-    arrays = ("finish_s", "replica", "replica_end_s", "peak_kv_tokens")
-    result = {name: getattr(found.result, name).tolist() for name in arrays}
-    result |= {"line": found.timeline, "made": found.result.generated_tokens}
-    return {**result, **counted(found.result.counters), **asdict(found.counters)}
+def all_told(found: AgentRollout) -> dict[str, Any]:
+    """All that a rollout of agents tells, comparable with ==."""
+    own = {"line": found.timeline, "made": found.result.generated_tokens}
+    return {**told(found.result), **own, **asdict(found.counters)}
 
 
 @RANDOM
@@ -100,7 +95,7 @@ def test_rollouts_are_those_of_the_reference(
         tokens_per_sequence=2,
     )
     fast, slow = both(
-        lambda: told(agent_rollout(one, iterations, Fleet(replicas, dispatch, table, prefix_caching), agent))
+        lambda: all_told(agent_rollout(one, iterations, Fleet(replicas, dispatch, table, prefix_caching), agent))
     )
     assert fast == slow
     assert min(slow["finish_s"]) > 0
@@ -145,7 +140,6 @@ def world(costs: FixedCosts, table: dict[str, Any], *overrides: str, **keys: Any
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Synchronous and lagged loops."""
     overrides = [f"{name.replace('__', '.')}={str(draw(value)).lower()}" for name, value in LOOPS.items()]
     return world(
         FixedCosts(train_s=draw(st.sampled_from([0.0, 1.0, 30.0])), refit_s=draw(st.sampled_from([0.0, 0.7, 5.0]))),
@@ -161,12 +155,6 @@ def worlds(draw: st.DrawFn) -> World:
         size=draw(st.integers(1, 4)),
         replicas=draw(st.integers(1, 4)),
     )
-
-
-def traced(world: World, detailed: bool) -> dict[str, Any]:
-    """All that a trace holds, comparable with ==."""
-    trace = run(world, detailed)
-    return {**vars(trace), "counters": counted(trace.counters)}
 
 
 @settings(RANDOM, max_examples=100)

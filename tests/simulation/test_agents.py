@@ -1,7 +1,5 @@
 """Trajectories of several turns against arithmetic: environments, limits, prefixes, time-outs, failures, judges."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -10,10 +8,10 @@ from fixed_costs import PROMPT, FixedCosts, World, run, world_of
 from rollout_cases import cost_table, counted
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import load_scenario, scenario_digest
+from rlsim.loading.scenario import load_scenario
 from rlsim.schema.workload import Agent
 from rlsim.simulation.pool import Fleet
-from rlsim.simulation.rollout import AgentRollout, agent_rollout, rollout
+from rlsim.simulation.rollout import AgentRollout, agent_rollout
 from rlsim.workload.agents import Turns
 from rlsim.workload.batches import Batch, Generated
 from rlsim.workload.draw import draw
@@ -41,7 +39,6 @@ def trajectories(count: int, turns: int, environment_s: float, judge_s: float = 
 
 def ran(one: Generated, agent: Agent, costs: FixedCosts | None = None, replicas: int = 1, **keys: Any) -> AgentRollout:
     """The rollout on engines whose iterations all take 0.25 s."""
-    assert one.turns is not None
     table = (costs or FixedCosts()).iteration
     iterations = one.turns.response_tokens - 1
     return agent_rollout(one, iterations, Fleet(replicas, keys.pop("dispatch", "round_robin"), table, **keys), agent)
@@ -111,7 +108,6 @@ def test_a_trajectory_stays_on_its_replica():
 def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away():
     """Two long contexts do not fit at once: whoever comes back finds little and prefills the rest again."""
     one = trajectories(6, 6, environment_s=0.4)
-    assert one.turns is not None
     tokens = {}
     for capacity in (1e6, 260.37):
         table = cost_table(max_running_sequences=4, kv_capacity_tokens=capacity)
@@ -125,7 +121,6 @@ def test_a_full_cache_reclaims_the_contexts_of_those_who_are_away():
 
 def test_a_turn_that_cannot_fit_is_infeasible():
     one = trajectories(2, 6, environment_s=0.4)
-    assert one.turns is not None
     with pytest.raises(Infeasible, match="exceeds the KV cache"):
         agent_rollout(
             one, one.turns.response_tokens - 1, Fleet(1, "round_robin", cost_table(kv_capacity_tokens=100.0)), some()
@@ -193,7 +188,6 @@ def test_draws_follow_the_seed_and_no_key_moves_anothers_draw():
             f"simulation.seed={seed}",
         )
         turns = draw(world.scenario, 0).steps[2].rollouts[0].turns
-        assert turns is not None
         return turns
 
     both, again, other = drawn(*keys), drawn(*keys), drawn(*keys, seed=4)
@@ -210,7 +204,6 @@ def test_lengths_end_where_the_context_is_full():
     world = agent_world(0, "workload.agent.turns.turns=500", "workload.max_sequence_tokens=300")
     step = draw(world.scenario, 0).steps[0]
     turns = step.rollouts[0].turns
-    assert turns is not None
     assert (PROMPT + turns.history_tokens + turns.response_tokens).max() <= 300
     assert step.trained_tokens.max() <= 300
     assert np.diff(turns.first).min() > 5
@@ -233,21 +226,6 @@ def test_bad_keys_are_told_in_one_line(override, message):
     assert "\n" not in str(error.value)
 
 
-def test_the_digest_knows_agents_and_nothing_else_moved():
-    plain = load_scenario("quickstart")
-    agent = load_scenario("quickstart", ["workload.agent={}"])
-    assert scenario_digest(plain) != scenario_digest(agent)
-
-
 def test_a_static_split_cannot_start_trajectories_one_by_one():
     with pytest.raises(InputError, match="static"):
         load_scenario("quickstart", ["workload.agent={max_trajectories: 4}", "engine.dispatch=static"])
-
-
-def test_a_rollout_of_single_turns_is_a_plain_rollout():
-    one = trajectories(9, 1, 0.0, size=3)
-    assert one.turns is not None
-    iterations = one.turns.response_tokens - 1
-    plain = rollout(one.batch, iterations, Fleet(2, "round_robin", FixedCosts().iteration))
-    found = agent_rollout(one, iterations, Fleet(2, "round_robin", FixedCosts().iteration), some()).result
-    assert plain.finish_s.tolist() == found.finish_s.tolist()

@@ -1,7 +1,5 @@
 """Closed loops: what clients see of an engine whose iterations can be reckoned by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

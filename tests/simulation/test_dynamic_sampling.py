@@ -1,7 +1,5 @@
 """Dynamic sampling (DAPO): rollouts repeat within a step until enough prompt groups are usable."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -33,13 +31,10 @@ def workload(**keys: object) -> Workload:
 
 
 def test_without_unusable_groups_there_is_one_rollout_as_ever() -> None:
-    (only,) = draw_rollouts(workload(generated_batch_factor=1.5), Place(0, 3, 1))
-    assert np.array_equal(only.batch.response_tokens, draw_batch(only_workload(), Place(0, 3, 1)).response_tokens)
+    given, place = workload(generated_batch_factor=1.5), Place(0, 3, 1)
+    (only,) = draw_rollouts(given, place)
+    assert np.array_equal(only.batch.response_tokens, draw_batch(given, place).response_tokens)
     assert np.array_equal(only.trained, only.batch.group < 64)
-
-
-def only_workload() -> Workload:
-    return workload(generated_batch_factor=1.5)
 
 
 def test_rollouts_repeat_until_just_enough_whole_groups_are_usable() -> None:

@@ -1,7 +1,5 @@
 """The C kernel against the Python reference: equal bits in whatever both tell."""
 
-from __future__ import annotations
-
 import shutil
 import sysconfig
 from dataclasses import replace
@@ -12,26 +10,19 @@ import pytest
 from fixed_costs import PROMPT, Driven, FixedCosts, World, rules, run, world_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rollout_cases import cost_table, counted, make_batch, sample_lists, tables
+from rollout_cases import cost_table, make_batch, sample_lists, tables, told, traced
 
-from rlsim.costs.interface import IterationTable
 from rlsim.errors import Infeasible, InputError
 from rlsim.simulation.kernel import build
 from rlsim.simulation.kernel.engines import PAUSES_PER_STEP
 from rlsim.simulation.kernel.library import VARIABLE, implementation
 from rlsim.simulation.pool import Fleet
 from rlsim.simulation.requests import Request
-from rlsim.simulation.rollout import RolloutResult, rollout
+from rlsim.simulation.rollout import rollout
 from rlsim.workload.batches import Batch
 
 DISPATCH = st.sampled_from(["static", "round_robin", "least_loaded", "shared_queue"])
 RANDOM = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def told(result: RolloutResult) -> dict[str, Any]:
-    """All that a rollout tells, comparable with ==."""
-    arrays = ("finish_s", "replica", "replica_end_s", "peak_kv_tokens")
-    return {**{name: getattr(result, name).tolist() for name in arrays}, **counted(result.counters)}
 
 
 def batch_of(samples: list[Request]) -> tuple[Batch, Any]:
@@ -106,15 +97,6 @@ def worlds(draw: st.DrawFn) -> World:
     return replace(world, prices=replace(world.prices, iteration=table))
 
 
-def traced(world: World, detailed: bool) -> dict[str, Any]:
-    """All that a trace holds, comparable with ==, or why there is none."""
-    try:
-        trace = run(world, detailed)
-    except Infeasible as error:
-        return {"infeasible": str(error)}
-    return {**vars(trace), "counters": counted(trace.counters)}
-
-
 @settings(RANDOM, max_examples=500)
 @given(world=worlds(), detailed=st.booleans())
 def test_asynchronous_loops_are_those_of_the_reference(both, world, detailed):
@@ -135,42 +117,37 @@ def test_the_loops_reach_eviction_and_recomputation(both):
     assert slow["counters"]["prefill_tokens"] > 6 * 24 * PROMPT
 
 
-def test_waiting_in_vain_is_an_error_in_both(both):
-    world = world_of(FixedCosts(), lag=1, tokens=5)
-
-    def waited() -> str:
-        driven = Driven(world)
-        assert driven.waited(driven.generation.drain()) == 1.0
-        assert driven.generation.in_flight == 0
-        with pytest.raises(RuntimeError) as error:
-            driven.waited(driven.generation.batch(1))
-        return str(error.value)
-
-    fast, slow = both(waited)
-    assert fast == slow
+def wait_in_vain() -> None:
+    driven = Driven(world_of(FixedCosts(), lag=1, tokens=5))
+    assert driven.waited(driven.generation.drain()) == 1.0
+    assert driven.generation.in_flight == 0
+    driven.waited(driven.generation.batch(1))
 
 
-def test_a_sample_that_cannot_fit_a_loop_is_infeasible_in_both(both):
+def run_a_sample_that_cannot_fit() -> None:
     world = world_of(FixedCosts(), lag=1, lengths={1: [401] * 7 + [4001]})
     table = replace(world.prices.iteration, kv_capacity_tokens=1000.0)
-    world = replace(world, prices=replace(world.prices, iteration=table))
-
-    def refused() -> str:
-        with pytest.raises(Infeasible) as error:
-            run(world)
-        return str(error.value)
-
-    fast, slow = both(refused)
-    assert fast == slow
+    run(replace(world, prices=replace(world.prices, iteration=table)))
 
 
-def test_a_sample_that_cannot_fit_is_infeasible_in_both(both):
-    table: IterationTable = cost_table(max_running_sequences=2, kv_capacity_tokens=100.0)
+def roll_out_a_sample_that_cannot_fit() -> None:
     batch = make_batch([10] * 5, [20, 20, 95, 20, 20])
+    table = cost_table(max_running_sequences=2, kv_capacity_tokens=100.0)
+    rollout(batch, batch.response_tokens - 1, Fleet(1, "shared_queue", table))
 
+
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [
+        (wait_in_vain, RuntimeError),
+        (run_a_sample_that_cannot_fit, Infeasible),
+        (roll_out_a_sample_that_cannot_fit, Infeasible),
+    ],
+)
+def test_both_refuse_in_the_same_words(both, act, kind):
     def refused() -> str:
-        with pytest.raises(Infeasible) as error:
-            rollout(batch, batch.response_tokens - 1, Fleet(1, "shared_queue", table))
+        with pytest.raises(kind) as error:
+            act()
         return str(error.value)
 
     fast, slow = both(refused)

@@ -1,7 +1,5 @@
 """The synchronous loop and what a trace keeps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from fixed_costs import PROMPT, FixedCosts, run, steps, world_of

@@ -1,7 +1,5 @@
 """The generation pool: dispatch over time, event order, agreement with the rollout and the reference."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from reference_rollout import ReferenceReplica
 from rollout_cases import cost_table, make_batch, sample_lists, tables
 
-from rlsim.simulation.pool import Fleet, GenerationPool
+from rlsim.simulation.pool import Dispatch, Fleet, GenerationPool
 from rlsim.simulation.requests import Request
 from rlsim.simulation.rollout import rollout, samples_of
 
@@ -38,13 +36,21 @@ def drive(pool: GenerationPool) -> list[tuple[float, int]]:
     return done
 
 
-def test_everything_at_once_is_the_rollout() -> None:
+def test_an_idle_pool_has_no_event() -> None:
+    pool = GenerationPool(Fleet(2, "round_robin", cost_table()))
+    assert pool.next_event_time() == math.inf
+    assert advance(pool, 100.0) == []
+
+
+@pytest.mark.parametrize("dispatch", ["round_robin", "least_loaded"])
+def test_everything_at_once_is_the_rollout(dispatch: Dispatch) -> None:
+    """The policy means the same in both, also where samples wait for slots."""
     responses = (np.arange(60) * 37 % 200 + 1).tolist()
     batch = make_batch([30 + i for i in range(60)], responses, group_size=4)
     iterations = batch.response_tokens - 1
     table = cost_table(max_running_sequences=6, kv_capacity_tokens=900.0)
-    expected = rollout(batch, iterations, Fleet(5, "round_robin", table))
-    pool = GenerationPool(Fleet(5, "round_robin", table))
+    expected = rollout(batch, iterations, Fleet(5, dispatch, table))
+    pool = GenerationPool(Fleet(5, dispatch, table))
     pool.submit(0.0, samples_of(batch, iterations, np.arange(60)))
     done = drive(pool)
     assert {number: time for time, number in done} == pytest.approx(dict(enumerate(expected.finish_s)), rel=1e-12)
@@ -102,18 +108,6 @@ def test_static_splits_each_submission_contiguously() -> None:
     assert [replica.outstanding for replica in pool.replicas] == [3, 3, 2]
 
 
-def test_idle_pool_has_no_event_and_a_pause_delays_all() -> None:
-    pool, paused = (GenerationPool(Fleet(2, "round_robin", cost_table())) for _ in range(2))
-    assert pool.next_event_time() == math.inf
-    assert advance(pool, 100.0) == []
-    samples = [Request(i, i, 10, 300, 299) for i in range(4)]
-    for each in (pool, paused):
-        each.submit(0.0, samples)
-    paused.pause(0.3, 2.0)
-    plain, delayed = drive(pool), drive(paused)
-    assert [time + 2.0 for time, _ in plain] == pytest.approx([time for time, _ in delayed], rel=1e-12)
-
-
 def test_stopping_at_every_completion_is_the_same_as_running_on() -> None:
     table = cost_table(max_running_sequences=5)
     samples = [Request(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(60)]
@@ -162,25 +156,3 @@ def test_a_shared_queue_hands_the_next_sample_to_whoever_has_room(later: int) ->
     assert sorted(number for _, number in done) == list(range(24))
     assert done[-1][1] == 0
     assert done[-2][0] < 0.5 * done[-1][0]
-
-
-def test_least_loaded_deals_in_turn_in_a_rollout_and_in_a_pool() -> None:
-    """The policy means the same in both, also where samples wait for slots."""
-    table = cost_table(max_running_sequences=3)
-    batch = make_batch([10] * 30, (np.arange(30) * 37 % 90 + 2).tolist())
-    iterations = batch.response_tokens - 1
-    pool = GenerationPool(Fleet(4, "least_loaded", table))
-    pool.submit(0.0, samples_of(batch, iterations, np.arange(30)))
-    finish = {number: time for time, number in drive(pool)}
-    whole = rollout(batch, iterations, Fleet(4, "least_loaded", table))
-    assert finish == pytest.approx(dict(enumerate(whole.finish_s)), rel=1e-12)
-
-
-def test_equal_submissions_give_equal_bits() -> None:
-    runs = []
-    for _ in range(2):
-        pool = GenerationPool(Fleet(3, "least_loaded", cost_table(max_running_sequences=4)))
-        pool.submit(0.0, [Request(i, i // 4, 10, 20 + 31 * i % 57, 19 + 31 * i % 57) for i in range(40)])
-        pool.recompute_kv(0.11)
-        runs.append(drive(pool))
-    assert runs[0] == runs[1]

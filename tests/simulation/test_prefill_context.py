@@ -1,7 +1,5 @@
 """Prefill behind a context takes the pairs of query and key that it makes, in the kernel and in the reference alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -91,7 +89,6 @@ def test_a_table_with_times_that_are_no_times_is_refused():
 
 def test_rows_of_replicas_that_are_not_there_are_refused(kernel):
     library = kernel_library()
-    assert library is not None
     timing, columns = IterationTimes(COSTS.iteration), tuple(np.ones(2, dtype=np.int64) for _ in range(4))
     counters, refused = EngineCounters(timing.max_sequences), pytest.raises(IndexError, match="numbered from 0 to 0")
     with KernelPool(library, columns, Fleet(1, "static", COSTS.iteration), counters) as pool, refused:

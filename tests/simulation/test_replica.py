@@ -1,7 +1,5 @@
 """One replica against a token-by-token reference written apart from it, and against arithmetic."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -98,12 +96,7 @@ def test_first_token_only_ends_with_the_prefill() -> None:
 
 
 @settings(max_examples=50)
-@given(
-    n=st.integers(1, 64),
-    context=st.floats(1, 5000),
-    growth=st.floats(0.5, 4),
-    count=st.integers(1, 400),
-)
+@given(n=st.integers(1, 64), context=st.floats(1, 5000), growth=st.floats(0.5, 4), count=st.integers(1, 400))
 def test_stretch_is_the_sum_of_its_iterations(n: int, context: float, growth: float, count: int) -> None:
     table = cost_table()
     total = sum(iteration_seconds(table, n, context + i * growth, 0) for i in range(count))
@@ -163,36 +156,3 @@ def test_a_sequence_that_cannot_fit_is_infeasible() -> None:
     with pytest.raises(Infeasible, match="KV cache") as error:
         replica.submit(0.0, [Request(0, 0, 60, 40, 39)])
     assert (error.value.needed, error.value.available) == (100, 99)
-
-
-def test_a_pause_delays_by_its_duration() -> None:
-    table = cost_table()
-    samples = [Request(i, i, 50, 200 + i, 199 + i) for i in range(4)]
-    plain, paused = Replica(table), Replica(table)
-    for replica in (plain, paused):
-        replica.submit(0.0, samples)
-    paused.pause(0.2, 3.0)
-    before, after = plain.advance_to(math.inf), paused.advance_to(math.inf)
-    assert [time + 3.0 for time, _ in before] == pytest.approx([time for time, _ in after], rel=1e-12)
-
-
-def test_recomputing_the_cache_costs_a_prefill_of_the_context() -> None:
-    table = cost_table(prefill_s=1e-4)
-    samples = [Request(0, 0, 50, 400, 399)]
-    plain, again = Replica(table), Replica(table)
-    for replica in (plain, again):
-        replica.submit(0.0, samples)
-    again.pause(0.5, 0.0, "recompute")
-    assert again.advance_to(math.inf)[0][0] > plain.advance_to(math.inf)[0][0]
-    assert 50 < again.counters.prefill_tokens - plain.counters.prefill_tokens < 450
-
-
-def test_equal_input_gives_equal_bits() -> None:
-    table = cost_table(max_running_sequences=5, kv_capacity_tokens=700.0)
-    samples = [Request(i, i // 3, 20 + i // 3, 50 + 37 * i % 90, 49 + 37 * i % 90) for i in range(40)]
-    runs = []
-    for _ in range(2):
-        replica = Replica(table)
-        replica.submit(0.0, samples)
-        runs.append(replica.advance_to(math.inf))
-    assert runs[0] == runs[1]

@@ -1,18 +1,15 @@
 """Whole rollouts: the closed form against the event-driven path, dispatch, speculation, limits."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_rollout import ReferenceReplica, iteration_seconds
+from reference_rollout import iteration_seconds
 from rollout_cases import cost_table, make_batch
 
 from rlsim.costs.interface import EngineCounters, IterationTable
-from rlsim.errors import Infeasible
 from rlsim.schema.workload import Workload
 from rlsim.simulation.closed_form import closed_form
 from rlsim.simulation.iteration_times import IterationTimes
@@ -42,7 +39,6 @@ def drawn(prompts: int = 24, mean: float = 300.0, seed: int = 0, size: int = 8) 
 def scalar(
     batch: Batch, iterations: np.ndarray, assigned: np.ndarray, table: IterationTable, sharing: bool
 ) -> tuple[np.ndarray, EngineCounters, list[float]]:
-    """All replicas on the event-driven path."""
     counters, finish, peaks = EngineCounters(IterationTimes(table).max_sequences), np.zeros(batch.samples), []
     for number in range(int(assigned.max()) + 1):
         replica = Replica(table, sharing, counters)
@@ -159,12 +155,6 @@ def test_running_curve_starts_full_and_ends_empty() -> None:
     assert np.all(np.diff(running) <= 0) and np.all(np.diff(times) > 0)
 
 
-def test_too_long_for_the_cache_is_infeasible() -> None:
-    batch = make_batch([60], [40])
-    with pytest.raises(Infeasible, match="longest sequence"):
-        rollout(batch, batch.response_tokens - 1, Fleet(1, "static", cost_table(kv_capacity_tokens=99.0)))
-
-
 # --- more replicas ----------------------------------------------------------------------------------------------------
 
 
@@ -227,21 +217,6 @@ def test_one_queue_beats_a_static_split_when_samples_wait() -> None:
 
 
 # --- token by token ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("capacity", [1e9, 5000.0])
-def test_rollout_agrees_with_the_token_by_token_reference(capacity: float) -> None:
-    batch = drawn(prompts=10, mean=150.0)
-    table = cost_table(tokens_per_sequence=4, kv_capacity_tokens=capacity, max_running_sequences=32)
-    iterations = draw_iterations(batch, DRAFTED, Place(0, 0, 0))
-    result = rollout(batch, iterations, Fleet(2, "static", table))
-    for number in range(2):
-        mine = np.flatnonzero(result.replica == number)
-        reference = ReferenceReplica(table)
-        reference.submit(0.0, samples_of(batch, iterations, mine))
-        finish = reference.run()
-        assert {i: result.finish_s[i] for i in finish} == pytest.approx(finish, rel=1e-6)
-        assert result.peak_kv_tokens[number] == pytest.approx(reference.peak_kv)
 
 
 def accept_per_iteration(batch: Batch, table: IterationTable, rates: np.ndarray, seed: int) -> np.ndarray:

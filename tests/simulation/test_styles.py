@@ -1,7 +1,5 @@
 """What frameworks do differently between generation and training: closed forms, conservation, and what moves what."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 
 import pytest
@@ -125,7 +123,6 @@ def test_every_token_is_somewhere(one, lag, seed, factor, slots, train_s):
         stale = [f"loop.style={style}" for style, rules in STYLES.items() if rules.stale != "train"]
         assert any("stale" in key or key in stale for key in one)
         return
-    assert first.ledger is not None
     balanced(first.ledger)
     assert {step.samples for step in first.steps} == {12}
     assert (first.steps, first.ledger, first.spans) == (second.steps, second.ledger, second.spans)
@@ -157,7 +154,6 @@ def test_what_is_lost_is_named():
     def ledger(*one: str, factor: float = 1.0) -> TokenLedger:
         keys = (LOGNORMAL, f"workload.generated_batch_factor={factor}", *FRACTION, "loop.membership=first_done", *one)
         found = run(world_of(FixedCosts(slots=4), *keys, lag=1, prompts=8)).ledger
-        assert found is not None
         return found
 
     kept = ledger()

@@ -1,7 +1,5 @@
 """A set of engine parameters at round values, which no fit moves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlsim.schema.engine_parameters import EngineParameters
@@ -15,14 +13,12 @@ RELEASES = [
 
 
 def family(engine: str, **changes: Any) -> dict[str, Any]:
-    """One engine with three measured releases."""
     plain = {"overlap_s": 1e-6, "iteration_s": 0.003, "sequence_s": 3e-5, "error": 0.1, "releases": RELEASES}
     drafting = {"drafting_iteration_s": 5e-4, "drafting_sequence_s": 4e-6, "drafting_rows": 7}
     return {"engine": engine, "rows": 12, **plain, **drafting, **changes}
 
 
 def content(**changes: Any) -> dict[str, Any]:
-    """A whole set."""
     fit = {"command": "c", "rows": 12, "data_digest": "d", "median_error": 0.1, "p90_error": 0.2}
     return {
         "name": "round",

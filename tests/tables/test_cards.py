@@ -1,7 +1,5 @@
 """Model cards by the names of repositories."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlsim.errors import InputError

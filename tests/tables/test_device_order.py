@@ -1,7 +1,5 @@
 """A group that was never measured on a device keeps the order of the datasheets; what both were measured on may not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, log
 
@@ -20,7 +18,6 @@ ORDER = {"best": {"good": 0.0, "old": 0.5}, "good": {"old": 0.5}}
 
 def joint() -> Posterior:
     found = load_posterior(DEFAULT)
-    assert found is not None
     return found
 
 

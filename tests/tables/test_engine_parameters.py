@@ -1,7 +1,5 @@
 """Engine families and their releases: which one stands for which, files, and what a scenario says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,7 @@ from rlsim.costs.overheads import engine_host, rollout_host
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario, scenario_digest
-from rlsim.parameters.sets import (
-    DEFAULT_ENGINES,
-    load_engine_parameters,
-    load_parameters,
-    own_sets,
-)
+from rlsim.parameters.sets import load_engine_parameters, load_parameters, own_sets
 from rlsim.projection.project import project
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import EngineParameters, version_order
@@ -144,11 +137,6 @@ def test_committed_sets_hold_every_engine(name: str) -> None:
         assert versions == sorted(versions)
 
 
-def test_the_default_is_the_fit_to_measured_iterations() -> None:
-    assert load_engine_parameters() == load_engine_parameters(DEFAULT_ENGINES)
-    assert own_sets(load_scenario("quickstart")).engines == load_engine_parameters()
-
-
 def test_a_scenario_names_its_set_by_name_by_path_or_inline(tmp_path: Path) -> None:
     path = write(tmp_path)
     named = load_scenario("quickstart", ["simulation.engine_parameters=start"])
@@ -182,14 +170,6 @@ def test_a_wrong_set_is_refused_by_file_and_key(tmp_path: Path, changes: dict[st
     message = str(told.value)
     assert "own.yaml" in message and said in message
     assert len(message) <= 600 and message.count("\n") < 3
-
-
-def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(InputError, match="servings") as told:
-        load_engine_parameters("servings")
-    assert "nearest: serving;" in str(told.value)
-    with pytest.raises(InputError, match=", ".join(SETS)):
-        load_engine_parameters("zzz")
 
 
 def test_a_set_that_lacks_the_engine_of_the_scenario_is_refused(tmp_path: Path) -> None:

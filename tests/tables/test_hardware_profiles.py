@@ -1,7 +1,5 @@
 """Hardware profiles: what ships, and what a profile refuses."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

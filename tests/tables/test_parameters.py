@@ -1,7 +1,5 @@
 """Fitted parameters: files, look-up of host times, and who wins over whom."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from rlsim.loading.scenario import load_scenario
 from rlsim.parameters.sets import (
     DEFAULT,
     Fitted,
+    load_engine_parameters,
     load_parameters,
     load_training_parameters,
     load_transfer_parameters,
@@ -24,7 +23,10 @@ from rlsim.parameters.sets import (
 from rlsim.projection.project import project
 from rlsim.schema.parameters import GlobalParameters
 
-SETS = sorted(path.stem for path in (data_folder("calibration") / "parameters").glob("*.yaml"))
+SETS, ENGINE_SETS = (
+    sorted(path.stem for path in (data_folder("calibration") / folder).glob("*.yaml"))
+    for folder in ("parameters", "engines")
+)
 HOSTS = [
     {"engine": "vllm", "version": "1.0", "iteration_s": 0.004},
     {"engine": "vllm", "version": "2.0", "iteration_s": 0.002},
@@ -33,28 +35,15 @@ HOSTS = [
 
 
 def content(**changes: Any) -> dict[str, Any]:
-    """A whole set of round values."""
     fit = {"command": "c", "rows": 1, "data_digest": "d", "median_error": 0.1, "p90_error": 0.2}
     return {
-        "name": "round",
-        "description": "round values",
-        "fit": {**fit, "held_out_median_error": {"model": 0.1}},
-        "engine_hosts": HOSTS,
-        "sequence_s": 1e-5,
-        "in_process_iteration_s": 1e-3,
-        "in_process_sequence_s": 2e-5,
-        "executor_s": 2e-3,
-        "node_executor_s": 3e-3,
-        "host_cpu_factors": {"x86": 1.0, "Grace": 1.5},
-        "dense_efficiency": 0.5,
-        "moe_efficiency": 0.4,
-        "fsdp_efficiency": 0.8,
-        "moe_host_layer_s": 5e-3,
-        "colocated_tensor_s": 1e-4,
-        "step_error": 0.1,
-        "speedup_error": 0.05,
-        **changes,
-    }
+        "name": "round", "description": "round values", "engine_hosts": HOSTS, "sequence_s": 1e-5,
+        "fit": {**fit, "held_out_median_error": {"model": 0.1}}, "in_process_iteration_s": 1e-3,
+        "in_process_sequence_s": 2e-5, "executor_s": 2e-3, "node_executor_s": 3e-3,
+        "host_cpu_factors": {"x86": 1.0, "Grace": 1.5}, "dense_efficiency": 0.5, "moe_efficiency": 0.4,
+        "fsdp_efficiency": 0.8, "moe_host_layer_s": 5e-3, "colocated_tensor_s": 1e-4, "step_error": 0.1,
+        "speedup_error": 0.05, **changes,
+    }  # fmt: skip
 
 
 def made(**changes: Any) -> GlobalParameters:
@@ -72,23 +61,22 @@ def test_committed_sets_load_under_their_own_name(name):
     assert load_parameters(name).name == name
 
 
-def test_the_default_is_the_fit_to_published_steps():
-    assert DEFAULT in SETS
-    assert load_parameters() == load_parameters(DEFAULT)
-
-
 def test_a_path_loads_a_file(tmp_path):
     assert load_parameters(write(tmp_path)) == made()
 
 
-def test_an_unknown_name_lists_what_there_is():
-    with pytest.raises(InputError, match=f"'nothing'.*{DEFAULT}"):
-        load_parameters("nothing")
-
-
-def test_a_missing_path_is_an_input_error(tmp_path):
-    with pytest.raises(InputError, match=r"missing\.yaml"):
-        load_parameters(str(tmp_path / "missing.yaml"))
+@pytest.mark.parametrize(
+    ("load", "name", "told"),
+    [
+        (load_parameters, "nothing", f"'nothing'.*{DEFAULT}"),
+        (load_engine_parameters, "servings", "'servings'.*nearest: serving;"),
+        (load_engine_parameters, "zzz", ", ".join(ENGINE_SETS)),
+        (load_transfer_parameters, "measuered", "measured"),
+    ],
+)
+def test_an_unknown_name_lists_what_there_is(load, name, told):
+    with pytest.raises(InputError, match=told):
+        load(name)
 
 
 @pytest.mark.parametrize(
@@ -112,19 +100,15 @@ def test_wrong_values_name_file_and_key(changes, named, tmp_path):
     assert "own.yaml" in str(caught.value)
 
 
-def test_a_missing_key_is_named(tmp_path):
-    values = content()
-    del values["fsdp_efficiency"]
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump(values))
-    with pytest.raises(InputError, match="fsdp_efficiency"):
-        load_parameters(str(path))
+MISSING = {key: value for key, value in content().items() if key != "fsdp_efficiency"}
 
 
-def test_a_file_that_is_no_mapping_is_an_input_error(tmp_path):
+@pytest.mark.parametrize(("text", "named"), [(yaml.safe_dump(MISSING), "fsdp_efficiency"), ("- 1\n", ""), (None, "")])
+def test_a_file_that_is_no_set_is_named_with_the_key_that_it_lacks(text, named, tmp_path):
     path = tmp_path / "own.yaml"
-    path.write_text("- 1\n- 2\n")
-    with pytest.raises(InputError, match=r"own\.yaml"):
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=rf"own\.yaml.*{named}"):
         load_parameters(str(path))
 
 

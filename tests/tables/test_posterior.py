@@ -1,7 +1,5 @@
 """Posteriors: their file, how a scenario names one, and what it changes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from rlsim.projection.project import project
 
 def joint() -> Posterior:
     found = load_posterior(DEFAULT)
-    assert found is not None
     return found
 
 

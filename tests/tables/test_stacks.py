@@ -1,7 +1,5 @@
 """Stacks of software: files, what they set, what a stated key wins over, and how the trainer's terms follow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -79,9 +77,7 @@ def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_step
     bridge = vary(given, "trainer.stack=megatron_bridge-25.09", "trainer.precision=fp8")
     found, terms = training_overheads(bridge, fitted), fitted.training
     framework = terms.framework("megatron_bridge")
-    assert framework is not None
     release = framework.release("25.09")
-    assert release is not None
     assert (found.dense_speed, found.moe_speed) == (framework.speed, framework.speed)
     host = terms.moe_host_layer_s * framework.host_factor * release.host_factor * terms.host_cpu_factors["Grace"]
     assert found.moe_host_layer_s == pytest.approx(host * terms.graph_host_share)
@@ -106,9 +102,7 @@ def test_the_newest_release_that_is_not_newer_stands_for_another() -> None:
         "27.01": "26.02",
         None: "26.02",
     }
-    for version, version_found in wanted.items():
-        found = framework.release(version)
-        assert found is not None and found.version == version_found
+    assert {version: framework.release(version).version for version in wanted} == wanted
 
 
 def test_a_resolved_scenario_holds_its_stack_and_its_digest_too(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Measured operator tables: look-up exact on measured points, smooth and monotone between, flagged outside."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsim.calibration.columns import Columns
-from rlsim.calibration.table_writing import MANTISSA_BITS, round_mantissa, write_table
+from rlsim.calibration.table_writing import MANTISSA_BITS, round_mantissa
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
 from rlsim.tables import files
 from rlsim.tables.interpolation import build_grid
 from rlsim.tables.operators import ExpertShape, Heads, OperatorTables, available
+from tests.costs.builders import faked
 
 SYSTEMS = ("gb200_nvl72", "h100_sxm", "h200_sxm", "b200_sxm")
 BF16_FLOPS = {"gb200_nvl72": 2.5e15, "h100_sxm": 989e12, "h200_sxm": 989e12, "b200_sxm": 2.25e15}
@@ -28,14 +26,8 @@ def real() -> dict[str, OperatorTables]:
     return {system: OperatorTables.load(system, "vllm") for system in SYSTEMS}
 
 
-def columns(names: tuple[str, ...], rows: list[tuple[object, ...]]) -> Columns:
-    table = {name: np.array([row[place] for row in rows]) for place, name in enumerate((*names, files.LATENCY))}
-    return {**table, "kernel": np.full(len(rows), "toy")}
-
-
 def write(folder: Path, layout: files.TableLayout, rows: list[tuple[object, ...]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_table(folder, layout, columns((*layout.keys, *layout.sizes), rows))
+    faked(folder, (layout, rows))
     (folder / files.METADATA).write_text("system: toy\n", encoding="utf-8")
 
 
@@ -83,7 +75,6 @@ def test_look_up_is_continuous_across_every_node(real: dict[str, OperatorTables]
     for step in (1 - 1e-9, 1 + 1e-9):
         at = real["gb200_nvl72"].gemm_s("bf16", nodes, 6000, 4096)
         near = real["gb200_nvl72"].gemm_s("bf16", nodes * step, 6000, 4096)
-        assert at is not None and near is not None
         np.testing.assert_allclose(near.seconds, at.seconds, rtol=1e-7)
 
 
@@ -93,7 +84,6 @@ def test_gemm_never_gets_faster_with_more_rows(real: dict[str, OperatorTables], 
     m = np.unique(np.geomspace(1, 60000, 400).astype(int))
     for n, k in ((9216, 4096), (4096, 12288), (1280, 8192), (151936, 2048), (100, 100)):
         found = real[system].gemm_s(precision, m, n, k)
-        assert found is not None
         assert (np.diff(found.seconds) >= -1e-12 * found.seconds[1:]).all()
 
 
@@ -104,7 +94,6 @@ def test_attention_never_gets_faster_with_more_work(real: dict[str, OperatorTabl
         decode = real[system].decode_attention_s(Heads(8, 1, 128, kv_precision), sizes[:, None], 16 * sizes)
         prefill = real[system].prefill_attention_s(Heads(32, 8, 128, kv_precision), sizes[:, None], 4 * sizes)
         for found in (decode, prefill):
-            assert found is not None
             for axis in (0, 1):
                 assert (np.diff(np.log(found.seconds), axis=axis) >= -2 * ROUNDING).all()
 
@@ -121,14 +110,12 @@ def test_large_product_reaches_a_credible_share_of_the_datasheet(real: dict[str,
 def test_h200_product_agrees_with_our_own_measurement(real: dict[str, OperatorTables]) -> None:
     # Seen on one H200: 770-800 TFLOP/s for BF16 8192^3 on random data; the table was measured on another one.
     found = real["h200_sxm"].gemm_s("bf16", 4096, 8192, 8192)
-    assert found is not None
     assert 2 * 4096 * 8192 * 8192 / found.seconds == pytest.approx(785e12, rel=0.15)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_decode_attention_reads_its_cache_at_a_credible_bandwidth(real: dict[str, OperatorTables], system: str) -> None:
     found = real[system].decode_attention_s(Heads(32, 8, 128, "bf16"), 64, 8192)
-    assert found is not None
     cache_bytes = 64 * 8192 * 8 * 128 * 2 * 2
     assert 0.5 < cache_bytes / found.seconds / HBM_BYTES_PER_S[system] < 1.0
 
@@ -138,7 +125,6 @@ def test_experts_of_a_rank_are_read_at_a_credible_bandwidth(real: dict[str, Oper
     """Tokens of the MoE tables are those of the whole group: 64 x 8 assignments touch all 128 experts on every rank."""
     for expert_parallel in (1, 2, 4):
         found = real[system].moe_s(ExpertShape("bf16", 4096, 1536, 8, 128, 1, expert_parallel), "balanced", 64)
-        assert found is not None
         weights = 128 / expert_parallel * 3 * 4096 * 1536 * 2
         assert 0.6 < weights / found.seconds / HBM_BYTES_PER_S[system] < 1.0
 
@@ -147,7 +133,6 @@ def test_uneven_routing_costs_more_where_every_expert_has_many_tokens(real: dict
     args = ("bf16", 4096, 1536, 8, 128, 1, 8)
     even = real["gb200_nvl72"].moe_s(ExpertShape(*args), "balanced", 16384)
     uneven = real["gb200_nvl72"].moe_s(ExpertShape(*args), "power_law_1.2", 16384)
-    assert even is not None and uneven is not None
     assert uneven.seconds > 1.2 * even.seconds
 
 
@@ -157,15 +142,12 @@ def test_message_bytes_are_those_of_the_full_tensor(real: dict[str, OperatorTabl
     link = 900e9 if system in ("gb200_nvl72", "b200_sxm") else 450e9
     for op in ("all_gather", "reduce_scatter"):
         found = real[system].collective_s(op, 4, 2.0**28)
-        assert found is not None
         assert 0.4 < 0.75 * 2.0**28 / found.seconds / link < 1.0
 
 
 def test_mla_block_includes_the_output_projection(real: dict[str, OperatorTables]) -> None:
     """From 1 to 128 heads an H100 must read 343 MB more BF16 weights, 235 MB of them the output projection."""
-    one = real["h100_sxm"].mla_decode_s(1, "bf16", "bf16", 1, 64)
-    all_heads = real["h100_sxm"].mla_decode_s(128, "bf16", "bf16", 1, 64)
-    assert one is not None and all_heads is not None
+    one, all_heads = (real["h100_sxm"].mla_decode_s(heads, "bf16", "bf16", 1, 64) for heads in (1, 128))
     assert all_heads.seconds - one.seconds > 343e6 / HBM_BYTES_PER_S["h100_sxm"]
 
 
@@ -175,7 +157,6 @@ def test_nearest_heads_are_scaled_by_cache_bytes(tmp_path: Path) -> None:
     tables = OperatorTables.load("toy", "vllm", tmp_path)
     exact = tables.decode_attention_s(Heads(8, 2, 128, "bf16"), 64, 4096)
     doubled = tables.decode_attention_s(Heads(16, 4, 128, "bf16"), 64, 4096)
-    assert exact is not None and doubled is not None
     assert exact.measured.all() and not doubled.measured.any()
     np.testing.assert_allclose(doubled.seconds, 2 * exact.seconds)
     assert tables.decode_attention_s(Heads(8, 2, 128, "fp8"), 64, 4096) is None
@@ -188,7 +169,6 @@ def test_prefill_of_heads_that_nobody_measured_is_scaled_by_their_work(tmp_path:
     exact = tables.prefill_attention_s(Heads(8, 2, 128, "bf16"), 8, 4096)
     doubled = tables.prefill_attention_s(Heads(16, 4, 128, "bf16"), 8, 4096)
     wider = tables.prefill_attention_s(Heads(8, 2, 256, "bf16"), 8, 4096)
-    assert exact is not None and doubled is not None and wider is not None
     assert exact.measured.all() and not doubled.measured.any()
     np.testing.assert_allclose(doubled.seconds, 2 * exact.seconds)
     np.testing.assert_allclose(wider.seconds, 2 * exact.seconds)
@@ -199,7 +179,6 @@ def test_host_bound_rows_of_block_scaled_fp8_are_taken_from_fp8(tmp_path: Path) 
     write(tmp_path / "toy" / "vllm", files.GEMM, [*gemm_rows("fp8"), *large, ("fp8_block", 512, 512, 16, 2e-6)])
     tables = OperatorTables.load("toy", "vllm", tmp_path)
     block, plain = (tables.gemm_s(precision, [16, 4096], 1024, 2048) for precision in ("fp8_block", "fp8"))
-    assert block is not None and plain is not None
     assert block.measured.tolist() == [False, True]
     np.testing.assert_allclose(block.seconds / plain.seconds, [1.0, 1.5], rtol=1e-3)
 
@@ -215,8 +194,6 @@ def test_unknown_keys_are_answered_with_none(real: dict[str, OperatorTables]) ->
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_fitted_efficiencies_are_shares(real: dict[str, OperatorTables], system: str) -> None:
     gemm = real[system].fitted_efficiency("gemm", "bf16")
-    assert gemm is not None and gemm.floor_s is not None
-    assert gemm.compute_median is not None and gemm.compute_p90 is not None
     assert 0.4 < gemm.compute_median < gemm.compute_p90 < 1.0
     assert gemm.memory_median is not None and 0.4 < gemm.memory_median < 1.0
     assert 1e-6 < gemm.floor_s < 1e-5

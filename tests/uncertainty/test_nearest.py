@@ -1,7 +1,5 @@
 """The measured runs nearest to a scenario: what they differ in, and in which order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

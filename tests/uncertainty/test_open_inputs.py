@@ -1,7 +1,5 @@
 """What a scenario guesses, and what an engine may capture, is in its interval and in its verdict."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any

@@ -1,13 +1,10 @@
 """Intervals of answers: one for one question, common draws, wider where nothing was measured."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.posterior import DEFAULT, load_posterior
-from rlsim.planning.compare import compare
 from rlsim.projection.project import project
 from rlsim.projection.summary import speedups, timed
 from rlsim.projection.uncertainty.predictive import DRAWS, error_draws, log_draws, prediction_of
@@ -35,13 +32,6 @@ def test_the_interval_is_the_models_error_whatever_the_replications() -> None:
     assert many.sampling.step_error_s < 0.1 * (many.step_s.high - many.step_s.low)
 
 
-def test_project_and_compare_give_one_interval() -> None:
-    base, cand = scenario(), scenario("speculation.draft_length=5")
-    answer, other = project(cand), compare(base, cand)
-    assert other.step_s[1] == answer.candidate.step_s
-    assert other.step_s[0] == project(base).candidate.step_s
-
-
 def test_what_two_scenarios_share_moves_them_alike() -> None:
     run = timed(simulate_variant(scenario()))
     for speedup in speedups(run, run):
@@ -55,10 +45,7 @@ def test_what_two_scenarios_share_moves_them_alike() -> None:
 
 @pytest.mark.parametrize(
     "strange",
-    [
-        {"model": {"name": "a model that nobody measured"}},
-        {"hardware": {"name": "a device that nobody measured"}},
-    ],
+    [{"model": {"name": "a model that nobody measured"}}, {"hardware": {"name": "a device that nobody measured"}}],
 )
 def test_what_was_never_measured_is_less_sure(strange: dict[str, dict[str, str]]) -> None:
     known, unknown = (prediction_of(simulate_variant(one)) for one in (scenario(), vary(scenario(), strange)))
@@ -70,7 +57,6 @@ def test_what_was_never_measured_is_less_sure(strange: dict[str, dict[str, str]]
 
 def test_draws_of_a_group_are_those_of_its_name() -> None:
     posterior = load_posterior(DEFAULT)
-    assert posterior is not None
     one, again, other = (
         log_draws(posterior, {}, {f"engine with model: {name}": 1.0})
         for name in ("never seen", "never seen", "nor this")
@@ -87,7 +73,6 @@ def test_draws_of_a_group_are_those_of_its_name() -> None:
 
 def test_terms_and_groups_move_together_as_the_posterior_says() -> None:
     posterior = load_posterior(DEFAULT)
-    assert posterior is not None
     groups = list(posterior.columns[posterior.terms : posterior.terms + 2])
     slopes = {posterior.columns[0]: 0.5}
     direction = np.zeros(len(posterior.columns))

@@ -1,7 +1,5 @@
 """The step's response to factors on its phases, beside steps that are simulated with these factors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Slopes are those of the tables that the answer was priced with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -25,7 +23,6 @@ TERM = "training/dense_efficiency"
 def test_tables_in_place_of_the_profiles_own_have_slopes_of_their_own() -> None:
     scenario = load_scenario("quickstart", ["simulation.replications=1", "workload.prompts_per_step=16"])
     tables = OperatorTables.load("gb200_nvl72", "vllm")
-    assert tables is not None
     run, own = simulate_variant(scenario, tables), simulate_variant(scenario)
     found = phase_slopes(run)
     assert found.train[TERM] != pytest.approx(phase_slopes(own).train[TERM], rel=1e-3)

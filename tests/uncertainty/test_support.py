@@ -1,7 +1,5 @@
 """What the interval of an answer comes from, and what supports it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -101,7 +99,6 @@ def test_a_release_that_was_never_measured_is_told() -> None:
 
 def test_the_answer_holds_its_support_and_says_it(answer: Projection) -> None:
     support = answer.support
-    assert support is not None
     told = answer.as_dict()["support"]
     shares = {nearest["kind"]: nearest["share"] for nearest in told["nearest"]}
     assert shares.keys() == {"iteration", "training", "transfer", "step"}
@@ -119,7 +116,6 @@ def test_the_answer_holds_its_support_and_says_it(answer: Projection) -> None:
 
 def test_the_best_sources_are_named_first(answer: Projection) -> None:
     support = answer.support
-    assert support is not None
     largest = max(support.sources, key=lambda one: one.share)
     assert largest.source.split()[0] in render(answer, Style(200))
     assert "\nSupport\n" not in render(answer.model_copy(update={"support": None}))

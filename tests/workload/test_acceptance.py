@@ -1,7 +1,5 @@
 """The acceptance process against published series, limits and brute force."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -84,10 +82,7 @@ def test_ngram_is_a_mixture_over_all_iterations() -> None:
     assert mixture.mean == pytest.approx(2.96)
     by_position = acceptance_of(
         speculation(
-            method="ngram",
-            draft_length=5,
-            match_probability=match,
-            position_acceptance=[0.81, 0.74, 0.70, 0.68, 0.66],
+            method="ngram", draft_length=5, match_probability=match, position_acceptance=[0.81, 0.74, 0.70, 0.68, 0.66]
         )
     )
     assert by_position.mean == pytest.approx(2.96, abs=0.01)

@@ -1,7 +1,5 @@
 """Acceptance over training steps, between samples, along responses and under other sampling."""
 
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 
@@ -127,12 +125,7 @@ def test_sampling_moves_only_away_from_what_was_stated() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    acceptance=RATES,
-    spread=st.floats(0.0, 1.2),
-    trend=st.floats(-0.3, 0.3),
-    seed=st.integers(0, 1000),
-)
+@given(acceptance=RATES, spread=st.floats(0.0, 1.2), trend=st.floats(-0.3, 0.3), seed=st.integers(0, 1000))
 def test_the_mean_over_verifications_stays_the_stated_one(
     acceptance: Acceptance, spread: float, trend: float, seed: int
 ) -> None:

@@ -1,7 +1,5 @@
 """An edited length file changes digest and answer together, in one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

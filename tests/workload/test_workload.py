@@ -1,7 +1,5 @@
 """Drawn lengths: published means, caps, groups, files of others and their mistakes."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from statistics import NormalDist
