@@ -14,11 +14,11 @@ Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 GPU, and across domains one to each domain."""
 RankBalance = Literal["bins", "tokens", "gpu_tokens", "samples"]
 """How packed samples reach data-parallel ranks. bins: every update is packed as a whole and its bins are dealt to the
-ranks in turn (NeMo-RL). tokens: an update's samples are dealt by work, equally many to each rank (nearly verl's rule since
-2025-10-23, 62221fa13). gpu_tokens: a step's samples are dealt to every GPU by tokens, equally many and in their order; a
-rank of several GPUs holds their shares in a row and cuts its updates from them (verl before: ray_trainer.py:905-917 and
-dp_actor.py:386-388 at b25bb7d4f), so that updates of a step are not even.
-samples: equally many in their order, whatever their lengths."""
+ranks in turn (NeMo-RL). tokens: an update's samples are dealt by work, equally many to each rank (nearly verl's rule
+since 2025-10-23, 62221fa13). gpu_tokens: a step's samples are dealt to every GPU by tokens, equally many and in their
+order; a rank of several GPUs holds their shares in a row and cuts its updates from them (verl before:
+ray_trainer.py:905-917 and dp_actor.py:386-388 at b25bb7d4f), so that updates of a step are not even. samples: equally
+many in their order, whatever their lengths."""
 
 
 class StackFeatures(Strict):

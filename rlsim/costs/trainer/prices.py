@@ -25,9 +25,9 @@ from rlsim.schema.trainer import RankBalance, Trainer
 from rlsim.units import FloatArray
 
 LOGPROB_BYTES, UPDATE_BYTES, COLLECTED_BYTES = 40, 60, 30
-"""Bytes that a driver hands over for each position of the padded batch before log-probs, before the update, and where an
-asynchronous trainer collects it: integers and masks of 8 bytes, advantages and log-probs of 4 (counted in verl's batch
-of 2025-10; verl/single_controller/base/decorator.py:220-240)."""
+"""Bytes that a driver hands over for each position of the padded batch before log-probs, before the update, and where
+an asynchronous trainer collects it: integers and masks of 8 bytes, advantages and log-probs of 4 (counted in verl's
+batch of 2025-10; verl/single_controller/base/decorator.py:220-240)."""
 STEPS_KEPT = 1024
 """Prices of steps kept per process, each with the lengths of its batch."""
 
