@@ -143,7 +143,7 @@ Policy = tuple[str, str, Changes]
 def tail_policies(scenario: Scenario) -> list[Policy]:
     """Name, meaning and changes of each policy that the scenario does not follow already."""
     found: list[Policy] = []
-    if scenario.workload.agent is not None:
+    if scenario.workload.agent is not None or scenario.workload.tail_batching is not None:
         return found
     lagged = scenario.loop.mode == "async"
     # In a lagged loop groups start a few at a time, when every replica has room: then who is least loaded takes them.

@@ -91,7 +91,7 @@ class PriceInputs:
             return None
         workload, replicas = scenario.workload, scenario.cluster.generation / scenario.engine.gpus_per_replica
         ahead = max(1.0, scenario.loop.asynchrony.pace - 1.0) if scenario.loop.mode == "async" else 1.0
-        given = workload.samples_per_step * workload.generated_batch_factor * ahead
+        given = workload.samples_per_step * workload.generated_batch_factor * workload.launch_factor * ahead
         drafted = np.rint(choice.drafted).astype(np.int64)
         draining = scenario.loop.mode == "sync" and workload.agent is None
         return draft_plan(workload, engine.policy.lengths, drafted, given / replicas, draining)

@@ -54,15 +54,23 @@ class RolloutWork:
 
 
 def rollout_works(scenario: Scenario, step: int, replication: int = 0) -> tuple[RolloutWork, ...]:
-    """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling."""
+    """The rollouts that a simulation of ``scenario`` draws for ``step``: one, more under dynamic sampling.
+
+    Of a race, the samples that would win it if all generated equally fast: no less is generated, in long rounds more.
+    """
     agent = scenario.workload.agent
     plan = PriceInputs(scenario).draft_plan if scenario.speculation.variation is not None else None
     drawn = draw_step(scenario, step, replication, plan)
     may_end_early = agent is not None and agent.trajectory_timeout_s is not None
-    return tuple(
-        _work(one.batch, one.turns, counts.astype(np.float64), may_end_early)
-        for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True)
-    )
+    works = []
+    for one, counts in zip(drawn.rollouts, drawn.iterations, strict=True):
+        batch = one.batch
+        if scenario.workload.racing:
+            won = one.trained
+            batch = Batch(batch.prompt_tokens[won], batch.response_tokens[won], batch.group[won])
+            counts = counts[won]
+        works.append(_work(batch, one.turns, counts.astype(np.float64), may_end_early))
+    return tuple(works)
 
 
 def _work(batch: Batch, turns: Turns | None, iterations: FloatArray, first_alone: bool) -> RolloutWork:

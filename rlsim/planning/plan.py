@@ -82,7 +82,13 @@ def _current(scenario: Scenario) -> Simulated | None:
 
 
 def _check_dynamic_sampling(scenario: Scenario, limits: SearchLimits) -> None:
-    """InputError where repeated rollouts would meet a lag; Infeasible where they find too few groups in any plan."""
+    """InputError where races or repeated rollouts would meet a lag; Infeasible where these find too few groups in any
+    plan."""
+    if scenario.workload.tail_batching is not None and any(limits.lags):
+        raise InputError(
+            "workload.tail_batching ends rollouts early, which asynchronous loops do not do: look at lag 0 only "
+            "(--max-staleness 0)"
+        )
     if scenario.workload.usable_group_share == 1:
         return
     if any(limits.lags):
@@ -97,13 +103,15 @@ def _check_dynamic_sampling(scenario: Scenario, limits: SearchLimits) -> None:
 def default_limits(scenario: Scenario, objective: Objective | None = None) -> SearchLimits:
     """The scenario's cluster size (around it where the smallest cluster is asked for) and lags 0 to its own, or 1.
 
-    Under dynamic sampling lag 0 only, since it repeats rollouts within a step.
+    Under dynamic sampling and tail batching lag 0 only, since they repeat rollouts within a step or end them early.
     """
     gpus = scenario.cluster.num_gpus
     sizes = (gpus,)
     if objective is not None and objective.measure == "gpus":
         sizes = tuple(sorted({max(1, gpus * 2**i // 16) for i in range(8)}))
-    most = max(1, scenario.loop.lag) if scenario.workload.usable_group_share == 1 else 0
+    workload = scenario.workload
+    lagging = workload.usable_group_share == 1 and workload.tail_batching is None
+    most = max(1, scenario.loop.lag) if lagging else 0
     return SearchLimits(sizes, tuple(range(most + 1)))
 
 

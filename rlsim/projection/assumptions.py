@@ -20,7 +20,7 @@ from rlsim.projection.variant import SimulatedVariant
 from rlsim.report.format import percent
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
-from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength
+from rlsim.schema.workload import ConstantTime, LognormalTime, QuantileTime, Time, TraceLength, Workload
 from rlsim.workload.lengths import ignored_ids
 
 TOLD_LAUNCH_SHARE = 0.05
@@ -60,7 +60,7 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         own.append(said("critic"))
     if scenario.workload.usable_group_share < 1:
         own.append(said("dynamic", share=percent(scenario.workload.usable_group_share)))
-    own += _agents(scenario)
+    own += [*_tail_batching(scenario.workload), *_agents(scenario)]
     style = scenario.loop.style
     if scenario.loop.mode == "async" and style is not None:
         own.append(said("style", style=style, description=STYLES[style].description))
@@ -84,6 +84,14 @@ def _host_source(scenario: Scenario) -> str:
     added = steps.release(engine.name, engine.version)
     adding = f"{steps.name}'s of {added.engine}"
     return said("host fitted", engines=engines.name, which=which, added=adding, version=added.version)
+
+
+def _tail_batching(workload: Workload) -> list[str]:
+    """What races for a step's batch assume."""
+    if not workload.racing:
+        return []
+    prompts, samples = workload.launched_prompts, workload.launched_generations
+    return [said("tail batching", prompts=prompts, samples=samples, rounds=workload.cycle_steps)]
 
 
 def _agents(scenario: Scenario) -> list[str]:

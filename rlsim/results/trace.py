@@ -48,8 +48,9 @@ class TokenLedger:
     """Where response tokens went: generated = consumed + stale + discarded + regenerated + in_flight.
 
     consumed: trained on. stale: dropped before training for their age, in the queue or in flight. discarded: of groups
-    that no step could use (dynamic sampling). regenerated: lost to restarts and generated once more. in_flight: what
-    unfinished samples and groups in the queue hold at the end, less what they held at the beginning.
+    that no step could use (dynamic sampling), and of what lost a race (tail batching). regenerated: lost to restarts
+    and generated once more. in_flight: what unfinished samples and groups in the queue hold at the end, less what they
+    held at the beginning.
     """
 
     generated: Rounded

@@ -48,7 +48,7 @@ def _generated(
     """The time from the first request to the last reward, on all replicas, with the weights already there."""
     # A step of its own: so many prompts of one sample each, on the same engine.
     counts = {"prompts_per_step": samples, "generations_per_prompt": 1, "generated_batch_factor": 1.0}
-    workload = changed(scenario.workload, **counts, usable_group_share=1.0)
+    workload = changed(scenario.workload, **counts, usable_group_share=1.0, tail_batching=None)
     trainer = changed(scenario.trainer, global_batch_samples=None)
     alone = changed(scenario, workload=workload, loop=Loop(), trainer=trainer)
     table = engine_prices(PriceInputs(alone).engine).table

@@ -230,10 +230,14 @@ class Loop(Strict):
         """Batches by which generation may be ahead of training; none in a synchronous loop."""
         return self.asynchrony.batches_ahead if self.mode == "async" else 0.0
 
-    def measured_steps(self, simulation: Simulation) -> range:
-        """Numbers of the steps that are measured: as stated, else by the rules of the loop, in whole cycles."""
+    def measured_steps(self, simulation: Simulation, sync_cycle_steps: int = 1) -> range:
+        """Numbers of the steps that are measured: as stated, else by the rules of the loop, in whole cycles.
+
+        sync_cycle_steps: steps of a cycle where the loop is synchronous.
+        """
         rules = self.asynchrony if self.mode == "async" else None
-        warmup, steps, size = simulation.warmup_steps, simulation.steps, 1 if rules is None else rules.cycle_steps
+        size = sync_cycle_steps if rules is None else rules.cycle_steps
+        warmup, steps = simulation.warmup_steps, simulation.steps
         if warmup is None:
             warmup = 0 if rules is None else rules.settling_steps
         if steps is None:
@@ -299,7 +303,7 @@ class Simulation(Strict):
     replications: int = Field(8, ge=1, le=10_000)
     """Independent repetitions behind the intervals."""
     steps: int | None = Field(None, ge=1, le=100_000)
-    """Steps simulated per replication after the warm-up; asynchronous: rounded up to whole cycles of policy_lag.
-    Default 1, asynchronous 6."""
+    """Steps simulated per replication after the warm-up; rounded up to whole cycles, asynchronous of policy_lag, else
+    of the rounds of workload.tail_batching. Default 1, asynchronous 6."""
     warmup_steps: int | None = Field(None, ge=0, le=10_000)
     """First steps dropped. Default 0, asynchronous twice the batches that may be under way at once."""

@@ -134,12 +134,17 @@ class Scenario(Strict):
     @property
     def measured_steps(self) -> range:
         """Numbers of the simulated steps that are measured, those after the warm-up."""
-        return self.loop.measured_steps(self.simulation)
+        return self.loop.measured_steps(self.simulation, self.workload.cycle_steps)
 
     @property
     def known_batches(self) -> bool:
         """Whether the batch of a step is known before it is generated: not where a trainer takes what is done first."""
-        return self.loop.mode == "sync" or self.loop.asynchrony.membership == "target"
+        return not self.workload.racing if self.loop.mode == "sync" else self.loop.asynchrony.membership == "target"
+
+    @property
+    def cycle_steps(self) -> int:
+        """Consecutive steps that make one observation (:func:`~rlsim.workload.draw.steps_per_lag_cycle`)."""
+        return self.loop.asynchrony.cycle_steps if self.loop.mode == "async" else self.workload.cycle_steps
 
     @property
     def driver_bytes_per_s(self) -> float | None:
@@ -193,6 +198,11 @@ def _loop_and_cluster(s: Scenario) -> None:
         raise ValueError(
             "workload.usable_group_share below 1 repeats rollouts within a step, which loop.mode async does not do; "
             "give workload.generated_batch_factor instead"
+        )
+    if s.loop.mode == "async" and s.workload.tail_batching is not None:
+        raise ValueError(
+            "workload.tail_batching ends the rollouts of loop.mode sync early, which loop.mode async does not do; give "
+            "loop.membership first_done instead"
         )
     _refit(s)
     agent = s.workload.agent

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rlsim.schema.base import Strict
+from rlsim.schema.tail_batching import TailBatching, rounded_up, rounds_per_cycle
 
 
 def check_inverse(quantiles: Sequence[float], values: Sequence[float], name: str) -> None:
@@ -256,11 +257,65 @@ class Workload(Strict):
     judge that the driver calls, where they do not score samples one by one (environment_s)."""
     agent: Agent | None = None
     """Trajectories of several turns with an environment; default: single responses."""
+    tail_batching: TailBatching | None = None
+    """Short rounds that race for a step's batch and long rounds of the prompts that they put off (RollPacker;
+    synchronous loops); default: every step awaits all of its samples."""
 
     @property
     def samples_per_step(self) -> int:
         """Samples trained on in one step."""
         return self.prompts_per_step * self.generations_per_prompt
+
+    @property
+    def racing(self) -> bool:
+        """Whether rollouts race for their batch (tail_batching)."""
+        return self.tail_batching is not None and self.tail_batching.active
+
+    @property
+    def launched_prompts(self) -> int:
+        """Prompts of a rollout; with tail_batching of a short round."""
+        factor = self.generated_batch_factor if self.tail_batching is None else self.tail_batching.prompts_factor
+        return rounded_up(self.prompts_per_step, factor)
+
+    @property
+    def launched_generations(self) -> int:
+        """Samples that a rollout starts for each prompt; with tail_batching a short round."""
+        factor = 1.0 if self.tail_batching is None else self.tail_batching.samples_factor
+        return rounded_up(self.generations_per_prompt, factor)
+
+    @property
+    def launch_factor(self) -> float:
+        """Samples that a short round of tail_batching starts, over those trained on; 1 without."""
+        if not self.racing:
+            return 1.0
+        return self.launched_prompts * self.launched_generations / self.samples_per_step
+
+    @property
+    def cycle_steps(self) -> int:
+        """Steps of a synchronous loop that make one observation: short rounds with their long ones, else 1."""
+        if not self.racing:
+            return 1
+        return rounds_per_cycle(self.prompts_per_step, self.launched_prompts - self.prompts_per_step)
+
+    @model_validator(mode="after")
+    def _tail_batching(self) -> Workload:
+        if self.tail_batching is None:
+            return self
+        for key, value, default in (
+            ("agent", self.agent, None),
+            ("usable_group_share", self.usable_group_share, 1.0),
+            ("generated_batch_factor", self.generated_batch_factor, 1.0),
+        ):
+            if value != default:
+                stated = "" if default is None else f" {value:g}"
+                raise ValueError(
+                    f"tail_batching races single responses of groups that are all usable: give no {key}{stated} beside"
+                )
+        if (launched := self.launched_prompts * self.launched_generations) > 20_000_000:
+            raise ValueError(
+                f"tail_batching must not start more than 20,000,000 samples in a round; it starts {launched:,}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _bounds(self) -> Workload:

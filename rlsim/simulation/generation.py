@@ -20,10 +20,8 @@ import simpy
 
 from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.engines import Engines, PythonEngines
-from rlsim.simulation.intake import Intake, groups_per_step
-from rlsim.simulation.kernel.engines import KernelEngines
-from rlsim.simulation.kernel.library import library
+from rlsim.simulation.intake import Intake
+from rlsim.simulation.kernel.engines import engines_of
 from rlsim.simulation.trace import Process, Trace
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.draw import DrawnWorkload
@@ -50,7 +48,7 @@ class Generation:
     def __init__(self, clock: Clock, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
         self.clock, self._trace = clock, trace
         self.intake = Intake(scenario, workload)
-        self.engines = _engines(scenario, workload, prices, self.intake.size, trace.detailed)
+        self.engines = engines_of(scenario, workload, prices, self.intake.size, detailed=trace.detailed)
         self.in_flight = 0
         self._environment_s = scenario.workload.environment_s
         self._blocked = self._paused = False
@@ -269,11 +267,3 @@ class Generation:
         """Draw the generation of the batch of ``step``."""
         span = self._started_s[step], self._ready_s[step]
         self._trace.span("generator", "generation_s", step, *span, f"batch for step {step}")
-
-
-def _engines(scenario: Scenario, workload: DrawnWorkload, prices: Prices, size: int, detailed: bool) -> Engines:
-    """The kernel's engines, or those in Python where it is not there."""
-    kernel, prompts = library(), groups_per_step(scenario)
-    if kernel is None:
-        return PythonEngines(scenario, workload, prices, size, prompts)
-    return KernelEngines(kernel, scenario, workload, prices, size, prompts, detailed)

@@ -31,8 +31,7 @@ REMOVED: tuple[Removed, ...] = ("consumed", "stale", "discarded", "cancelled")
 
 def groups_per_step(scenario: Scenario) -> int:
     """Prompt groups generated for a step, those dropped before training included."""
-    section = scenario.workload
-    return math.ceil(section.prompts_per_step * section.generated_batch_factor - 1e-9)
+    return scenario.workload.launched_prompts
 
 
 def _most_in_flight(scenario: Scenario, batch: int, each: int) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import simpy
 
-from rlsim.costs.interface import Prices
+from rlsim.costs.interface import Prices, StepCost
 from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import fleet_of
+from rlsim.simulation.racing import Rounds
 from rlsim.simulation.rollout import AgentRollout, RolloutResult, agent_rollout, rollout
 from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
@@ -18,11 +20,21 @@ SHOWN_REPLICAS = 8
 """Replicas drawn in the timeline."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Generated:
+    """What a step generated: its work with the samples to train on, seconds of the phase, and response tokens of all
+    samples, aborted ones up to then."""
+
+    drawn: DrawnStep
+    seconds: float
+    tokens: float
+
+
 def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
     """Simulate all steps into ``trace``, one after the other."""
     env = simpy.Environment()
-    weights_published = [env.event() for _ in prices.steps]
-    batch_ready = [env.event() for _ in prices.steps]
+    weights_published = [env.event() for _ in workload.steps]
+    batch_ready = [env.event() for _ in workload.steps]
     env.process(_generate(env, scenario, workload, prices, trace, weights_published, batch_ready))
     env.run(until=env.process(_train(env, workload, prices, trace, weights_published, batch_ready)))
 
@@ -37,19 +49,18 @@ def _generate(
     batch_ready: Sequence[simpy.Event],
 ) -> Process:
     """The rollouts of each step with the weights that its trainer published."""
+    rounds = Rounds(scenario, prices) if scenario.workload.racing else None
     for step, drawn in enumerate(workload.steps):
         yield weights_published[step]
-        agents = _agent_rollouts(scenario, drawn, prices)
-        results = [one.result for one in agents] if agents else _rollouts(scenario, drawn, prices)
+        agents, tokens = _agent_rollouts(scenario, drawn, prices), float(drawn.generated_tokens)
+        if rounds is not None:
+            found = rounds.next(drawn)
+            drawn, results, tokens = found.drawn, [found.result], found.generated_tokens
+        else:
+            results = [one.result for one in agents] if agents else _rollouts(scenario, drawn, prices)
         begin_s = float(env.now)
         if step >= scenario.measured_steps.start:
-            for result in results:
-                trace.count(result.counters, float(result.peak_kv_tokens.max(initial=0.0)))
-                trace.imbalances.append(result.imbalance)
-            if not agents:
-                trace.book(_ledger(drawn))
-            for one in agents:
-                trace.agents.add(one.counters)
+            _count(trace, drawn, results, agents, tokens)
         generation_s = sum(result.seconds + scenario.workload.environment_s for result in results)
         yield from trace.passing(env, "generator", "generation_s", step, generation_s)
         if step == 0:
@@ -57,7 +68,7 @@ def _generate(
             for number, one in enumerate(agents):
                 before_s = sum(result.seconds + scenario.workload.environment_s for result in results[:number])
                 one.timeline.show(trace, begin_s + before_s, step)
-        batch_ready[step].succeed(generation_s)
+        batch_ready[step].succeed(_Generated(drawn, generation_s, tokens))
 
 
 def _train(
@@ -69,25 +80,46 @@ def _train(
     batch_ready: Sequence[simpy.Event],
 ) -> Process:
     """Hand the weights over, wait for the batch, train on it."""
-    for step, cost in enumerate(prices.steps):
-        start_s, drawn = float(env.now), workload.steps[step]
-        prepare_s = prices.prepare.seconds + (len(drawn.rollouts) - 1) * prices.wake.seconds
+    for step, planned in enumerate(workload.steps):
+        start_s = float(env.now)
+        prepare_s = prices.prepare.seconds + (len(planned.rollouts) - 1) * prices.wake.seconds
         yield from trace.passing(env, "trainer", "prepare_s", step, prepare_s)
         weights_published[step].succeed()
-        generation_s = yield batch_ready[step]
+        made = yield batch_ready[step]
+        cost = prices.steps[step] if prices.steps else _cost(made.drawn, prices)
         for name, phase in (("data_s", cost.data), ("logprob_s", cost.logprob), ("train_s", cost.train)):
             yield from trace.passing(env, "trainer", name, step, phase.seconds)
         phases = StepPhases(
             data_s=cost.data.seconds,
             prepare_s=prepare_s,
-            generation_s=generation_s,
+            generation_s=made.seconds,
             logprob_s=cost.logprob.seconds,
             train_s=cost.train.seconds,
             refit_s=prices.refit.seconds,
-            exposed_generation_s=generation_s,
+            exposed_generation_s=made.seconds,
         )
-        samples = {0: len(drawn.trained_tokens)}
-        trace.steps.append(StepRecord.of(step, start_s, float(env.now), phases, samples, drawn, cost))
+        samples = {0: len(made.drawn.trained_tokens)}
+        record = StepRecord.of(step, start_s, float(env.now), phases, samples, made.drawn, cost)
+        trace.steps.append(replace(record, generated_tokens=made.tokens))
+
+
+def _cost(drawn: DrawnStep, prices: Prices) -> StepCost:
+    """The trainer's work on a batch that was not known before it was generated."""
+    return prices.batch(drawn.trained_tokens, drawn.generated_samples)
+
+
+def _count(
+    trace: Trace, drawn: DrawnStep, results: Sequence[RolloutResult], agents: Sequence[AgentRollout], tokens: float
+) -> None:
+    """What the engines did for a measured step, and where its tokens went: to training, or else thrown away."""
+    for result in results:
+        trace.count(result.counters, float(result.peak_kv_tokens.max(initial=0.0)))
+        trace.imbalances.append(result.imbalance)
+    if not agents:
+        consumed = float(drawn.consumed_tokens)
+        trace.book(TokenLedger(tokens, consumed, 0.0, tokens - consumed, 0.0, 0.0))
+    for one in agents:
+        trace.agents.add(one.counters)
 
 
 def _rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> list[RolloutResult]:
@@ -107,12 +139,6 @@ def _agent_rollouts(scenario: Scenario, drawn: DrawnStep, prices: Prices) -> lis
         agent_rollout(one, iterations, fleet, agent)
         for one, iterations in zip(drawn.rollouts, drawn.iterations, strict=True)
     ]
-
-
-def _ledger(drawn: DrawnStep) -> TokenLedger:
-    """Where the tokens of a step went: to training, or to groups that it could not use."""
-    generated, consumed = float(drawn.generated_tokens), float(drawn.consumed_tokens)
-    return TokenLedger(generated, consumed, 0.0, generated - consumed, 0.0, 0.0)
 
 
 def _show_rollout(trace: Trace, results: Sequence[RolloutResult], offset_s: float, step: int) -> None:

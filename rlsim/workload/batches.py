@@ -19,7 +19,7 @@ from rlsim.workload.acceptance import Acceptance, SampleMoves, iterations_needed
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.lengths import LengthDistribution, Place, cached_with_files, solve_distribution, whole_tokens
 
-_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY = range(7)
+_PROMPTS, _GROUPS, _SAMPLES, _ACCEPTANCE, _USABLE, _PROMPT_DIFFICULTY, _SAMPLE_DIFFICULTY, _RACING_SAMPLES = range(8)
 _CAP_POINTS = 32
 _MEAN_POINTS = 4096
 _LENGTH_POINTS = 64
@@ -49,7 +49,8 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """One rollout of a step; trained: of each sample, whether the step trains on it.
+    """One rollout of a step; trained: of each sample, whether the step trains on it, in a race as drawn whether it
+    would if all generated equally fast.
 
     turns: of trajectories that have any. The responses of ``batch`` are then all of a trajectory beyond its prompt,
     observations included, as it is trained on.
@@ -73,6 +74,10 @@ def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0)
     on. response_scale: factor on the lengths of responses, before they are cut at the cap. The last few are kept:
     variants of one scenario ask for the same. Raises Infeasible where max_rollouts_per_step rollouts hold too few.
     """
+    if workload.racing:
+        batch, turns = _draw(workload, place, response_scale)
+        counts = workload.prompts_per_step, workload.generations_per_prompt
+        return (Generated(batch, first_done(batch, batch.response_tokens, *counts), turns),)
     wanted, found = workload.prompts_per_step, []
     rng = place.generator(_USABLE)
     for number in range(workload.max_rollouts_per_step):
@@ -93,8 +98,20 @@ def draw_rollouts(workload: Workload, place: Place, response_scale: float = 1.0)
     )  # fmt: skip
 
 
+def first_done(batch: Batch, finish: IntArray | FloatArray, prompts: int, size: int) -> BoolArray:
+    """The first ``size`` samples, by ``finish``, of those ``prompts`` groups that have so many first; ties in order.
+
+    batch: groups of equal sizes.
+    """
+    by_group = finish.reshape(int(batch.group[-1]) + 1, -1)
+    rank = np.argsort(np.argsort(by_group, axis=1, kind="stable"), axis=1, kind="stable")
+    complete = np.sort(by_group, axis=1)[:, size - 1]
+    chosen = np.argsort(complete, kind="stable")[:prompts]
+    return np.asarray((rank < size).ravel() & np.isin(batch.group, chosen))
+
+
 def draw_batch(workload: Workload, place: Place, response_scale: float = 1.0) -> Batch:
-    """A rollout of a step: ceil(prompts_per_step x generated_batch_factor) groups.
+    """A rollout of a step: ceil(prompts_per_step x generated_batch_factor) groups, or those of a short round.
 
     Log lengths (normal scores for other distributions) are sqrt(rho) u_prompt + sqrt(1 - rho) e_sample with
     rho = group_correlation. Prompts stay below max_sequence_tokens; responses are cut where prompt and response reach
@@ -108,10 +125,9 @@ def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batc
     prompts, responses = _distributions(workload)
     if response_scale != 1.0:
         responses = responses.scaled(response_scale)
-    groups = math.ceil(workload.prompts_per_step * workload.generated_batch_factor - 1e-9)
-    size = workload.generations_per_prompt
+    groups, size = workload.launched_prompts, workload.launched_generations
     prompt = whole_tokens(prompts.at(place.normals(groups, _PROMPTS)), workload.max_sequence_tokens - 1)
-    shared, own = place.normals(groups, _GROUPS), place.normals(groups * size, _SAMPLES)
+    shared, own = place.normals(groups, _GROUPS), _own_scores(workload, place)
     rho = workload.group_correlation
     scores = np.repeat(math.sqrt(rho) * shared, size) + math.sqrt(1 - rho) * own
     prompt, group = np.repeat(prompt, size), np.repeat(np.arange(groups), size)
@@ -120,6 +136,16 @@ def _draw(workload: Workload, place: Place, response_scale: float) -> tuple[Batc
         turns, trained = draw_turns(workload, place, (prompt, group), drawn, responses)
         return Batch(prompt, trained, group), turns
     return Batch(prompt, whole_tokens(responses.at(scores), workload.max_sequence_tokens - prompt), group), None
+
+
+def _own_scores(workload: Workload, place: Place) -> FloatArray:
+    """What each sample has for itself, a score each; further samples of a prompt leave the first ones as they are."""
+    groups, size = workload.launched_prompts, workload.generations_per_prompt
+    scores = place.normals(groups * size, _SAMPLES)
+    if not (more := workload.launched_generations - size):
+        return scores
+    further = place.normals(groups * more, _RACING_SAMPLES)
+    return np.hstack([scores.reshape(groups, size), further.reshape(groups, more)]).ravel()
 
 
 def draw_iterations(

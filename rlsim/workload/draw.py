@@ -110,12 +110,14 @@ BEGINNING = Stretch()
 
 
 def steps_per_lag_cycle(scenario: Scenario) -> int:
-    """Consecutive steps that make one observation: those of the versions that overlap in an asynchronous loop, else 1.
+    """Consecutive steps that make one observation: those of the versions that overlap in an asynchronous loop, the
+    rounds of a cycle under tail batching, else 1.
 
     At lag L the batches of L steps start together and finish together, so a generation-bound trainer waits for the
     first of them and hardly for the others (185, 42, 185, 42 s at lag 2): only the mean over all L means anything.
+    So do short rounds put off what a long one pays for.
     """
-    return scenario.loop.asynchrony.cycle_steps if scenario.loop.mode == "async" else 1
+    return scenario.cycle_steps
 
 
 def steps_ahead(scenario: Scenario, trained: int) -> int:

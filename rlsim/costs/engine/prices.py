@@ -84,9 +84,10 @@ def most_sequences(scenario: Scenario) -> int:
     """Most sequences that one replica can ever decode at once."""
     workload, engine = scenario.workload, scenario.engine
     batches = math.ceil(max(2.0, scenario.loop.asynchrony.pace)) if scenario.loop.mode == "async" else 2
-    in_flight = workload.samples_per_step * math.ceil(workload.generated_batch_factor) * batches
+    started = math.ceil(workload.generated_batch_factor) * workload.launch_factor
+    in_flight = workload.samples_per_step * started * batches
     replicas = scenario.cluster.generation // engine.gpus_per_replica
-    group = workload.generations_per_prompt if engine.dispatch == "static" else 1
+    group = workload.launched_generations if engine.dispatch == "static" else 1
     return max(1, min(engine.max_running_sequences, math.ceil(in_flight / replicas) + group + 1))
 
 

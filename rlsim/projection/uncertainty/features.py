@@ -160,7 +160,7 @@ def _running(scenario: Scenario) -> float:
     """Sequences of a full replica."""
     engine, workload = scenario.engine, scenario.workload
     replicas = scenario.cluster.generation / engine.gpus_per_replica
-    waiting = workload.samples_per_step * workload.generated_batch_factor / replicas
+    waiting = workload.samples_per_step * workload.generated_batch_factor * workload.launch_factor / replicas
     return min(waiting, engine.max_running_sequences)
 
 

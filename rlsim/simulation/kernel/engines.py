@@ -9,10 +9,11 @@ import numpy as np
 
 from rlsim.costs.interface import EngineCounters, Prices
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.engines import Ended, trajectories_of
+from rlsim.simulation.engines import Ended, Engines, PythonEngines, trajectories_of
+from rlsim.simulation.intake import groups_per_step
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.kernel.agents import KernelAgents, first_turns
-from rlsim.simulation.kernel.library import GroupsStruct, address
+from rlsim.simulation.kernel.library import GroupsStruct, address, library
 from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.pool import fleet_of
 from rlsim.simulation.replica import Action
@@ -29,7 +30,10 @@ PAUSES_PER_STEP = 3
 
 
 class KernelEngines:
-    """:class:`~rlsim.simulation.engines.Engines` in C. size: samples of a group. prompts: of a step."""
+    """:class:`~rlsim.simulation.engines.Engines` in C. size: samples of a group. prompts: of a step.
+
+    pauses: that can ever be asked for, more than a trainer's own PAUSES_PER_STEP.
+    """
 
     def __init__(
         self,
@@ -40,11 +44,12 @@ class KernelEngines:
         size: int,
         prompts: int,
         detailed: bool,
+        pauses: int = 0,
     ) -> None:
         engine, agent, timing = scenario.engine, scenario.workload.agent, prepare(prices.iteration)
         trajectories = trajectories_of(scenario, workload, prompts)
         columns = _columns(workload, prompts) if trajectories is None else first_turns(trajectories)
-        every, self._pauses_left = columns[0].size // size, PAUSES_PER_STEP * len(workload.steps)
+        every, self._pauses_left = columns[0].size // size, PAUSES_PER_STEP * len(workload.steps) + pauses
         self._kernel, self._counters = kernel, EngineCounters(timing.max_sequences)
         self._pool = KernelPool(
             kernel,
@@ -126,6 +131,16 @@ class KernelEngines:
         """Record what only engines know of the timeline."""
         if self._agents is not None:
             self._agents.timeline.show(trace)
+
+
+def engines_of(
+    scenario: Scenario, workload: DrawnWorkload, prices: Prices, size: int, pauses: int = 0, detailed: bool = False
+) -> Engines:
+    """The kernel's engines, or those in Python where it is not there; see :class:`KernelEngines`."""
+    kernel, prompts = library(), groups_per_step(scenario)
+    if kernel is None:
+        return PythonEngines(scenario, workload, prices, size, prompts)
+    return KernelEngines(kernel, scenario, workload, prices, size, prompts, detailed, pauses)
 
 
 def _columns(workload: DrawnWorkload, prompts: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
