@@ -41,7 +41,7 @@ def test_every_budget_is_of_something_and_every_raise_has_a_reason(regression: M
     for entry in document["raised"]:
         assert set(entry) == {"date", "budget", "from", "to", "reason"} and len(entry["reason"]) > 20
         assert entry["budget"].rpartition(", ")[0] in document["budgets"]
-    for name in (*regression.TABLES, "8B study", "235B projections", "mlperf_grpo_256", "verl_7b_async_128"):
+    for name in (*regression.TABLES, "8B study", "235B projections", "mlperf_grpo_256", "async_128"):
         assert any(budget.startswith(f"{name}: ") for budget in document["budgets"]), name
 
 
