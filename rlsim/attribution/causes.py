@@ -153,17 +153,20 @@ def tail_policies(scenario: Scenario) -> list[Policy]:
         found.append(("work stealing", how, {"engine.dispatch": dispatch}))
     if scenario.loop.mode == "sync":
         if scenario.workload.usable_group_share == 1:
-            found += [_carried("partial rollouts", "recompute_kv", "goes on in the next step")]
-            found += [_carried("tail batching", "restart_requests", "starts again in the next step")]
+            loop = scenario.loop
+            found += [_carried(loop, "partial rollouts", "recompute_kv", "goes on in the next step")]
+            found += [_carried(loop, "tail batching", "restart_requests", "starts again in the next step")]
     elif scenario.loop.asynchrony.membership == "target":
         how = "a step trains on the groups that are done first"
         found.append(("first done", how, {"loop.membership": "first_done"}))
     return found
 
 
-def _carried(name: str, key: str, what: str) -> Policy:
+def _carried(stated: Loop, name: str, key: str, what: str) -> Policy:
     """A quarter more groups start than a step trains on; what is not among the first done ``what``."""
     loop = {"mode": "async", "overlap": False, "membership": "first_done", "staleness_fraction": CARRIED_SHARE}
+    if stated.streaming:
+        loop["streaming"] = False
     changes = {f"loop.{name}": value for name, value in {**loop, key: True}.items()}
     amounts = {"simulation.warmup_steps": None, "simulation.steps": None}
     how = f"a quarter more groups start than a step trains on; what is not done {what}"

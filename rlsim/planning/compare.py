@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlsim.planning.evaluate import STEP_PHASES
+from rlsim.planning.evaluate import step_phases
 from rlsim.projection.assumptions import warnings_of
 from rlsim.projection.summary import Timed, cost_usd, energy_j, phase_parts, price_usd, speedups, timed, variant_of
 from rlsim.projection.uncertainty.inputs import guesses_of
@@ -89,7 +89,7 @@ def _phases(scenarios: tuple[Scenario, Scenario], runs: tuple[_Side, _Side]) -> 
     sides = [
         {
             name.replace("exposed_", "").replace("refit", "prepare").removesuffix("_s"): run.arm.phases[name].mean
-            for name in STEP_PHASES[scenario.loop.mode]
+            for name in step_phases(scenario)
         }
         for scenario, run in zip(scenarios, runs, strict=True)
     ]

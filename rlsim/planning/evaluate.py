@@ -40,6 +40,14 @@ STEP_PHASES = {
 """Phases that add up to a step."""
 
 
+def step_phases(scenario: Scenario) -> tuple[str, ...]:
+    """Phases that add up to a step of ``scenario``: of a streaming one with the generation that it waits for."""
+    names = STEP_PHASES[scenario.loop.mode]
+    if not scenario.loop.streaming:
+        return names
+    return tuple("exposed_generation_s" if name == "generation_s" else name for name in names)
+
+
 @dataclass(frozen=True)
 class Cell:
     """What a scenario came to: its numbers, or ``error``, why it has none. timed: mean times with draws around them."""
@@ -162,7 +170,7 @@ def _numbers(run: SimulatedVariant, step_s: Interval | Mean) -> StepNumbers:
 
 def limit_of(scenario: Scenario, phases: Mapping[str, float], parts: Iterable[PhasePart]) -> str:
     """The longest phase of the step and its largest part, such as ``generation: experts (memory)``."""
-    phase = max(STEP_PHASES[scenario.loop.mode], key=lambda name: phases[name])
+    phase = max(step_phases(scenario), key=lambda name: phases[name])
     shown = "generation_s" if phase == "exposed_generation_s" else phase
     inside = [share for share in parts if share.phase == shown]
     if not inside:

@@ -66,7 +66,7 @@ def plan(
     objective = objective or Objective()
     objective.check()
     limits = limits or default_limits(scenario, objective)
-    _check_dynamic_sampling(scenario, limits)
+    _check_synchronous_rules(scenario, limits)
     with executor(jobs) as run:
         contest = Contest(scenario, objective, limits, _current(scenario))
         found = _search_sizes(contest, run)
@@ -81,9 +81,11 @@ def _current(scenario: Scenario) -> Simulated | None:
     return None if cell.numbers is None else Simulated(cell.numbers, cell.timed)
 
 
-def _check_dynamic_sampling(scenario: Scenario, limits: SearchLimits) -> None:
-    """InputError where races or repeated rollouts would meet a lag; Infeasible where these find too few groups in any
-    plan."""
+def _check_synchronous_rules(scenario: Scenario, limits: SearchLimits) -> None:
+    """InputError for streaming, and where races or repeated rollouts would meet a lag; Infeasible where these find too
+    few groups in any plan."""
+    if scenario.loop.streaming:
+        raise InputError("loop.streaming needs split pools and no lag, which a plan varies: plan with it false")
     if scenario.workload.tail_batching is not None and any(limits.lags):
         raise InputError(
             "workload.tail_batching ends rollouts early, which asynchronous loops do not do: look at lag 0 only "

@@ -60,6 +60,8 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
         own.append(said("critic"))
     if scenario.workload.usable_group_share < 1:
         own.append(said("dynamic", share=percent(scenario.workload.usable_group_share)))
+    if scenario.loop.streaming:
+        own.append(said("streaming"))
     own += [*_tail_batching(scenario.workload), *_agents(scenario)]
     style = scenario.loop.style
     if scenario.loop.mode == "async" and style is not None:

@@ -122,6 +122,9 @@ class Loop(Strict):
     stale: Stale | None = None
     """Groups beyond max_age: train on them, drop them when their turn comes, or cancel them, in flight too. Default as
     the style."""
+    streaming: bool = False
+    """Synchronous, on split pools: the trainer begins on samples that are done while others are generated; gradients
+    accumulate and nothing is stale (StreamRL, AsyncFlow). Training units are samples in the order of their rewards."""
     overlap: bool = True
     """Asynchronous: false stops generation while the trainer works; unfinished requests wait (partial rollouts)."""
     refit_method: Literal[
@@ -259,6 +262,8 @@ class Loop(Strict):
         if self.mode == "sync":
             self._refuse_asynchronous_keys()
             return self
+        if self.streaming:
+            raise ValueError("streaming begins to train within a synchronous step: it needs mode sync")
         limits = [key for key in LIMITS if getattr(self, key) is not None]
         if self.policy_lag:
             limits.append("policy_lag")

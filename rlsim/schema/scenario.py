@@ -204,6 +204,8 @@ def _loop_and_cluster(s: Scenario) -> None:
             "workload.tail_batching ends the rollouts of loop.mode sync early, which loop.mode async does not do; give "
             "loop.membership first_done instead"
         )
+    if s.loop.streaming:
+        _streaming(s)
     _refit(s)
     agent = s.workload.agent
     if agent is not None and agent.max_trajectories is not None and s.engine.dispatch == "static":
@@ -240,6 +242,18 @@ def _asynchrony(s: Scenario) -> None:
         raise ValueError("loop.update_every above 1 needs a split cluster: shared GPUs hand over at every step")
     if s.workload.agent is not None and (rules.at_update == "restart" or rules.stale == "cancel"):
         raise ValueError("loop: requests of workload.agent can be kept or recomputed at an update, not aborted")
+
+
+def _streaming(s: Scenario) -> None:
+    if s.cluster.colocated:
+        raise ValueError(
+            "loop.streaming needs a trainer on GPUs of its own: give cluster.generation_gpus and cluster.training_gpus"
+        )
+    if s.workload.tail_batching is not None:
+        raise ValueError(
+            "loop.streaming trains on samples before a race of workload.tail_batching tells which of them count; give "
+            "one of both"
+        )
 
 
 def _refit(s: Scenario) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import simpy
 
 from rlsim.costs.interface import Prices, StepCost
@@ -13,7 +15,9 @@ from rlsim.schema.scenario import Scenario
 from rlsim.simulation.pool import fleet_of
 from rlsim.simulation.racing import Rounds
 from rlsim.simulation.rollout import AgentRollout, RolloutResult, agent_rollout, rollout
+from rlsim.simulation.streaming import streamed
 from rlsim.simulation.trace import Process, StepRecord, Trace
+from rlsim.units import FloatArray
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
 SHOWN_REPLICAS = 8
@@ -22,12 +26,13 @@ SHOWN_REPLICAS = 8
 
 @dataclass(frozen=True, eq=False)
 class _Generated:
-    """What a step generated: its work with the samples to train on, seconds of the phase, and response tokens of all
-    samples, aborted ones up to then."""
+    """What a step generated: its work with the samples to train on, seconds of the phase, response tokens of all
+    samples, aborted ones up to then, and when the samples to train on had their rewards, from its beginning."""
 
     drawn: DrawnStep
     seconds: float
     tokens: float
+    finish_s: FloatArray
 
 
 def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
@@ -36,7 +41,7 @@ def run_synchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices,
     weights_published = [env.event() for _ in workload.steps]
     batch_ready = [env.event() for _ in workload.steps]
     env.process(_generate(env, scenario, workload, prices, trace, weights_published, batch_ready))
-    env.run(until=env.process(_train(env, workload, prices, trace, weights_published, batch_ready)))
+    env.run(until=env.process(_train(env, scenario, workload, prices, trace, weights_published, batch_ready)))
 
 
 def _generate(
@@ -68,11 +73,13 @@ def _generate(
             for number, one in enumerate(agents):
                 before_s = sum(result.seconds + scenario.workload.environment_s for result in results[:number])
                 one.timeline.show(trace, begin_s + before_s, step)
-        batch_ready[step].succeed(_Generated(drawn, generation_s, tokens))
+        finish_s = _finish_s(drawn, results, scenario.workload.environment_s)
+        batch_ready[step].succeed(_Generated(drawn, generation_s, tokens, finish_s))
 
 
 def _train(
     env: simpy.Environment,
+    scenario: Scenario,
     workload: DrawnWorkload,
     prices: Prices,
     trace: Trace,
@@ -87,8 +94,12 @@ def _train(
         weights_published[step].succeed()
         made = yield batch_ready[step]
         cost = prices.steps[step] if prices.steps else _cost(made.drawn, prices)
-        for name, phase in (("data_s", cost.data), ("logprob_s", cost.logprob), ("train_s", cost.train)):
-            yield from trace.passing(env, "trainer", name, step, phase.seconds)
+        exposed_s, overlapped_s = made.seconds, 0.0
+        if scenario.loop.streaming:
+            exposed_s, overlapped_s = yield from _rest(env, scenario, made, cost, trace, step)
+        else:
+            for name, phase in (("data_s", cost.data), ("logprob_s", cost.logprob), ("train_s", cost.train)):
+                yield from trace.passing(env, "trainer", name, step, phase.seconds)
         phases = StepPhases(
             data_s=cost.data.seconds,
             prepare_s=prepare_s,
@@ -96,11 +107,41 @@ def _train(
             logprob_s=cost.logprob.seconds,
             train_s=cost.train.seconds,
             refit_s=prices.refit.seconds,
-            exposed_generation_s=made.seconds,
+            exposed_generation_s=exposed_s,
         )
         samples = {0: len(made.drawn.trained_tokens)}
         record = StepRecord.of(step, start_s, float(env.now), phases, samples, made.drawn, cost)
-        trace.steps.append(replace(record, generated_tokens=made.tokens))
+        trace.steps.append(replace(record, generated_tokens=made.tokens, overlapped_s=overlapped_s))
+
+
+def _rest(
+    env: simpy.Environment, scenario: Scenario, made: _Generated, cost: StepCost, trace: Trace, step: int
+) -> Generator[simpy.Event, Any, tuple[float, float]]:
+    """What a streaming trainer has left when generation ends; (seconds waited, seconds overlapped) in the whole step.
+
+    Waiting and work alternate; the timeline draws all waiting first. A step never ends before its generation, whose
+    last samples may be some that nobody trains on.
+    """
+    found = streamed(made.finish_s, made.drawn.trained_tokens, cost, scenario.trainer)
+    phases = (("logprob_s", cost.logprob), ("train_s", cost.train), ("data_s", cost.data))
+    work_s, begin_s = sum(phase.seconds for _, phase in phases), float(env.now) - made.seconds
+    exposed_s = max(found.exposed_s, made.seconds - work_s)
+    yield env.timeout(max(0.0, exposed_s + work_s - made.seconds))
+    at_s = begin_s + exposed_s
+    trace.span("trainer", "exposed_generation_s", step, begin_s, at_s, "waiting and work alternate")
+    for name, phase in phases:
+        trace.span("trainer", name, step, at_s, at_s + phase.seconds)
+        at_s += phase.seconds
+    return exposed_s, found.overlapped_s
+
+
+def _finish_s(drawn: DrawnStep, results: Sequence[RolloutResult], environment_s: float) -> FloatArray:
+    """When each sample that is trained on had its reward, from the beginning of the first rollout."""
+    found, before_s = [], 0.0
+    for one, result in zip(drawn.rollouts, results, strict=True):
+        found.append(before_s + result.finish_s[one.trained] + environment_s)
+        before_s += result.seconds + environment_s
+    return np.concatenate(found)
 
 
 def _cost(drawn: DrawnStep, prices: Prices) -> StepCost:

@@ -25,7 +25,8 @@ class StepRecord:
     """One finished RL step.
 
     staleness: consumed samples by age in versions of the weights. generated_tokens and total_tokens: of its batch, all
-    response tokens and the trained samples with their prompts. cost: what the trainer did with it.
+    response tokens and the trained samples with their prompts. cost: what the trainer did with it. overlapped_s: of
+    that, beside the generation of the sample that it waited for last (streaming).
     """
 
     step: int
@@ -39,6 +40,7 @@ class StepRecord:
     tokens_per_verification: float
     rollouts: int
     cost: StepCost
+    overlapped_s: float = 0.0
 
     @classmethod
     def of(

@@ -69,7 +69,7 @@ class Prediction:
 
     def exposed_factor(self, exposed_s: float) -> FloatArray:
         """Draws of the generation that a step waits for over its simulated time ``exposed_s``."""
-        if self.response.generation_ratio is None:
+        if self.response.generation_ratio is None and not self.response.overlapped_s:
             return self.factors.generation
         waited = self.step_s - self.response.trainer_s(self.factors)
         centre = self.central_s - float(self.response.trainer_s(unmoved())[0])

@@ -49,6 +49,7 @@ class StepResponse:
 
     fixed_s: what no factor moves. generation_ratio: of an asynchronous step, the time of its iterations over the
     trainer's chain; None for a synchronous one. waiting_ratio: what generation waits for besides, over the chain.
+    overlapped_s: of log-probs and update, beside generation in a synchronous step that streams.
     """
 
     generation_s: float
@@ -58,6 +59,7 @@ class StepResponse:
     fixed_s: float
     generation_ratio: float | None = None
     waiting_ratio: float = 0.0
+    overlapped_s: float = 0.0
 
     def trainer_s(self, factors: Factors) -> FloatArray:
         """The trainer's chain, or the whole of a synchronous step but its generation."""
@@ -68,11 +70,17 @@ class StepResponse:
         """Seconds of the step."""
         chain = self.trainer_s(factors)
         if self.generation_ratio is None:
-            return np.asarray(chain + self.generation_s * factors.generation, dtype=np.float64)
+            hidden_s = self._overlapped_s(factors) if self.overlapped_s else 0.0
+            return np.asarray(chain + self.generation_s * factors.generation - hidden_s, dtype=np.float64)
         base = self.fixed_s + self.logprob_s + self.train_s + self.transfer_s
         generation = self.waiting_ratio * chain + self.generation_ratio * base * factors.generation
         longer, shorter = np.maximum(chain, generation), np.minimum(chain, generation)
         return np.asarray(longer * (1 + (shorter / longer) ** EXPONENT) ** (1 / EXPONENT), dtype=np.float64)
+
+    def _overlapped_s(self, factors: Factors) -> FloatArray:
+        """What the trainer does beside generation, as if the sample that it waits for last stayed the same."""
+        moved = self.logprob_s * factors.logprob + self.train_s * factors.train
+        return np.asarray(self.overlapped_s * moved / (self.logprob_s + self.train_s), dtype=np.float64)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -96,9 +104,13 @@ def step_response(run: SimulatedVariant) -> StepResponse:
         idle_s = run.agents.environment_idle_s + run.agents.judge_idle_s
         rewards_s += idle_s / run.prices.replicas / len(steps)
     if run.scenario.loop.mode == "sync":
-        engine_s = max(0.0, mean["generation_s"] - rewards_s)
-        fixed_s = mean["data_s"] + mean["generation_s"] - engine_s
-        return StepResponse(engine_s, mean["logprob_s"], mean["train_s"], mean["prepare_s"], fixed_s)
+        overlapped_s = float(np.mean([step.overlapped_s for step in steps]))
+        awaited_s = mean["exposed_generation_s"] + overlapped_s  # the sample that is waited for last
+        engine_s = max(0.0, awaited_s - rewards_s)
+        fixed_s = mean["data_s"] + awaited_s - engine_s
+        return StepResponse(
+            engine_s, mean["logprob_s"], mean["train_s"], mean["prepare_s"], fixed_s, overlapped_s=overlapped_s
+        )
     chain_s = sum(mean[name] for name in CHAIN)
     iterations, waiting = _generation_ratios(run, float(np.mean([step.seconds for step in steps])) / chain_s)
     return StepResponse(

@@ -23,7 +23,10 @@ PhaseSeconds = Mapping[str, float]
 
 def step_phases(arm: Variant, asynchronous: bool) -> PhaseSeconds:
     """The phases whose sum is the step; what they leave of it or exceed it by is ``other``."""
-    found = {name: arm.phases[name].mean for name in (ASYNC_PHASES if asynchronous else SYNC_PHASES)}
+    names: tuple[str, ...] = ASYNC_PHASES if asynchronous else SYNC_PHASES
+    if not asynchronous and arm.phases.exposed_generation_s.mean < arm.phases.generation_s.mean:  # a step that streams
+        names = tuple("exposed_generation_s" if name == "generation_s" else name for name in names)
+    found = {name: arm.phases[name].mean for name in names}
     rest = arm.step_s.mean - sum(found.values())
     return {**found, "other": rest} if abs(rest) > NOTABLE_SHARE * arm.step_s.mean else found
 

@@ -1,0 +1,65 @@
+"""A trainer that begins on finished samples while others are still generated (StreamRL, arXiv 2504.15930; AsyncFlow,
+arXiv 2507.01663): the same batch and as many updates, nothing stale.
+
+Log-probs and gradients take their seconds sample by sample, in proportion to tokens, in the order in which samples have
+their rewards. With f_i the time of the i-th of them and R_i the work from it on, the last one is done at
+
+    max over i of (f_i + R_i).
+
+What an update does once (gradient exchange, optimizer, synchronisation) follows the last sample of its global batch;
+swaps of weights, further epochs and data handling come behind the last sample of the step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.costs.interface import StepCost
+from rlsim.schema.trainer import Trainer
+from rlsim.units import FloatArray
+
+PER_UPDATE = ("gradient exchange", "optimizer", "step synchronisation")
+"""Parts of the update that it takes once, however many samples it has; a value model's own lie within its update."""
+PER_STEP = ("reference swap", "value model swap")
+"""Parts of log-probs and update that a step takes once."""
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What streaming makes of a step's waiting, in seconds.
+
+    exposed_s: the trainer waits for samples. overlapped_s: of its work, before the sample that it waited for last; the
+    step is as much shorter than that sample's time and all of the trainer's work.
+    """
+
+    exposed_s: float
+    overlapped_s: float
+
+
+def streamed(finish_s: FloatArray, total_tokens: FloatArray, cost: StepCost, trainer: Trainer) -> Streamed:
+    """How a trainer works through samples that have their rewards at ``finish_s``, from the start of generation.
+
+    total_tokens: of each of these, prompt and response. Ties in order.
+    """
+    order, samples = np.argsort(finish_s, kind="stable"), len(finish_s)
+    tokens = total_tokens[order]
+    once = _seconds(cost, PER_UPDATE) / trainer.epochs
+    shared = cost.train.seconds - _seconds(cost, PER_UPDATE)
+    first_epoch_s = cost.logprob.seconds + shared / trainer.epochs - _seconds(cost, PER_STEP)
+    work = max(0.0, first_epoch_s) * tokens / tokens.sum()
+    updates = max(1, math.ceil(samples / (trainer.global_batch_samples or samples)))
+    last = np.minimum(np.arange(1, updates + 1) * -(-samples // updates), samples) - 1
+    np.add.at(work, last, once / updates)
+    left = np.cumsum(work[::-1])[::-1]
+    ends = finish_s[order] + left
+    critical = int(np.argmax(ends))
+    waited = min(float(finish_s.max()), float(ends[critical] - left[0]))
+    return Streamed(waited, float(left[0] - left[critical]))
+
+
+def _seconds(cost: StepCost, names: tuple[str, ...]) -> float:
+    parts = (*cost.logprob.parts, *cost.train.parts)
+    return sum(part.seconds for part in parts if part.name in names)
