@@ -125,11 +125,7 @@ def _lagging(scenario: Scenario, lag: int) -> Overrides:
         return {"loop.mode": "sync", "loop.policy_lag": 0, **back, **shared, **refit}
     refit = {"loop.refit_method": "auto"} if scenario.loop.refit_method == "cuda_ipc" else {}
     same = scenario.loop.mode == "async" and scenario.loop.lag == lag
-    # As NeMo-RL performance recipes (examples/configs/recipes/llm/performance/*async-1off*.yaml) and not its defaults:
-    # whoever asks what a lag brings does not want running requests awaited at every update.
-    in_flight = scenario.loop.mode == "sync" and scenario.loop.style is None and scenario.loop.in_flight_updates is None
     return {
-        **({"loop.in_flight_updates": True} if in_flight else {}),
         **({} if same else {"simulation.warmup_steps": None, "simulation.steps": None}),
         "loop.mode": "async",
         "loop.policy_lag": lag,

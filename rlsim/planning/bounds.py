@@ -163,7 +163,7 @@ def lagged_bound_s(
         spread_s += spread_bound_s(rates, work, replicas) / len(works)
         crowd_s += work.iterations / (replicas * rates.rate_at(work.samples * batches / replicas)) / len(works)
     pool_s = POOL_MARGIN * max(spread_s, crowd_s)
-    if rules.membership == "first_done":
+    if rules.membership != "target":
         return FIRST_DONE_MARGIN * max(trainer_s, pool_s)
     return max(trainer_s, pool_s)
 

@@ -89,7 +89,8 @@ class Loop(Strict):
     mode: Literal["sync", "async"] = "sync"
     """sync: phases in turn; async: lagged, on split pools."""
     style: Style | None = None
-    """Asynchronous: whose rules hold (docs/SEMANTICS.md); the keys below change single ones. Default nemo_rl."""
+    """Asynchronous: whose rules hold (docs/SEMANTICS.md); the keys below change single ones. Default nemo_rl
+    with in-flight updates."""
     policy_lag: int | None = Field(None, ge=0, le=64)
     """Steps by which a trained sample may be older than the weights; versions where weights are published less often
     than every step. Default: 0 in synchronous loops, else as the style."""
@@ -205,7 +206,9 @@ class Loop(Strict):
             batches_ahead=ahead,
             membership=self.membership or style.membership,
             unit=self.start_unit or style.unit,
-            at_update=self._at_update(style.at_update),
+            # Who names no framework has NeMo-RL's rules as its performance recipes set them
+            # (examples/configs/recipes/llm/performance/*async-1off*.yaml): with in-flight updates.
+            at_update=self._at_update("keep" if self.style is None else style.at_update),
             update_every=self.update_every,
             at_take=self.overlap and (style.at_take or style.waiting or self.queue_batches is not None),
             max_in_flight=max_in_flight,
