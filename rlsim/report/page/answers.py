@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import Bar, BarRow, bars_figure, waterfall_figure
+from rlsim.report.figures.bars import Bar, BarRow, waterfall_figure
 from rlsim.report.figures.run import run_figure
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.figures.validation import ratios, scatter
 from rlsim.report.folder import file_in, read_run, read_validation
 from rlsim.report.page.parts import (
+    MOST_ROWS,
     Block,
-    Entries,
     KeyFigure,
     Part,
-    Section,
+    Sections,
     Text,
-    assumptions_section,
+    assumed,
+    counted,
     picture,
+    ranged,
     speedup,
 )
 from rlsim.report.text import blame as blamed
@@ -30,8 +32,6 @@ from rlsim.results.blame import Blame
 from rlsim.results.run import Run
 from rlsim.units import JOULES_PER_KWH
 
-MOST_ROWS = 24
-"""Rows of a picture; the table below it has more."""
 POOLS = {"generation": LINE_COLORS[0], "training": LINE_COLORS[2]}
 
 
@@ -40,57 +40,42 @@ def run_part(folder: Path, left_out: list[str]) -> Part:
     run = read_run(folder, left_out)
     unit_s, unit = told.unit_of(run)
     side = run.candidate
-    figures = [_ranged("The run takes", side.seconds.over(unit_s), unit)]
+    figures = [_rounded("The run takes", side.seconds.over(unit_s), unit)]
     if run.speedup is not None:
         figures.append(speedup("Speed-up", run.speedup))
     figures += [
-        _ranged("Cost", side.cost_usd, "USD"),
-        _ranged("Energy, at most", side.energy_at_most_j.over(1e3 * JOULES_PER_KWH), "MWh"),
+        _rounded("Cost", side.cost_usd, "USD"),
+        _rounded("Energy, at most", side.energy_at_most_j.over(1e3 * JOULES_PER_KWH), "MWh"),
         ("GPU seconds at work", fmt.percent(side.busy_share), ""),
     ]
     taken = {name: side.seconds.over(unit_s) for name, side in run.sides.items()}
-    duration = picture(
-        "run-duration",
-        "Duration of the run",
-        "Mean and 90 % interval: the model's error, and what chance brings.",
-        bars_figure([BarRow(name, fmt.number(value.mean), [Bar(value)]) for name, value in taken.items()], unit),
-        told.totals_table(run),
-    )
-    note = f"Dots: steps; lines: means over neighbouring steps. In the numbers: {told.COURSE_NOTE}."
-    sections = [
-        Section("run-totals", "The run", [duration]),
-        Section(
-            "run-course",
-            "How the steps evolve",
-            [picture("run-steps", "Every step of the run", note, run_figure(run), told.course_table(run))],
-        ),
-        Section("run-time", "Where the time goes", [_ledger(run)]),
-        *assumptions_section("run", run.assumptions, run.warnings),
-    ]
+    bars = [BarRow(name, fmt.number(value.mean), [Bar(value)]) for name, value in taken.items()]
+    sections: Sections = {
+        "run-totals": [picture("run-duration", bars, told.totals_table(run), unit=unit)],
+        "run-course": [picture("run-steps", run_figure(run), told.course_table(run), course=told.COURSE_NOTE)],
+        "run-time": [_ledger(run)],
+        "run-assumptions": assumed(run.assumptions, run.warnings),
+    }
     where = f"{run.num_gpus:,} {run.hardware}" if run.num_gpus and run.hardware else ""
     given = (run.model, where, f"seed {run.seed}", f"replications {run.replications}", f"digest {run.digest}")
     lines = [line for line in (run.question, ", ".join(filter(None, given))) if line]
     return Part("run", run.scenario, told.headline(run), figures, sections, lines)
 
 
-def _ranged(name: str, value: Interval, unit: str) -> KeyFigure:
-    places = fmt.decimals_for(value.mean, digits=2)
-    mean, low, high = (fmt.fixed(each, places) for each in (value.mean, value.low, value.high))
-    return name, f"{mean} {unit}", f"{low} to {high} {unit}"
+def _rounded(name: str, value: Interval, unit: str) -> KeyFigure:
+    return ranged(name, value, partial(fmt.fixed, decimals=fmt.decimals_for(value.mean, digits=2)), unit)
 
 
 def _ledger(run: Run) -> Block:
     (unit_s, unit), sides = told.unit_of(run), run.sides
-    rows = []
+    bars = []
     for cause in told.causes_of(run):
         losses = {name: side.ledger.get(cause, told.NO_LOSS).seconds for name, side in sides.items()}
         shares = " → ".join(fmt.percent(losses[name].mean / side.seconds.mean, 1) for name, side in sides.items())
-        bars = [Bar.of(loss.mean / unit_s, VARIANT_COLORS[name], loss.over(unit_s)) for name, loss in losses.items()]
-        rows.append(BarRow(told.LABELS[cause], shares, bars))
-    key = {VARIANT_COLORS[name]: name for name in sides} if len(sides) > 1 else None
-    note = f"{unit.capitalize()}, mean and 90 % interval of such runs; per cent of the run."
-    figure = bars_figure(rows, unit, key)
-    return picture("run-ledger", "What the seconds of the run go to", note, figure, told.ledger_table(run))
+        own = [Bar.of(loss.mean / unit_s, VARIANT_COLORS[name], loss.over(unit_s)) for name, loss in losses.items()]
+        bars.append(BarRow(told.LABELS[cause], shares, own))
+    colors = {VARIANT_COLORS[name]: name for name in sides} if len(sides) > 1 else None
+    return picture("run-ledger", bars, told.ledger_table(run), colors, unit=unit, capital=unit.capitalize())
 
 
 def validation_part(folder: Path, left_out: list[str]) -> Part:
@@ -110,25 +95,13 @@ def validation_part(folder: Path, left_out: list[str]) -> Part:
             *figures,
         ]
         words = f"{count}, with a median error of {median}; {inside} lie in the interval."
-    title = "Predicted beside measured"
     rows = rows_table("Rows, the largest errors first; rows.csv has all", largest_errors(found), whole=True)
-    scattered = picture(
-        "validation-scatter", title, "On the diagonal both agree; both axes are logarithmic.", scatter(found), rows
-    )
-    errors = picture(
-        "validation-errors",
-        "Predicted over measured by group",
-        "A point for each row; bars: medians of the groups.",
-        ratios(found),
-        scores_table("Scores of the groups", found.groups),
-    )
-    reasons = Counter(row.skipped for row in found.rows if row.skipped).most_common()
-    entries = [f"{n:,} {'row' if n == 1 else 'rows'}: {reason}" for reason, n in reasons]
-    sections = [
-        Section("validation-rows", title, [scattered]),
-        Section("validation-groups", "Errors by group", [errors]),
-        *([Section("validation-skipped", "Rows left out", [Entries(entries)])] if entries else []),
-    ]
+    scores = scores_table("Scores of the groups", found.groups)
+    sections: Sections = {
+        "validation-rows": [picture("validation-scatter", scatter(found), rows)],
+        "validation-groups": [picture("validation-errors", ratios(found), scores)],
+        "validation-skipped": counted((row.skipped for row in found.rows if row.skipped), "row"),
+    }
     return Part("validation", f"Validation: {found.kind}", words, figures, sections, [*found.remarks, *notes(found)])
 
 
@@ -144,19 +117,12 @@ def blame_part(folder: Path, left_out: list[str]) -> Part:
     if blame.removals:
         largest = max(blame.removals, key=lambda one: one.saved_s)
         figures.append(("Largest gain alone", fmt.seconds(largest.saved_s), largest.cause))
-    waterfall = picture(
-        "blame-waterfall",
-        "From the step as it is to one of work alone",
-        "Seconds per step; each cause is taken away after those above it, on the same drawn work.",
-        waterfall_figure(blame),
-        blamed.removals_table(blame),
-    )
     policies = blamed.policies_table(blame)
-    sections = [
-        Section("blame-idle", "Idle GPU time", [_idle(blame)]),
-        Section("blame-removals", "Without its causes", [waterfall]),
-        Section("blame-policies", policies.title, [policies if policies.rows else Text("None was tried.")]),
-    ]
+    sections: Sections = {
+        "blame-idle": [_idle(blame)],
+        "blame-removals": [picture("blame-waterfall", waterfall_figure(blame), blamed.removals_table(blame))],
+        "blame-policies": [policies if policies.rows else Text("None was tried.")],
+    }
     headline = f"A step takes {step_s}; {blamed.idle_words(blame)}"
     return Part("blame", blame.scenario, headline, figures, sections, [f"digest {blame.digest}"])
 
@@ -165,10 +131,9 @@ def _idle(blame: Blame) -> Block:
     if not blame.idle:
         return Text("No GPU is idle.")
     colors = {one.pool: POOLS.get(one.pool, GREY) for one in blame.idle}
-    rows = [
+    bars = [
         BarRow(f"{one.pool}: {one.cause}", fmt.percent(one.share, 1), [Bar.of(100 * one.share, colors[one.pool])])
         for one in blame.idle[:MOST_ROWS]
     ]
-    figure = bars_figure(rows, "%", {color: pool for pool, color in colors.items()})
-    note = "Share of all GPU time of a step."
-    return picture("blame-idle-causes", "What GPUs wait for", note, figure, blamed.idle_table(blame))
+    key = {color: pool for pool, color in colors.items()}
+    return picture("blame-idle-causes", bars, blamed.idle_table(blame), key)

@@ -16,7 +16,7 @@ from rlsim.files.reading import shown_path
 from rlsim.report.files import drawable, write_files
 from rlsim.report.folder import KINDS, kinds_in
 from rlsim.report.page.answers import blame_part, run_part, validation_part
-from rlsim.report.page.parts import Part
+from rlsim.report.page.parts import WORDS, Part
 from rlsim.report.page.plans import plan_part, sweep_part
 from rlsim.report.page.projection import projection_part
 
@@ -51,8 +51,8 @@ def report(folder: Path) -> str:
         loader=jinja2.FileSystemLoader(here), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=lambda value: readable(value) if type(value) is str else value,
     )  # fmt: skip
-    content = {"parts": parts, "notes": list(dict.fromkeys(left_out)), "digest": digest, "style": Markup(style)}
-    return environment.get_template("page.html.j2").render(content)
+    content = {"parts": parts, "titles": WORDS["sections"], "notes": list(dict.fromkeys(left_out)), "digest": digest}
+    return environment.get_template("page.html.j2").render(**content, style=Markup(style))
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
