@@ -5,7 +5,6 @@ Those of the line from prices to a projection are here; each other answer has it
 
 from rlsim.results.projection import (
     EngineStatistics,
-    Label,
     MemoryParts,
     MemoryUse,
     PhasePart,
@@ -22,7 +21,6 @@ __all__ = [
     "Curve",
     "EngineStatistics",
     "Interval",
-    "Label",
     "MemoryParts",
     "MemoryUse",
     "PhasePart",

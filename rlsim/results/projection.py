@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PlainSerializer
 
@@ -99,14 +99,6 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Label:
-    """What readers see beside a number: its name and its unit; a unit of ``%`` shows a share (0..1) as percent."""
-
-    text: str
-    unit: str = ""
-
-
-@dataclass(frozen=True)
 class EngineStatistics:
     """What the engines did in a measured step, mean over steps and all replicas together; None where it has no meaning.
 
@@ -117,24 +109,24 @@ class EngineStatistics:
     trajectories that came back) and timed_out: of agents.
     """
 
-    replicas: Annotated[Number, Label("replicas")]
-    decode_iterations: Annotated[Number, Label("decode iterations", "per step")]
-    mean_batch: Annotated[Number, Label("mean batch", "sequences")]
-    mean_context_tokens: Annotated[Number, Label("mean context", "tokens")]
-    eager_share: Annotated[Number, Label("eager iterations", "%")]
-    prefill_iterations: Annotated[Number, Label("prefill iterations", "per step")]
-    prefill_tokens: Annotated[Number, Label("prefill", "tokens per step")]
-    preemptions: Annotated[Number, Label("preemptions", "per step")]
-    peak_kv_tokens: Annotated[Number, Label("peak KV cache", "tokens of a replica")]
-    tokens_per_s: Annotated[Number, Label("generated", "tokens/s")]
-    iterations_per_s: Annotated[Number, Label("decode iterations", "per second and replica")]
-    tokens_per_verification: Annotated[Number, Label("generated", "tokens per verification")]
-    replica_imbalance: Annotated[Number | None, Label("slowest replica", "times the mean")] = None
-    rollouts: Annotated[Number | None, Label("rollouts", "per step")] = None
-    turns: Annotated[Number | None, Label("turns", "per step")] = None
-    environment_queue_s: Annotated[Number | None, Label("queue of the environment", "seconds per turn")] = None
-    reused_tokens: Annotated[Number | None, Label("reused prefixes", "tokens per step")] = None
-    timed_out: Annotated[Number | None, Label("trajectories out of time", "per step")] = None
+    replicas: Number
+    decode_iterations: Number
+    mean_batch: Number
+    mean_context_tokens: Number
+    eager_share: Number
+    prefill_iterations: Number
+    prefill_tokens: Number
+    preemptions: Number
+    peak_kv_tokens: Number
+    tokens_per_s: Number
+    iterations_per_s: Number
+    tokens_per_verification: Number
+    replica_imbalance: Number | None = None
+    rollouts: Number | None = None
+    turns: Number | None = None
+    environment_queue_s: Number | None = None
+    reused_tokens: Number | None = None
+    timed_out: Number | None = None
 
     def known(self) -> dict[str, float]:
         """What has a meaning, with its digits in a file."""
@@ -143,11 +135,6 @@ class EngineStatistics:
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, value) of what has a meaning."""
         return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)
-
-    @classmethod
-    def labels(cls) -> dict[str, Label]:
-        """Label of every field by its name."""
-        return {name: hint.__metadata__[-1] for name, hint in get_type_hints(cls, include_extras=True).items()}
 
 
 @dataclass(frozen=True)

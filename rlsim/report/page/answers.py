@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from rlsim.report import format as fmt
 from rlsim.report.figures.bars import Bar, BarRow, waterfall_figure
 from rlsim.report.figures.run import run_figure
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.figures.validation import ratios, scatter
-from rlsim.report.folder import file_in, read_run, read_validation
 from rlsim.report.page.parts import (
     MOST_ROWS,
     Block,
@@ -30,14 +28,14 @@ from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_
 from rlsim.results import Interval
 from rlsim.results.blame import Blame
 from rlsim.results.run import Run
+from rlsim.results.validation import Validation
 from rlsim.units import JOULES_PER_KWH
 
 POOLS = {"generation": LINE_COLORS[0], "training": LINE_COLORS[2]}
 
 
-def run_part(folder: Path, left_out: list[str]) -> Part:
-    """The run in ``folder``; ``left_out`` takes what had to be left out."""
-    run = read_run(folder, left_out)
+def run_part(run: Run) -> Part:
+    """The run."""
     unit_s, unit = told.unit_of(run)
     side = run.candidate
     figures = [_rounded("The run takes", side.seconds.over(unit_s), unit)]
@@ -78,9 +76,8 @@ def _ledger(run: Run) -> Block:
     return picture("run-ledger", bars, told.ledger_table(run), colors, unit=unit, capital=unit.capitalize())
 
 
-def validation_part(folder: Path, left_out: list[str]) -> Part:
-    """The validation in ``folder``."""
-    found = read_validation(folder)
+def validation_part(found: Validation) -> Part:
+    """The validation."""
     score, count = found.score, f"{len(found.scored):,} of {len(found.rows):,} measured values were predicted"
     figures: list[KeyFigure] = [("Rows predicted", f"{len(found.scored):,}", f"of {len(found.rows):,}")]
     words = f"{count}."
@@ -105,9 +102,8 @@ def validation_part(folder: Path, left_out: list[str]) -> Part:
     return Part("validation", f"Validation: {found.kind}", words, figures, sections, [*found.remarks, *notes(found)])
 
 
-def blame_part(folder: Path, left_out: list[str]) -> Part:
-    """The blame in ``folder``."""
-    blame = Blame.read(file_in(folder, "blame.json"))
+def blame_part(blame: Blame) -> Part:
+    """The blame."""
     step_s = fmt.seconds(blame.step_s)
     figures = [
         ("A step takes", step_s, ""),

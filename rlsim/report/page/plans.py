@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
-from rlsim.files.reading import TABLE_BYTES
 from rlsim.report import format as fmt
 from rlsim.report.figures.bars import Bar, BarRow
 from rlsim.report.figures.grids import plan_figure, sweep_figures
 from rlsim.report.figures.style import GREY, LINE_COLORS
-from rlsim.report.folder import file_in, read_sweep
 from rlsim.report.page.parts import MOST_ROWS, Block, Part, Sections, Text, counted, picture, ranged, speedup, table
 from rlsim.report.table import Table
 from rlsim.report.text.plan import plans_table, rivals_table
@@ -24,9 +21,8 @@ SHORTER, LONGER = LINE_COLORS[2], LINE_COLORS[1]
 SWEEP_COLUMNS = ("status", "limit", "step_s", "rollout_speedup", "end_to_end_speedup", "cost_per_step_usd")
 
 
-def plan_part(folder: Path, left_out: list[str]) -> Part:
-    """The plan in ``folder``."""
-    plan = Plan.read(file_in(folder, "plan.json"), TABLE_BYTES)
+def plan_part(plan: Plan) -> Part:
+    """The plan."""
     best, step = plan.best, _step_of(plan.best)
     measure = plan.objective.replace("_", " ")
     words = f"Best by {measure} ({plan.statistic}): {best.name}. A step takes {fmt.seconds(step.mean)}"
@@ -88,9 +84,8 @@ def _plans(plan: Plan) -> list[Block]:
     return [front, picture("plan-finalists", bars, numbers)] if bars else [front]
 
 
-def sweep_part(folder: Path, left_out: list[str]) -> Part:
-    """The sweep in ``folder``."""
-    sweep = read_sweep(folder)
+def sweep_part(sweep: SweepResult) -> Part:
+    """The sweep."""
     done = sorted(sweep.done, key=lambda row: float(row["step_s"]))
     axes = [name for keys in sweep.axes for name in keys.split(",")]
     best, count = done[0], len(sweep.rows)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from rlsim.report import format as fmt
 from rlsim.report.figures.bars import Bar, BarRow, stacked
 from rlsim.report.figures.phases import step_figure, timeline_figure
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
-from rlsim.report.folder import read_projection
 from rlsim.report.page.parts import Block, Part, Sections, Text, assumed, picture, ranged, speedup, table
 from rlsim.report.table import Table
 from rlsim.report.text import findings
@@ -21,22 +19,16 @@ from rlsim.units import GIB
 
 MOST_PARTS, MOST_SOURCES, MOST_AGES = 12, 8, 12
 ROOTS = {"measured": LINE_COLORS[2], "modelled": LINE_COLORS[0], "assumed": LINE_COLORS[4]}
-LEDGER = {
-    "consumed": ("trained on", LINE_COLORS[2]),
-    "in_flight": ("still in flight", LINE_COLORS[0]),
-    "stale": ("dropped for their age", LINE_COLORS[1]),
-    "discarded": ("of groups no step could use", LINE_COLORS[4]),
-    "regenerated": ("lost to restarts", LINE_COLORS[3]),
-}
+LEDGER = dict(zip(fmt.NAMES["ledger"], (LINE_COLORS[i] for i in (2, 0, 1, 4, 3)), strict=True))
+"""Colours of where tokens went."""
 TAILS = {
     True: "A batch ends with its longest responses; batches in flight at once fill each other's tails.",
     False: "A rollout ends with its longest responses: where the curve is low, GPUs wait for few sequences.",
 }
 
 
-def projection_part(folder: Path, left_out: list[str]) -> Part:
-    """The projection in ``folder``; ``left_out`` takes what had to be left out."""
-    data = read_projection(folder, left_out)
+def projection_part(data: Projection) -> Part:
+    """The projection."""
     arm = data.candidate
     where = f"on {data.num_gpus:,} {data.hardware}" if data.num_gpus and data.hardware else "in this scenario"
     sections: Sections = {
@@ -167,12 +159,13 @@ def _ledger(data: Projection) -> list[Block]:
         return []
     bars: list[BarRow] = []
     colors: dict[str, str] = {}
+    names: dict[str, str] = fmt.NAMES["ledger"]
     for side, ledger in ledgers.items():
-        went = {name: getattr(ledger, name) / 1e6 for name in LEDGER}
-        areas = stacked([(size, LEDGER[name][1]) for name, size in went.items()])
+        went = {name: getattr(ledger, name) / 1e6 for name in names}
+        areas = stacked([(size, LEDGER[name]) for name, size in went.items()])
         bars.append(BarRow(side, f"{fmt.number(ledger.generated / 1e6)} million generated", [areas]))
-        colors |= {LEDGER[name][1]: LEDGER[name][0] for name, size in went.items() if size > 0}
-    names = {"generated": "generated", **{name: words for name, (words, _) in LEDGER.items()}}
+        colors |= {LEDGER[name]: names[name] for name, size in went.items() if size > 0}
+    names = {"generated": "generated", **names}
     cells = [(words, *(f"{getattr(one, name):,.0f}" for one in ledgers.values())) for name, words in names.items()]
     return [picture("projection-tokens", bars, table("projection-tokens", cells, ledgers), colors)]
 

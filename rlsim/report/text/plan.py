@@ -15,15 +15,6 @@ from rlsim.results.record import Interval
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 SHOWN_RIVALS = 6
-UNITS = {
-    "step_time": "s",
-    "tokens_per_s": "tokens/s",
-    "steps_per_day": "steps/day",
-    "time_to_n_steps": "s",
-    "cost_per_step": "USD",
-    "energy_per_step": "J",
-    "gpus": "GPUs",
-}
 
 
 def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
@@ -32,7 +23,7 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
         "simulated, all others excluded by bounds of their means"
     )
-    value = f"{plan.objective_value:,.6g} {UNITS[plan.objective]}"
+    value = f"{plan.objective_value:,.6g} {fmt.NAMES['objectives'][plan.objective]}"
     sure = "mean" if plan.statistic == "mean" else "90 % sure"
     heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure}: {value}")
     eager = eager_remark([(row.name, row.numbers.row()) for row in plan.finalists])

@@ -11,7 +11,7 @@ from rlsim.report.table import RULE, Cell, Row, Table, cell, table
 from rlsim.report.text import findings
 from rlsim.report.text.planning import price_remark
 from rlsim.report.text.support import ROOTS, bottleneck_lines, provenance_lines, support_lines
-from rlsim.results import EngineStatistics, Interval, MemoryUse, Projection, Variant
+from rlsim.results import Interval, MemoryUse, Projection, Variant
 from rlsim.units import GIB, SECONDS_PER_HOUR
 
 BAR_CELLS = 24
@@ -166,12 +166,8 @@ def _tokens(arm: Variant) -> str:
     ledger = arm.ledger
     if ledger is None or not ledger.generated:
         return ""
-    lost = {
-        "dropped as too old": ledger.stale,
-        "of groups that no step can use": ledger.discarded,
-        "generated again after updates": ledger.regenerated,
-    }
-    return ", ".join(f"{fmt.percent(value / ledger.generated)} {what}" for what, value in lost.items() if value > 0)
+    shares = {what: getattr(ledger, name) / ledger.generated for name, what in fmt.NAMES["lost"].items()}
+    return ", ".join(f"{fmt.percent(share)} {what}" for what, share in shares.items() if share > 0)
 
 
 def _ages(arm: Variant) -> str:
@@ -204,12 +200,8 @@ def statistics_cells(projection: Projection) -> list[tuple[str, str, list[str]]]
     """Name, unit and number on each side of what the engines did; no number where it has no meaning."""
     sides = [dict(arm.statistics.items()) for arm in projection.variants.values()]
     return [
-        (
-            label.text,
-            label.unit,
-            [fmt.number(side[name] * (100 if label.unit == "%" else 1)) if name in side else "" for side in sides],
-        )
-        for name, label in EngineStatistics.labels().items()
+        (text, unit, [fmt.number(side[name] * (100 if unit == "%" else 1)) if name in side else "" for side in sides])
+        for name, (text, unit) in fmt.NAMES["statistics"].items()
     ]
 
 

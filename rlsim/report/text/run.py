@@ -13,16 +13,7 @@ from rlsim.results.run import Loss, Run, RunSide
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 DAY_S = 86400.0
-LABELS = {
-    "steps": "steps, undisturbed",
-    "validation": "validation",
-    "checkpoints": "checkpoints",
-    "stalls": "stalled publications",
-    "slow_nodes": "slow nodes",
-    "replica_faults": "lost replicas",
-    "restarts": "restarts of the trainer",
-    "steps_again": "steps done again",
-}
+LABELS: dict[str, str] = fmt.NAMES["causes"]
 COUNTED = ("validation", "checkpoints", "stalls", "replica_faults", "restarts")
 """Causes that happen a number of times."""
 NO_LOSS = Loss(seconds=Interval(0.0, 0.0, 0.0), events=0.0)

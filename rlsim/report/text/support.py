@@ -19,7 +19,7 @@ LEAST_PHASE_SHARE = 0.05
 """Phases below this share of all listed time are left out of the table."""
 ROOTS = {"measured": "█", "modelled": "▓", "assumed": "░"}
 BAR_CELLS = 40
-LABELS = {"step": "step", "iteration": "engine", "training": "trainer", "transfer": "transfer"}
+LABELS: dict[str, str] = fmt.NAMES["nearest"]
 LEAST_RUNS_SHARE = 0.05
 """Kinds of runs that tell of less than this share of the step are left out."""
 MOST_SOURCES, LEAST_SOURCE, LEAST_ASSUMED = 3, 0.10, 0.05

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlsim.errors import shortened
-from rlsim.report.format import PHASE_LABELS, number, percent, signed_percent
+from rlsim.report.format import NAMES, PHASE_LABELS, number, percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import Cell, Table, table
 from rlsim.results.trace import PHASES
@@ -37,34 +37,11 @@ _NAME_CHARACTERS = 44
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """First characters that spreadsheets take for a formula (OWASP, CSV injection)."""
 FLAGGED = "flag "
-TITLES = {
-    "steps": "RL steps",
-    "iterations": "Engine iterations",
-    "training": "Training steps",
-    "transfers": "Weight transfers",
-    "phases": "Phases",
-    "curves": "Curves",
-}
+TITLES: dict[str, str] = NAMES["tables"]
+GROUPING_TITLES: dict[str, str] = NAMES["groupings"]
+TIME_TITLES: dict[str, str] = NAMES["times"]
 SHOWN_PHASES = {name: PHASE_LABELS[name] for name in PHASES[1:-1]} | {PHASES[-1]: "exposed"}
 """Phases of a step as tables call them; the time for data stands under its own name."""
-GROUPING_TITLES = {
-    "release": "each release of an engine or framework",
-    "device": "each GPU",
-    "model": "each model",
-    "framework": "each engine or framework",
-    "newest": "the newest release of everything, together",
-    "runs": "a tenth of all runs",
-}
-TIME_TITLES = {
-    "step": "RL steps",
-    "iteration": "engine iterations",
-    "training": "training steps",
-    "transfer": "weight transfers",
-}
-CROSS_HEAD = (
-    "left out", "rows of", "rows", "groups", "median error", "in 50 %", "in 80 %", "in 90 %", "half width", "CRPS",
-    "interval score", "one factor: in 90 %", "CRPS", "interval score",
-)  # fmt: skip
 
 
 def validation_text(found: Validation, style: Style = DEFAULT_STYLE) -> str:
@@ -247,7 +224,7 @@ def published_text(found: Published, style: Style = DEFAULT_STYLE) -> str:
 def cross_text(found: CrossValidation, style: Style = DEFAULT_STYLE) -> str:
     """Scores of left-out groups, and what two rows of each are worth."""
     title = "Groups left out of the joint fit and predicted by the rest"
-    scores = Table(title, "", CROSS_HEAD, [cross_cells(score) for score in found.scores], "<<>")
+    scores = Table(title, "", NAMES["cross"], [cross_cells(score) for score in found.scores], "<<>")
     return "\n".join([*scores.lines(style), "", *given_back_lines(found)])
 
 
@@ -262,7 +239,7 @@ def given_back_lines(found: CrossValidation) -> list[str]:
 
 
 def cross_cells(score: CrossScore) -> tuple[str, ...]:
-    """A score as cells of a table with the columns CROSS_HEAD."""
+    """A score as cells of a table of groups left out."""
     return (
         GROUPING_TITLES[score.grouping], TIME_TITLES[score.kind], str(score.n), str(score.groups),
         percent(score.median_error, 1), *(percent(share) for share in score.coverage), f"±{percent(score.width)}",
