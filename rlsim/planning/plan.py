@@ -231,7 +231,7 @@ def write_plan(answer: Plan, folder: Path) -> None:
     """
     from rlsim.report.figures.grids import plan_figure
     from rlsim.report.figures.style import save_picture
-    from rlsim.results.frames import write_csv
+    from rlsim.results.sweep import write_csv
 
     write_csv(answer.to_frame(), folder / "ranked.csv")
     (folder / "best.yaml").write_text(answer.best_scenario, encoding="utf-8", newline="\n")

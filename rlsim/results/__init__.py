@@ -4,6 +4,8 @@ Those of the line from prices to a projection are here; each other answer has it
 """
 
 from rlsim.results.projection import (
+    PHASES,
+    Curve,
     EngineStatistics,
     MemoryParts,
     MemoryUse,
@@ -11,10 +13,12 @@ from rlsim.results.projection import (
     Projection,
     Provenance,
     Sampling,
+    Span,
+    StepPhases,
+    TokenLedger,
     Variant,
 )
 from rlsim.results.record import Interval
-from rlsim.results.trace import PHASES, Curve, Span, StepPhases, TokenLedger
 
 __all__ = [
     "PHASES",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 
 from rlsim.results.record import Interval, Number, Record, Row
-from rlsim.results.sweep import StepNumbers, interval_columns
+from rlsim.results.sweep import StepNumbers, frame_of, interval_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -150,8 +150,6 @@ class Plan(Record):
 
     def to_frame(self) -> DataFrame:
         """All ranked plans as a pandas table, best first; intervals of those with final numbers alone."""
-        from rlsim.results.frames import frame_of
-
         return frame_of([row.row() for row in self.ranked])
 
     def _repr_html_(self) -> str:

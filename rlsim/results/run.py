@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from rlsim.results.projection import About, Side
+from rlsim.results.projection import PHASES, About, Side, TokenLedger
 from rlsim.results.record import Interval, Record, Rounded
-from rlsim.results.trace import PHASES, TokenLedger
 
 if TYPE_CHECKING:
     from typing import Self

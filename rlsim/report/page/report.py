@@ -16,9 +16,8 @@ from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
 from rlsim.report.files import drawable, write_files
 from rlsim.report.folder import KINDS, kinds_in, read_answer
-from rlsim.report.page.answers import blame_part, run_part, validation_part
+from rlsim.report.page.answers import blame_part, plan_part, run_part, sweep_part, validation_part
 from rlsim.report.page.parts import WORDS, Part
-from rlsim.report.page.plans import plan_part, sweep_part
 from rlsim.report.page.projection import projection_part
 
 PARTS: dict[str, Callable[[Any], Part]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Row, Table
-from rlsim.results.blame import Blame
+from rlsim.results.planning import Blame
 
 LEAST_SHARE = 0.0005
 """Of all GPU time; smaller causes are not shown in a terminal."""

@@ -14,7 +14,7 @@ from rlsim.errors import shortened
 from rlsim.report.format import NAMES, PHASE_LABELS, number, percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import Cell, Table, table
-from rlsim.results.trace import PHASES
+from rlsim.results.projection import PHASES
 from rlsim.results.validation import (
     ComparedRow,
     CrossScore,
