@@ -50,9 +50,8 @@ def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in fields(StepNumbers):
         mean, low, high = (row.get(name) for name in interval_columns(item.name))
-        is_interval = item.name == "step_s" or low is not None
         ends = {} if low is None else {"low": low, "high": high}
-        values[item.name] = {"mean": mean, **ends} if is_interval else mean
+        values[item.name] = {"mean": mean, **ends} if ends or item.name == "step_s" else mean
     return values
 
 

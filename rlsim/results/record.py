@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,15 +32,11 @@ def rounded(value: float, digits: int = 9) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _rounded6(value: float) -> float:
-    return rounded(value, 6)
-
-
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 """A finite number, written with all its digits."""
 Rounded = Annotated[Number, PlainSerializer(rounded, return_type=float)]
 """A finite number, written with 9 significant digits."""
-Rounded6 = Annotated[Number, PlainSerializer(_rounded6, return_type=float)]
+Rounded6 = Annotated[Number, PlainSerializer(partial(rounded, digits=6), return_type=float)]
 """A finite number, written with 6 significant digits."""
 Row = dict[str, Any]
 """A line of a table: column to number or text."""
@@ -95,6 +92,12 @@ class Record(BaseModel):
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
             raise InputError(f"{name}: {what_is_wrong(error)}") from None
+
+
+class Loose(Record):
+    """A record whose unknown keys are ignored, so that files of later releases and of others can be read."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
 def what_is_wrong(error: ValidationError) -> str:

@@ -30,10 +30,7 @@ def interval_columns(name: str) -> tuple[str, str, str]:
 
 def interval_in(row: Mapping[str, Any], name: str) -> Interval:
     """The quantity ``name`` of a row with its interval; the mean alone where the row has no ends."""
-    _, low, high = interval_columns(name)
-    return Interval(
-        row[name], row[name] if row[low] is None else row[low], row[name] if row[high] is None else row[high]
-    )
+    return Interval(*(row[name] if row[each] is None else row[each] for each in interval_columns(name)))
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,8 @@ class Mean:
     """A number without an interval: nobody has looked at its error."""
 
     mean: Number
+    low: None = None
+    high: None = None
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,8 @@ class StepNumbers:
         out: Row = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, Interval):
+            if isinstance(value, Interval | Mean):
                 out |= zip(interval_columns(item.name), (value.mean, value.low, value.high), strict=True)
-            elif isinstance(value, Mean):
-                out |= zip(interval_columns(item.name), (value.mean, None, None), strict=True)
             elif value is not None:
                 out[item.name] = value
         return out
