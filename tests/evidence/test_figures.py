@@ -11,19 +11,19 @@ from rlsim.report.figures.validation import ratios, reliability, scatter
 from rlsim.results.validation import ComparedRow, CrossValidation, Ranks, Validation
 
 
-@pytest.mark.parametrize(("kind", "count"), [("steps", 3), ("training", 300), ("transfers", 0)])
-def test_pictures_are_drawn_and_repeat_to_the_byte(kind: str, count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "by", "count"), [("steps", "", 3), ("training", "gpu", 300), ("transfers", "gpu", 0)])
+def test_pictures_are_drawn_and_repeat_to_the_byte(kind: str, by: str, count: int, tmp_path: Path) -> None:
     rows = [
         ComparedRow(
             id=f"{n}", group=f"group {n % 50}", measured=1.0 + n, predicted=(1.0 + n) * (0.1 + 0.05 * (n % 200)),
-            low=0.5, high=2.0 + n,
+            low=0.5, high=2.0 + n, details={"gpu": ("h100", "b200 (x)")[n % 2]},
         )
         for n in range(count)
     ]  # fmt: skip
     found = Validation.of(kind, rows, table="t.csv")
     for name in ("a", "b"):
         save_picture(scatter(found), tmp_path / f"scatter_{name}.png")
-        save_picture(ratios(found), tmp_path / f"ratios_{name}.png")
+        save_picture(ratios(found, by), tmp_path / f"ratios_{name}.png")
     for picture in ("scatter", "ratios"):
         first, second = ((tmp_path / f"{picture}_{name}.png").read_bytes() for name in ("a", "b"))
         assert first == second and len(first) > 5_000

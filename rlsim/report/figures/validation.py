@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -80,20 +81,21 @@ def _scattered(axes: Axes, found: Validation) -> None:
 
 
 @picture_style()
-def ratios(found: Validation) -> Figure:
-    """Predicted over measured of every scored row: a line for each group with its median as a bar."""
+def ratios(found: Validation, by: str = "") -> Figure:
+    """Predicted over measured of every scored row: a line for each group with its median as a bar.
+
+    by: detail of the rows that colours tell; none without.
+    """
     groups = list(reversed(list(found.groups)[:MOST_GROUPS]))
-    height = 2.46 + 0.40 * max(2, len(groups))
+    names = sorted({_label(row, by) for row in found.scored if row.group in groups}) or [""]
+    keys = 0.26 * math.ceil((len(names) + 1) / 3)
+    height = 2.2 + keys + 0.40 * max(2, len(groups))
     figure = _titled(f"Predicted over measured: {TITLES[found.kind]}", found, 10.5, height)
     if not found.scored:
         return figure
-    axes = figure.add_axes((0.36, 1.01 / height, 0.61, 1 - 2.01 / height))
+    axes = figure.add_axes((0.36, (0.75 + keys) / height, 0.61, 1 - (1.75 + keys) / height))
     for place, group in enumerate(groups):
-        errors = [1 + (row.error or 0.0) for row in found.scored if row.group == group]
-        values = np.clip(errors, LEAST_RATIO * 1.03, MOST_RATIO / 1.03)
-        axes.plot(values, [place] * len(values), MARKERS[0], color=LINE_COLORS[0], markersize=4.2, alpha=0.7)
-        middle = float(np.clip(np.median(errors), LEAST_RATIO, MOST_RATIO))
-        axes.plot([middle, middle], [place - 0.38, place + 0.38], color=INK, linewidth=1.4, zorder=2)
+        _ratio_line(axes, [row for row in found.scored if row.group == group], place, names, by)
     axes.axvspan(1 - BAND, 1 + BAND, color=BACKGROUND, alpha=0.8, linewidth=0, zorder=0)
     axes.axvline(1.0, color=GREY, linewidth=1.0, zorder=1)
     axes.set(xscale="log", xlim=(LEAST_RATIO, MOST_RATIO), ylim=(-0.6, len(groups) - 0.4))
@@ -103,8 +105,24 @@ def ratios(found: Validation) -> Figure:
     axes.set_xlabel("predicted over measured; in brackets the number of rows", fontsize=9)
     _plain_ticks(axes.xaxis, _RATIO_TICKS)
     axes.plot([], [], color=INK, linewidth=1.4, label=f"median; shade: ± {percent(BAND)}")
-    figure.legend(loc="lower center", frameon=False, fontsize=8.5)
+    handles, texts = axes.get_legend_handles_labels()
+    unique = dict(zip(texts, handles, strict=True))
+    figure.legend(unique.values(), unique.keys(), loc="lower center", ncols=3, frameon=False, fontsize=8.5)
     return figure
+
+
+def _ratio_line(axes: Axes, rows: Sequence[ComparedRow], place: int, names: Sequence[str], by: str) -> None:
+    """Ratios of one group spread around ``place`` by name, and their median."""
+    ratio = np.array([1 + (row.error or 0.0) for row in rows])
+    for index, name in enumerate(names):
+        values = np.clip(ratio[[_label(row, by) == name for row in rows]], LEAST_RATIO * 1.03, MOST_RATIO / 1.03)
+        if values.size:
+            across = place + min(0.2, 0.62 / len(names)) * (index - (len(names) - 1) / 2)
+            color, marker = LINE_COLORS[index % len(LINE_COLORS)], MARKERS[index % len(MARKERS)]
+            label = shortened(name, 38) or None
+            axes.plot(values, [across] * len(values), marker, color=color, label=label, markersize=4.2, alpha=0.7)
+    middle = float(np.clip(np.median(ratio), LEAST_RATIO, MOST_RATIO))
+    axes.plot([middle, middle], [place - 0.38, place + 0.38], color=INK, linewidth=1.4, zorder=2)
 
 
 @picture_style()
@@ -128,6 +146,10 @@ def reliability(found: CrossValidation) -> Figure:
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+def _label(row: ComparedRow, by: str) -> str:
+    return str(row.details.get(by) or "not given").split(" (")[0] if by else ""
 
 
 def _values(rows: Sequence[ComparedRow], name: str) -> list[float]:

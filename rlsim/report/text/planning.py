@@ -115,19 +115,16 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
     changed = [(key, _brief(a), _brief(b)) for key, (a, b) in comparison.differences.items()]
     scenario = Table("Scenario", "", ["", *names], changed, "<").lines(style)
     phases = [
-        Row(
-            (
-                _phase_name(change.phase, comparison),
-                *(f"{seconds:.1f}" for seconds in (change.before_s, change.after_s)),
-                f"{change.after_s - change.before_s:+.1f}",
-                "" if change.share is None else fmt.percent(change.share),
-            )
+        (
+            *(_phase_name(change.phase, comparison), f"{change.before_s:.1f}", f"{change.after_s:.1f}"),
+            f"{change.after_s - change.before_s:+.1f}",
+            "" if change.share is None else fmt.percent(change.share),
         )
         for change in comparison.phases
     ]
     gap = comparison.step_s[1].mean - comparison.step_s[0].mean
     step = Row(("step", *(cell(side, 1) for side in comparison.step_s), f"{gap:+.1f}", ""), strong=True)
-    money = Row(("USD per step", *(f"{cost:.2f}" for cost in comparison.cost_per_step_usd), "", ""))
+    money = ("USD per step", *(f"{cost:.2f}" for cost in comparison.cost_per_step_usd), "", "")
     heads = ["", *names, "difference", "share"]
     times = Table("Time per step", "seconds, mean [90 % interval]", heads, [*phases, RULE, step, money])
     pairing = "on the same drawn work" if comparison.paired else "on different work"

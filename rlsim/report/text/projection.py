@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import RULE, Cell, Row, Table, cell, table
+from rlsim.report.table import RULE, Cell, Row, Table, cell, cells, table
 from rlsim.report.text import findings
 from rlsim.report.text.planning import price_remark
 from rlsim.report.text.support import ROOTS, bottleneck_lines, provenance_lines, support_lines
@@ -77,9 +77,7 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
         "tokens/s/GPU": [arm.tokens_per_s_per_gpu for arm in arms.values()],
         "USD/step": [cost_usd(projection, arm.step_s) for arm in arms.values()],
     }
-    for label, values in rates.items():
-        places = fmt.decimals_for(max(value.mean for value in values), digits=2)
-        rows.append(Row((label, *(cell(value, places) for value in values), "")))
+    rows += [Row((*cells(label, values), "")) for label, values in rates.items()]
     heads = ("", *arms, "speedup") if len(arms) == 2 else ("", "mean", "of step")
     remarks = [_same(projection, same, decimals)] if same else []
     remarks += [price_remark([projection.price_per_gpu_hour_usd], projection.price_source), *_remarks(projection)]
@@ -112,20 +110,18 @@ def _phase(projection: Projection, phase: str, inside: bool = False) -> _Line:
 
 def _row(projection: Projection, line: _Line, decimals: int) -> Row:
     label = "step" if line.phase == "step" else fmt.phase_label(line.phase, projection.asynchronous)
-    cells: tuple[Cell | str, ...] = (
-        f"  of which {label}" if line.inside else label,
-        *(cell(value, decimals) for value in line.values),
-    )
+    text = f"  of which {label}" if line.inside else label
+    shown: tuple[Cell | str, ...] = (text, *(cell(value, decimals) for value in line.values))
     before, after = line.values[0].mean, line.values[-1].mean
     if len(line.values) == 1:
-        return Row((*cells, fmt.percent(after / projection.candidate.step_s.mean)))
+        return Row((*shown, fmt.percent(after / projection.candidate.step_s.mean)))
     speedups = {"step": projection.end_to_end_speedup, "generation_s": projection.rollout_speedup}
     if line.phase in speedups:
-        return Row((*cells, cell(speedups[line.phase], 2, "x")), strong=True)
+        return Row((*shown, cell(speedups[line.phase], 2, "x")), strong=True)
     if line.phase == "exposed_generation_s":
         # A ratio of a wait that nearly vanished says nothing.
-        return Row((*cells, f"{'saves' if before >= after else 'adds'} {fmt.seconds(abs(before - after))}"))
-    return Row((*cells, fmt.ratio(before, after)))
+        return Row((*shown, f"{'saves' if before >= after else 'adds'} {fmt.seconds(abs(before - after))}"))
+    return Row((*shown, fmt.ratio(before, after)))
 
 
 def _same(projection: Projection, lines: Iterable[_Line], decimals: int) -> str:

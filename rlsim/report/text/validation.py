@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -184,10 +184,9 @@ def rows_csv(found: Validation) -> str:
     writer.writerow([*head, *more])
     for row in found.rows:
         phases = [(row.phases or {}).get(name) for name in PHASES]
-        times = [phase and phase.predicted for phase in phases] + [phase and phase.measured for phase in phases]
+        times = [phase and getattr(phase, side) for side in ("predicted", "measured") for phase in phases]
         further = times if found.kind == "steps" else [row.details.get(name) for name in more]
-        own = [getattr(row, name.removesuffix("_s")) for name in head]
-        writer.writerow(map(_csv_cell, [*own, *further]))
+        writer.writerow(map(_csv_cell, [*(getattr(row, name.removesuffix("_s")) for name in head), *further]))
     return out.getvalue()
 
 
@@ -205,9 +204,9 @@ def _csv_cell(value: object) -> str:
 
 def group_errors(figures: Sequence[PublishedFigure]) -> list[tuple[str, int, float, float]]:
     """(group, number of figures, median absolute error, largest absolute error) in per cent."""
-    groups: dict[str, list[float]] = {}
+    groups: dict[str, list[float]] = defaultdict(list)
     for figure in figures:
-        groups.setdefault(figure.group, []).append(abs(figure.error_pct or 0.0))
+        groups[figure.group].append(abs(figure.error_pct or 0.0))
     return [(group, len(errors), float(np.quantile(errors, 0.5)), max(errors)) for group, errors in groups.items()]
 
 
@@ -289,14 +288,8 @@ def curves_text(found: FittedCurves, style: Style = DEFAULT_STYLE) -> str:
     """Fitted acceptance over draft length by series."""
     heads = ("acceptance over draft length", "a_1", "decay", "points", "rms tokens", "worst")
     rows = [
-        (
-            name,
-            f"{fit.first:.3f}",
-            f"{fit.decay:.3f}",
-            str(fit.points),
-            f"{fit.rms_tokens:.3f}",
-            f"{fit.worst_tokens:.3f}",
-        )
+        (name, f"{fit.first:.3f}", f"{fit.decay:.3f}", str(fit.points), *map("{:.3f}".format, tokens))
         for name, fit in found.processes.items()
+        for tokens in [(fit.rms_tokens, fit.worst_tokens)]
     ]
     return "\n".join(table(heads, rows, style))
