@@ -27,7 +27,7 @@ from rlsim.planning.search import (
 )
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.report.format import percent
-from rlsim.results.plan import Change, ConstraintMet, Plan
+from rlsim.results.sweep import Change, ConstraintMet, Plan
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import draw
 

@@ -16,11 +16,10 @@ from rlsim.report.format import NAMES
 from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import timeline_json
 from rlsim.results import Projection
-from rlsim.results.plan import Plan
 from rlsim.results.planning import Blame
 from rlsim.results.projection import About
 from rlsim.results.run import Run
-from rlsim.results.sweep import SweepResult
+from rlsim.results.sweep import Plan, SweepResult
 from rlsim.results.validation import CrossValidation, Published, Validation
 
 if TYPE_CHECKING:

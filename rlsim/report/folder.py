@@ -17,12 +17,11 @@ from rlsim.files.yaml import read_yaml
 from rlsim.report.format import NAMES
 from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.timeline import read_timeline
-from rlsim.results.plan import Plan
 from rlsim.results.planning import Blame
 from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
-from rlsim.results.sweep import SweepResult, scenario_in
+from rlsim.results.sweep import Plan, SweepResult, scenario_in
 from rlsim.results.validation import Validation
 
 KINDS: dict[str, Sequence[str]] = NAMES["kinds"]

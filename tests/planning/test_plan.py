@@ -36,8 +36,7 @@ from rlsim.projection.uncertainty.response import CHAIN
 from rlsim.projection.variant import simulate_variant
 from rlsim.report.text.planning import render_plan
 from rlsim.results import Interval
-from rlsim.results.plan import Plan, PlanRow
-from rlsim.results.sweep import Mean
+from rlsim.results.sweep import Mean, Plan, PlanRow
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 

@@ -32,11 +32,10 @@ from rlsim.report.text import run as told
 from rlsim.report.text.planning import plans_table, rivals_table
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
-from rlsim.results.plan import Change, Plan, PlanRow
 from rlsim.results.planning import Blame
 from rlsim.results.record import Row
 from rlsim.results.run import Run
-from rlsim.results.sweep import SweepResult, interval_in
+from rlsim.results.sweep import Change, Plan, PlanRow, SweepResult, interval_in
 from rlsim.results.validation import Validation
 from rlsim.units import JOULES_PER_KWH
 

@@ -11,10 +11,9 @@ from typing import Any
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell
-from rlsim.results.plan import Plan, PlanRow
 from rlsim.results.planning import Comparison, Sensitivity
 from rlsim.results.record import Interval
-from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, SweepResult, break_even_lengths, interval_in
+from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, PlanRow, SweepResult, break_even_lengths, interval_in
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 SHOWN = 10
