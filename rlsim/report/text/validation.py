@@ -288,8 +288,10 @@ def curves_text(found: FittedCurves, style: Style = DEFAULT_STYLE) -> str:
     """Fitted acceptance over draft length by series."""
     heads = ("acceptance over draft length", "a_1", "decay", "points", "rms tokens", "worst")
     rows = [
-        (name, f"{fit.first:.3f}", f"{fit.decay:.3f}", str(fit.points), *map("{:.3f}".format, tokens))
+        (
+            *(name, f"{fit.first:.3f}", f"{fit.decay:.3f}"),
+            *(str(fit.points), f"{fit.rms_tokens:.3f}", f"{fit.worst_tokens:.3f}"),
+        )
         for name, fit in found.processes.items()
-        for tokens in [(fit.rms_tokens, fit.worst_tokens)]
     ]
     return "\n".join(table(heads, rows, style))
