@@ -27,9 +27,8 @@ from rlsim.files.writing import staged_folder
 from rlsim.files.yaml import read_yaml
 from rlsim.report.figures.style import save_picture
 from rlsim.report.figures.validation import ratios, reliability
-from rlsim.report.format import percent
+from rlsim.report.format import NAMES, percent
 from rlsim.report.text.validation import (
-    CROSS_HEAD,
     SHOWN_PHASES,
     cross_cells,
     given_back_lines,
@@ -209,7 +208,7 @@ def _cross(found: CrossValidation | None) -> str:
         return "## Left-out groups\n\nLeft out of this document; `python -m research.accuracy --cross` writes them."
     picture = f"![Reliability of the intervals]({PICTURE})\n\nShare of left-out times below each quantile of its"
     picture += " prediction: on the diagonal where the intervals are what they say."
-    rows = markdown_table(CROSS_HEAD, [cross_cells(score) for score in found.scores])
+    rows = markdown_table(NAMES["cross"], [cross_cells(score) for score in found.scores])
     lines = "\n".join(f"- {line}." for line in given_back_lines(found))
     return "\n\n".join(["## Left-out groups", _HOW, rows, lines, picture])
 

@@ -13,7 +13,7 @@ from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.projection.idle import idle_of
 from rlsim.projection.variant import simulate_variant
-from rlsim.results.blame import Blame, Removal, WhatIf
+from rlsim.results.planning import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.workload.draw import draw

@@ -98,7 +98,7 @@ def support(
     nearest of them, what a plain step of it rests on, and which precisions and drafts are refused.
     """
     from rlsim.planning.support import SHAPE, coverage
-    from rlsim.report.text.coverage import render_coverage
+    from rlsim.report.text.support import render_coverage
 
     answer = coverage(model, device, engine, gpus)
     print_answer(answer.to_json() if as_json else render_coverage(answer, SHAPE, terminal_style()))

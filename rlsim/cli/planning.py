@@ -63,7 +63,7 @@ def plan(
     from rlsim.planning.objective import Objective, parse_objective
     from rlsim.planning.plan import default_limits, write_plan
     from rlsim.planning.plan import plan as run
-    from rlsim.report.text.plan import render_plan
+    from rlsim.report.text.planning import render_plan
     from rlsim.units import SECONDS_PER_HOUR
 
     base = given_scenario(scenario, words, overrides)

@@ -23,7 +23,7 @@ from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted, shipped
 from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
 from rlsim.projection.uncertainty.learning import Prior, conditioned
-from rlsim.results.statistics import P90_DEVIATIONS
+from rlsim.results.record import P90_DEVIATIONS
 from rlsim.results.validation import CrossScore, CrossValidation, OwnRowsScore, Ranks
 from rlsim.schema.engine_parameters import version_order
 from rlsim.units import BoolArray, FloatArray

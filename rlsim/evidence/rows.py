@@ -13,7 +13,7 @@ from rlsim.errors import RlsimError
 from rlsim.evidence.tables import Row, SkippedRow, Table
 from rlsim.parameters.sets import Fitted
 from rlsim.results import Interval
-from rlsim.results.statistics import widened
+from rlsim.results.record import widened
 from rlsim.results.validation import ComparedRow, Detail, PhaseError
 from rlsim.schema.messages import as_input_error
 from rlsim.schema.scenario import Scenario

@@ -27,7 +27,7 @@ from rlsim.projection.summary import (
 from rlsim.projection.uncertainty.predictive import around
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import PHASES, Interval, PhasePart
-from rlsim.results.statistics import interval
+from rlsim.results.record import interval
 from rlsim.results.sweep import Mean, StepNumbers
 from rlsim.schema.scenario import Scenario
 

@@ -27,7 +27,7 @@ from rlsim.planning.search import (
 )
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
 from rlsim.report.format import percent
-from rlsim.results.plan import Change, ConstraintMet, Plan
+from rlsim.results.sweep import Change, ConstraintMet, Plan
 from rlsim.schema.scenario import Scenario
 from rlsim.workload.draw import draw
 
@@ -241,7 +241,7 @@ def write_plan(answer: Plan, folder: Path) -> None:
     """
     from rlsim.report.figures.grids import plan_figure
     from rlsim.report.figures.style import save_picture
-    from rlsim.results.frames import write_csv
+    from rlsim.results.sweep import write_csv
 
     write_csv(answer.to_frame(), folder / "ranked.csv")
     (folder / "best.yaml").write_text(answer.best_scenario, encoding="utf-8", newline="\n")

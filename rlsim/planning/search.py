@@ -19,8 +19,7 @@ from rlsim.planning.objective import AllowedStep, Objective, Seconds, p90, proba
 from rlsim.planning.space import InfeasiblePart, Layout, SearchLimits
 from rlsim.projection.summary import Timed
 from rlsim.projection.uncertainty.predictive import around
-from rlsim.results.plan import Against, PlanRow
-from rlsim.results.sweep import StepNumbers
+from rlsim.results.sweep import Against, PlanRow, StepNumbers
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray
 

@@ -14,7 +14,7 @@ from rlsim.planning.new import Answers, whole_path, with_layout
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
 from rlsim.projection.uncertainty.features import Feature
-from rlsim.results.coverage import Coverage, StepPart, TableSet, Tried
+from rlsim.results.planning import Coverage, StepPart, TableSet, Tried
 from rlsim.schema.engine import Engine
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario

@@ -19,9 +19,8 @@ from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor, local_jobs
 from rlsim.planning.grammar import Axis, grid, parse_axis
 from rlsim.projection.assumptions import caveats_of
-from rlsim.results.frames import identity_in, write_csv, write_parquet
 from rlsim.results.record import Row
-from rlsim.results.sweep import SweepResult
+from rlsim.results.sweep import SweepResult, identity_in, write_csv, write_parquet
 from rlsim.schema.scenario import Scenario
 
 SWEEP_REPLICATIONS = 3

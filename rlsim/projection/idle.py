@@ -6,7 +6,7 @@ import numpy as np
 
 from rlsim.costs.trainer.training import IMBALANCE
 from rlsim.projection.variant import SimulatedVariant
-from rlsim.results.blame import Idle
+from rlsim.results.planning import Idle
 from rlsim.simulation.trace import StepRecord
 
 BUBBLE = "pipeline bubble"

@@ -27,7 +27,7 @@ from rlsim.results import (
     StepPhases,
     Variant,
 )
-from rlsim.results.statistics import interval
+from rlsim.results.record import interval
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
 from rlsim.units import SECONDS_PER_HOUR

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlsim.errors import InputError
-from rlsim.files.reading import TABLE_BYTES, shown_path
+from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
+from rlsim.report.folder import KINDS, read_answer
+from rlsim.report.format import NAMES
+from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import timeline_json
 from rlsim.results import Projection
-from rlsim.results.blame import Blame
-from rlsim.results.plan import Plan
+from rlsim.results.planning import Blame
+from rlsim.results.projection import About
 from rlsim.results.run import Run
+from rlsim.results.sweep import Plan, SweepResult
 from rlsim.results.validation import CrossValidation, Published, Validation
 
 if TYPE_CHECKING:
@@ -24,17 +28,8 @@ if TYPE_CHECKING:
     Content = str | bytes | Figure
 
 Answer = Projection | Run | Blame | Validation | CrossValidation | Published
-DRAWN = ("run.json", "results.csv", "plan.json", "blame.json")
-"""Files that hold all that their pictures show."""
-ELSEWHERE = {
-    "projection.json": "projection.json lacks the curves that phases.png shows; rlsim project {folder}/scenario.yaml "
-    "--out {folder} draws the same picture again",
-    "published.json": "the pictures need every row's scenario; rlsim validate published --out {folder} draws them",
-    "validation.json": "the pictures need every row's scenario; rlsim validate TABLE.csv --out {folder} draws them",
-    "log.json": "phases.png needs the log itself; rlsim log LOG SCENARIO --out {folder} draws it",
-    "cross.json": "reliability.png needs every row; rlsim validate cross --out {folder} draws it",
-}
-"""Results whose pictures need more than the files hold, and what draws them."""
+DRAWN = ("run", "sweep", "plan", "blame")
+"""Kinds of results whose files hold all that their pictures show."""
 
 
 def write_out(answer: Answer, out: Path | None) -> None:
@@ -47,54 +42,57 @@ def write_files(contents: Mapping[str, Content], out: Path) -> None:
     """Write texts, bytes and figures under their names into the folder ``out``, all of them or none."""
     with staged_folder(out) as stage:
         for name, content in contents.items():
-            _written(stage / name, content)
+            if isinstance(content, str | bytes):
+                (stage / name).write_bytes(content.encode() if isinstance(content, str) else content)
+            else:
+                from rlsim.report.figures.style import save_picture
 
-
-def write(answer: Answer, folder: Path) -> list[Path]:
-    """Paths of the files of an answer, written into the existing ``folder``: its JSON, its pictures, what else it has.
-
-    scenario.yaml is the resolved scenario and projects or runs again to the same answer. OSError passes through.
-    """
-    return [_written(folder / name, content) for name, content in _contents(answer).items()]
+                save_picture(content, stage / name)
 
 
 def _contents(answer: Answer) -> Mapping[str, Content]:
-    """Text or figure of each file; matplotlib is imported where one is drawn."""
+    """Text or figure of each file; scenario.yaml is the resolved scenario, which gives the same answer again."""
+    found: dict[str, Content] = dict(_pictures(answer))
+    if isinstance(answer, Projection):
+        found |= {"projection.json": answer.to_json(), "timeline.json": timeline_json(answer)}
+    elif isinstance(answer, Run):
+        found |= {"run.json": answer.to_json(), "steps.csv": answer.to_csv()}
+    elif isinstance(answer, Blame):
+        found["blame.json"] = json.dumps(answer.as_dict(), indent=1) + "\n"
+    elif isinstance(answer, CrossValidation):
+        found["cross.json"] = answer.to_json()
+    elif isinstance(answer, Published):
+        cross = {} if answer.cross is None else _contents(answer.cross)
+        found = {**_contents(answer.steps), "published.json": answer.to_json(), **cross}
+    else:
+        found |= {"validation.json": answer.to_json(), "rows.csv": rows_csv(answer)}
+    return found | ({"scenario.yaml": answer.resolved_scenario} if isinstance(answer, About) else {})
+
+
+def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
+    """Pictures of an answer by their files; matplotlib is imported where one is drawn."""
     from rlsim.report.figures.bars import waterfall_figure
+    from rlsim.report.figures.grids import plan_figure, sweep_figures
     from rlsim.report.figures.phases import phases_figure
     from rlsim.report.figures.run import run_figure
     from rlsim.report.figures.validation import ratios, reliability, scatter
-    from rlsim.report.text.validation import rows_csv
 
-    if isinstance(answer, Projection):
-        return {
-            "projection.json": answer.to_json(),
-            "phases.png": phases_figure(answer),
-            "timeline.json": timeline_json(answer),
-            "scenario.yaml": answer.resolved_scenario,
-        }
-    if isinstance(answer, Run):
-        texts = {"run.json": answer.to_json(), "steps.csv": answer.to_csv(), "scenario.yaml": answer.resolved_scenario}
-        return {**texts, "run.png": run_figure(answer)}
-    if isinstance(answer, Blame):
-        text = json.dumps(answer.as_dict(), indent=1) + "\n"
-        return {"blame.json": text, "waterfall.png": waterfall_figure(answer)}
-    if isinstance(answer, CrossValidation):
-        return {"cross.json": answer.to_json(), "reliability.png": reliability(answer)}
-    if isinstance(answer, Published):
-        cross = {} if answer.cross is None else _contents(answer.cross)
-        return {**_contents(answer.steps), "published.json": answer.to_json(), **cross}
-    pictures = {"scatter.png": scatter(answer), "ratios.png": ratios(answer)}
-    return {"validation.json": answer.to_json(), "rows.csv": rows_csv(answer), **pictures}
-
-
-def _written(path: Path, content: Content) -> Path:
-    if isinstance(content, str | bytes):
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-    from rlsim.report.figures.style import save_picture
-
-    return save_picture(content, path)
+    match answer:
+        case Projection():
+            return {"phases.png": phases_figure(answer)}
+        case Run():
+            return {"run.png": run_figure(answer)}
+        case Blame():
+            return {"waterfall.png": waterfall_figure(answer)}
+        case Plan():
+            return {"pareto.png": plan_figure(answer)}
+        case SweepResult():
+            return {f"{name}.png": figure for name, figure in sweep_figures(answer).items()}
+        case CrossValidation():
+            return {"reliability.png": reliability(answer)}
+        case Validation():
+            return {"scatter.png": scatter(answer), "ratios.png": ratios(answer)}
+    return {}
 
 
 def replot(folder: Path, out: Path | None = None) -> list[Path]:
@@ -105,19 +103,19 @@ def replot(folder: Path, out: Path | None = None) -> list[Path]:
     """
     if not folder.is_dir():
         raise InputError(f"{shown_path(folder)}: no such folder of results")
-    drawn = [name for name in DRAWN if (folder / name).is_file()]
+    files, elsewhere = {kind: KINDS[kind][0] for kind in DRAWN}, NAMES["elsewhere"]
+    drawn = [kind for kind, name in files.items() if (folder / name).is_file()]
     if not drawn:
-        found = next((name for name in ELSEWHERE if (folder / name).is_file()), None)
-        if found is not None:
-            raise InputError(f"{shown_path(folder)}: {ELSEWHERE[found].format(folder=shown_path(folder))}")
-        raise InputError(f"{shown_path(folder)}: holds none of {', '.join((*DRAWN, *ELSEWHERE))}")
+        how = next((how for name, how in elsewhere.items() if (folder / name).is_file()), None)
+        what = f"holds none of {', '.join((*files.values(), *elsewhere))}"
+        raise InputError(f"{shown_path(folder)}: {what if how is None else how.format(folder=shown_path(folder))}")
+    pictures: dict[str, Figure] = {}
+    for kind in drawn:
+        with drawable(folder / files[kind]):
+            pictures |= _pictures(read_answer(kind, folder, []))
     target = out or folder
-    with staged_folder(target) as stage:
-        for name in drawn:
-            with drawable(folder / name):
-                for picture, figure in _pictures(name, folder).items():
-                    _written(stage / f"{picture}.png", figure)
-        return [target / path.name for path in sorted(stage.iterdir())]
+    write_files(pictures, target)
+    return [target / name for name in sorted(pictures)]
 
 
 @contextmanager
@@ -128,19 +126,3 @@ def drawable(path: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration) as error:
         reason = f"{type(error).__name__}: {str(error)[:80]}"
         raise InputError(f"{shown_path(path)}: is no result of this rlsim ({reason})") from error
-
-
-def _pictures(name: str, folder: Path) -> dict[str, Figure]:
-    """Pictures of what a file of the folder holds, by their names."""
-    from rlsim.report.figures.bars import waterfall_figure
-    from rlsim.report.figures.grids import plan_figure, sweep_figures
-    from rlsim.report.figures.run import run_figure
-    from rlsim.report.folder import read_run, read_sweep
-
-    if name == "run.json":
-        return {"run": run_figure(read_run(folder, []))}
-    if name == "results.csv":
-        return sweep_figures(read_sweep(folder))
-    if name == "plan.json":
-        return {"pareto": plan_figure(Plan.read(folder / name, TABLE_BYTES))}
-    return {"waterfall": waterfall_figure(Blame.read(folder / name))}

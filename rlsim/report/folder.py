@@ -12,26 +12,28 @@ from typing import Any, TypeVar
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from rlsim.errors import InputError, shortened
-from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
+from rlsim.files.reading import DOCUMENT_BYTES, TABLE_BYTES, read_text, shown_path
 from rlsim.files.yaml import read_yaml
+from rlsim.report.format import NAMES
 from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.timeline import read_timeline
-from rlsim.results.frames import scenario_in
+from rlsim.results.planning import Blame
 from rlsim.results.projection import About, Projection
-from rlsim.results.record import LARGEST, what_is_wrong
+from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
-from rlsim.results.sweep import SweepResult
+from rlsim.results.sweep import Plan, SweepResult, scenario_in
 from rlsim.results.validation import Validation
 
-KINDS = {
-    "projection": ("projection.json", "rlsim project --out"),
-    "run": ("run.json", "rlsim run --out"),
-    "plan": ("plan.json", "rlsim plan --out"),
-    "sweep": ("results.csv", "rlsim sweep --out"),
-    "validation": ("validation.json", "rlsim validate --out"),
-    "blame": ("blame.json", "rlsim blame --out"),
-}
+KINDS: dict[str, Sequence[str]] = NAMES["kinds"]
 """File that makes a folder one of a kind, and the command that writes it."""
+RECORDS: dict[str, tuple[type[Record], int]] = {
+    "projection": (Projection, DOCUMENT_BYTES),
+    "run": (Run, TABLE_BYTES),
+    "plan": (Plan, TABLE_BYTES),
+    "validation": (Validation, TABLE_BYTES),
+    "blame": (Blame, DOCUMENT_BYTES),
+}
+"""What the files hold, and how large they may be."""
 SCENARIO_BYTES = 2**18
 """Largest scenario.yaml that is looked into; a resolved scenario has 18 KiB."""
 FIELD_CHARACTERS, TEXT_CHARACTERS, NUMBER_CHARACTERS = 100_000, 300, 30
@@ -75,14 +77,32 @@ def file_in(folder: Path, name: str) -> Path:
     return path
 
 
-def read_projection(folder: Path, left_out: list[str]) -> Projection:
-    """The projection of the folder with its timeline; ``left_out`` takes what is wrong with files beside it.
+def read_answer(kind: str, folder: Path, left_out: list[str]) -> Any:
+    """The answer of a kind in the folder, a projection or run with what scenario.yaml says of it.
+
+    ``left_out`` takes what is wrong with files beside it. Raises InputError naming the file and the first wrong key.
+    """
+    path = file_in(folder, KINDS[kind][0])
+    if kind == "sweep":
+        return _sweep(path)
+    record, most_bytes = RECORDS[kind]
+    answer = record.read(path, most_bytes)
+    if isinstance(answer, Run):
+        if min(side.seconds.mean for side in answer.sides.values()) <= 0:
+            raise InputError("run.json: 'seconds' must have a mean above 0")
+        return _with_scenario(answer, folder, left_out)
+    if isinstance(answer, Projection):
+        if min(answer.baseline.step_s.mean, answer.candidate.step_s.mean) <= 0:
+            raise InputError("projection.json: 'step_s' must have a mean above 0")
+        return _with_timeline(_with_scenario(answer, folder, left_out), folder, left_out)
+    return answer
+
+
+def _with_timeline(answer: Projection, folder: Path, left_out: list[str]) -> Projection:
+    """The projection with its timeline and its mode.
 
     Where no scenario.yaml says the mode, phases that exceed their step do: generation then runs beside the trainer.
     """
-    answer = with_scenario(Projection.read(file_in(folder, "projection.json")), folder, left_out)
-    if min(answer.baseline.step_s.mean, answer.candidate.step_s.mean) <= 0:
-        raise InputError("projection.json: 'step_s' must have a mean above 0")
     if not answer.mode:
         arm = answer.candidate
         rest_s = sum(arm.phases[name].mean for name in SYNC_PHASES) - arm.step_s.mean
@@ -94,19 +114,12 @@ def read_projection(folder: Path, left_out: list[str]) -> Projection:
     except InputError as error:
         left_out.append(str(error))
         return answer
-    arms = {side: getattr(answer, side).model_copy(update=found) for side, found in sides.items()}
-    return answer.model_copy(update=arms)
+    return answer.model_copy(
+        update={side: getattr(answer, side).model_copy(update=found) for side, found in sides.items()}
+    )
 
 
-def read_run(folder: Path, left_out: list[str]) -> Run:
-    """The run of the folder; ``left_out`` takes what is wrong with scenario.yaml."""
-    answer = Run.read(file_in(folder, "run.json"), TABLE_BYTES)
-    if min(side.seconds.mean for side in answer.sides.values()) <= 0:
-        raise InputError("run.json: 'seconds' must have a mean above 0")
-    return with_scenario(answer, folder, left_out)
-
-
-def with_scenario(answer: Answer, folder: Path, left_out: list[str]) -> Answer:
+def _with_scenario(answer: Answer, folder: Path, left_out: list[str]) -> Answer:
     """The answer with what scenario.yaml says, as it is without one; ``left_out`` takes what is wrong with it."""
     try:
         path = file_in(folder, "scenario.yaml")
@@ -115,23 +128,16 @@ def with_scenario(answer: Answer, folder: Path, left_out: list[str]) -> Answer:
         if path.stat().st_size > SCENARIO_BYTES:
             raise InputError(f"{path.name}: is larger than {SCENARIO_BYTES // 2**10} KiB")
         asked = _Asked.model_validate(read_yaml(path), strict=True).model_dump(exclude_none=True)
+        return answer.model_copy(update=asked)
     except ValidationError as error:
         left_out.append(f"scenario.yaml: {what_is_wrong(error)}")
-        return answer
     except InputError as error:
         left_out.append(str(error))
-        return answer
-    return answer.model_copy(update=asked)
+    return answer
 
 
-def read_validation(folder: Path) -> Validation:
-    """The validation of the folder. Raises InputError naming the file and the first wrong key."""
-    return Validation.read(file_in(folder, "validation.json"), TABLE_BYTES)
-
-
-def read_sweep(folder: Path) -> SweepResult:
-    """The sweep of the folder. Axes are the columns before the status; those that always agree are one axis."""
-    path = file_in(folder, "results.csv")
+def _sweep(path: Path) -> SweepResult:
+    """The sweep in a CSV file. Axes are the columns before the status; those that always agree are one axis."""
     heads, *lines = _lines(path)
     if "status" not in heads or not {"step_s", "step_low_s", "step_high_s"} <= set(heads) or not heads.index("status"):
         raise InputError(f"{path.name}: is no sweep of rlsim: it needs columns of axes, then status, and step_s")
@@ -148,7 +154,8 @@ def read_sweep(folder: Path) -> SweepResult:
     for name in names:
         axes.setdefault(tuple(columns[name]), []).append(name)
     written = {",".join(keys): tuple(dict.fromkeys(map(str, values))) for values, keys in axes.items()}
-    result = SweepResult(scenario=scenario_in(folder / "results.parquet"), axes=written, replications=1, rows=rows)
+    name = scenario_in(path.with_name("results.parquet"))
+    result = SweepResult(scenario=name, axes=written, replications=1, rows=rows)
     if not result.done:
         raise InputError(f"{path.name}: holds no cell that could run")
     return result

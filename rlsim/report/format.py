@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import math
 
+from rlsim.files.yaml import lists_beside
 from rlsim.results import Interval, Variant
 from rlsim.units import GIB
 
-METHODS = {
-    "none": "autoregressive",
-    "eagle3": "EAGLE-3",
-    "mtp": "MTP head",
-    "draft_model": "draft model",
-    "ngram": "n-gram",
-    "suffix": "suffix decoding",
-}
-PHASE_LABELS = {
-    "data_s": "data",
-    "prepare_s": "prepare",
-    "generation_s": "generation",
-    "logprob_s": "log-prob",
-    "train_s": "train",
-    "refit_s": "refit",
-    "exposed_generation_s": "exposed generation",
-    "environment_s": "environment",
-    "judge_s": "judge",
-    "other": "other",
-}
+NAMES = lists_beside(__file__)
+"""What keys of answers are called in reports, in the order in which they are shown; phases with their colours."""
+METHODS: dict[str, str] = NAMES["methods"]
+PHASE_LABELS: dict[str, str] = {phase: label for phase, (label, _) in NAMES["phases"].items()}
 ASYNC_LABELS = {**PHASE_LABELS, "generation_s": "generation (busy)", "refit_s": "refit pause"}
 """Where generation runs beside the trainer: its busy time is no part of the step, its wait and the pause are."""
 

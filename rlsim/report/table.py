@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlsim.report.format import fixed
+from rlsim.report.format import decimals_for, fixed
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.results import Interval
 
@@ -74,6 +74,12 @@ def cell(value: Interval, decimals: int, unit: str = "") -> Cell:
     """A mean with its interval; alone where the interval has no width."""
     ends = () if value.low == value.high else (fixed(value.low, decimals), fixed(value.high, decimals))
     return Cell(fixed(value.mean, decimals) + unit, *ends)
+
+
+def cells(label: str, values: Sequence[Interval]) -> Sequence[Cell | str]:
+    """A row of means with their intervals, all with as many decimals as the largest needs."""
+    decimals = decimals_for(max(value.mean for value in values), digits=2)
+    return label, *(cell(value, decimals) for value in values)
 
 
 def table(heads: Sequence[str], rows: Sequence[Cells], style: Style, align: str = "<>") -> list[str]:

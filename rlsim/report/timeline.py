@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict
-
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES
 from rlsim.report.format import PHASE_LABELS, arm_label
 from rlsim.results import Curve, Projection, Span, Variant
-from rlsim.results.record import Number, Record
+from rlsim.results.record import Loose, Number
 
 Event = dict[str, Any]
 SIDES = ("baseline", "candidate")
@@ -53,7 +51,11 @@ def _process(pid: int, name: str, arm: Variant) -> list[Event]:
     for tid, lane in enumerate(lanes(arm.spans), start=1):
         events.append(_metadata("thread_name", pid, tid, name=lane.name))
         events.append(_metadata("thread_sort_index", pid, tid, sort_index=tid))
-        events.extend(_complete(pid, tid, span) for span in lane.spans)
+        for span in lane.spans:
+            start, end = _nanoseconds(span.start_s), _nanoseconds(span.end_s)
+            kind = {"name": PHASE_LABELS[span.phase], "cat": span.phase.removesuffix("_s"), "ph": "X"}
+            when = {"ts": start / 1000, "dur": max(0, end - start) / 1000, "pid": pid, "tid": tid}
+            events.append({**kind, **when, "args": {"step": span.step, "detail": span.detail}})
     for curve in arm.curves:
         for time, value in zip(curve.times_s, curve.values, strict=True):
             at = {"ph": "C", "ts": _nanoseconds(time) / 1000, "pid": pid, "tid": 0}
@@ -65,36 +67,20 @@ def _metadata(kind: str, pid: int, tid: int, **args: str | int) -> Event:
     return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
-def _complete(pid: int, tid: int, span: Span) -> Event:
-    start, end = _nanoseconds(span.start_s), _nanoseconds(span.end_s)
-    return {
-        "name": PHASE_LABELS[span.phase],
-        "cat": span.phase.removesuffix("_s"),
-        "ph": "X",
-        "ts": start / 1000,
-        "dur": max(0, end - start) / 1000,
-        "pid": pid,
-        "tid": tid,
-        "args": {"step": span.step, "detail": span.detail},
-    }
-
-
 def _nanoseconds(time_s: float) -> int:
     return round(time_s * 1e9)
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One row of a timeline: ``spans`` follow each other or nest (refit inside prepare of the same step)."""
+    """One row of a timeline: ``spans`` follow each other or nest (refit inside prepare of the same step).
+
+    name: the actor, numbered from its second row on.
+    """
 
     actor: str
-    index: int
+    name: str
     spans: tuple[Span, ...]
-
-    @property
-    def name(self) -> str:
-        """The actor, numbered from its second row on."""
-        return self.actor if self.index == 0 else f"{self.actor} ({self.index + 1})"
 
 
 def lanes(spans: Iterable[Span]) -> list[Lane]:
@@ -106,9 +92,9 @@ def lanes(spans: Iterable[Span]) -> list[Lane]:
     for span in spans:
         by_actor.setdefault(span.actor, []).append(span)
     return [
-        Lane(actor, index, tuple(row))
+        Lane(actor, actor if number == 1 else f"{actor} ({number})", tuple(row))
         for actor, members in by_actor.items()
-        for index, row in enumerate(_rows(sorted(members, key=lambda s: (s.start_s, -s.end_s))))
+        for number, row in enumerate(_rows(sorted(members, key=lambda s: (s.start_s, -s.end_s))), start=1)
     ]
 
 
@@ -119,7 +105,8 @@ def _rows(ordered: list[Span]) -> list[list[Span]]:
         for row, stack in zip(rows, open_spans, strict=True):
             while stack and stack[-1].end_s <= span.start_s:
                 stack.pop()
-            if not stack or _inside(span, stack[-1]):
+            outer = stack[-1] if stack else None
+            if outer is None or (span.end_s <= outer.end_s and span.step == outer.step and span.phase != outer.phase):
                 row.append(span)
                 stack.append(span)
                 break
@@ -129,22 +116,14 @@ def _rows(ordered: list[Span]) -> list[list[Span]]:
     return rows
 
 
-def _inside(inner: Span, outer: Span) -> bool:
-    return inner.end_s <= outer.end_s and inner.step == outer.step and inner.phase != outer.phase
-
-
-class _Loose(Record):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Args(_Loose):
+class _Args(Loose):
     name: str = ""
     step: int = 0
     detail: str = ""
     value: Number = 0.0
 
 
-class _Event(_Loose):
+class _Event(Loose):
     ph: str
     pid: int
     tid: int = 0
@@ -155,7 +134,7 @@ class _Event(_Loose):
     args: _Args = _Args()
 
 
-class _Document(_Loose):
+class _Document(Loose):
     traceEvents: tuple[_Event, ...]  # noqa: N815 - a key of the format
 
 
@@ -165,22 +144,14 @@ def read_timeline(path: Path) -> dict[str, dict[str, Any]]:
     Raises InputError naming the file where it is none, or holds no step of a trainer.
     """
     events = _Document.read(path, TABLE_BYTES).traceEvents
-    named = {
-        (event.name, event.pid, event.tid if event.name == "thread_name" else 0): shortened(event.args.name)
-        for event in events
-        if event.ph == "M"
-    }
     found: dict[str, dict[str, Any]] = {}
-    for (kind, pid, _), name in named.items():
-        side = name.partition(":")[0]
-        if kind == "process_name" and side in SIDES:
-            own = [event for event in events if event.pid == pid]
-            actors = {
-                tid: text.partition(" (")[0]
-                for (what, p, tid), text in named.items()
-                if (what, p) == ("thread_name", pid)
-            }
-            found[side] = {"spans": _last_spans(own, actors, path), "curves": _curves_of(own)}
+    for pid in dict.fromkeys(event.pid for event in events):
+        own = [event for event in events if event.pid == pid]
+        named = {(event.name, event.tid): shortened(event.args.name) for event in own if event.ph == "M"}
+        for (kind, _), name in named.items():
+            if kind == "process_name" and (side := name.partition(":")[0]) in SIDES:
+                actors = {tid: text.partition(" (")[0] for (what, tid), text in named.items() if what == "thread_name"}
+                found[side] = {"spans": _last_spans(own, actors, path), "curves": _curves_of(own)}
     return found
 
 

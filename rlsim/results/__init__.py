@@ -4,25 +4,27 @@ Those of the line from prices to a projection are here; each other answer has it
 """
 
 from rlsim.results.projection import (
+    PHASES,
+    Curve,
     EngineStatistics,
-    Label,
     MemoryParts,
     MemoryUse,
     PhasePart,
     Projection,
     Provenance,
     Sampling,
+    Span,
+    StepPhases,
+    TokenLedger,
     Variant,
 )
 from rlsim.results.record import Interval
-from rlsim.results.trace import PHASES, Curve, Span, StepPhases, TokenLedger
 
 __all__ = [
     "PHASES",
     "Curve",
     "EngineStatistics",
     "Interval",
-    "Label",
     "MemoryParts",
     "MemoryUse",
     "PhasePart",

@@ -1,4 +1,4 @@
-"""What a comparison of two scenarios holds, and what a sensitivity answers: what is worth measuring."""
+"""What a comparison, a sensitivity (what is worth measuring), a blame and a choice's support hold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from rlsim.results.projection import Provenance, Support
 from rlsim.results.record import Interval, Number, Record, Rounded6
 
 
@@ -141,3 +142,103 @@ class Techniques(Record):
     techniques: tuple[Technique, ...]
     best_pair: Technique | None
     left_out: tuple[LeftOut, ...]
+
+
+class Idle(Record):
+    """GPU-seconds per step in which the GPUs of a pool do nothing, for one cause; share: of all of a step."""
+
+    pool: str
+    cause: str
+    gpu_s: Number
+    share: Number
+
+
+class Removal(Record):
+    """A cause taken away, on the same drawn work. step_s: of the step without it; saved_s: by it alone.
+
+    chain_s: what it saves after those before it in the list were taken away too; these add up to all that is removed.
+    One that would then cost time stays. why: it costs time alone or stays, else nothing.
+    """
+
+    cause: str
+    how: str
+    step_s: Number
+    saved_s: Number
+    chain_s: Number
+    why: str = ""
+
+
+class WhatIf(Record):
+    """A policy against the tail, tried on the same drawn work: step time, or the reason where it cannot run."""
+
+    name: str
+    how: str
+    step_s: Number | None
+    reason: str = ""
+
+
+class Blame(Record):
+    """Idle time of a scenario's step by cause, what each removal gains, and tail policies as what-ifs.
+
+    step_s, left_s: mean step, and without every cause. work_share: of all GPU-seconds in which the GPUs compute.
+    """
+
+    schema_: Literal["rlsim.blame/1"] = Field(default="rlsim.blame/1", alias="schema")
+    scenario: str
+    digest: str
+    num_gpus: int
+    step_s: Number
+    left_s: Number
+    work_share: Number
+    idle: tuple[Idle, ...]
+    removals: tuple[Removal, ...]
+    what_ifs: tuple[WhatIf, ...]
+
+
+class TableSet(Record):
+    """Measured operator tables. origin: software they were measured with; operators: those of the engine's folder."""
+
+    system: str
+    engine: str
+    origin: str
+    operators: tuple[str, ...]
+
+
+class StepPart(Record):
+    """A part of a plain step: its seconds, and what most of them rest on."""
+
+    phase: str
+    part: str
+    seconds: Rounded6
+    root: str
+
+
+class Tried(Record):
+    """A feature, tried. reason: why it is refused; empty where it projects. measured: share of its time, if it does."""
+
+    name: str
+    reason: str
+    measured: Number | None
+
+
+class Coverage(Record):
+    """What backs ``model`` on ``device`` with ``engine``.
+
+    tables: those of the device and engine, None without. releases: of the engine, with the measured iterations behind
+    each. counts: measured times of each kind that share (model, device, software), by what they share. scenario: YAML
+    of what was projected on ``num_gpus``; parts: of its step, largest first. tried: features on top.
+    """
+
+    schema_: Literal["rlsim.support/2"] = Field(default="rlsim.support/2", alias="schema")
+    model: str
+    device: str
+    engine: str
+    tables: TableSet | None
+    releases: dict[str, int]
+    counts: dict[str, dict[str, int]]
+    scenario: str
+    num_gpus: int = Field(exclude=True)
+    provenance: Provenance
+    parts: tuple[StepPart, ...]
+    support: Support | None
+    tried: tuple[Tried, ...]

@@ -3,17 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field, PlainSerializer
 
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
-from rlsim.results.trace import Curve, Span, StepPhases, TokenLedger
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s")
+"""Phase names of the contract. Synchronous steps add up data, prepare, generation, logprob and train."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StepPhases(Generic[T]):
+    """The phases of a step, in seconds or as intervals of seconds; the names are those of the contract.
+
+    Synchronous steps add up data, prepare, generation, log-prob and train; refit is part of prepare. Asynchronous ones
+    add up exposed generation, data, log-prob, train and refit; generation is the pool's busy time.
+    """
+
+    data_s: T
+    prepare_s: T
+    generation_s: T
+    logprob_s: T
+    train_s: T
+    refit_s: T
+    exposed_generation_s: T
+
+    def __getitem__(self, name: str) -> T:
+        """The phase of a contract name, for loops over PHASES."""
+        value: T = getattr(self, name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PHASES)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """(name, value) of every phase."""
+        return ((name, self[name]) for name in PHASES)
+
+
+@dataclass(frozen=True)
+class TokenLedger:
+    """Where response tokens went: generated = consumed + stale + discarded + regenerated + in_flight.
+
+    consumed: trained on. stale: dropped before training for their age, in the queue or in flight. discarded: of groups
+    that no step could use (dynamic sampling), and of what lost a race (tail batching). regenerated: lost to restarts
+    and generated once more. in_flight: what unfinished samples and groups in the queue hold at the end, less what they
+    held at the beginning.
+    """
+
+    generated: Rounded
+    consumed: Rounded
+    stale: Rounded
+    discarded: Rounded
+    regenerated: Rounded
+    in_flight: Rounded
+
+    def __add__(self, other: TokenLedger) -> TokenLedger:
+        return TokenLedger(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: TokenLedger) -> TokenLedger:
+        return TokenLedger(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def scaled(self, factor: float) -> TokenLedger:
+        """Every entry times ``factor``."""
+        return TokenLedger(*(factor * value for value in astuple(self)))
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one actor did when: ``actor`` is a lane of the timeline (trainer, replica 3...), times in seconds."""
+
+    actor: str
+    phase: str
+    step: int
+    start_s: float
+    end_s: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A counter over time for the timeline: ``values[i]`` holds from ``times_s[i]`` to the next time."""
+
+    name: str
+    times_s: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+if TYPE_CHECKING:
     Spans = tuple[Span, ...]
     Curves = tuple[Curve, ...]
 else:  # never read from a file: what checks them costs more to build than a projection to write
@@ -99,14 +183,6 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Label:
-    """What readers see beside a number: its name and its unit; a unit of ``%`` shows a share (0..1) as percent."""
-
-    text: str
-    unit: str = ""
-
-
-@dataclass(frozen=True)
 class EngineStatistics:
     """What the engines did in a measured step, mean over steps and all replicas together; None where it has no meaning.
 
@@ -117,24 +193,24 @@ class EngineStatistics:
     trajectories that came back) and timed_out: of agents.
     """
 
-    replicas: Annotated[Number, Label("replicas")]
-    decode_iterations: Annotated[Number, Label("decode iterations", "per step")]
-    mean_batch: Annotated[Number, Label("mean batch", "sequences")]
-    mean_context_tokens: Annotated[Number, Label("mean context", "tokens")]
-    eager_share: Annotated[Number, Label("eager iterations", "%")]
-    prefill_iterations: Annotated[Number, Label("prefill iterations", "per step")]
-    prefill_tokens: Annotated[Number, Label("prefill", "tokens per step")]
-    preemptions: Annotated[Number, Label("preemptions", "per step")]
-    peak_kv_tokens: Annotated[Number, Label("peak KV cache", "tokens of a replica")]
-    tokens_per_s: Annotated[Number, Label("generated", "tokens/s")]
-    iterations_per_s: Annotated[Number, Label("decode iterations", "per second and replica")]
-    tokens_per_verification: Annotated[Number, Label("generated", "tokens per verification")]
-    replica_imbalance: Annotated[Number | None, Label("slowest replica", "times the mean")] = None
-    rollouts: Annotated[Number | None, Label("rollouts", "per step")] = None
-    turns: Annotated[Number | None, Label("turns", "per step")] = None
-    environment_queue_s: Annotated[Number | None, Label("queue of the environment", "seconds per turn")] = None
-    reused_tokens: Annotated[Number | None, Label("reused prefixes", "tokens per step")] = None
-    timed_out: Annotated[Number | None, Label("trajectories out of time", "per step")] = None
+    replicas: Number
+    decode_iterations: Number
+    mean_batch: Number
+    mean_context_tokens: Number
+    eager_share: Number
+    prefill_iterations: Number
+    prefill_tokens: Number
+    preemptions: Number
+    peak_kv_tokens: Number
+    tokens_per_s: Number
+    iterations_per_s: Number
+    tokens_per_verification: Number
+    replica_imbalance: Number | None = None
+    rollouts: Number | None = None
+    turns: Number | None = None
+    environment_queue_s: Number | None = None
+    reused_tokens: Number | None = None
+    timed_out: Number | None = None
 
     def known(self) -> dict[str, float]:
         """What has a meaning, with its digits in a file."""
@@ -143,11 +219,6 @@ class EngineStatistics:
     def items(self) -> Iterator[tuple[str, float]]:
         """(name, value) of what has a meaning."""
         return ((f.name, value) for f in fields(self) if (value := getattr(self, f.name)) is not None)
-
-    @classmethod
-    def labels(cls) -> dict[str, Label]:
-        """Label of every field by its name."""
-        return {name: hint.__metadata__[-1] for name, hint in get_type_hints(cls, include_extras=True).items()}
 
 
 @dataclass(frozen=True)

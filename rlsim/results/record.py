@@ -1,9 +1,12 @@
-"""Records of answers: numbers with their digits, intervals, and the base that writes JSON and reads it back."""
+"""Records of answers: numbers with their digits, intervals from a few replications, and the base that writes JSON."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
 LARGEST = 1e18
 """Largest magnitude of a number; the energy of a long run on a large cluster has 1e13 J."""
 SHOWN_CHARACTERS = 120
+CONFIDENCE = 0.90
+P90_DEVIATIONS = 1.6448536269514722
+"""Standard deviations within which 90 % of the absolute values of a normal distribution lie."""
+_EXACT = {1: 6.313751514675043, 2: 2.919985580353726}
 
 
 def rounded(value: float, digits: int = 9) -> float:
@@ -25,15 +32,11 @@ def rounded(value: float, digits: int = 9) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _rounded6(value: float) -> float:
-    return rounded(value, 6)
-
-
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 """A finite number, written with all its digits."""
 Rounded = Annotated[Number, PlainSerializer(rounded, return_type=float)]
 """A finite number, written with 9 significant digits."""
-Rounded6 = Annotated[Number, PlainSerializer(_rounded6, return_type=float)]
+Rounded6 = Annotated[Number, PlainSerializer(partial(rounded, digits=6), return_type=float)]
 """A finite number, written with 6 significant digits."""
 Row = dict[str, Any]
 """A line of a table: column to number or text."""
@@ -91,6 +94,12 @@ class Record(BaseModel):
             raise InputError(f"{name}: {what_is_wrong(error)}") from None
 
 
+class Loose(Record):
+    """A record whose unknown keys are ignored, so that files of later releases and of others can be read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 def what_is_wrong(error: ValidationError) -> str:
     """What is wrong first: another schema, or a key with its place and what it holds."""
     found = error.errors(include_url=False)
@@ -105,3 +114,45 @@ def what_is_wrong(error: ValidationError) -> str:
         return f"schema is '{shortened(given)}'; this version of rlsim reads {wrong['ctx']['expected']}"
     shown = shortened(json.dumps(given)) if isinstance(given, str | float | bool | None) else type(given).__name__
     return f"'{place or 'the document'}': {wrong['msg'][:1].lower()}{wrong['msg'][1:]}, got {shown}"
+
+
+def student_t95(degrees: int) -> float:
+    """95 % quantile of Student's t: exact for 1 and 2 degrees, Cornish-Fisher expansion beyond (error below 0.3 %).
+
+    Abramowitz and Stegun, 26.7.5.
+    """
+    if degrees in _EXACT:
+        return _EXACT[degrees]
+    z, v = P90_DEVIATIONS, float(degrees)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / v ** (i + 1) for i, term in enumerate(terms))
+
+
+def interval(values: Sequence[float], floor: float = 0.0) -> Interval:
+    """Mean of ``values`` and the 90 % interval for one more such value (normal prediction interval)."""
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Interval(mean, mean, mean)
+    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
+    half = student_t95(count - 1) * deviation * math.sqrt(1 + 1 / count)
+    return Interval(mean, min(mean, max(floor, mean - half)), mean + half)
+
+
+def widened(quantity: Interval, deviation: float) -> Interval:
+    """A positive quantity whose interval also holds a model error: standard deviation ``deviation`` of its logarithm.
+
+    Half-widths on the log scale add in squares; zero stays zero.
+    """
+    if quantity.mean <= 0 or deviation <= 0:
+        return quantity
+    model = P90_DEVIATIONS * deviation
+    below = math.log(quantity.mean / quantity.low) if quantity.low > 0 else math.inf
+    above = math.log(quantity.high / quantity.mean)
+    low = quantity.mean * math.exp(-math.hypot(below, model)) if math.isfinite(below) else 0.0
+    return Interval(quantity.mean, low, quantity.mean * math.exp(math.hypot(above, model)))

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from rlsim.results.projection import About, Side
+from rlsim.results.projection import PHASES, About, Side, TokenLedger
 from rlsim.results.record import Interval, Record, Rounded
-from rlsim.results.trace import PHASES, TokenLedger
 
 if TYPE_CHECKING:
     from typing import Self
@@ -20,16 +19,8 @@ CAUSES = ("steps", "validation", "checkpoints", "stalls", "slow_nodes", "replica
 """What the seconds of a run go to; they add up to it. steps: the undisturbed ones. restarts: from failures of training
 GPUs until all train again; steps_again: what they undo since the last checkpoint."""
 STATES = (
-    "acceptance_length",
-    "response_tokens",
-    "truncated_share",
-    "mean_batch",
-    "mean_context_tokens",
-    "staleness",
-    "oldest",
-    "samples",
-    "generated_tokens",
-    "trained_tokens",
+    *("acceptance_length", "response_tokens", "truncated_share", "mean_batch", "mean_context_tokens", "staleness"),
+    *("oldest", "samples", "generated_tokens", "trained_tokens"),
 )
 """What a step was like besides its times. acceptance_length: tokens per verification. response_tokens: mean of the
 generated responses. mean_batch, mean_context_tokens: of the engines' decode iterations, over the steps that were

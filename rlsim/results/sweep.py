@@ -1,13 +1,15 @@
-"""What a sweep holds, and the numbers of one scenario's step as columns of tables."""
+"""What a sweep and a plan hold, the numbers of a step as columns, and rows as tables of pandas and files."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 
 from rlsim.results.record import Interval, Number, Record, Row
 
@@ -28,10 +30,7 @@ def interval_columns(name: str) -> tuple[str, str, str]:
 
 def interval_in(row: Mapping[str, Any], name: str) -> Interval:
     """The quantity ``name`` of a row with its interval; the mean alone where the row has no ends."""
-    _, low, high = interval_columns(name)
-    return Interval(
-        row[name], row[name] if row[low] is None else row[low], row[name] if row[high] is None else row[high]
-    )
+    return Interval(*(row[name] if row[each] is None else row[each] for each in interval_columns(name)))
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,8 @@ class Mean:
     """A number without an interval: nobody has looked at its error."""
 
     mean: Number
+    low: None = None
+    high: None = None
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,8 @@ class StepNumbers:
         out: Row = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, Interval):
+            if isinstance(value, Interval | Mean):
                 out |= zip(interval_columns(item.name), (value.mean, value.low, value.high), strict=True)
-            elif isinstance(value, Mean):
-                out |= zip(interval_columns(item.name), (value.mean, None, None), strict=True)
             elif value is not None:
                 out[item.name] = value
         return out
@@ -134,8 +133,6 @@ class SweepResult(Record):
 
     def to_frame(self) -> DataFrame:
         """The rows as a pandas table, axes first whatever the first rows lack."""
-        from rlsim.results.frames import frame_of
-
         return frame_of(
             self.rows, columns=list(dict.fromkeys(name for row in (*self.done, *self.rows) for name in row))
         )
@@ -159,3 +156,203 @@ def break_even_lengths(rows: Sequence[Row], draft: str, column: str = "rollout_s
                 out[k] = low + (1.0 - before) / (after - before) * (high - low)
                 break
     return out
+
+
+LARGEST_INT = 2**63 - 1
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> DataFrame:
+    """A table with whole numbers, floats or text in each column, and nothing where a row has no value.
+
+    columns: default all, in the order of first appearance.
+    """
+    from pandas import DataFrame, Series
+
+    names = list(columns or dict.fromkeys(name for row in rows for name in row))
+    return DataFrame({name: Series(*_column([row.get(name) for row in rows])) for name in names})
+
+
+def _column(values: list[Any]) -> tuple[list[Any], None, str]:
+    """Values, no index, and the type that holds them all: text where whole numbers exceed 64 bits."""
+    given = [value for value in values if value is not None]
+    types = {type(value) for value in given}
+    numeric = bool(given) and types <= {int, float} and all(abs(v) <= LARGEST_INT for v in given if type(v) is int)
+    if numeric and types == {int}:
+        return values, None, "int64" if len(given) == len(values) else "Int64"
+    if numeric:
+        return values, None, "float64"
+    return [None if value is None else str(value) for value in values], None, "str"
+
+
+def write_csv(frame: DataFrame, path: Path) -> None:
+    """One line per row; numbers with 9 significant digits, nothing where a row has no value."""
+    frame.to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
+
+
+def write_parquet(frame: DataFrame, path: Path, identity: str, scenario: str) -> None:
+    """The same rows with types, and in the file's metadata what they are the results of."""
+    frame.attrs |= {"identity": identity, "scenario": scenario}
+    frame.to_parquet(path, index=False)
+
+
+def identity_in(path: Path) -> str | None:
+    """What :func:`write_parquet` was given, None where the file is missing or none of its own."""
+    return _attribute(path, "identity")
+
+
+def scenario_in(path: Path) -> str:
+    """The name of the scenario that :func:`write_parquet` was given, else that of the folder."""
+    return _attribute(path, "scenario") or path.resolve().parent.name
+
+
+def _attribute(path: Path, name: str) -> str | None:
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import read_schema
+
+    try:
+        known = json.loads(read_schema(path).metadata[b"pandas"])
+        return str(known["attributes"][name])
+    except (OSError, ArrowInvalid, KeyError, TypeError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One plan. overrides: what turns the scenario into it. bound_s: closed-form bound on the search's drawn work.
+
+    replications: drawn workloads behind the numbers; those of different counts do not compare. step_p90_s: seconds that
+    90 % of its steps do not exceed; None where only the search has seen it. beats_current: probability that it beats
+    the scenario as it is; None where that cannot run. trainers: layouts of the trainer it was chosen from.
+    """
+
+    name: str
+    overrides: Mapping[str, Any]
+    bound_s: Number
+    replications: int
+    numbers: StepNumbers
+    step_p90_s: Number | None = None
+    beats_current: Number | None = None
+    trainers: int = 0
+
+    @property
+    def step_s(self) -> float:
+        """Its mean step time, the one number shown of it."""
+        return self.numbers.step_s.mean
+
+    def row(self) -> Row:
+        """Its columns in ranked.csv and plan.json."""
+        found = {"bound_s": self.bound_s, "replications": self.replications}
+        drawn = {} if self.step_p90_s is None else {"step_p90_s": self.step_p90_s, "beats_current": self.beats_current}
+        return {"plan": self.name, **self.overrides, **found, **self.numbers.row(), **drawn}
+
+
+def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a flat row by field."""
+    values: dict[str, Any] = {}
+    for item in fields(StepNumbers):
+        mean, low, high = (row.get(name) for name in interval_columns(item.name))
+        ends = {} if low is None else {"low": low, "high": high}
+        values[item.name] = {"mean": mean, **ends} if ends or item.name == "step_s" else mean
+    return values
+
+
+def _read_numbers(value: Any) -> Any:
+    return TypeAdapter(StepNumbers).validate_python(_nested(value)) if isinstance(value, dict) else value
+
+
+def _read_row(value: Any) -> Any:
+    """The plan of a flat row, as plan.json holds it."""
+    if not isinstance(value, dict):
+        return value
+    overrides = {key: each for key, each in value.items() if "." in key or key in ("lag", "k")}
+    given = ("bound_s", "replications", "step_p90_s", "beats_current")
+    content = {"name": value.get("plan"), "overrides": overrides, "numbers": _nested(value)}
+    content |= {name: value[name] for name in given if name in value}
+    return TypeAdapter(PlanRow).validate_python(content)
+
+
+FlatRow = Annotated[PlanRow, PlainSerializer(PlanRow.row), BeforeValidator(_read_row)]
+"""A plan that files hold as one flat row."""
+FlatNumbers = Annotated[StepNumbers, PlainSerializer(StepNumbers.row), BeforeValidator(_read_numbers)]
+
+
+class Change(Record):
+    """One stage on the way from the scenario as it is to the best plan, and the step after it."""
+
+    what: str
+    step_s: Number
+
+
+class Against(Record):
+    """A plan against a rival over the common draws.
+
+    wins: share of draws in which the plan is better by the measure of the objective, equal ones counting half. ratio:
+    the rival's measure (seconds of a step, or its cost or energy) over the plan's, with its 90 % interval.
+    """
+
+    rival: str
+    wins: Number
+    ratio: Interval
+
+
+class ConstraintMet(Record):
+    """A constraint and how the best plan meets it.
+
+    limit, value: the most that is allowed and what the plan takes in the mean, in ``unit``. probability: that it is
+    met; 1 where it holds by construction, None where no measurement says.
+    """
+
+    constraint: str
+    limit: Number
+    value: Number
+    unit: str
+    probability: Number | None
+
+
+class Plan(Record):
+    """The answer.
+
+    objective, statistic: what is made best; objective_value: of the best plan, in the objective's unit.
+    least_probability: with which constraints hold. finalists: plans on their final numbers, best first. pareto: those
+    that no other finalist beats in mean step and cost at once, cheapest first. current: the scenario as it is, None
+    where it cannot run; waterfall: what drafting, layouts, split and lag bring on the way from it. against: the best
+    plan against the scenario as it is and against every other finalist. considered, configurations, simulated:
+    combinations looked at, valid ones, simulated ones. rest: plans that the search alone has seen, best first; steps:
+    of the run that was asked for; best_scenario: YAML of the best plan; changes: what to set for it. The last four are
+    not in plan.json.
+    """
+
+    schema_: Literal["rlsim.plan/3"] = Field(default="rlsim.plan/3", alias="schema")
+    scenario: str
+    objective: str
+    statistic: str
+    objective_value: Number
+    least_probability: Number
+    best: FlatRow
+    finalists: tuple[FlatRow, ...]
+    pareto: tuple[FlatRow, ...]
+    current: FlatNumbers | None
+    waterfall: tuple[Change, ...]
+    against: tuple[Against, ...]
+    constraints: tuple[ConstraintMet, ...]
+    considered: int
+    configurations: int
+    simulated: int
+    rest: tuple[PlanRow, ...] = Field(default=(), exclude=True)
+    steps: int | None = Field(default=None, exclude=True)
+    best_scenario: str = Field(default="", exclude=True, repr=False)
+    changes: tuple[str, ...] = Field(default=(), exclude=True)
+
+    @property
+    def ranked(self) -> tuple[PlanRow, ...]:
+        """The finalists, then what the search left behind them."""
+        return (*self.finalists, *self.rest)
+
+    def to_frame(self) -> DataFrame:
+        """All ranked plans as a pandas table, best first; intervals of those with final numbers alone."""
+        return frame_of([row.row() for row in self.ranked])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        shown = ["plan", "step_s", "step_low_s", "step_high_s", "step_p90_s", "cost_per_step_usd", "limit"]
+        return str(self.to_frame().head(len(self.finalists))[shown].to_html(index=False))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from rlsim.results import record
-from rlsim.results.record import Interval, Rounded, rounded
+from rlsim.results.record import Interval, Loose, Rounded, rounded
 
 Detail = str | bool | int | Rounded | None
 SPREAD_KEYS = ("measured", "predicted", "low", "high")
@@ -26,28 +26,20 @@ STEP_TABLE_KEYS = (
 )  # fmt: skip
 
 
-class Record(record.Record):
-    """A frozen answer; unknown keys are ignored, so that files of later releases can be read."""
+class _Compared(Loose):
+    """A record with predicted, measured and error_pct = 100 (predicted / measured - 1), filled in where not given.
 
-    model_config = ConfigDict(extra="ignore")
-
-
-def percent_error(predicted: float | None, measured: float | None) -> float | None:
-    """100 (predicted / measured - 1) in per cent; None where either is missing or 0."""
-    return 100 * (predicted / measured - 1) if predicted and measured else None
-
-
-class _Compared(Record):
-    """A record with predicted, measured and error_pct = 100 (predicted / measured - 1), filled in where not given."""
+    It is None where either of them is missing or 0.
+    """
 
     @model_validator(mode="before")
     @classmethod
     def _error(cls, given: Any) -> Any:
         if not isinstance(given, dict) or given.get("error_pct") is not None:
             return given
-        predicted = given.get("predicted")
+        predicted, measured = given.get("predicted"), given.get("measured")
         mean = getattr(predicted, "mean", predicted)
-        return {**given, "error_pct": percent_error(mean, given.get("measured"))}
+        return {**given, "error_pct": 100 * (mean / measured - 1) if mean and measured else None}
 
 
 class PhaseError(_Compared):
@@ -104,7 +96,7 @@ class ComparedRow(_Compared):
         return {key: found[key] for key in STEP_KEYS}
 
 
-class Errors(Record):
+class Errors(Loose):
     """Errors of ``n`` values as shares of the measured ones; None where nothing was compared.
 
     median_abs_error, p90_abs_error: quantiles (linear between order statistics) of |predicted / measured - 1|. bias:
@@ -132,25 +124,21 @@ class Score(Errors):
         known = [row for row in rows if row.error is not None]
         widths = [row.half_width for row in known if row.half_width is not None]
         covered = sum(bool(row.covered) for row in known) / len(known) if known else None
-        return cls.of_errors(
-            [float(row.error or 0.0) for row in known], covered, float(np.median(widths)) if widths else None
+        score = cls.of_errors([row.error or 0.0 for row in known])
+        return score.model_copy(
+            update={"coverage": covered, "half_width": float(np.median(widths)) if widths else None}
         )
 
     @classmethod
-    def of_errors(
-        cls, errors: Sequence[float], coverage: float | None = None, half_width: float | None = None
-    ) -> Score:
+    def of_errors(cls, errors: Sequence[float]) -> Score:
         """Score of signed errors as shares."""
         if not errors:
             return cls(n=0)
         median, p90 = (float(np.quantile(np.abs(errors), level)) for level in (0.5, 0.9))
-        return cls(
-            n=len(errors), median_abs_error=median, p90_abs_error=p90, bias=float(np.median(errors)),
-            coverage=coverage, half_width=half_width,
-        )  # fmt: skip
+        return cls(n=len(errors), median_abs_error=median, p90_abs_error=p90, bias=float(np.median(errors)))
 
 
-class SpeculationPair(Record):
+class SpeculationPair(Loose):
     """Speed-up of a speculating row over its plain partner: time per output token without over with speculation."""
 
     id: str
@@ -170,7 +158,7 @@ class SpeculationPairs(Errors):
     pairs: tuple[SpeculationPair, ...] = ()
 
 
-class Validation(Record):
+class Validation(Loose):
     """All rows of a table in its order with their scores: of all, by group, and by further sets of rows (cuts).
 
     remarks: assumptions and what else holds for the whole table. digest: first 16 hex digits of the SHA-256 of all
@@ -191,22 +179,20 @@ class Validation(Record):
     @classmethod
     def of(cls, kind: str, rows: Sequence[ComparedRow], **fields: Any) -> Validation:
         """The validation of ``rows`` with its scores; groups largest first, cuts by name."""
-        scored = [row for row in rows if row.error is not None]
-        groups: dict[str, list[ComparedRow]] = {}
-        cuts: dict[str, list[ComparedRow]] = {}
-        for row in scored:
-            groups.setdefault(row.group, []).append(row)
-            for name in row.cuts:
-                cuts.setdefault(name, []).append(row)
+        groups: dict[str, list[ComparedRow]] = defaultdict(list)
+        cuts: dict[str, list[ComparedRow]] = defaultdict(list)
+        for row in rows:
+            if row.error is not None:
+                groups[row.group].append(row)
+                for name in row.cuts:
+                    cuts[name].append(row)
         largest = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-        return cls(
-            kind=kind,
-            rows=tuple(rows),
-            score=Score.of(scored),
-            groups={name: Score.of(members) for name, members in largest},
-            cuts={name: Score.of(cuts[name]) for name in sorted(cuts)},
-            **fields,
-        )
+        scores = {
+            "score": Score.of(rows),
+            "groups": {name: Score.of(members) for name, members in largest},
+            "cuts": {name: Score.of(cuts[name]) for name in sorted(cuts)},
+        }
+        return cls(kind=kind, rows=tuple(rows), **scores, **fields)
 
     @cached_property
     def scored(self) -> tuple[ComparedRow, ...]:
@@ -222,9 +208,8 @@ class Validation(Record):
     def _by_contract(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found = handler(self) | {"skipped": self.skipped}
         if self.kind == "steps":
-            score = self.score
             for name in ("median_abs_error", "p90_abs_error"):
-                error = getattr(score, name)
+                error = getattr(self.score, name)
                 found[f"{name}_pct"] = None if error is None else rounded(100 * error)
             found["interval_coverage"] = found["score"]["coverage"]
             return {key: found[key] for key in STEP_TABLE_KEYS}
@@ -243,7 +228,7 @@ class PublishedFigure(_Compared):
     error_pct: Rounded | None = None
 
 
-class CrossScore(Record):
+class CrossScore(Loose):
     """How the left-out rows of one kind lie in their predictive distributions.
 
     median_error: of |predicted / measured - 1|, a share. coverage: shares inside the 50, 80 and 90 % intervals.
@@ -265,7 +250,7 @@ class CrossScore(Record):
     single_interval_score: Rounded
 
 
-class OwnRowsScore(Record):
+class OwnRowsScore(Loose):
     """Median of |predicted / measured - 1| over the other runs of a left-out group, before and after two of its rows.
 
     grouping: what is left out; groups: how many had runs enough; n: predictions behind the medians.
@@ -279,7 +264,7 @@ class OwnRowsScore(Record):
     after: Rounded
 
 
-class Ranks(Record):
+class Ranks(Loose):
     """Shares of the draws below each left-out measured time, of one grouping and kind; uniform where all is well."""
 
     grouping: str
@@ -287,7 +272,7 @@ class Ranks(Record):
     values: tuple[float, ...]
 
 
-class CrossValidation(Record):
+class CrossValidation(Loose):
     """Scores by grouping and kind, the ranks behind them, and what two measured rows of a left-out group are worth."""
 
     schema_name: str = Field("rlsim.cross/1", alias="schema")
@@ -296,7 +281,7 @@ class CrossValidation(Record):
     ranks: tuple[Ranks, ...] = Field((), exclude=True)
 
 
-class Published(Record):
+class Published(Loose):
     """Everything published beside its prediction.
 
     digest: first 16 hex digits of the SHA-256 of the published tables. iterations to phases: tables that do not come

@@ -27,8 +27,8 @@ from rlsim.projection.idle import idle_of
 from rlsim.projection.uncertainty.predictive import prediction_of
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.results.projection import PHASES
 from rlsim.results.run import STATES
-from rlsim.results.trace import PHASES
 from rlsim.runs.validations import validation_seconds
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario

@@ -12,7 +12,7 @@ from rlsim.cli.main import main
 from rlsim.report.figures.bars import waterfall_figure
 from rlsim.report.figures.style import save_picture
 from rlsim.report.text.blame import render_blame
-from rlsim.results.blame import Blame
+from rlsim.results.planning import Blame
 
 FEW = ["simulation.replications=1", "simulation.steps=4", "workload.prompts_per_step=16"]
 SPLIT = ["cluster={num_gpus: 8, generation_gpus: 4, training_gpus: 4}", "trainer.tensor_parallel=1"]

@@ -12,7 +12,7 @@ from rlsim.projection.summary import phase_parts, variant_of
 from rlsim.projection.uncertainty.predictive import prediction_of
 from rlsim.projection.uncertainty.slopes import LAUNCH
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
-from rlsim.results.statistics import P90_DEVIATIONS
+from rlsim.results.record import P90_DEVIATIONS
 
 SMALL = ("simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512")
 EAGER = ("engine.max_captured_tokens=8", "hardware.eager_launch_s.value=1e-4", "speculation.method=none")

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from rlsim.results import Interval
-from rlsim.results.statistics import CONFIDENCE, interval, student_t95, widened
+from rlsim.results.record import CONFIDENCE, interval, student_t95, widened
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 15, 31, 100, 10_000])

@@ -32,10 +32,9 @@ from rlsim.planning.space import Engine, EngineLayout, GpuSplit, Layout, SearchL
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.response import CHAIN
 from rlsim.projection.variant import simulate_variant
-from rlsim.report.text.plan import render_plan
+from rlsim.report.text.planning import render_plan
 from rlsim.results import Interval
-from rlsim.results.plan import Plan
-from rlsim.results.sweep import Mean
+from rlsim.results.sweep import Mean, Plan
 from rlsim.schema.asynchrony import STYLES
 from rlsim.schema.scenario import Scenario
 

@@ -11,7 +11,7 @@ from rlsim.planning.support import SHAPE, coverage
 from rlsim.projection.project import project
 from rlsim.projection.uncertainty.evidence import load_evidence
 from rlsim.report.style import DEFAULT_STYLE
-from rlsim.report.text.coverage import render_coverage
+from rlsim.report.text.support import render_coverage
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -21,8 +21,7 @@ from rlsim.planning.grammar import grid, parse_axis
 from rlsim.projection.project import project
 from rlsim.report.figures import grids as pictures
 from rlsim.report.text.planning import render_sweep
-from rlsim.results.frames import identity_in
-from rlsim.results.sweep import break_even_lengths
+from rlsim.results.sweep import break_even_lengths, identity_in
 from rlsim.schema.scenario import Scenario
 
 JOURNAL = journal_name("sweep")

@@ -194,11 +194,11 @@ def test_provenance_bar_shows_every_source_in_proportion(answer):
 def test_every_engine_statistic_is_told_once_with_its_unit(projection):
     lines = " ".join(" ".join(section(render(projection), "Engine statistics")).split())
     values = {name for arm in projection.variants.values() for name, _ in arm.statistics.items()}
-    assert values <= EngineStatistics.labels().keys()
+    labels = fmt.NAMES["statistics"]
+    assert values <= labels.keys() == {field.name for field in dataclasses.fields(EngineStatistics)}
     for name in values:
-        label = EngineStatistics.labels()[name]
-        beside = f"{re.escape(label.text)} \\({re.escape(label.unit)}\\)"
-        told = f"{re.escape(label.text)} \\S+ {re.escape(label.unit)}" if label.unit else re.escape(label.text)
+        text, unit = map(re.escape, labels[name])
+        beside, told = f"{text} \\({unit}\\)", f"{text} \\S+ {unit}" if unit else text
         assert re.search(f"{beside}|{told}", lines), name
 
 

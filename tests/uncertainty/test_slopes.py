@@ -14,7 +14,7 @@ from rlsim.projection.uncertainty import slopes
 from rlsim.projection.uncertainty.predictive import between, log_draws, posterior_of
 from rlsim.projection.uncertainty.slopes import LAUNCH, STEP, phase_slopes
 from rlsim.projection.variant import simulate_variant
-from rlsim.results.statistics import P90_DEVIATIONS
+from rlsim.results.record import P90_DEVIATIONS
 from rlsim.tables.operators import OperatorTables
 
 TERM = "training/dense_efficiency"

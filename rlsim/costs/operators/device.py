@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators, TableSource
-from rlsim.results.statistics import P90_DEVIATIONS
+from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.fingerprint import exchange_entry, tables_state
 from rlsim.tables.operators import MEASURED, OperatorTables, available

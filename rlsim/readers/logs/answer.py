@@ -24,7 +24,7 @@ from rlsim.readers.logs.names import PHASES, Quantity
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import Measured, Steady, steady_of
 from rlsim.results import Interval
-from rlsim.results.statistics import P90_DEVIATIONS
+from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from rlsim.report import format as fmt
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
 from rlsim.results import Interval
-from rlsim.results.blame import Blame
+from rlsim.results.planning import Blame
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
 LABEL_CHARACTERS, TEXT_CHARACTERS = 44, 90

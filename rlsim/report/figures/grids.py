@@ -11,9 +11,16 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, plain_axes
-from rlsim.results.plan import Plan, PlanRow
 from rlsim.results.record import Row
-from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, SweepResult, break_even_lengths, interval_columns
+from rlsim.results.sweep import (
+    ACCEPTANCE_KEY,
+    DRAFT_KEYS,
+    Plan,
+    PlanRow,
+    SweepResult,
+    break_even_lengths,
+    interval_columns,
+)
 from rlsim.units import FloatArray
 
 SIZE_KEY = "cluster.num_gpus"

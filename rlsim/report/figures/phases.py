@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.patches
@@ -35,61 +35,6 @@ MOST_LANES = 6
 HEIGHT = 0.78
 LANE_IN, HEAD_ROWS = 0.27, 0.85
 """Inches of a row; rows that the name of an arm takes."""
-
-
-def lanes_height(arms: Mapping[str, Variant]) -> float:
-    """Inches that the lanes of all arms take."""
-    return LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for arm in arms.values())
-
-
-def draw_lanes(axes: Axes, arms: Mapping[str, Variant]) -> None:
-    """One row for each lane, baseline above candidate, each arm from the start of its own shown steps."""
-    axes.set_xlim(0, longest_window_s(arms) * 1.005)
-    total = sum(len(_shown(arm)) + HEAD_ROWS for arm in arms.values())
-    axes.set_ylim(-total, 0)
-    y = 0.0
-    ticks: list[tuple[float, str]] = []
-    for name, arm in arms.items():
-        y -= HEAD_ROWS
-        axes.text(0, y + 0.05, name, va="bottom", fontsize=9, color=VARIANT_COLORS[name], fontweight="bold")
-        for lane in _shown(arm):
-            _row(axes, lane, y - 0.5, shown_window(arm))
-            ticks.append((y - 0.5, lane.name))
-            y -= 1
-    axes.set_yticks([tick for tick, _ in ticks], [label for _, label in ticks], fontsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlabel(f"seconds over at most {SHOWN_STEPS} steps; the number in a span is the step it works for")
-
-
-def longest_window_s(arms: Mapping[str, Variant]) -> float:
-    """Seconds that the longer of the shown windows takes."""
-    return max(end - start for start, end in (shown_window(arm) for arm in arms.values()))
-
-
-def shown_window(arm: Variant) -> tuple[float, float]:
-    """From the start of the trainer's first shown step to the end of its last one, in seconds."""
-    return window_of(span for span in arm.spans if span.actor == TRAINER)
-
-
-def _shown(arm: Variant) -> list[Lane]:
-    start, end = shown_window(arm)
-    rows = lanes(s for s in arm.spans if s.end_s > start and s.start_s < end)
-    return sorted(rows, key=lambda lane: lane.actor != TRAINER)[:MOST_LANES]
-
-
-def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
-    for span in lane.spans:
-        left, right = max(span.start_s, window[0]) - window[0], min(span.end_s, window[1]) - window[0]
-        if right <= left:
-            continue
-        color = PHASE_COLORS[span.phase]
-        axes.barh(y, right - left, left=left, height=HEIGHT, color=color, edgecolor="white", linewidth=0.8)
-        if span.actor not in ("environment", "judge"):  # at any time there are trajectories of several steps
-            text_that_fits(axes, (left, right, y), [str(span.step)], 0.7, color=text_color(color), fontsize=8.5)
-
-
-Arms = Mapping[str, Variant]
 WIDTH_IN = 11.0
 BAR_HEIGHT = 0.56
 LEFT_IN, PLOT_IN, RESULT_IN = 1.3, 9.4, 1.8
@@ -110,71 +55,52 @@ def phases_figure(projection: Projection) -> Figure:
     """The step of both arms as stacked bars, then running sequences over time; lanes of trainer and generator between
     them where generation runs beside training."""
     title = Style(TITLE_CHARACTERS).wrapped(f"{projection.scenario}: {findings.headline(projection)}")
-    lanes = [lanes_height(projection.variants)] if projection.asynchronous else []
-    page = _Page([0.26 * len(title) + 0.64, *_step_in(projection), *lanes, CURVES_IN])
+    head_in = 0.26 * len(title) + 0.64
+    page = _page(projection, head_in, [_bars, *([_lanes] if projection.asynchronous else []), _curves])
     page.text(0.25, 0.22, "\n".join(title), fontsize=12.5, fontweight="bold", va="top", linespacing=1.3)
     mode = "asynchronous" if projection.asynchronous else "synchronous"
     about = f"{projection.model}, {mode}, seed {projection.seed}; brackets: 90 % interval"
-    page.text(0.25, 0.28 + 0.26 * len(title), about, fontsize=9.5, color=GREY, va="top")
-    _step(page, projection, 0.52 + 0.26 * len(title))
-    if projection.asynchronous:
-        _lanes_panel(page, projection)
-    _curves_panel(page, projection)
+    page.text(0.25, head_in - 0.36, about, fontsize=9.5, color=GREY, va="top")
     return page.figure
 
 
 @picture_style()
 def step_figure(projection: Projection) -> Figure:
     """The step of both arms as stacked bars in seconds."""
-    page = _Page([0.2, *_step_in(projection)])
-    _step(page, projection, 0.1)
-    return page.figure
+    return _page(projection, 0.2, [_bars]).figure
 
 
 @picture_style()
 def timeline_figure(projection: Projection) -> Figure:
     """Lanes of trainer and generator over the last steps, and running sequences over time in seconds."""
-    page = _Page([0.0, 0.0, lanes_height(projection.variants), CURVES_IN])
-    _lanes_panel(page, projection)
-    _curves_panel(page, projection)
-    return page.figure
+    return _page(projection, 0.0, [_lanes, _curves]).figure
 
 
-def _step_in(projection: Projection) -> tuple[float, float]:
-    """Heights of the key of the phases and of the bars."""
-    return 0.37 * (1 + (len(_key_phases(projection)) > KEY_COLUMNS)), 0.34 + 0.8 * len(projection.variants)
-
-
-def _step(page: _Page, projection: Projection, down_in: float) -> None:
-    """The key of the phases and the bars; the note tells the time that generation takes beside an asynchronous step."""
-    _key(page, projection, down_in)
-    note = "mean of the measured steps; whisker: 90 % interval"
-    if projection.asynchronous:
-        busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for arm in projection.variants.values())
-        note = f"trainer's path, {note}; beside it generation is busy for {busy}"
-    _bars(page.panel("Time of one step", note), projection)
-
-
-def _lanes_panel(page: _Page, projection: Projection) -> None:
-    draw_lanes(page.panel("What runs when", "last steps of the first replication"), projection.variants)
-
-
-def _curves_panel(page: _Page, projection: Projection) -> None:
-    shown = "the same steps" if projection.asynchronous else "first step of the first replication alone"
-    agents = len(next(iter(projection.variants.values())).curves) > 1
-    title = "Trajectories under way" if agents else "Sequences being generated"
-    _curves(page.panel(title, shown), projection.asynchronous, projection.variants)
+def _page(projection: Projection, head_in: float, panels: Sequence[Callable[[_Page, Projection], None]]) -> _Page:
+    """A page with room for a head, the key of the phases where there are bars, and the panels."""
+    phases, top_in = _key_phases(projection), head_in
+    heights_in: dict[Callable[[_Page, Projection], None], float] = {_curves: CURVES_IN}
+    if _bars in panels:
+        top_in += 0.37 * (1 + (len(phases) > KEY_COLUMNS))
+        heights_in[_bars] = 0.34 + 0.8 * len(projection.variants)
+    if _lanes in panels:
+        heights_in[_lanes] = LANE_IN * sum(len(_shown(arm)) + HEAD_ROWS for arm in projection.variants.values())
+    page = _Page(top_in, [heights_in[panel] for panel in panels])
+    if _bars in panels:
+        _key(page, phases, projection.asynchronous, head_in - 0.12)
+    for panel in panels:
+        panel(page, projection)
+    return page
 
 
 class _Page:
-    """A figure laid out in inches from the top: a head of two heights, then panels of given heights."""
+    """A figure laid out in inches from the top: a head, then panels of given heights."""
 
-    def __init__(self, heights_in: Sequence[float]) -> None:
-        self.height_in = sum(heights_in) + (len(heights_in) - 2) * (ABOVE_IN + BELOW_IN)
+    def __init__(self, top_in: float, heights_in: Sequence[float]) -> None:
+        self.height_in = top_in + sum(heights_in) + len(heights_in) * (ABOVE_IN + BELOW_IN)
         self.figure = Figure(figsize=(WIDTH_IN, self.height_in), dpi=DPI, facecolor="white")
         FigureCanvasAgg(self.figure)
-        first, second, *self._left = heights_in
-        self._top = first + second
+        self._top, self._left = top_in, list(heights_in)
 
     def panel(self, title: str, note: str) -> Axes:
         """Axes of the next height with a title above their left end, and what is shown after it."""
@@ -194,8 +120,60 @@ class _Page:
         self.figure.text(x_in / WIDTH_IN, 1 - down_in / self.height_in, text, **style)
 
 
-def _bars(axes: Axes, projection: Projection) -> None:
-    arms = projection.variants
+def _lanes(page: _Page, projection: Projection) -> None:
+    """One row for each lane, baseline above candidate, each arm from the start of its own shown steps."""
+    axes, arms = page.panel("What runs when", "last steps of the first replication"), projection.variants
+    axes.set_xlim(0, _longest_s(arms) * 1.005)
+    axes.set_ylim(-sum(len(_shown(arm)) + HEAD_ROWS for arm in arms.values()), 0)
+    y = 0.0
+    ticks: dict[float, str] = {}
+    for name, arm in arms.items():
+        y -= HEAD_ROWS
+        axes.text(0, y + 0.05, name, va="bottom", fontsize=9, color=VARIANT_COLORS[name], fontweight="bold")
+        for lane in _shown(arm):
+            _row(axes, lane, y - 0.5, _window(arm))
+            ticks[y - 0.5] = lane.name
+            y -= 1
+    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(f"seconds over at most {SHOWN_STEPS} steps; the number in a span is the step it works for")
+
+
+def _longest_s(arms: Mapping[str, Variant]) -> float:
+    """Seconds that the longest of the shown windows takes."""
+    return max(end - start for start, end in map(_window, arms.values()))
+
+
+def _window(arm: Variant) -> tuple[float, float]:
+    """From the start of the trainer's first shown step to the end of its last one, in seconds."""
+    return window_of(span for span in arm.spans if span.actor == TRAINER)
+
+
+def _shown(arm: Variant) -> list[Lane]:
+    start, end = _window(arm)
+    rows = lanes(s for s in arm.spans if s.end_s > start and s.start_s < end)
+    return sorted(rows, key=lambda lane: lane.actor != TRAINER)[:MOST_LANES]
+
+
+def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
+    for span in lane.spans:
+        left, right = max(span.start_s, window[0]) - window[0], min(span.end_s, window[1]) - window[0]
+        if right <= left:
+            continue
+        color = PHASE_COLORS[span.phase]
+        axes.barh(y, right - left, left=left, height=HEIGHT, color=color, edgecolor="white", linewidth=0.8)
+        if span.actor not in ("environment", "judge"):  # at any time there are trajectories of several steps
+            text_that_fits(axes, (left, right, y), [str(span.step)], 0.7, color=text_color(color), fontsize=8.5)
+
+
+def _bars(page: _Page, projection: Projection) -> None:
+    """The bars of a step; the note tells the time that generation takes beside an asynchronous one."""
+    arms, note = projection.variants, "mean of the measured steps; whisker: 90 % interval"
+    if projection.asynchronous:
+        busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for arm in arms.values())
+        note = f"trainer's path, {note}; beside it generation is busy for {busy}"
+    axes = page.panel("Time of one step", note)
     phases = [findings.step_phases(arm, projection.asynchronous) for arm in arms.values()]
     bar, whisker = max(sum(row.values()) for row in phases), max(arm.step_s.high for arm in arms.values())
     longest = max(bar, whisker)
@@ -265,36 +243,31 @@ def _key_phases(projection: Projection) -> dict[str, list[float]]:
     return {phase: values for phase, values in found.items() if any(values)}
 
 
-def _key(page: _Page, projection: Projection, down_in: float) -> None:
+def _key(page: _Page, phases: Mapping[str, Sequence[float]], asynchronous: bool, down_in: float) -> None:
     """Every phase with its seconds in both arms, so that segments too small for a label are told too."""
-    phases = _key_phases(projection)
     handles = [matplotlib.patches.Patch(color=PHASE_COLORS[phase]) for phase in phases]
     labels = [
-        f"{fmt.phase_label(phase, projection.asynchronous)}\n" + " → ".join(dict.fromkeys(map(fmt.seconds, values)))
+        f"{fmt.phase_label(phase, asynchronous)}\n" + " → ".join(dict.fromkeys(map(fmt.seconds, values)))
         for phase, values in phases.items()
     ]
-    page.figure.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(0.25 / WIDTH_IN, 1 - down_in / page.height_in),
-        ncols=min(KEY_COLUMNS, len(phases)),
-        frameon=False,
-        fontsize=9,
-        handlelength=1.0,
-        handleheight=1.0,
-        columnspacing=1.5,
-        borderaxespad=0.0,
-        borderpad=0.0,
-        handletextpad=0.5,
-    )
+    style: dict[str, Any] = {
+        **{"loc": "upper left", "bbox_to_anchor": (0.25 / WIDTH_IN, 1 - down_in / page.height_in)},
+        **{"fontsize": 9, "handlelength": 1.0, "handleheight": 1.0, "columnspacing": 1.5, "handletextpad": 0.5},
+        **{"frameon": False, "borderaxespad": 0.0, "borderpad": 0.0},
+    }
+    page.figure.legend(handles, labels, ncols=min(KEY_COLUMNS, len(phases)), **style)
 
 
-def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
-    end, highest = 0.0, 0.0
+def _curves(page: _Page, projection: Projection) -> None:
+    """Running sequences over time, and trajectories with environments and the judge."""
+    arms, asynchronous = projection.variants, projection.asynchronous
     *_, last = arms
+    curves, end, highest = arms[last].curves, 0.0, 0.0
+    title = "Trajectories under way" if len(curves) > 1 else "Sequences being generated"
+    shown = "the same steps" if asynchronous else "first step of the first replication alone"
+    axes = page.panel(title, shown)
     for name, arm in arms.items():
-        color, window = VARIANT_COLORS[name], shown_window(arm) if asynchronous else None
+        color, window = VARIANT_COLORS[name], _window(arm) if asynchronous else None
         running, *others = arm.curves
         times, values = _in_view(running, window)
         label = name if asynchronous else f"{name}: last one done after {fmt.seconds(float(times[-1]))}"
@@ -308,11 +281,10 @@ def _curves(axes: Axes, asynchronous: bool, arms: Arms) -> None:
             other = curve.name.removeprefix("trajectories ") if name == last else None
             axes.step(times, values, line, where="post", color=color, linewidth=1.2, label=other, zorder=3)
             highest = max(highest, float(values.max()))
-    axes.set_xlim(0, (longest_window_s(arms) if asynchronous else end) * 1.005)
+    axes.set_xlim(0, (_longest_s(arms) if asynchronous else end) * 1.005)
     axes.set_ylim(0, highest * 1.06)
     axes.grid(axis="y", color=BACKGROUND, zorder=0)
     axes.set_axisbelow(True)
-    curves = arms[last].curves
     axes.set_ylabel("trajectories" if len(curves) > 1 else curves[0].name)
     axes.set_xlabel("seconds" if asynchronous else "seconds since generation began")
     axes.yaxis.set_major_formatter("{x:,.0f}")

@@ -15,21 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from rlsim.report.format import NAMES
+
 INK = "#222222"
 GREY = "#767676"
 BACKGROUND = "#E6E6E6"
-PHASE_COLORS = {
-    "data_s": "#CC79A7",
-    "prepare_s": "#F0E442",
-    "refit_s": "#D55E00",
-    "generation_s": "#0072B2",
-    "exposed_generation_s": "#56B4E9",
-    "logprob_s": "#E69F00",
-    "train_s": "#009E73",
-    "environment_s": "#8C564B",
-    "judge_s": "#6A3D9A",
-    "other": "#BBBBBB",
-}
+PHASE_COLORS: dict[str, str] = {phase: color for phase, (_, color) in NAMES["phases"].items()}
 VARIANT_COLORS = {"baseline": GREY, "candidate": "#0072B2", "autoregressive": "#0072B2"}
 LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
 """Of lines and marks that only have to differ, in this order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -15,7 +16,7 @@ from rlsim.errors import shortened
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, heading, picture_style
 from rlsim.report.format import percent, signed_percent
 from rlsim.report.text.validation import GROUPING_TITLES, TIME_TITLES, TITLES, errors_of
-from rlsim.results.validation import ComparedRow, CrossValidation, Ranks, Validation
+from rlsim.results.validation import ComparedRow, CrossValidation, Validation
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 MOST_KEYS = 21
@@ -38,11 +39,19 @@ def scatter(found: Validation) -> Figure:
 
 
 def _titled(title: str, found: Validation, width: float, height: float) -> Figure:
-    """A page in inches with its title, and the score below it."""
-    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
-    heading(figure, title, score_line(found))
-    if not found.scored:
+    """A page in inches with its title, and below it table, rows, bias, errors and coverage."""
+    figure, score = Figure(figsize=(width, height), dpi=DPI, facecolor="white"), found.score
+    if score.n:
+        _, median, p90 = errors_of(score)
+        line = (
+            f"{shortened(found.table, 50)}{found.table and ': '}{score.n:,} of {len(found.rows):,} rows; "
+            f"bias {signed_percent(score.bias or 0)}, median error {median}, p90 {p90}, "
+            f"{percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width or 1.0:.2f})"
+        )
+    else:
+        line = shortened(found.table, 80)
         figure.text(0.5, 0.5, "no row could be simulated", ha="center", color=GREY)
+    heading(figure, title, line)
     return figure
 
 
@@ -77,20 +86,20 @@ def ratios(found: Validation, by: str = "") -> Figure:
 
     by: detail of the rows that colours tell; none without.
     """
-    groups = list(found.groups)[:MOST_GROUPS]
-    names = sorted({_label(row, by) for row in found.scored if row.group in groups}) if by else [""]
+    groups = list(reversed(list(found.groups)[:MOST_GROUPS]))
+    names = sorted({_label(row, by) for row in found.scored if row.group in groups}) or [""]
     keys = 0.26 * math.ceil((len(names) + 1) / 3)
     height = 2.2 + keys + 0.40 * max(2, len(groups))
     figure = _titled(f"Predicted over measured: {TITLES[found.kind]}", found, 10.5, height)
     if not found.scored:
         return figure
     axes = figure.add_axes((0.36, (0.75 + keys) / height, 0.61, 1 - (1.75 + keys) / height))
-    for place, group in enumerate(reversed(groups)):
+    for place, group in enumerate(groups):
         _ratio_line(axes, [row for row in found.scored if row.group == group], place, names, by)
     axes.axvspan(1 - BAND, 1 + BAND, color=BACKGROUND, alpha=0.8, linewidth=0, zorder=0)
     axes.axvline(1.0, color=GREY, linewidth=1.0, zorder=1)
     axes.set(xscale="log", xlim=(LEAST_RATIO, MOST_RATIO), ylim=(-0.6, len(groups) - 0.4))
-    labels = [f"{shortened(group, 54)}  ({found.groups[group].n})" for group in reversed(groups)]
+    labels = [f"{shortened(group, 54)}  ({found.groups[group].n})" for group in groups]
     axes.set_yticks(range(len(groups)), labels, fontsize=7.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("predicted over measured; in brackets the number of rows", fontsize=9)
@@ -104,16 +113,15 @@ def ratios(found: Validation, by: str = "") -> Figure:
 
 def _ratio_line(axes: Axes, rows: Sequence[ComparedRow], place: int, names: Sequence[str], by: str) -> None:
     """Ratios of one group spread around ``place`` by name, and their median."""
-    for name in names:
-        chosen = [row for row in rows if not by or _label(row, by) == name]
-        index = names.index(name)
-        if chosen:
-            values = np.clip([1 + (row.error or 0.0) for row in chosen], LEAST_RATIO * 1.03, MOST_RATIO / 1.03)
+    ratio = np.array([1 + (row.error or 0.0) for row in rows])
+    for index, name in enumerate(names):
+        values = np.clip(ratio[[_label(row, by) == name for row in rows]], LEAST_RATIO * 1.03, MOST_RATIO / 1.03)
+        if values.size:
             across = place + min(0.2, 0.62 / len(names)) * (index - (len(names) - 1) / 2)
             color, marker = LINE_COLORS[index % len(LINE_COLORS)], MARKERS[index % len(MARKERS)]
-            label = shortened(name, 38) if by else None
-            axes.plot(values, [across] * len(chosen), marker, color=color, label=label, markersize=4.2, alpha=0.7)
-    middle = float(np.clip(np.median([1 + (row.error or 0.0) for row in rows]), LEAST_RATIO, MOST_RATIO))
+            label = shortened(name, 38) or None
+            axes.plot(values, [across] * len(values), marker, color=color, label=label, markersize=4.2, alpha=0.7)
+    middle = float(np.clip(np.median(ratio), LEAST_RATIO, MOST_RATIO))
     axes.plot([middle, middle], [place - 0.38, place + 0.38], color=INK, linewidth=1.4, zorder=2)
 
 
@@ -122,44 +130,26 @@ def reliability(found: CrossValidation) -> Figure:
     """Share of left-out times below each quantile of their predictions, a panel for each kind of time."""
     figure = Figure(figsize=(10.4, 3.9), dpi=DPI, facecolor="white")
     heading(figure, "Do 90 % intervals hold 90 %?", "groups left out of the joint fit and predicted by the rest")
-    for number, kind in enumerate(TIME_TITLES):
+    levels = np.linspace(0, 1, 101)
+    for number, (kind, title) in enumerate(TIME_TITLES.items()):
         axes = figure.add_axes((0.06 + 0.238 * number, 0.24, 0.2, 0.53))
-        _reliability_panel(axes, kind, [ranks for ranks in found.ranks if ranks.kind == kind])
-        if number == 0:
-            axes.set_ylabel("share of times below it")
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.fill_between(levels, levels - 0.05, levels + 0.05, color=BACKGROUND, linewidth=0)
+        axes.plot([0, 1], [0, 1], color=GREY, linewidth=1.0)
+        for color, (grouping, label) in zip(itertools.cycle(LINE_COLORS), GROUPING_TITLES.items(), strict=False):
+            for one in found.ranks:
+                if (one.kind, one.grouping) == (kind, grouping):
+                    shares = [float(np.mean(np.array(one.values) <= level)) for level in levels]
+                    axes.plot(levels, shares, color=color, linewidth=1.4, label=label)
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="quantile of the prediction")
+    figure.axes[0].set_ylabel("share of times below it")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
-def _reliability_panel(axes: Axes, kind: str, ranks: Sequence[Ranks]) -> None:
-    levels = np.linspace(0, 1, 101)
-    axes.set_title(TIME_TITLES[kind], fontsize=10, loc="left")
-    axes.fill_between(levels, levels - 0.05, levels + 0.05, color=BACKGROUND, linewidth=0)
-    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1.0)
-    for number, (grouping, title) in enumerate(GROUPING_TITLES.items()):
-        for one in ranks:
-            if one.grouping == grouping:
-                shares = [float(np.mean(np.array(one.values) <= level)) for level in levels]
-                axes.plot(levels, shares, color=LINE_COLORS[number % len(LINE_COLORS)], linewidth=1.4, label=title)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="quantile of the prediction")
-
-
-def score_line(found: Validation) -> str:
-    """The line below a title: table, rows, bias, errors as shares of the measured values, coverage."""
-    score = found.score
-    if not score.n:
-        return shortened(found.table, 80)
-    _, median, p90 = errors_of(score)
-    return (
-        f"{shortened(found.table, 50)}{found.table and ': '}{score.n:,} of {len(found.rows):,} rows; "
-        f"bias {signed_percent(score.bias or 0)}, median error {median}, p90 {p90}, "
-        f"{percent(score.coverage or 0)} inside 90 % intervals (x{score.half_width or 1.0:.2f})"
-    )
-
-
-def _label(row: ComparedRow, name: str) -> str:
-    return str(row.details.get(name) or "not given").split(" (")[0]
+def _label(row: ComparedRow, by: str) -> str:
+    return str(row.details.get(by) or "not given").split(" (")[0] if by else ""
 
 
 def _values(rows: Sequence[ComparedRow], name: str) -> list[float]:

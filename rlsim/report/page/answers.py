@@ -1,101 +1,91 @@
-"""What the page says of a run, a validation and a blame."""
+"""What the page says of every answer but a projection."""
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
+import itertools
+from collections.abc import Sequence
+from functools import partial
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import Bar, BarRow, bars_figure, waterfall_figure
+from rlsim.report.figures.bars import Bar, BarRow, waterfall_figure
+from rlsim.report.figures.grids import plan_figure, sweep_figures
 from rlsim.report.figures.run import run_figure
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.figures.validation import ratios, scatter
-from rlsim.report.folder import file_in, read_run, read_validation
 from rlsim.report.page.parts import (
+    MOST_ROWS,
     Block,
-    Entries,
     KeyFigure,
     Part,
-    Section,
+    Sections,
     Text,
-    assumptions_section,
+    assumed,
+    counted,
     picture,
+    ranged,
     speedup,
+    table,
 )
+from rlsim.report.table import Table
 from rlsim.report.text import blame as blamed
 from rlsim.report.text import run as told
+from rlsim.report.text.planning import plans_table, rivals_table
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
-from rlsim.results.blame import Blame
+from rlsim.results.planning import Blame
+from rlsim.results.record import Row
 from rlsim.results.run import Run
+from rlsim.results.sweep import Change, Plan, PlanRow, SweepResult, interval_in
+from rlsim.results.validation import Validation
 from rlsim.units import JOULES_PER_KWH
 
-MOST_ROWS = 24
-"""Rows of a picture; the table below it has more."""
 POOLS = {"generation": LINE_COLORS[0], "training": LINE_COLORS[2]}
 
 
-def run_part(folder: Path, left_out: list[str]) -> Part:
-    """The run in ``folder``; ``left_out`` takes what had to be left out."""
-    run = read_run(folder, left_out)
+def run_part(run: Run) -> Part:
+    """The run."""
     unit_s, unit = told.unit_of(run)
     side = run.candidate
-    figures = [_ranged("The run takes", side.seconds.over(unit_s), unit)]
+    figures = [_rounded("The run takes", side.seconds.over(unit_s), unit)]
     if run.speedup is not None:
         figures.append(speedup("Speed-up", run.speedup))
     figures += [
-        _ranged("Cost", side.cost_usd, "USD"),
-        _ranged("Energy, at most", side.energy_at_most_j.over(1e3 * JOULES_PER_KWH), "MWh"),
+        _rounded("Cost", side.cost_usd, "USD"),
+        _rounded("Energy, at most", side.energy_at_most_j.over(1e3 * JOULES_PER_KWH), "MWh"),
         ("GPU seconds at work", fmt.percent(side.busy_share), ""),
     ]
     taken = {name: side.seconds.over(unit_s) for name, side in run.sides.items()}
-    duration = picture(
-        "run-duration",
-        "Duration of the run",
-        "Mean and 90 % interval: the model's error, and what chance brings.",
-        bars_figure([BarRow(name, fmt.number(value.mean), [Bar(value)]) for name, value in taken.items()], unit),
-        told.totals_table(run),
-    )
-    note = f"Dots: steps; lines: means over neighbouring steps. In the numbers: {told.COURSE_NOTE}."
-    sections = [
-        Section("run-totals", "The run", [duration]),
-        Section(
-            "run-course",
-            "How the steps evolve",
-            [picture("run-steps", "Every step of the run", note, run_figure(run), told.course_table(run))],
-        ),
-        Section("run-time", "Where the time goes", [_ledger(run)]),
-        *assumptions_section("run", run.assumptions, run.warnings),
-    ]
+    bars = [BarRow(name, fmt.number(value.mean), [Bar(value)]) for name, value in taken.items()]
+    sections: Sections = {
+        "run-totals": [picture("run-duration", bars, told.totals_table(run), unit=unit)],
+        "run-course": [picture("run-steps", run_figure(run), told.course_table(run), course=told.COURSE_NOTE)],
+        "run-time": [_ledger(run)],
+        "run-assumptions": assumed(run.assumptions, run.warnings),
+    }
     where = f"{run.num_gpus:,} {run.hardware}" if run.num_gpus and run.hardware else ""
     given = (run.model, where, f"seed {run.seed}", f"replications {run.replications}", f"digest {run.digest}")
     lines = [line for line in (run.question, ", ".join(filter(None, given))) if line]
     return Part("run", run.scenario, told.headline(run), figures, sections, lines)
 
 
-def _ranged(name: str, value: Interval, unit: str) -> KeyFigure:
-    places = fmt.decimals_for(value.mean, digits=2)
-    mean, low, high = (fmt.fixed(each, places) for each in (value.mean, value.low, value.high))
-    return name, f"{mean} {unit}", f"{low} to {high} {unit}"
+def _rounded(name: str, value: Interval, unit: str) -> KeyFigure:
+    return ranged(name, value, partial(fmt.fixed, decimals=fmt.decimals_for(value.mean, digits=2)), unit)
 
 
 def _ledger(run: Run) -> Block:
     (unit_s, unit), sides = told.unit_of(run), run.sides
-    rows = []
+    bars = []
     for cause in told.causes_of(run):
         losses = {name: side.ledger.get(cause, told.NO_LOSS).seconds for name, side in sides.items()}
         shares = " → ".join(fmt.percent(losses[name].mean / side.seconds.mean, 1) for name, side in sides.items())
-        bars = [Bar.of(loss.mean / unit_s, VARIANT_COLORS[name], loss.over(unit_s)) for name, loss in losses.items()]
-        rows.append(BarRow(told.LABELS[cause], shares, bars))
-    key = {VARIANT_COLORS[name]: name for name in sides} if len(sides) > 1 else None
-    note = f"{unit.capitalize()}, mean and 90 % interval of such runs; per cent of the run."
-    figure = bars_figure(rows, unit, key)
-    return picture("run-ledger", "What the seconds of the run go to", note, figure, told.ledger_table(run))
+        own = [Bar.of(loss.mean / unit_s, VARIANT_COLORS[name], loss.over(unit_s)) for name, loss in losses.items()]
+        bars.append(BarRow(told.LABELS[cause], shares, own))
+    colors = {VARIANT_COLORS[name]: name for name in sides} if len(sides) > 1 else None
+    return picture("run-ledger", bars, told.ledger_table(run), colors, unit=unit, capital=unit.capitalize())
 
 
-def validation_part(folder: Path, left_out: list[str]) -> Part:
-    """The validation in ``folder``."""
-    found = read_validation(folder)
+def validation_part(found: Validation) -> Part:
+    """The validation."""
     score, count = found.score, f"{len(found.scored):,} of {len(found.rows):,} measured values were predicted"
     figures: list[KeyFigure] = [("Rows predicted", f"{len(found.scored):,}", f"of {len(found.rows):,}")]
     words = f"{count}."
@@ -110,31 +100,18 @@ def validation_part(folder: Path, left_out: list[str]) -> Part:
             *figures,
         ]
         words = f"{count}, with a median error of {median}; {inside} lie in the interval."
-    title = "Predicted beside measured"
     rows = rows_table("Rows, the largest errors first; rows.csv has all", largest_errors(found), whole=True)
-    scattered = picture(
-        "validation-scatter", title, "On the diagonal both agree; both axes are logarithmic.", scatter(found), rows
-    )
-    errors = picture(
-        "validation-errors",
-        "Predicted over measured by group",
-        "A point for each row; bars: medians of the groups.",
-        ratios(found),
-        scores_table("Scores of the groups", found.groups),
-    )
-    reasons = Counter(row.skipped for row in found.rows if row.skipped).most_common()
-    entries = [f"{n:,} {'row' if n == 1 else 'rows'}: {reason}" for reason, n in reasons]
-    sections = [
-        Section("validation-rows", title, [scattered]),
-        Section("validation-groups", "Errors by group", [errors]),
-        *([Section("validation-skipped", "Rows left out", [Entries(entries)])] if entries else []),
-    ]
+    scores = scores_table("Scores of the groups", found.groups)
+    sections: Sections = {
+        "validation-rows": [picture("validation-scatter", scatter(found), rows)],
+        "validation-groups": [picture("validation-errors", ratios(found), scores)],
+        "validation-skipped": counted((row.skipped for row in found.rows if row.skipped), "row"),
+    }
     return Part("validation", f"Validation: {found.kind}", words, figures, sections, [*found.remarks, *notes(found)])
 
 
-def blame_part(folder: Path, left_out: list[str]) -> Part:
-    """The blame in ``folder``."""
-    blame = Blame.read(file_in(folder, "blame.json"))
+def blame_part(blame: Blame) -> Part:
+    """The blame."""
     step_s = fmt.seconds(blame.step_s)
     figures = [
         ("A step takes", step_s, ""),
@@ -144,19 +121,12 @@ def blame_part(folder: Path, left_out: list[str]) -> Part:
     if blame.removals:
         largest = max(blame.removals, key=lambda one: one.saved_s)
         figures.append(("Largest gain alone", fmt.seconds(largest.saved_s), largest.cause))
-    waterfall = picture(
-        "blame-waterfall",
-        "From the step as it is to one of work alone",
-        "Seconds per step; each cause is taken away after those above it, on the same drawn work.",
-        waterfall_figure(blame),
-        blamed.removals_table(blame),
-    )
     policies = blamed.policies_table(blame)
-    sections = [
-        Section("blame-idle", "Idle GPU time", [_idle(blame)]),
-        Section("blame-removals", "Without its causes", [waterfall]),
-        Section("blame-policies", policies.title, [policies if policies.rows else Text("None was tried.")]),
-    ]
+    sections: Sections = {
+        "blame-idle": [_idle(blame)],
+        "blame-removals": [picture("blame-waterfall", waterfall_figure(blame), blamed.removals_table(blame))],
+        "blame-policies": [policies if policies.rows else Text("None was tried.")],
+    }
     headline = f"A step takes {step_s}; {blamed.idle_words(blame)}"
     return Part("blame", blame.scenario, headline, figures, sections, [f"digest {blame.digest}"])
 
@@ -165,10 +135,114 @@ def _idle(blame: Blame) -> Block:
     if not blame.idle:
         return Text("No GPU is idle.")
     colors = {one.pool: POOLS.get(one.pool, GREY) for one in blame.idle}
-    rows = [
+    bars = [
         BarRow(f"{one.pool}: {one.cause}", fmt.percent(one.share, 1), [Bar.of(100 * one.share, colors[one.pool])])
         for one in blame.idle[:MOST_ROWS]
     ]
-    figure = bars_figure(rows, "%", {color: pool for pool, color in colors.items()})
-    note = "Share of all GPU time of a step."
-    return picture("blame-idle-causes", "What GPUs wait for", note, figure, blamed.idle_table(blame))
+    key = {color: pool for pool, color in colors.items()}
+    return picture("blame-idle-causes", bars, blamed.idle_table(blame), key)
+
+
+SHORTER, LONGER = LINE_COLORS[2], LINE_COLORS[1]
+SWEEP_COLUMNS = ("status", "limit", "step_s", "rollout_speedup", "end_to_end_speedup", "cost_per_step_usd")
+
+
+def plan_part(plan: Plan) -> Part:
+    """The plan."""
+    best, step = plan.best, _step_of(plan.best)
+    measure = plan.objective.replace("_", " ")
+    words = f"Best by {measure} ({plan.statistic}): {best.name}. A step takes {fmt.seconds(step.mean)}"
+    if plan.current is not None:
+        words += f" in place of {fmt.seconds(plan.current.step_s.mean)} as the scenario is"
+    figures = [
+        ranged("A step takes", step, fmt.seconds),
+        (f"{measure.capitalize()}, {plan.statistic}", fmt.number(plan.objective_value), ""),
+        ("Cost per step", f"{fmt.number(best.numbers.cost_per_step_usd)} USD", ""),
+    ]
+    if best.beats_current is not None:
+        figures.append(("Beats the scenario as it is", fmt.percent(best.beats_current), "of the draws"))
+    counts = f"{plan.considered:,} considered, {plan.configurations:,} configurations, {plan.simulated:,} simulated"
+    against = [BarRow(one.rival, f"wins {fmt.percent(one.wins)}", [Bar(one.ratio)]) for one in plan.against[:MOST_ROWS]]
+    rivals = picture("plan-against", against, rivals_table(plan)) if against else Text("It has no rivals.")
+    sections: Sections = {
+        "plan-way": [*_way(plan.waterfall), *_constraints(plan)],
+        "plan-rivals": [rivals],
+        "plan-plans": _plans(plan),
+    }
+    about = [f"Limited by {best.numbers.limit}.", f"Combinations: {counts}."]
+    return Part("plan", plan.scenario, f"{words}.", figures, sections, about)
+
+
+def _step_of(row: PlanRow) -> Interval:
+    """The step in seconds; without width where only the search has seen it."""
+    step = row.numbers.step_s
+    return step if isinstance(step, Interval) else Interval(step.mean, step.mean, step.mean)
+
+
+def _way(changes: Sequence[Change]) -> list[Block]:
+    if not changes:
+        return []
+    first, last = changes[0], changes[-1]
+    bars = [BarRow(first.what, fmt.seconds(first.step_s), [Bar.of(first.step_s, GREY)])]
+    for before, after in itertools.pairwise(changes):
+        bar = Bar.between(before.step_s, after.step_s, SHORTER if after.step_s <= before.step_s else LONGER)
+        bars.append(BarRow(after.what, f"{after.step_s - before.step_s:+.2f} s", [bar]))
+    bars.append(BarRow("best plan", fmt.seconds(last.step_s), [Bar.of(last.step_s, LINE_COLORS[0])]))
+    numbers = table("plan-waterfall", [(one.what, f"{one.step_s:.2f}") for one in changes])
+    return [picture("plan-waterfall", bars, numbers)]
+
+
+def _constraints(plan: Plan) -> list[Block]:
+    rows = [
+        (
+            *(one.constraint, one.unit, fmt.number(one.limit), fmt.number(one.value)),
+            "-" if one.probability is None else fmt.percent(one.probability),
+        )
+        for one in plan.constraints
+    ]
+    return [table("plan-constraints", rows)] if rows else []
+
+
+def _plans(plan: Plan) -> list[Block]:
+    front = picture("plan-pareto", plan_figure(plan))
+    bars = [BarRow(row.name, fmt.seconds(row.step_s), [Bar(_step_of(row))]) for row in plan.finalists[:MOST_ROWS]]
+    numbers = plans_table("Finalists by rank; ranked.csv has all plans and columns", plan.finalists)
+    return [front, picture("plan-finalists", bars, numbers)] if bars else [front]
+
+
+def sweep_part(sweep: SweepResult) -> Part:
+    """The sweep."""
+    done = sorted(sweep.done, key=lambda row: float(row["step_s"]))
+    axes = [name for keys in sweep.axes for name in keys.split(",")]
+    best, count = done[0], len(sweep.rows)
+    figures = [ranged("Shortest step", interval_in(best, "step_s"), fmt.seconds)]
+    if "end_to_end_speedup" in best:
+        figures.append(speedup("Its speed-up by speculation", interval_in(best, "end_to_end_speedup")))
+    figures.append(("Cells", f"{count:,}", f"{count - len(done):,} cannot run"))
+    pictures = [picture(f"sweep-{name}", figure) for name, figure in sweep_figures(sweep).items()]
+    reasons = [str(row.get("reason", "")) for row in sweep.rows if row.get("status") != "ok"]
+    sections: Sections = {
+        "sweep-cells": [*pictures, _cells(sweep, done, axes)],
+        "sweep-reasons": counted(reasons, "cell"),
+    }
+    where = ", ".join(f"{axis} = {best[axis]}" for axis in axes)
+    headline = f"Of {count:,} cells the shortest step takes {fmt.seconds(best['step_s'])}, at {where}."
+    title = f"Sweep over {' and '.join(axis.rpartition('.')[2] for axis in axes)}"
+    return Part("sweep", title, headline, figures, sections)
+
+
+def _cells(sweep: SweepResult, done: Sequence[Row], axes: Sequence[str]) -> Block:
+    bars = []
+    for row in done[:MOST_ROWS]:
+        step = interval_in(row, "step_s")
+        label = ", ".join(f"{axis.rpartition('.')[2]} {row[axis]}" for axis in axes)
+        bars.append(BarRow(label, fmt.seconds(step.mean), [Bar(step)]))
+    shown = [*axes, *(name for name in SWEEP_COLUMNS if any(name in row for row in sweep.rows))]
+    cells = [
+        [fmt.number(value) if isinstance(value := row.get(name, ""), float) else str(value) for name in shown]
+        for row in sweep.rows
+    ]
+    sides = "<" * (len(axes) + 2) + ">"
+    numbers = Table("Every cell; results.csv has all columns.", "", shown, cells, sides)
+    which = "cells" if len(done) <= MOST_ROWS else f"{MOST_ROWS} fastest cells"
+    return picture("sweep-steps", bars, numbers, shown=which)

@@ -1,18 +1,118 @@
-"""What a page consists of: parts with sections of texts, lists, tables and pictures."""
+"""What a page consists of: parts with sections of texts, lists, tables and pictures; their words: pictures.yaml.
+
+A picture is SVG inside the page: no style attribute, no link, colours of text and paper from the page's theme.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from xml.etree import ElementTree
 
+import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from rlsim.errors import readable
+from rlsim.files.yaml import lists_beside
 from rlsim.report import format as fmt
-from rlsim.report.page.svg import inline_svg
+from rlsim.report.figures.bars import BarRow, bars_figure
+from rlsim.report.figures.style import BACKGROUND, GREY, INK, picture_style
 from rlsim.report.table import Table, cell
 from rlsim.results import Interval
+
+NAMESPACE, LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+THEMED = {INK.lower(): "ink", GREY.lower(): "dim", BACKGROUND.lower(): "rule"}
+"""Colours that follow the theme, by the variable of the style sheet."""
+MOST_MARKS = 400
+"""Points of a series that are drawn one by one; more of them become a picture of dots."""
+CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+"""What XML does not allow, and what turns the direction of text."""
+DROPPED = ("metadata", "style", "title")
+
+
+def inline_svg(figure: Figure, key: str, description: str) -> Markup:
+    """The figure as an SVG element whose ids begin with ``key``: the same text for the same content."""
+    for line in figure.findobj(Line2D):
+        if isinstance(line, Line2D) and line.get_linestyle() == "None" and len(line.get_xdata()) > MOST_MARKS:  # type: ignore[arg-type]
+            line.set_rasterized(True)
+    out = io.StringIO()
+    with picture_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rlsim"}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, dpi=110)
+    root = ElementTree.fromstring(CONTROLS.sub("\ufffd", out.getvalue()))
+    _clean(root, key, {each.get("id", ""): f"{key}-{i}" for i, each in enumerate(root.iter())})
+    for name in ("width", "height", "version", "id"):
+        root.attrib.pop(name, None)
+    root.attrib |= {"class": "chart", "role": "img", "aria-label": readable(description)}
+    ElementTree.register_namespace("", NAMESPACE.strip("{}"))
+    text = ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
+    return Markup(re.sub(r">\s+<", "><", text))
+
+
+def _clean(element: ElementTree.Element, key: str, ids: dict[str, str]) -> None:
+    """Attributes instead of styles, ids of the page's own, nothing but what is drawn."""
+    for child in list(element):
+        if child.tag.removeprefix(NAMESPACE) in DROPPED:
+            element.remove(child)
+        else:
+            _clean(child, key, ids)
+    _restyle(element, ids)
+    if "d" in element.attrib:
+        element.set("d", re.sub(r"(\.\d\d)\d+", r"\1", element.attrib["d"]).strip())
+    link = element.attrib.pop(LINK, None)
+    if link is not None:
+        element.set("href", f"#{ids[link[1:]]}" if link.startswith("#") else link)
+    if "clip-path" in element.attrib:
+        element.set("clip-path", _referring(element.attrib["clip-path"], ids))
+    found = element.attrib.pop("id", None)
+    inside = element.tag.removeprefix(NAMESPACE) in ("path", "clipPath")
+    if (
+        found is not None
+        and inside
+        and not re.match(r"(patch|text|line2d|axes|figure|matplotlib|xtick|ytick|legend)", found)
+    ):
+        element.set("id", ids[found])
+
+
+def _restyle(element: ElementTree.Element, ids: dict[str, str]) -> None:
+    """Attributes and classes in the place of the style."""
+    classes = []
+    for rule in filter(None, element.attrib.pop("style", "").split(";")):
+        name, _, value = (part.strip() for part in rule.partition(":"))
+        themed = THEMED.get(value.lower())
+        if themed:
+            classes.append(f"{name[0]}-{themed}")
+        elif name == "font":
+            element.set("font-size", re.sub(r"^.*?([\d.]+)px.*$", r"\1", value))
+            if "bold" in value or "700" in value:
+                element.set("font-weight", "bold")
+        elif name != "font-family":
+            element.set(name, _referring(value, ids))
+    coloured = "fill" in element.attrib or any(name.startswith("f-") for name in classes)
+    if element.tag == f"{NAMESPACE}text" and not coloured:
+        classes.append("f-ink")
+    if element.tag == f"{NAMESPACE}path" and element.get("fill") == "#ffffff":
+        classes.append("f-paper")
+        del element.attrib["fill"]
+    if element.get("stroke") == "#ffffff":
+        classes.append("s-paper")
+        del element.attrib["stroke"]
+    if classes:
+        element.set("class", " ".join(classes))
+
+
+def _referring(value: str, ids: dict[str, str]) -> str:
+    return re.sub(r"url\(#([^)]*)\)", lambda match: f"url(#{ids.get(match[1], '')})", value)
+
+
+WORDS = lists_beside(__file__, "pictures.yaml")
+"""Titles of sections; title, note, unit and rule of pictures; caption, heads and sides of their numbers."""
+MOST_ROWS = 24
+"""Rows of a picture; the table below it has more."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +143,8 @@ class Picture:
 
 
 Block = Text | Entries | Table | Picture
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page with its own heading; ``key`` is its id."""
-
-    key: str
-    title: str
-    blocks: Sequence[Block]
-
-
+Sections = Mapping[str, Sequence[Block]]
+"""What stands below the title of each section; those with nothing are left out."""
 KeyFigure = tuple[str, str, str]
 """A number to read first: its name, the number, and what belongs to it (its interval)."""
 
@@ -66,35 +157,56 @@ class Part:
     name: str
     headline: str
     figures: Sequence[KeyFigure]
-    sections: Sequence[Section]
+    sections: Sections
     about: Sequence[str] = ()
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str | Interval]], caption: str, text: int = 1) -> Table:
-    """A table of texts and of means with their intervals; the first ``text`` columns hold no numbers."""
+def table(key: str, rows: Iterable[Sequence[str | Interval]], columns: Iterable[str] = ()) -> Table:
+    """The table ``key`` with further ``columns``, of texts and of means with their intervals."""
+    words = WORDS[key]
     cells = [
         [cell(value, fmt.decimals_for(abs(value.mean))) if isinstance(value, Interval) else value for value in row]
         for row in rows
     ]
-    return Table(caption, "", heads, cells, "<" * text + ">")
+    return Table(words["caption"], "", [*words["heads"], *columns], cells, words.get("align", "<>"))
 
 
-def picture(key: str, title: str, note: str, figure: Figure, numbers: Table | None = None) -> Picture:
-    """The figure inside the page."""
-    return Picture(key, title, note, inline_svg(figure, key, readable(f"{title}. {note}")), numbers)
+def picture(
+    key: str,
+    drawn: Figure | Sequence[BarRow],
+    numbers: Table | None = None,
+    colors: Mapping[str, str] | None = None,
+    **said: str,
+) -> Picture:
+    """The picture ``key`` inside the page, a figure or rows of bars; colors: what they mean.
+
+    said: what its words leave open, and the unit where they name none.
+    """
+    words = WORDS[key.rstrip("-0123456789")]
+    title, note = (words[name].format_map(said) for name in ("title", "note"))
+    if not isinstance(drawn, Figure):
+        drawn = bars_figure(drawn, words.get("unit") or said["unit"], colors, words.get("rule"))
+    return Picture(key, title, note, inline_svg(drawn, key, readable(f"{title}. {note}")), numbers)
 
 
-def timed(name: str, value: Interval) -> KeyFigure:
-    """A duration with its interval."""
-    return name, fmt.seconds(value.mean), f"{fmt.seconds(value.low)} to {fmt.seconds(value.high)}"
+def ranged(name: str, value: Interval, show: Callable[[float], str], unit: str = "") -> KeyFigure:
+    """A number with its interval."""
+    mean, low, high = (show(each) for each in (value.mean, value.low, value.high))
+    return name, f"{mean} {unit}".strip(), f"{low} to {high} {unit}".strip()
 
 
 def speedup(name: str, value: Interval) -> KeyFigure:
     """A speed-up with its interval."""
-    return name, f"{value.mean:.2f}x", f"{value.low:.2f}x to {value.high:.2f}x"
+    return ranged(name, value, "{:.2f}x".format)
 
 
-def assumptions_section(key: str, assumptions: Sequence[str], warnings: Sequence[str]) -> list[Section]:
-    """What the answer takes for granted, warnings first; nothing where there is neither."""
-    blocks = [*([Entries(warnings, "Warnings")] if warnings else []), *([Entries(assumptions)] if assumptions else [])]
-    return [Section(f"{key}-assumptions", "Assumptions", blocks)] if blocks else []
+def assumed(assumptions: Sequence[str], warnings: Sequence[str]) -> list[Block]:
+    """What the answer takes for granted, warnings first."""
+    return [*([Entries(warnings, "Warnings")] if warnings else []), *([Entries(assumptions)] if assumptions else [])]
+
+
+def counted(reasons: Iterable[str], what: str) -> list[Block]:
+    """How many rows or cells there are for each reason."""
+    found = Counter(reasons).most_common()
+    entries = [f"{n:,} {what}{'' if n == 1 else 's'}: {reason}" for reason, n in found]
+    return [Entries(entries)] if entries else []

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import Bar, BarRow, bars_figure, stacked
+from rlsim.report.figures.bars import Bar, BarRow, stacked
 from rlsim.report.figures.phases import step_figure, timeline_figure
 from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
-from rlsim.report.folder import read_projection
-from rlsim.report.page.parts import Block, Part, Section, Text, assumptions_section, picture, speedup, table, timed
+from rlsim.report.page.parts import Block, Part, Sections, Text, assumed, picture, ranged, speedup, table
 from rlsim.report.table import Table
 from rlsim.report.text import findings
 from rlsim.report.text.projection import statistics_cells
@@ -21,50 +19,43 @@ from rlsim.units import GIB
 
 MOST_PARTS, MOST_SOURCES, MOST_AGES = 12, 8, 12
 ROOTS = {"measured": LINE_COLORS[2], "modelled": LINE_COLORS[0], "assumed": LINE_COLORS[4]}
-LEDGER = {
-    "consumed": ("trained on", LINE_COLORS[2]),
-    "in_flight": ("still in flight", LINE_COLORS[0]),
-    "stale": ("dropped for their age", LINE_COLORS[1]),
-    "discarded": ("of groups no step could use", LINE_COLORS[4]),
-    "regenerated": ("lost to restarts", LINE_COLORS[3]),
+LEDGER = dict(zip(fmt.NAMES["ledger"], (LINE_COLORS[i] for i in (2, 0, 1, 4, 3)), strict=True))
+"""Colours of where tokens went."""
+TAILS = {
+    True: "A batch ends with its longest responses; batches in flight at once fill each other's tails.",
+    False: "A rollout ends with its longest responses: where the curve is low, GPUs wait for few sequences.",
 }
 
 
-def projection_part(folder: Path, left_out: list[str]) -> Part:
-    """The projection in ``folder``; ``left_out`` takes what had to be left out."""
-    data = read_projection(folder, left_out)
+def projection_part(data: Projection) -> Part:
+    """The projection."""
     arm = data.candidate
     where = f"on {data.num_gpus:,} {data.hardware}" if data.num_gpus and data.hardware else "in this scenario"
-    sections = [
-        Section("projection-step", "The step", _step(data)),
-        *_timeline(data),
-        Section("projection-bounds", "What bounds it", _bounds(data)),
-        Section("projection-memory", "Memory", [_pool(data, pool) for pool in arm.memory]),
-        Section("projection-samples", "Samples and tokens", [*_ages(data), *_ledger(data)]),
-        Section("projection-evidence", "Evidence", _evidence(data)),
-        *assumptions_section("projection", data.assumptions, data.warnings),
-    ]
+    sections: Sections = {
+        "projection-step": _step(data),
+        "projection-timeline": _timeline(data),
+        "projection-bounds": _bounds(data),
+        "projection-memory": [_pool(data, pool) for pool in arm.memory],
+        "projection-samples": [*_ages(data), *_ledger(data)],
+        "projection-evidence": _evidence(data),
+        "projection-assumptions": assumed(data.assumptions, data.warnings),
+    }
     mode = "asynchronous" if data.asynchronous else "synchronous"
     about = ", ".join(filter(None, (data.model, mode, f"seed {data.seed}", f"digest {data.digest}")))
     headline = findings.verdict_on(arm, data.rollout_speedup, data.end_to_end_speedup, where)
-    figures = [timed("A step takes", arm.step_s)]
+    figures = [ranged("A step takes", arm.step_s, fmt.seconds)]
     if arm.speculates:
         figures.append(speedup("Step, speed-up", data.end_to_end_speedup))
         figures.append(speedup("Rollout, speed-up", data.rollout_speedup))
-    mean, low, high = (fmt.number(getattr(arm.tokens_per_s_per_gpu, end)) for end in ("mean", "low", "high"))
-    figures.append(("Tokens per second and GPU", mean, f"{low} to {high}"))
+    figures.append(ranged("Tokens per second and GPU", arm.tokens_per_s_per_gpu, fmt.number))
     if data.support is not None:
         figures.append(("Step lies within", fmt.percent(data.support.half_width), "either way (90 %)"))
-    lines = [line for line in (data.question, _look_here(data), about) if line]
-    return Part("projection", data.scenario, headline, figures, sections, lines)
-
-
-def _look_here(data: Projection) -> str:
-    """Where to look first; nothing where the file names no part of a phase."""
     try:
-        return findings.look_here_first(data)
-    except StopIteration:
-        return ""
+        look_here = findings.look_here_first(data)
+    except StopIteration:  # the file names no part of a phase
+        look_here = ""
+    lines = [line for line in (data.question, look_here, about) if line]
+    return Part("projection", data.scenario, headline, figures, sections, lines)
 
 
 def _step(data: Projection) -> list[Block]:
@@ -76,27 +67,19 @@ def _step(data: Projection) -> list[Block]:
         rows.append([label, *(arm.phases[phase] for arm in arms.values())])
     deviations = [fmt.number(arm.sampling.step_deviation_s) for arm in arms.values()]
     rows.append(["standard deviation from step to step", *deviations])
-    note = "Phases of the step one after the other; whiskers are 90 % intervals of the step."
-    numbers = table(("seconds", *arms), rows, "Seconds per step, mean and 90 % interval.")
-    blocks: list[Block] = [picture("projection-phases", "Where a step's time goes", note, step_figure(data), numbers)]
+    key, speedups_key = "projection-phases", "projection-speedups"
+    blocks: list[Block] = [picture(key, step_figure(data), table(key, rows, arms))]
     if data.candidate.speculates:
         found = {"Rollout": data.rollout_speedup, "Step": data.end_to_end_speedup}
-        shown = [BarRow(name, fmt.times(value), [Bar(value)]) for name, value in found.items()]
-        note = "Baseline over candidate on the same drawn work, mean and 90 % interval; dashed: no change."
-        numbers = table(("", "speed-up"), list(found.items()), "Speed-ups, 90 % intervals.")
-        figure = bars_figure(shown, "speed-up", rule=1.0)
-        blocks.append(picture("projection-speedups", "Speed-up by speculation", note, figure, numbers))
+        bars = [BarRow(name, fmt.times(value), [Bar(value)]) for name, value in found.items()]
+        blocks.append(picture(speedups_key, bars, table(speedups_key, found.items())))
     return blocks
 
 
-def _timeline(data: Projection) -> list[Section]:
+def _timeline(data: Projection) -> list[Block]:
     if not all(arm.spans and arm.curves for arm in data.variants.values()):
         return []
-    tail = (
-        "A batch ends with its longest responses; batches in flight at once fill each other's tails."
-        if data.asynchronous
-        else "A rollout ends with its longest responses: where the curve is low, GPUs wait for few sequences."
-    )
+    key, tail = "projection-lanes", TAILS[data.asynchronous]
     rows = [
         (
             *(name, span.actor, fmt.phase_label(span.phase, data.asynchronous)),
@@ -105,40 +88,30 @@ def _timeline(data: Projection) -> list[Section]:
         for name, arm in data.variants.items()
         for span in arm.spans
     ]
-    numbers = table(("", "row", "phase", "step", "start (s)", "end (s)"), rows, "Spans in view.", 3)
-    title, note = "What runs when, and the tail of the lengths", f"Sequences that run on all replicas. {tail}"
-    lanes = picture("projection-lanes", title, note, timeline_figure(data), numbers)
-    return [Section("projection-timeline", "Timeline", [lanes])]
+    return [picture(key, timeline_figure(data), table(key, rows), tail=tail)]
 
 
 def _bounds(data: Projection) -> list[Block]:
     parts = sorted((part for part in data.candidate.parts if part.seconds > 0), key=lambda part: -part.seconds)
     if not parts:
         return [Text("The file names no parts of the phases.")]
-    labels = [fmt.phase_label(part.phase, data.asynchronous) if part.phase in PHASES else part.phase for part in parts]
     before = {(part.phase, part.name): part.seconds for part in data.baseline.parts}
-    cells, rows = [], []
-    for label, part in zip(labels, parts, strict=True):
+    cells, bars = [], []
+    for part in parts:
+        label = fmt.phase_label(part.phase, data.asynchronous) if part.phase in PHASES else part.phase
         sides = [before.get((part.phase, part.name), 0.0), part.seconds][-len(data.variants) :]
         cells.append((label, part.name, part.bound, part.label, *map(fmt.seconds, sides)))
         text = f"{fmt.seconds(part.seconds)}, bound by {part.bound}, {part.label}"
-        rows.append(BarRow(f"{label}: {part.name}", text, [Bar.of(part.seconds, ROOTS.get(part.label, GREY))]))
-    heads = ("phase", "part", "bound by", "rests on", *data.variants)
+        bars.append(BarRow(f"{label}: {part.name}", text, [Bar.of(part.seconds, ROOTS.get(part.label, GREY))]))
     key = {color: root for root, color in ROOTS.items() if any(part.label == root for part in parts[:MOST_PARTS])}
-    bounds = picture(
-        "projection-parts",
-        "The largest parts of all phases",
-        "Seconds per step of the candidate; colours: what most of the seconds rest on.",
-        bars_figure(rows[:MOST_PARTS], "seconds", key),
-        table(heads, cells, "Parts of the phases, seconds per step.", 4),
-    )
+    numbers = table("projection-parts", cells, data.variants)
     statistics = [
         (f"{text}{unit and f' ({unit})'}", *(value or "-" for value in shown))
         for text, unit, shown in statistics_cells(data)
         if any(shown)
     ]
-    heads = ("", *data.variants)
-    return [bounds, Table("What the engines did", "mean over the simulated steps", heads, statistics)]
+    engines = Table("What the engines did", "mean over the simulated steps", ("", *data.variants), statistics)
+    return [picture("projection-parts", bars[:MOST_PARTS], numbers, key), engines]
 
 
 def _pool(data: Projection, pool: str) -> Block:
@@ -146,24 +119,19 @@ def _pool(data: Projection, pool: str) -> Block:
     largest = {name: size for use in uses.values() for name, size in use.parts_bytes.items() if size > 0}
     order = sorted(largest, key=lambda name: -largest[name])
     colors = {name: LINE_COLORS[i] if i < len(LINE_COLORS) - 1 else GREY for i, name in enumerate(order)}
-    rows = []
+    bars = []
     for side, use in uses.items():
         text = f"{fmt.gibibytes(use.total_bytes)} of {fmt.gibibytes(use.available_bytes)} GiB"
         held = stacked([(use.parts_bytes.get(name, 0.0) / GIB, colors[name]) for name in order])
-        rows.append(BarRow(side, text, [replace(held, limit=use.available_bytes / GIB)]))
+        bars.append(BarRow(side, text, [replace(held, limit=use.available_bytes / GIB)]))
     key: dict[str, str] = {}
     for name, color in colors.items():
         key[color] = f"{key[color]}, {name}" if color in key else name
     sizes = {name: [use.parts_bytes.get(name, 0.0) for use in uses.values()] for name in order}
     sizes |= {name: [getattr(use, f"{name}_bytes") for use in uses.values()] for name in ("total", "available")}
-    cells = [(name, *map(fmt.gibibytes, held)) for name, held in sizes.items()]
-    return picture(
-        f"projection-memory-{list(data.candidate.memory).index(pool)}",
-        f"{pool.capitalize()}: memory of a GPU",
-        "GiB in the fullest phase; the line is what there is.",
-        bars_figure(rows, "GiB", key),
-        table(("GiB", *uses), cells, "Memory per GPU by what holds it."),
-    )
+    numbers = table("projection-memory", [(name, *map(fmt.gibibytes, held)) for name, held in sizes.items()], uses)
+    place = list(data.candidate.memory).index(pool)
+    return picture(f"projection-memory-{place}", bars, numbers, key, pool=pool.capitalize())
 
 
 def _ages(data: Projection) -> list[Block]:
@@ -172,7 +140,7 @@ def _ages(data: Projection) -> list[Block]:
     if not ages:
         return []
     shares = {age: {side: arm.staleness.get(age, 0.0) for side, arm in arms.items()} for age in ages}
-    rows = [
+    bars = [
         BarRow(
             f"{age} version{'' if age == 1 else 's'} old",
             " → ".join(map(fmt.percent, shares[age].values())),
@@ -181,58 +149,35 @@ def _ages(data: Projection) -> list[Block]:
         for age in ages[:MOST_AGES]
     ]
     cells = [(f"{age}", *(fmt.percent(share, 1) for share in sides.values())) for age, sides in shares.items()]
-    return [
-        picture(
-            "projection-staleness",
-            "Age of the samples trained on",
-            "Share of consumed samples by age in versions of the weights.",
-            bars_figure(rows, "%", {VARIANT_COLORS[side]: side for side in arms}),
-            table(("age", *arms), cells, "Share of consumed samples by age in versions."),
-        )
-    ]
+    key = "projection-staleness"
+    return [picture(key, bars, table(key, cells, arms), {VARIANT_COLORS[side]: side for side in arms})]
 
 
 def _ledger(data: Projection) -> list[Block]:
     ledgers = {side: arm.ledger for side, arm in data.variants.items() if arm.ledger is not None}
     if not ledgers:
         return []
-    rows: list[BarRow] = []
-    key: dict[str, str] = {}
+    bars: list[BarRow] = []
+    colors: dict[str, str] = {}
+    names: dict[str, str] = fmt.NAMES["ledger"]
     for side, ledger in ledgers.items():
-        went = {name: getattr(ledger, name) / 1e6 for name in LEDGER}
-        areas = stacked([(size, LEDGER[name][1]) for name, size in went.items()])
-        rows.append(BarRow(side, f"{fmt.number(ledger.generated / 1e6)} million generated", [areas]))
-        key |= {LEDGER[name][1]: LEDGER[name][0] for name, size in went.items() if size > 0}
-    names = {"generated": "generated", **{name: words for name, (words, _) in LEDGER.items()}}
+        went = {name: getattr(ledger, name) / 1e6 for name in names}
+        areas = stacked([(size, LEDGER[name]) for name, size in went.items()])
+        bars.append(BarRow(side, f"{fmt.number(ledger.generated / 1e6)} million generated", [areas]))
+        colors |= {LEDGER[name]: names[name] for name, size in went.items() if size > 0}
+    names = {"generated": "generated", **names}
     cells = [(words, *(f"{getattr(one, name):,.0f}" for one in ledgers.values())) for name, words in names.items()]
-    return [
-        picture(
-            "projection-tokens",
-            "Where response tokens went",
-            "Millions of response tokens per step.",
-            bars_figure(rows, "million tokens", key),
-            table(("tokens per step", *ledgers), cells, "Response tokens per step by where they went."),
-        )
-    ]
+    return [picture("projection-tokens", bars, table("projection-tokens", cells, ledgers), colors)]
 
 
 def _evidence(data: Projection) -> list[Block]:
+    key, support = "projection-provenance", data.support
     shares = {root: getattr(data.provenance, root) for root in ROOTS}
-    row = BarRow("all phases", "", [stacked([(100 * share, ROOTS[root]) for root, share in shares.items()])])
-    key = {ROOTS[root]: f"{root} {fmt.percent(share)}" for root, share in shares.items()}
-    cells = [(root, fmt.percent(share, 1)) for root, share in shares.items()]
-    provenance = picture(
-        "projection-provenance",
-        "What the candidate's seconds rest on",
-        "Shares of all seconds, all phases together.",
-        bars_figure([row], "%", key),
-        table(("rests on", "share"), cells, "Shares of the seconds."),
-    )
-    return (
-        [provenance]
-        if data.support is None
-        else [Text(nearest_step(data.support)), provenance, *_support(data.support)]
-    )
+    bars = [BarRow("all phases", "", [stacked([(100 * share, ROOTS[root]) for root, share in shares.items()])])]
+    colors = {ROOTS[root]: f"{root} {fmt.percent(share)}" for root, share in shares.items()}
+    numbers = table(key, [(root, fmt.percent(share, 1)) for root, share in shares.items()])
+    provenance = picture(key, bars, numbers, colors)
+    return [provenance] if support is None else [Text(nearest_step(support)), provenance, *_support(support)]
 
 
 def _support(support: Support) -> list[Block]:
@@ -246,26 +191,16 @@ def _support(support: Support) -> list[Block]:
         for nearest in support.nearest
         for run in nearest.runs
     ]
-    heads = ("kind", "measured run", "differs in", "share of the step")
-    nearest_runs = table(heads, runs, "The nearest measured runs and what they differ in.", 3)
+    blocks: list[Block] = [table("projection-nearest", runs)]
     sources = sorted(support.sources, key=lambda one: -one.share)
     if not sources:
-        return [nearest_runs]
-    rows = []
+        return blocks
+    bars = []
     for one in sources[:MOST_SOURCES]:
         text = fmt.percent(one.share) + (", assumed" if one.assumed else "")
         color = ROOTS["assumed" if one.assumed else "modelled"]
-        rows.append(BarRow(one.source, text, [Bar.of(100 * one.share, color)]))
+        bars.append(BarRow(one.source, text, [Bar.of(100 * one.share, color)]))
     cells = [(one.source, one.settle, one.command, fmt.percent(one.share, 1)) for one in sources]
+    blocks.append(picture("projection-sources", bars, table("projection-sources", cells)))
     ways = dict.fromkeys((one.settle, one.command) for one in shown_sources(support))
-    return [
-        nearest_runs,
-        picture(
-            "projection-sources",
-            "What the interval comes from",
-            "Shares of the variance of the step's logarithm.",
-            bars_figure(rows, "% of the variance"),
-            table(("source", "what settles it", "command", "share"), cells, "Sources of the interval.", 3),
-        ),
-        *(Text(f"To settle it: {settle}:", code=command) for settle, command in list(ways)[:3]),
-    ]
+    return [*blocks, *(Text(f"To settle it: {settle}:", code=command) for settle, command in list(ways)[:3])]

@@ -7,6 +7,7 @@ import hashlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -14,13 +15,12 @@ from markupsafe import Markup
 from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
 from rlsim.report.files import drawable, write_files
-from rlsim.report.folder import KINDS, kinds_in
-from rlsim.report.page.answers import blame_part, run_part, validation_part
-from rlsim.report.page.parts import Part
-from rlsim.report.page.plans import plan_part, sweep_part
+from rlsim.report.folder import KINDS, kinds_in, read_answer
+from rlsim.report.page.answers import blame_part, plan_part, run_part, sweep_part, validation_part
+from rlsim.report.page.parts import WORDS, Part
 from rlsim.report.page.projection import projection_part
 
-PARTS: dict[str, Callable[[Path, list[str]], Part]] = {
+PARTS: dict[str, Callable[[Any], Part]] = {
     "projection": projection_part,
     "run": run_part,
     "plan": plan_part,
@@ -43,7 +43,7 @@ def report(folder: Path) -> str:
     for kind in kinds_in(folder):
         with drawable(folder / KINDS[kind][0]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matplotlib says of odd numbers
-            parts.append(PARTS[kind](folder, left_out))
+            parts.append(PARTS[kind](read_answer(kind, folder, left_out)))
     here = Path(__file__).parent
     style = (here / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -51,8 +51,8 @@ def report(folder: Path) -> str:
         loader=jinja2.FileSystemLoader(here), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined,
         finalize=lambda value: readable(value) if type(value) is str else value,
     )  # fmt: skip
-    content = {"parts": parts, "notes": list(dict.fromkeys(left_out)), "digest": digest, "style": Markup(style)}
-    return environment.get_template("page.html.j2").render(content)
+    content = {"parts": parts, "titles": WORDS["sections"], "notes": list(dict.fromkeys(left_out)), "digest": digest}
+    return environment.get_template("page.html.j2").render(**content, style=Markup(style))
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:

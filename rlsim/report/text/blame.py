@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Row, Table
-from rlsim.results.blame import Blame
+from rlsim.results.planning import Blame
 
 LEAST_SHARE = 0.0005
 """Of all GPU time; smaller causes are not shown in a terminal."""
@@ -33,21 +33,14 @@ def idle_table(blame: Blame, least_share: float = 0.0) -> Table:
 
 def removals_table(blame: Blame) -> Table:
     """What each removal gains alone and in turn, and what is left without all of them."""
-    rows: list[Row] = [
-        Row(
-            (
-                one.cause,
-                *_step(one.step_s, one.saved_s),
-                f"{one.chain_s:+.1f}",
-                "; ".join(filter(None, (one.how, one.why))),
-            )
-        )
-        for one in blame.removals
-    ]
+    rows = []
+    for one in blame.removals:
+        how = "; ".join(filter(None, (one.how, one.why)))
+        rows.append((one.cause, *_step(one.step_s, one.saved_s), f"{one.chain_s:+.1f}", how))
     total = f"{blame.step_s - blame.left_s:+.1f}"
-    rows += [RULE, Row(("all of them", f"{blame.left_s:.1f}", "", total, "what is left is work"), strong=True)]
+    last = Row(("all of them", f"{blame.left_s:.1f}", "", total, "what is left is work"), strong=True)
     note = "step (s) and what it saves alone, and after those above it"
-    return Table("Without it", note, ("", "step", "alone", "in turn", "how"), rows, "<>>><")
+    return Table("Without it", note, ("", "step", "alone", "in turn", "how"), [*rows, RULE, last], "<>>><")
 
 
 def policies_table(blame: Blame) -> Table:

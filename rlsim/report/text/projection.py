@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import RULE, Cell, Row, Table, cell, table
+from rlsim.report.table import RULE, Cell, Row, Table, cell, cells, table
 from rlsim.report.text import findings
 from rlsim.report.text.planning import price_remark
 from rlsim.report.text.support import ROOTS, bottleneck_lines, provenance_lines, support_lines
-from rlsim.results import EngineStatistics, Interval, MemoryUse, Projection, Variant
+from rlsim.results import Interval, MemoryUse, Projection, Variant
 from rlsim.units import GIB, SECONDS_PER_HOUR
 
 BAR_CELLS = 24
@@ -51,35 +50,31 @@ def render_brief(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
     return sections([*style.opening(findings.headline(projection)), *style.paragraphs(sentences, "")])
 
 
-class _Line(NamedTuple):
-    """A phase of the step, or what is ``inside`` the phase before it, in each side shown."""
-
-    phase: str
-    values: tuple[Interval, ...]
-    inside: bool = False
-
-
 def times_lines(projection: Projection, style: Style) -> list[str]:
     """What differs between baseline and candidate, the step, throughput and cost: phases of both sides and their
     speedups, equal ones in one row; one side's shares where nothing is drafted."""
     arms = projection.variants
     decimals = fmt.decimals_for(max(arm.step_s.mean for arm in arms.values()))
-    lines = _phase_lines(projection)
-    same = [line for line in lines if len({fmt.fixed(value.mean, decimals) for value in line.values}) < len(arms)]
-    rows = [_row(projection, line, decimals) for line in lines if line not in same]
+    phases = _phases(projection)
+    same = {
+        phase: values
+        for phase, values in phases.items()
+        if len({fmt.fixed(value.mean, decimals) for value in values}) < len(arms)
+    }
+    rows = [_row(projection, phase, values, decimals) for phase, values in phases.items() if phase not in same]
     if same:
-        sums = [sum(line.values[i].mean for line in same if not line.inside) for i in range(len(arms))]
+        added = [values for phase, values in same.items() if not _inside(projection, phase)]
+        sums = [sum(values[i].mean for values in added) for i in range(len(arms))]
         rows.append(Row(("same in both", *(fmt.fixed(total, decimals) for total in sums), "")))
-    rows += [RULE, _row(projection, _Line("step", tuple(arm.step_s for arm in arms.values())), decimals)]
+    rows += [RULE, _row(projection, "step", [arm.step_s for arm in arms.values()], decimals)]
     if projection.asynchronous:
-        rows.append(_row(projection, _phase(projection, "generation_s"), decimals))
+        busy = [arm.phases.generation_s for arm in arms.values()]
+        rows.append(_row(projection, "generation_s", busy, decimals))
     rates = {
         "tokens/s/GPU": [arm.tokens_per_s_per_gpu for arm in arms.values()],
         "USD/step": [cost_usd(projection, arm.step_s) for arm in arms.values()],
     }
-    for label, values in rates.items():
-        places = fmt.decimals_for(max(value.mean for value in values), digits=2)
-        rows.append(Row((label, *(cell(value, places) for value in values), "")))
+    rows += [Row((*cells(label, values), "")) for label, values in rates.items()]
     heads = ("", *arms, "speedup") if len(arms) == 2 else ("", "mean", "of step")
     remarks = [_same(projection, same, decimals)] if same else []
     remarks += [price_remark([projection.price_per_gpu_hour_usd], projection.price_source), *_remarks(projection)]
@@ -92,48 +87,49 @@ def cost_usd(projection: Projection, seconds: Interval) -> Interval:
     return seconds.times(projection.num_gpus * projection.price_per_gpu_hour_usd / SECONDS_PER_HOUR)
 
 
-def _phase_lines(projection: Projection) -> list[_Line]:
-    columns = [findings.step_phases(arm, projection.asynchronous) for arm in projection.variants.values()]
-    lines = []
+def _phases(projection: Projection) -> dict[str, list[Interval]]:
+    """Phases of the step in each side shown; the refit of a synchronous one after the phase that it is part of."""
+    arms = projection.variants.values()
+    columns = [findings.step_phases(arm, projection.asynchronous) for arm in arms]
+    found = {}
     for phase in dict.fromkeys(name for column in columns for name in column):
         if phase == "other":
-            rests = [column.get(phase, 0.0) for column in columns]
-            lines.append(_Line(phase, tuple(Interval(rest, rest, rest) for rest in rests)))
+            found[phase] = [Interval(*[column.get(phase, 0.0)] * 3) for column in columns]
         elif any(column[phase] for column in columns):
-            lines.append(_phase(projection, phase))
+            found[phase] = [arm.phases[phase] for arm in arms]
         if phase == "prepare_s" and not projection.asynchronous:
-            lines.append(_phase(projection, "refit_s", inside=True))
-    return lines
+            found["refit_s"] = [arm.phases.refit_s for arm in arms]
+    return found
 
 
-def _phase(projection: Projection, phase: str, inside: bool = False) -> _Line:
-    return _Line(phase, tuple(arm.phases[phase] for arm in projection.variants.values()), inside)
+def _inside(projection: Projection, phase: str) -> str:
+    """What stands before a phase that is part of the one before it."""
+    return "of which " if phase == "refit_s" and not projection.asynchronous else ""
 
 
-def _row(projection: Projection, line: _Line, decimals: int) -> Row:
-    label = "step" if line.phase == "step" else fmt.phase_label(line.phase, projection.asynchronous)
-    cells: tuple[Cell | str, ...] = (
-        f"  of which {label}" if line.inside else label,
-        *(cell(value, decimals) for value in line.values),
-    )
-    before, after = line.values[0].mean, line.values[-1].mean
-    if len(line.values) == 1:
-        return Row((*cells, fmt.percent(after / projection.candidate.step_s.mean)))
+def _row(projection: Projection, phase: str, values: Sequence[Interval], decimals: int) -> Row:
+    label = "step" if phase == "step" else fmt.phase_label(phase, projection.asynchronous)
+    inside = _inside(projection, phase)
+    shown: list[Cell | str] = [f"{inside and '  '}{inside}{label}", *(cell(value, decimals) for value in values)]
+    before, after = values[0].mean, values[-1].mean
+    if len(values) == 1:
+        return Row((*shown, fmt.percent(after / projection.candidate.step_s.mean)))
     speedups = {"step": projection.end_to_end_speedup, "generation_s": projection.rollout_speedup}
-    if line.phase in speedups:
-        return Row((*cells, cell(speedups[line.phase], 2, "x")), strong=True)
-    if line.phase == "exposed_generation_s":
+    if phase in speedups:
+        return Row((*shown, cell(speedups[phase], 2, "x")), strong=True)
+    if phase == "exposed_generation_s":
         # A ratio of a wait that nearly vanished says nothing.
-        return Row((*cells, f"{'saves' if before >= after else 'adds'} {fmt.seconds(abs(before - after))}"))
-    return Row((*cells, fmt.ratio(before, after)))
+        return Row((*shown, f"{'saves' if before >= after else 'adds'} {fmt.seconds(abs(before - after))}"))
+    return Row((*shown, fmt.ratio(before, after)))
 
 
-def _same(projection: Projection, lines: Iterable[_Line], decimals: int) -> str:
+def _same(projection: Projection, phases: Mapping[str, Sequence[Interval]], decimals: int) -> str:
     """The phases behind the row of what is the same in both."""
     out = ""
-    for line in lines:
-        text = f"{fmt.phase_label(line.phase, projection.asynchronous)} {fmt.fixed(line.values[0].mean, decimals)}"
-        out += f" (of which {text})" if line.inside else f", {text}"
+    for phase, values in phases.items():
+        text = f"{fmt.phase_label(phase, projection.asynchronous)} {fmt.fixed(values[0].mean, decimals)}"
+        inside = _inside(projection, phase)
+        out += f" ({inside}{text})" if inside else f", {text}"
     return f"same in both: {out.removeprefix(', ')} s"
 
 
@@ -166,12 +162,8 @@ def _tokens(arm: Variant) -> str:
     ledger = arm.ledger
     if ledger is None or not ledger.generated:
         return ""
-    lost = {
-        "dropped as too old": ledger.stale,
-        "of groups that no step can use": ledger.discarded,
-        "generated again after updates": ledger.regenerated,
-    }
-    return ", ".join(f"{fmt.percent(value / ledger.generated)} {what}" for what, value in lost.items() if value > 0)
+    shares = {what: getattr(ledger, name) / ledger.generated for name, what in fmt.NAMES["lost"].items()}
+    return ", ".join(f"{fmt.percent(share)} {what}" for what, share in shares.items() if share > 0)
 
 
 def _ages(arm: Variant) -> str:
@@ -204,12 +196,8 @@ def statistics_cells(projection: Projection) -> list[tuple[str, str, list[str]]]
     """Name, unit and number on each side of what the engines did; no number where it has no meaning."""
     sides = [dict(arm.statistics.items()) for arm in projection.variants.values()]
     return [
-        (
-            label.text,
-            label.unit,
-            [fmt.number(side[name] * (100 if label.unit == "%" else 1)) if name in side else "" for side in sides],
-        )
-        for name, label in EngineStatistics.labels().items()
+        (text, unit, [fmt.number(side[name] * (100 if unit == "%" else 1)) if name in side else "" for side in sides])
+        for name, (text, unit) in fmt.NAMES["statistics"].items()
     ]
 
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import RULE, Cell, Row, Table, cell
+from rlsim.report.table import RULE, Cell, Row, Table, cell, cells
 from rlsim.report.text.planning import price_remark
 from rlsim.results import Interval
 from rlsim.results.run import Loss, Run, RunSide
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 DAY_S = 86400.0
-LABELS = {
-    "steps": "steps, undisturbed",
-    "validation": "validation",
-    "checkpoints": "checkpoints",
-    "stalls": "stalled publications",
-    "slow_nodes": "slow nodes",
-    "replica_faults": "lost replicas",
-    "restarts": "restarts of the trainer",
-    "steps_again": "steps done again",
-}
+LABELS: dict[str, str] = fmt.NAMES["causes"]
 COUNTED = ("validation", "checkpoints", "stalls", "replica_faults", "restarts")
 """Causes that happen a number of times."""
 NO_LOSS = Loss(seconds=Interval(0.0, 0.0, 0.0), events=0.0)
@@ -80,13 +69,13 @@ def totals_table(run: Run) -> Table:
     sides = list(run.sides.values())
     unit_s, unit = unit_of(run)
     rows = [
-        _row(f"time ({unit})", [side.seconds for side in sides], unit_s),
-        _row("cost (USD)", [side.cost_usd for side in sides]),
-        _row("energy, at most (MWh)", [side.energy_at_most_j for side in sides], 1e3 * JOULES_PER_KWH),
-        Row(("GPU seconds at work", *(fmt.percent(side.busy_share) for side in sides))),
-        Row(("samples trained on", *(f"{side.samples:,}" for side in sides))),
-        Row(("tokens generated (billion)", *(fmt.number(side.generated_tokens / 1e9) for side in sides))),
-        Row(("tokens trained on (billion)", *(fmt.number(side.trained_tokens / 1e9) for side in sides))),
+        cells(f"time ({unit})", [side.seconds.over(unit_s) for side in sides]),
+        cells("cost (USD)", [side.cost_usd for side in sides]),
+        cells("energy, at most (MWh)", [side.energy_at_most_j.over(1e3 * JOULES_PER_KWH) for side in sides]),
+        ("GPU seconds at work", *(fmt.percent(side.busy_share) for side in sides)),
+        ("samples trained on", *(f"{side.samples:,}" for side in sides)),
+        ("tokens generated (billion)", *(fmt.number(side.generated_tokens / 1e9) for side in sides)),
+        ("tokens trained on (billion)", *(fmt.number(side.trained_tokens / 1e9) for side in sides)),
     ]
     return Table("Whole run", "mean [90 % interval]", ("", *run.sides) if len(sides) > 1 else ("", ""), rows)
 
@@ -98,11 +87,6 @@ def _sampling(name: str, side: RunSide) -> str:
         return f"{steps}; one run was simulated (--replications tells how much runs differ)"
     error = fmt.seconds(side.sampling.run_error_s)
     return f"{steps}; the mean run is certain to {error} (standard error over replications)"
-
-
-def _row(label: str, values: Sequence[Interval], unit: float = 1.0) -> Row:
-    decimals = fmt.decimals_for(max(value.mean / unit for value in values), digits=2)
-    return Row((label, *(cell(value.over(unit), decimals) for value in values)))
 
 
 def course_table(run: Run) -> Table:
@@ -133,13 +117,13 @@ def ledger_table(run: Run) -> Table:
     decimals = 2 if unit_s > 1 else 0
     rows = []
     for cause in causes_of(run):
-        cells: list[Cell | str] = []
+        told: list[Cell | str] = [LABELS[cause]]
         for side in sides:
             loss = side.ledger.get(cause, NO_LOSS)
             count = f"{loss.events:,.0f}" if cause in side.ledger and cause in COUNTED else ""
             share = fmt.percent(loss.seconds.mean / side.seconds.mean, 1)
-            cells += [cell(loss.seconds.over(unit_s), decimals), share, count]
-        rows.append(Row((LABELS[cause], *cells)))
+            told += [cell(loss.seconds.over(unit_s), decimals), share, count]
+        rows.append(Row(told))
     whole = [text for side in sides for text in (fmt.fixed(side.seconds.mean / unit_s, decimals), "", "")]
     rows += [RULE, Row(("run", *whole), strong=True)]
     names = list(run.sides) if len(sides) > 1 else [unit]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlsim.errors import shortened
-from rlsim.report.format import PHASE_LABELS, number, percent, signed_percent
+from rlsim.report.format import NAMES, PHASE_LABELS, number, percent, signed_percent
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import Cell, Table, table
-from rlsim.results.trace import PHASES
+from rlsim.results.projection import PHASES
 from rlsim.results.validation import (
     ComparedRow,
     CrossScore,
@@ -37,34 +37,11 @@ _NAME_CHARACTERS = 44
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """First characters that spreadsheets take for a formula (OWASP, CSV injection)."""
 FLAGGED = "flag "
-TITLES = {
-    "steps": "RL steps",
-    "iterations": "Engine iterations",
-    "training": "Training steps",
-    "transfers": "Weight transfers",
-    "phases": "Phases",
-    "curves": "Curves",
-}
+TITLES: dict[str, str] = NAMES["tables"]
+GROUPING_TITLES: dict[str, str] = NAMES["groupings"]
+TIME_TITLES: dict[str, str] = NAMES["times"]
 SHOWN_PHASES = {name: PHASE_LABELS[name] for name in PHASES[1:-1]} | {PHASES[-1]: "exposed"}
 """Phases of a step as tables call them; the time for data stands under its own name."""
-GROUPING_TITLES = {
-    "release": "each release of an engine or framework",
-    "device": "each GPU",
-    "model": "each model",
-    "framework": "each engine or framework",
-    "newest": "the newest release of everything, together",
-    "runs": "a tenth of all runs",
-}
-TIME_TITLES = {
-    "step": "RL steps",
-    "iteration": "engine iterations",
-    "training": "training steps",
-    "transfer": "weight transfers",
-}
-CROSS_HEAD = (
-    "left out", "rows of", "rows", "groups", "median error", "in 50 %", "in 80 %", "in 90 %", "half width", "CRPS",
-    "interval score", "one factor: in 90 %", "CRPS", "interval score",
-)  # fmt: skip
 
 
 def validation_text(found: Validation, style: Style = DEFAULT_STYLE) -> str:
@@ -207,10 +184,9 @@ def rows_csv(found: Validation) -> str:
     writer.writerow([*head, *more])
     for row in found.rows:
         phases = [(row.phases or {}).get(name) for name in PHASES]
-        times = [phase and phase.predicted for phase in phases] + [phase and phase.measured for phase in phases]
+        times = [phase and getattr(phase, side) for side in ("predicted", "measured") for phase in phases]
         further = times if found.kind == "steps" else [row.details.get(name) for name in more]
-        own = [getattr(row, name.removesuffix("_s")) for name in head]
-        writer.writerow(map(_csv_cell, [*own, *further]))
+        writer.writerow(map(_csv_cell, [*(getattr(row, name.removesuffix("_s")) for name in head), *further]))
     return out.getvalue()
 
 
@@ -228,9 +204,9 @@ def _csv_cell(value: object) -> str:
 
 def group_errors(figures: Sequence[PublishedFigure]) -> list[tuple[str, int, float, float]]:
     """(group, number of figures, median absolute error, largest absolute error) in per cent."""
-    groups: dict[str, list[float]] = {}
+    groups: dict[str, list[float]] = defaultdict(list)
     for figure in figures:
-        groups.setdefault(figure.group, []).append(abs(figure.error_pct or 0.0))
+        groups[figure.group].append(abs(figure.error_pct or 0.0))
     return [(group, len(errors), float(np.quantile(errors, 0.5)), max(errors)) for group, errors in groups.items()]
 
 
@@ -247,7 +223,7 @@ def published_text(found: Published, style: Style = DEFAULT_STYLE) -> str:
 def cross_text(found: CrossValidation, style: Style = DEFAULT_STYLE) -> str:
     """Scores of left-out groups, and what two rows of each are worth."""
     title = "Groups left out of the joint fit and predicted by the rest"
-    scores = Table(title, "", CROSS_HEAD, [cross_cells(score) for score in found.scores], "<<>")
+    scores = Table(title, "", NAMES["cross"], [cross_cells(score) for score in found.scores], "<<>")
     return "\n".join([*scores.lines(style), "", *given_back_lines(found)])
 
 
@@ -262,7 +238,7 @@ def given_back_lines(found: CrossValidation) -> list[str]:
 
 
 def cross_cells(score: CrossScore) -> tuple[str, ...]:
-    """A score as cells of a table with the columns CROSS_HEAD."""
+    """A score as cells of a table of groups left out."""
     return (
         GROUPING_TITLES[score.grouping], TIME_TITLES[score.kind], str(score.n), str(score.groups),
         percent(score.median_error, 1), *(percent(share) for share in score.coverage), f"±{percent(score.width)}",
@@ -313,12 +289,8 @@ def curves_text(found: FittedCurves, style: Style = DEFAULT_STYLE) -> str:
     heads = ("acceptance over draft length", "a_1", "decay", "points", "rms tokens", "worst")
     rows = [
         (
-            name,
-            f"{fit.first:.3f}",
-            f"{fit.decay:.3f}",
-            str(fit.points),
-            f"{fit.rms_tokens:.3f}",
-            f"{fit.worst_tokens:.3f}",
+            *(name, f"{fit.first:.3f}", f"{fit.decay:.3f}"),
+            *(str(fit.points), f"{fit.rms_tokens:.3f}", f"{fit.worst_tokens:.3f}"),
         )
         for name, fit in found.processes.items()
     ]
