@@ -56,7 +56,8 @@ def validated(kind: Kind, table: Table, fitted: Fitted | None = None) -> Validat
     rows = compare(table, of, of.predictor(table, fitted or current()))
     if kind is Kind.PHASES:
         rows += [row for run in agent_runs(table.rows, table.seed) for row in run_rows(run)]
-    return Validation.of(kind, rows, table=table.name, digest=table.digest, **of.told(table, rows))
+    told = of.told(table, rows) if of.told else {}
+    return Validation.of(kind, rows, table=table.name, digest=table.digest, **told)
 
 
 def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Validation:
@@ -65,11 +66,11 @@ def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Val
     if kind not in ERRORS or fitted.posterior is None:
         return found
     rows = list(found.rows)
-    for one in structures(kind, rows, table.rows, fitted):
-        row = rows[one.place]
+    for place, one in structures(kind, rows, table.rows, fitted):
+        row = rows[place]
         logs = log_draws(fitted.posterior, one.slopes, one.groups)
         low, high = between(np.exp(logs + error_draws(fitted.posterior, ERRORS[kind], row.id)))
         predicted = row.predicted or 0.0
-        rows[one.place] = changed(row, low=predicted * min(1.0, low), high=predicted * max(1.0, high))
+        rows[place] = changed(row, low=predicted * min(1.0, low), high=predicted * max(1.0, high))
     fields = {name: getattr(found, name) for name in ("table", "digest", "remarks", "speculation_pairs", "ttft")}
     return Validation.of(found.kind, rows, **fields)

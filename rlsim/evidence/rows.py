@@ -61,10 +61,6 @@ class Prediction:
 Predict = Callable[[MeasuredRow], Prediction]
 
 
-def _nothing(table: Table, rows: Sequence[ComparedRow]) -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Comparison:
     """How tables of one kind are put beside predictions.
@@ -75,7 +71,7 @@ class Comparison:
 
     describe: Callable[[str, Row], Sequence[MeasuredRow]]
     predictor: Callable[[Table, Fitted], Predict]
-    told: Callable[[Table, Sequence[ComparedRow]], Mapping[str, Any]] = _nothing
+    told: Callable[[Table, Sequence[ComparedRow]], Mapping[str, Any]] | None = None
     order: Callable[[MeasuredRow], str] | None = None
 
 

@@ -8,7 +8,7 @@ groups, or one with a few rows more is linear algebra.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from rlsim.evidence.phases import known_phases, phase_scenario
 from rlsim.evidence.rows import first_line, named
 from rlsim.evidence.steps import scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, Kind, Row, SkippedRow, Table, TableRow, number
-from rlsim.evidence.training import TrainerRow, trainer_row
+from rlsim.evidence.training import trainer_row
 from rlsim.evidence.transfers import framework_of, transfer_job, transfer_s
 from rlsim.parameters.sets import Fitted
 from rlsim.parameters.terms import moved, terms_of
@@ -49,16 +49,8 @@ Reasons = Mapping[str, str]
 """Why rows are left out, by id."""
 
 
-@dataclass(frozen=True)
-class Structure:
-    """Of the row at ``place``: derivatives of the logarithm of its prediction, and coefficients of its groups."""
-
-    place: int
-    slopes: Slopes
-    groups: Mapping[str, float]
-    about: About
-
-
+Structure = tuple[Slopes, Mapping[str, float], About]
+"""Derivatives of the logarithm of a row's prediction, coefficients of its groups, and what it ran."""
 Usable = Callable[[ComparedRow], bool]
 
 
@@ -69,16 +61,21 @@ def was_predicted(row: ComparedRow) -> bool:
 
 def structures(
     kind: Kind, rows: Sequence[ComparedRow], records: Sequence[TableRow], fitted: Fitted, usable: Usable = was_predicted
-) -> Iterator[Structure]:
-    """Of every usable row of a table of one of the kinds in ERRORS, by default of all that were predicted."""
+) -> Iterator[tuple[int, Evidence]]:
+    """Places of usable rows of a table of a kind in ERRORS (by default of all that were predicted), as evidence."""
     predicted = [(place, record.cells) for place, record in enumerate(records) if usable(rows[place])]
     if kind is Kind.ITERATIONS:
-        yield from _iterations(rows, predicted, fitted)
-        return
-    structure = _training if kind is Kind.TRAINING else _transfer
-    moves = _moves(fitted, *(("training/", "steps/") if kind is Kind.TRAINING else ("transfers/",)))
-    for place, cells in predicted:
-        yield Structure(place, *structure(cells, fitted, moves))
+        found = _iterations(rows, predicted, fitted)
+    else:
+        structure = _training if kind is Kind.TRAINING else _transfer
+        moves = _moves(fitted, *(("training/", "steps/") if kind is Kind.TRAINING else ("transfers/",)))
+        found = ((place, structure(cells, fitted, moves)) for place, cells in predicted)
+    for place, (slopes, groups, about) in found:
+        row = rows[place]
+        if row.measured and row.predicted:
+            log_error = float(np.log(row.measured / row.predicted))
+            measured_s = row.measured * (1e-3 if row.unit == "ms" else 1.0)
+            yield place, Evidence(ERRORS[kind], row.id, log_error, slopes, groups, {**about, MEASURED_S: measured_s})
 
 
 def _moves(fitted: Fitted, *heads: str) -> dict[str, Fitted]:
@@ -89,7 +86,7 @@ def _moves(fitted: Fitted, *heads: str) -> dict[str, Fitted]:
 
 def _iterations(
     rows: Sequence[ComparedRow], predicted: Sequence[tuple[int, Row]], fitted: Fitted
-) -> Iterator[Structure]:
+) -> Iterator[tuple[int, Structure]]:
     """Of every predicted iteration; all loads of an engine are priced at once."""
     moves = _moves(fitted, "engines/")
     by_setup: dict[Scenario, list[tuple[int, Load]]] = {}
@@ -114,7 +111,7 @@ def _iterations(
             other_s = 1e-3 * (row.predicted or 0.0) * tokens_of(row) - step_s_of(row)
             whole_s = base_s[at] + other_s
             slopes = {name: float(change[at] / whole_s) for name, change in changes_s.items() if change[at]}
-            yield Structure(place, slopes, groups, _about_iteration(setup, load))
+            yield place, (slopes, groups, _about_iteration(setup, load))
 
 
 def tokens_of(row: ComparedRow) -> float:
@@ -147,18 +144,7 @@ def _about_iteration(setup: Scenario, load: Load) -> About:
     }  # fmt: skip
 
 
-def _about_training(trainer: TrainerRow) -> About:
-    scenario = trainer.scenario
-    sizes = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
-    return {
-        "model": scenario.model.name, "device": scenario.hardware.name, "framework": trainer.framework,
-        "release": trainer.release or "", "gpus": float(scenario.cluster.num_gpus),
-        "precision": scenario.trainer.precision, **{name: float(getattr(scenario.trainer, name)) for name in sizes},
-        "sequence_tokens": float(scenario.workload.max_sequence_tokens),
-    }  # fmt: skip
-
-
-def _transfer(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> tuple[Slopes, Mapping[str, float], About]:
+def _transfer(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> Structure:
     framework, job = framework_of(cells), transfer_job(cells)[0]
     base = transfer_s(cells, job, TransferTerms.of(fitted.transfers, framework))
     after = {name: transfer_s(cells, job, TransferTerms.of(sets.transfers, framework)) for name, sets in moves.items()}
@@ -169,12 +155,19 @@ def _transfer(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> tuple[
     return _slopes(base, after), dict.fromkeys(transfer_groups(framework, job.method, str(about["model"])), 1.0), about
 
 
-def _training(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> tuple[Slopes, Mapping[str, float], About]:
+def _training(cells: Row, fitted: Fitted, moves: Mapping[str, Fitted]) -> Structure:
     trainer = trainer_row(cells)
     now = trainer.overheads(fitted)
     after = {name: trainer.seconds(sets) for name, sets in moves.items() if trainer.overheads(sets) != now}
     groups = dict.fromkeys(trainer_groups(trainer.scenario), 1.0)
-    return _slopes(trainer.seconds(fitted), after), groups, _about_training(trainer)
+    scenario, sizes = trainer.scenario, ("tensor_parallel", "pipeline_parallel", "expert_parallel")
+    about: About = {
+        "model": scenario.model.name, "device": scenario.hardware.name, "framework": trainer.framework,
+        "release": trainer.release or "", "gpus": float(scenario.cluster.num_gpus),
+        "precision": scenario.trainer.precision, **{name: float(getattr(scenario.trainer, name)) for name in sizes},
+        "sequence_tokens": float(scenario.workload.max_sequence_tokens),
+    }  # fmt: skip
+    return _slopes(trainer.seconds(fitted), after), groups, about
 
 
 def _slopes(base_s: float, after_s: Mapping[str, float]) -> Slopes:
@@ -186,13 +179,7 @@ def compared_times(
     kind: Kind, rows: Sequence[ComparedRow], records: Sequence[TableRow], sets: Fitted, usable: Usable = was_predicted
 ) -> tuple[list[Evidence], Reasons]:
     """Rows of a table of iterations, training steps or transfers as evidence around ``sets``, in its order."""
-    out = {}
-    for one in structures(kind, rows, records, sets, usable):
-        row = rows[one.place]
-        if row.measured and row.predicted:
-            log_error = float(np.log(row.measured / row.predicted))
-            about = {**one.about, MEASURED_S: row.measured * (1e-3 if row.unit == "ms" else 1.0)}
-            out[one.place] = Evidence(ERRORS[kind], row.id, log_error, one.slopes, one.groups, about)
+    out = dict(structures(kind, rows, records, sets, usable))
     return [out[place] for place in sorted(out)], {row.id: row.skipped for row in rows if row.skipped}
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.errors import shortened
 from rlsim.readers.frameworks.framework import Framework
-from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree, leaves
 
 MISSPELT = 0.85
@@ -79,10 +78,10 @@ class Accounting:
         return "\n".join([*lines, *self.notes])
 
 
-def account_for(framework: Framework, tree: ConfigTree, reader: Reader) -> Accounting:
-    """The accounting of a tree whose scenario ``reader`` read."""
-    read = set(reader.read)
-    idle = (*framework.idle(reader), *_disabled(tree.values))
+def account_for(framework: Framework, tree: ConfigTree, read: Set[str], scenario: Mapping[str, Any]) -> Accounting:
+    """The accounting of a tree of which the keys ``read`` gave those of a ``scenario``."""
+    unused = (name for name, said in framework.idle.items() if said.items() <= scenario.items())
+    idle = (*unused, *_disabled(tree.values))
     keys = []
     for key, value in leaves(tree.values):
         inactive = key not in read if key in framework.decides else any(_within(key, section) for section in idle)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import card_of_published
 from rlsim.schema.workload import MAX_TURNS
 
@@ -13,10 +15,6 @@ PROMPT_TOKENS = 107
 """OpenMathInstruct-2 with its template, the prompts of NeMo-RL's performance recipes (schema/workload.py)."""
 RESPONSE_SHARE = 0.5
 """Mean response over its cap, where nothing is told. Assumption."""
-RESPONSE_LOG_SPREAD, PROMPT_LOG_SPREAD, ACCEPTANCE_LOG_SPREAD = 0.5, 0.7, 0.4
-"""Standard deviations of the logarithms of the guessed mean response and prompt, and of the odds of the first
-acceptance. Assumption: published runs have means of a fifth to four fifths of their cap, prompts of tens to thousands
-of tokens, and acceptances of 0.65 to 0.88."""
 RESPONSE_SIGMA = 0.7
 """Spread of log length, as in the scenarios that come with rlsim. Assumption."""
 FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
@@ -27,6 +25,10 @@ MEAN_TURNS = 10.0
 """Mean turns under a higher limit, else half of it. Assumption."""
 USABLE_SHARE = 0.6
 """Prompt groups with unequal rewards under dynamic sampling. Assumption."""
+
+
+ASSUMED: Mapping[str, Mapping[str, Any]] = lists_beside(__file__, "assumed.yaml")
+"""Assumptions by name: a sentence, the scenario keys that it is of, and ``log_spread`` where the first is guessed."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Facts:
 
     model: name, and the key that holds it. gpus_per_node: 4 suggests a GB200 tray, more an HGX node. prompt_cap,
     response_cap: tokens. turns: most turns. drafter: name of an external draft model. dynamic: groups with equal
-    rewards are thrown away and generated again. settings: further scenario keys; assumptions: text and keys.
+    rewards are thrown away and generated again. settings: further scenario keys.
     """
 
     model: str
@@ -67,7 +69,6 @@ class Facts:
     drafter: str = ""
     dynamic: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
-    assumptions: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass
@@ -77,18 +78,16 @@ class Draft:
     keys: dict[str, Any]
     assumptions: list[dict[str, Any]]
 
-    def assume(self, text: str, *keys: str, log_spread: float | None = None) -> None:
-        """Add an assumption about scenario keys; log_spread: of a guess of the first one's value."""
-        guess = {} if log_spread is None else {"log_spread": log_spread}
-        self.assumptions.append({"text": text, "keys": list(keys), **guess})
+    def assume(self, name: str, **values: float | str) -> None:
+        """Add the assumption ``name`` of ASSUMED with ``values`` in its text."""
+        found = ASSUMED[name]
+        self.assumptions.append({**found, "text": found["text"].format(**values), "keys": list(found["keys"])})
 
 
 def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card."""
     draft.keys["model"] = asked.model or _card(facts, where)
     draft.keys.update(facts.settings)
-    for text, keys in facts.assumptions:
-        draft.assume(text, *keys)
     _hardware(draft, facts, asked)
     _lengths(draft, facts, asked)
     _turns(draft, facts, asked)
@@ -98,10 +97,7 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
         share = max(USABLE_SHARE, 1 / (draft.keys.get("workload.generated_batch_factor", 1.0) * tries))
         draft.keys["workload.usable_group_share"] = asked.usable_group_share or min(1.0, share)
         if asked.usable_group_share is None:
-            draft.assume(
-                f"{share:.0%} of the prompt groups are usable under dynamic sampling (--usable-group-share).",
-                "workload.usable_group_share",
-            )
+            draft.assume("usable", share=share)
 
 
 def _card(facts: Facts, where: str) -> str:
@@ -119,11 +115,7 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked) -> None:
         draft.keys["hardware"] = asked.hardware
         return
     draft.keys["hardware"] = "gb200_nvl72" if facts.gpus_per_node == 4 else "h100_sxm"
-    draft.assume(
-        f"{draft.keys['hardware']}: the configuration names no GPU; nodes of {facts.gpus_per_node} suggest it "
-        "(--hardware).",
-        "hardware",
-    )
+    draft.assume("hardware", hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
 
 
 def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
@@ -131,26 +123,16 @@ def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
     prompt = asked.mean_prompt_tokens or max(1, min(PROMPT_TOKENS, facts.prompt_cap // 2, cap // 2))
     draft.keys["workload.prompt_tokens"] = {"kind": "constant", "tokens": prompt}
     if asked.mean_prompt_tokens is None:
-        draft.assume(
-            f"Prompts of {prompt} tokens: {PROMPT_TOKENS} as OpenMathInstruct-2 has, within the cap "
-            "(--mean-prompt-tokens).",
-            "workload.prompt_tokens",
-            log_spread=PROMPT_LOG_SPREAD,
-        )
+        draft.assume("prompt", tokens=prompt, usual=PROMPT_TOKENS)
     room = max(2, min(facts.response_cap, cap - prompt))
     share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
     mean = asked.mean_response_tokens or max(1.0, float(round(share * room)))
     sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma
     draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), "log_sigma": sigma}
     if asked.mean_response_tokens is None:
-        draft.assume(
-            f"Mean response {mean:g} tokens: {share:.2g} of the {room} that the caps leave; logs tell it "
-            "(train/mean_gen_tokens_per_sample, response_length/mean; --mean-response-tokens).",
-            "workload.response_tokens",
-            log_spread=RESPONSE_LOG_SPREAD,
-        )
+        draft.assume("response", tokens=mean, share=share, room=room)
     elif asked.response_log_sigma is None:
-        draft.assume(f"Log-normal lengths with sigma {sigma:g} (--response-log-sigma).", "workload.response_tokens")
+        draft.assume("sigma", sigma=sigma)
 
 
 def _mean_turns(most: int) -> float:
@@ -172,11 +154,7 @@ def _turns(draft: Draft, facts: Facts, asked: Asked) -> None:
     }
     stated = (asked.mean_turns, asked.observation_tokens, asked.environment_s)
     if None in stated:
-        draft.assume(
-            f"{mean:g} turns of at most {most}, {observed} tokens and {seconds:g} s of the environment after "
-            "each, where not stated (--mean-turns, --observation-tokens, --environment-s).",
-            "workload.agent.turns", "workload.agent.observation_tokens", "workload.agent.environment_s",
-        )  # fmt: skip
+        draft.assume("turns", mean=mean, most=most, observed=observed, seconds=seconds)
 
 
 def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
@@ -198,9 +176,4 @@ def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
         return
     first = FIRST_ACCEPTANCE.get(method, LEARNED_ACCEPTANCE)
     draft.keys["speculation.first_acceptance"] = first
-    draft.assume(
-        f"The first drafted token is accepted {first:.0%} of the time; logs tell it (vllm/spec_acceptance_length; "
-        "--acceptance-length).",
-        "speculation.first_acceptance", "speculation.acceptance_length", "speculation.position_acceptance",
-        "speculation.method", "speculation.draft_length", log_spread=ACCEPTANCE_LOG_SPREAD,
-    )  # fmt: skip
+    draft.assume("acceptance", first=first)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rlsim.errors import shortened
 from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.reader import Reader
@@ -21,11 +23,12 @@ class Framework:
 
     irrelevant: sections and keys that do not change the time of a step, by reason. not_simulated: those that may, and
     that no scenario key says. elsewhere: keys that an assumption or an option reads; the first names the model.
-    node_size: key that holds the GPUs of a node. shipped: file names of the framework's own base configurations and
-    the shipped trees that stand in for each, one over the other, where the file is not there. start: those under a file
+    node_size: key that holds the GPUs of a node. shipped: file names of the framework's own base configurations and the
+    shipped trees that stand in for each, one over the other, where the file is not there. start: those under a file
     that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. hydra: defaults
-    are Hydra's lists. facts: what a configuration whose rows gave some keys says beside them. idle: sections that a
-    configuration does not use, beside those that are not enabled.
+    are Hydra's lists. facts: what a configuration says beside its rows. idle: sections that a configuration does not
+    use where scenario keys have the values there, beside those that are not enabled. assumptions: tests, sentences that
+    hold then, and scenario keys that they are of; {KEY} in a sentence is what a configuration holds.
     """
 
     name: str
@@ -38,8 +41,17 @@ class Framework:
     start: Sequence[str]
     start_asynchronous: Sequence[str]
     hydra: bool
-    facts: Callable[[Reader, Mapping[str, Any]], Facts]
-    idle: Callable[[Reader], Sequence[str]]
+    facts: Callable[[Reader], Facts]
+    idle: Mapping[str, Mapping[str, Any]]
+    assumptions: Sequence[tuple[Test | None, str, Sequence[str]]]
+
+    def assumed(self, r: Reader) -> list[dict[str, Any]]:
+        """Assumptions of a scenario that is read from a configuration."""
+        return [
+            {"text": re.sub(r"\{([\w.]+)\}", lambda key: shortened(r.text(key[1])), text), "keys": list(keys)}
+            for test, text, keys in self.assumptions
+            if test is None or test(r)
+        ]
 
     @cached_property
     def decides(self) -> Mapping[str, Sequence[str]]:
@@ -83,10 +95,9 @@ class Framework:
 
 def framework_of(
     file: str,
-    facts: Callable[[Reader, Mapping[str, Any]], Facts],
+    facts: Callable[[Reader], Facts],
     functions: Mapping[str, Functions],
     tests: Mapping[str, Test],
-    idle: Callable[[Reader], Sequence[str]] = lambda reader: (),
 ) -> Framework:
     """The framework of the table ``keys/FILE.yaml``. functions, tests: what its rows name (:mod:`.rows`)."""
     table = read_yaml(Path(__file__).parent / "keys" / f"{file}.yaml")
@@ -120,5 +131,6 @@ def framework_of(
         start_asynchronous=table.get("start_asynchronous", table["start"]),
         hydra=table.get("hydra", False),
         facts=facts,
-        idle=idle,
+        idle=full(table.get("idle", {})),
+        assumptions=[(tests.get(one.get("when")), one["text"], one["keys"]) for one in table["assumptions"]],
     )

@@ -18,11 +18,13 @@ from rlsim.readers.frameworks.files import override_list, read_tree
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.overrides import applied
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.trees import ConfigTree, nested
+from rlsim.readers.frameworks.trees import ConfigTree, lookup, nested
 from rlsim.schema.scenario import Scenario
 
 ASYNC_REPLICATIONS = 4
 """Of an asynchronous scenario, which measures several steps in each."""
+LONGEST = "workload.max_sequence_tokens"
+"""The scenario key without which no length can be told."""
 COMMENT_KEYS = 20
 """Keys that the head of a written scenario names."""
 
@@ -80,15 +82,18 @@ def read_config(
 def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
     """The scenario of a configuration as a document, and the accounting of its keys."""
     known, reader = ADAPTERS[framework], Reader(tree)
+    longest = next(row for row in known.rows if row.target == LONGEST)
+    if longest.read(reader) is None and isinstance(lookup(tree.values, longest.keys[0].partition(".")[0]), dict):
+        raise reader.error(longest.keys[0], "must be a whole number of at least 1", reader.value(longest.keys[0]))
     keys = keys_of(known, reader)
-    draft = Draft(keys, [])
-    complete(draft, known.facts(reader, keys), asked, tree.where)
+    draft = Draft(keys, known.assumed(reader))
+    complete(draft, known.facts(reader), asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
         draft.keys["simulation.replications"] = ASYNC_REPLICATIONS
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
-    return {**document, "assumptions": draft.assumptions}, account_for(known, tree, reader)
+    return {**document, "assumptions": draft.assumptions}, account_for(known, tree, reader.read, draft.keys)
 
 
 def keys_of(framework: Framework, reader: Reader) -> dict[str, Any]:

@@ -37,7 +37,14 @@ class Reader:
         if isinstance(found, float) and found.is_integer():
             found = int(found)
         if isinstance(found, bool) or not isinstance(found, int):
-            raise self._error(key, "must be a whole number", found)
+            raise self.error(key, "must be a whole number", found)
+        return found
+
+    def size(self, key: str) -> int:
+        """A whole number of at least 1; 1 where it is not there."""
+        found = self.integer(key, 1)
+        if found < 1:
+            raise self.error(key, "must be a whole number of at least 1", found)
         return found
 
     def number(self, key: str, default: float = 0.0) -> float:
@@ -46,7 +53,7 @@ class Reader:
         if found is None:
             return default
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise self._error(key, "must be a number", found)
+            raise self.error(key, "must be a number", found)
         return float(found)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -57,7 +64,7 @@ class Reader:
         if isinstance(found, str):
             found = _WORDS.get(found.lower(), found)
         if not isinstance(found, bool):
-            raise self._error(key, "must be true or false", found)
+            raise self.error(key, "must be true or false", found)
         return found
 
     def text(self, key: str, default: str = "") -> str:
@@ -66,8 +73,9 @@ class Reader:
         if found is None:
             return default
         if not isinstance(found, str) or found == "???":
-            raise self._error(key, "must be given" if found == "???" else "must be text", found)
+            raise self.error(key, "must be given" if found == "???" else "must be text", found)
         return found
 
-    def _error(self, key: str, problem: str, found: Any) -> InputError:
+    def error(self, key: str, problem: str, found: Any) -> InputError:
+        """That a key holds what it must not."""
         return InputError(f"{self.where}: {key}: {problem}, got {shortened(repr(found))}")

@@ -1,13 +1,14 @@
 """How a framework's configuration says the keys of a scenario: the rows of its table in ``keys/*.yaml``.
 
 ``target: KIND KEY`` or ``target: {KIND: KEY, option: ...}``: read and written by the kind and the options of
-:class:`Plain`. ``target: [KEY, ...]``: by functions of the framework's module. ``section/name`` is a key of one of the
-table's sections.
+:class:`Plain`. ``target: {cases: [{is: VALUE, KEY: HELD, ...}, ...]}``: by :class:`Case`. ``target: [{KIND: KEY, when:
+TEST, ...}, ...]``: as the first of them whose test holds. ``target: [KEY, ...]``: by functions of the framework's
+module. ``section/name`` is a key of one of the table's sections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
@@ -20,7 +21,7 @@ Changes = dict[str, Any]
 Test = Callable[[Reader], bool]
 Read = Callable[[Reader], Any]
 Write = Callable[[Any, Reader], Changes]
-Kind = Literal["integer", "number", "flag", "not", "words", "product", "sum", "either", "value"]
+Kind = Literal["integer", "number", "flag", "not", "words", "product", "sum", "either", "value", "cases"]
 OPTIONS = {"else": "otherwise", "set": "beside"}
 """Options of a row whose names are words of Python's."""
 
@@ -41,37 +42,71 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Case:
+    """A way of a configuration to say one value of the scenario's.
+
+    where: what keys hold; of a list one entry, the first of which is written; null: nothing. beside: what is written
+    too. when: test that must hold.
+    """
+
+    value: Any
+    where: Mapping[str, Any]
+    beside: Mapping[str, Any]
+    when: Test | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], tests: Mapping[str, Test]) -> Case:
+        """A case as a table writes it."""
+        where = {key: held for key, held in given.items() if key not in ("is", "set", "when")}
+        return cls(given["is"], where, given.get("set", {}), tests[given["when"]] if "when" in given else None)
+
+    def missing(self, r: Reader) -> Iterator[tuple[str, Any]]:
+        """Keys that hold something else, with what they should."""
+        for key, held in self.where.items():
+            wanted = held if isinstance(held, list) else [held]
+            if not any(_holds(r, key, value) for value in wanted):
+                yield key, wanted[0]
+
+
+def _holds(r: Reader, key: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return r.flag(key) == value
+    if value is None:
+        return r.value(key) in (None, "")
+    return r.text(key) == value if isinstance(value, str) else r.number(key) == value
+
+
+@dataclass(frozen=True)
 class Plain:
     """A row that a table says alone.
 
     kind: an integer, number or flag under another name (``not``: the opposite flag); one of some words; the product of
-    ``key`` and ``factor``; the sum of the caps ``key`` and ``second``; whether ``key`` or ``second`` is set; or the
-    value ``key`` itself where ``when`` holds. fsdp: stands for ``key`` where FSDP trains. default: of the
-    configuration's value; without one 0 says nothing. when: test that must hold, under: flag that must be set, else
-    ``otherwise`` is read. beside: what is written too where ``when`` does not hold. mean: words of the configuration
-    (``*``: any ending) with the scenario's, the first of which is written; other: meaning of all further words,
-    without it an error.
+    ``key`` and ``factor``; the sum of the caps ``key`` and ``second``; whether ``key`` or ``second`` is set; the value
+    ``key`` itself where ``when`` holds; or the first of the cases ``key`` that holds, else the last. default: of the
+    configuration's value; without one 0 says nothing. least: smallest integer that is written. when: test that must
+    hold, under: flag that must be set, else ``otherwise`` is read. beside: what is written too where ``when`` does not
+    hold. mean: words of the configuration (``*``: any ending) with the scenario's, the first of which is written;
+    other: meaning of all further words, without it an error.
     """
 
     kind: Kind
     key: Any
-    fsdp: str = ""
     second: str = ""
     factor: str = ""
     default: Any = None
+    least: int = 0
     when: Test | None = None
     under: str = ""
     otherwise: Any = None
     beside: Mapping[str, Any] | None = None
     mean: tuple[tuple[Any, Any], ...] = ()
     other: Any = None
-    trains: Test = bool
 
     def read(self, r: Reader) -> Any:
         """The scenario's value."""
         if (self.under and not r.flag(self.under)) or (self.when is not None and not self.when(r)):
             return self.otherwise
-        key = self._key(r)
+        key = self.key
         match self.kind:
             case "integer":
                 return (r.integer(key) or None) if self.default is None else r.integer(key, self.default)
@@ -88,21 +123,26 @@ class Plain:
                 return r.integer(key, 1) + r.integer(self.second, 1)
             case "either":
                 return r.flag(key, self.default) or r.flag(self.second)
+            case "cases":
+                cases = self._cases(r)
+                return next((case for case in cases[:-1] if not any(case.missing(r))), cases[-1]).value
         return key
 
     def write(self, value: Any, r: Reader) -> Changes:
         """What to set for a value of the scenario's."""
-        beside: Changes = {self.under: True} if self.under else {}
+        beside: Changes = {self.under: value is not None} if self.under else {}
+        if self.under and value is None:
+            return beside
         if self.when is not None and not self.when(r):
             if self.beside is None:
                 return {}
             beside |= self.beside
-        return {**beside, **self._written(value, self._key(r), r)}
+        return {**beside, **self._written(value, self.key, r)}
 
     def _written(self, value: Any, key: str, r: Reader) -> Changes:
         match self.kind:
             case "integer":
-                return {key: 0 if value is None else value}
+                return {key: max(self.least, value or 0)}
             case "not":
                 return {key: not value}
             case "words":
@@ -114,10 +154,13 @@ class Plain:
                 return {self.second: value - first} if value > first else {key: value // 2, self.second: -(-value // 2)}
             case "either":
                 return {key: True} if value else {key: False, self.second: False}
+            case "cases":
+                said = next((case for case in self._cases(r) if case.value == value), None)
+                return {} if said is None else {**dict(said.missing(r)), **said.beside}
         return {key: value}
 
-    def _key(self, r: Reader) -> Any:
-        return self.fsdp if self.fsdp and not self.trains(r) else self.key
+    def _cases(self, r: Reader) -> list[Case]:
+        return [case for case in self.key if case.when is None or case.when(r)]
 
     def _meaning(self, r: Reader) -> Any:
         if isinstance(self.mean[0][0], bool):
@@ -143,19 +186,44 @@ def table_rows(
     """The rows of a framework's table in its order.
 
     functions: of the targets for which the table has keys alone. tests: what ``when`` names; ``megatron``: whether
-    Megatron-Core trains.
+    Megatron-Core trains, else ``fsdp``.
     """
-    return tuple(_row(target, given, functions, tests) for target, given in table.items())
+    every = {"fsdp": lambda r: not tests["megatron"](r), **tests}
+    return tuple(_row(target, given, functions, every) for target, given in table.items())
 
 
 def _row(target: str, given: Any, functions: Mapping[str, Functions], tests: Mapping[str, Test]) -> Row:
+    if isinstance(given, list) and isinstance(given[0], dict):
+        return _alternatives([(one.get("when"), _row(target, one, functions, tests)) for one in given], tests)
     if isinstance(given, list):
         return Row(target, tuple(given), *functions[target])
     options = {OPTIONS.get(name, name): value for name, value in given.items()}
     kind = next(name for name in options if name in get_args(Kind))
     key, also, readonly = options.pop(kind), options.pop("also", ()), options.pop("readonly", kind == "value")
+    decided = tuple(options.pop("keys", ()))
     if "when" in options:
         options["when"] = tests[options["when"]]
-    plain = Plain(kind, key, trains=tests["megatron"], **options)
-    keys = () if kind == "value" else (plain.key, plain.fsdp, plain.second)
+    if kind == "cases":
+        key = tuple(Case.of(case, tests) for case in key)
+    plain = Plain(kind, key, **options)
+    keys = () if kind == "value" else (plain.key, plain.second)
+    if kind == "cases":
+        keys = decided or tuple(name for case in key for name in (*case.where, *case.beside))
     return Row(target, (*(key for key in keys if key), *also), plain.read, None if readonly else plain.write)
+
+
+def _alternatives(rows: Sequence[tuple[str | None, Row]], tests: Mapping[str, Test]) -> Row:
+    """Of rows with the names of their tests the first whose test holds; none says nothing."""
+
+    def chosen(r: Reader) -> Row | None:
+        return next((row for name, row in rows if name is None or tests[name](r)), None)
+
+    def read(r: Reader) -> Any:
+        row = chosen(r)
+        return None if row is None else row.read(r)
+
+    def write(value: Any, r: Reader) -> Changes:
+        row = chosen(r)
+        return {} if row is None or row.write is None else row.write(value, r)
+
+    return Row(rows[0][1].target, tuple(key for _, row in rows for key in row.keys), read, write)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.framework import framework_of
@@ -13,7 +12,6 @@ from rlsim.readers.frameworks.rows import Changes, Functions
 TRAINER, GENERATOR, PLACEMENT = "trainer.", "generator.", "trainer.placement."
 NODES, NODE = f"{PLACEMENT}policy_num_nodes", f"{PLACEMENT}policy_num_gpus_per_node"
 TEXTS = (f"{TRAINER}max_prompt_length", f"{GENERATOR}sampling_params.max_generate_length")
-CRITIC = f"{TRAINER}critic.model.path"
 
 
 def megatron(r: Reader) -> bool:
@@ -75,15 +73,13 @@ FUNCTIONS: Mapping[str, Functions] = {
         ),
         lambda value, r: {f"{GENERATOR}batched": value == "static"},
     ),
-    "trainer.critic": (lambda r: bool(r.text(CRITIC)), None),
     "trainer.micro_batch_tokens": _samples("micro_train_batch_size_per_gpu"),
     "trainer.logprob_micro_batch_tokens": _samples("micro_forward_batch_size_per_gpu"),
 }
 
 
-def skyrl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
-    """Facts of a configuration whose rows gave ``keys``."""
-    text = "SkyRL has no stack of its own; its trainer takes the terms fitted to the RL steps of others, its weight "
+def skyrl_facts(r: Reader) -> Facts:
+    """What a configuration says beside its rows."""
     return Facts(
         model=r.text(f"{TRAINER}policy.model.path"),
         model_key=f"{TRAINER}policy.model.path",
@@ -93,19 +89,7 @@ def skyrl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
         turns=r.integer(f"{GENERATOR}max_turns", 1),
         dynamic=r.text(f"{TRAINER}algorithm.dynamic_sampling.type") == "filter",
         settings=(("stack", "verl"), ("loop.refit_framework", "skyrl")),
-        assumptions=((f"{text}transfers its own.", ("stack",)),),
     )
-
-
-def _idle(r: Reader) -> list[str]:
-    reference = r.flag(f"{TRAINER}algorithm.use_kl_loss", True) or r.flag(f"{TRAINER}algorithm.use_kl_in_reward")
-    sections = {
-        f"{TRAINER}policy.fsdp_config": not megatron(r),
-        f"{TRAINER}policy.megatron_config": megatron(r),
-        f"{TRAINER}critic": bool(r.value(CRITIC)),
-        f"{TRAINER}ref": reference,
-    }
-    return [section for section, used in sections.items() if not used]
 
 
 SKYRL = framework_of(
@@ -117,5 +101,4 @@ SKYRL = framework_of(
         "asynchronous": asynchronous,
         "unpacked": lambda r: not r.flag(f"{TRAINER}use_sample_packing"),
     },
-    _idle,
 )

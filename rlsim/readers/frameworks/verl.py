@@ -6,19 +6,17 @@ Keys and meaning at 1dda039b9.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rlsim.readers.frameworks import verl_loop
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.framework import framework_of
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rows import Changes, Functions
-from rlsim.readers.frameworks.verl_loop import ROLLOUT, fully_async, mode
+from rlsim.readers.frameworks.verl_loop import ROLLOUT, fully_async
 
 ACTOR, MODEL, MTP = "actor_rollout_ref.actor.", "actor_rollout_ref.model.", "actor_rollout_ref.model.mtp."
 MEGATRON = f"{ACTOR}megatron."
 VIRTUAL_STAGES = f"{MEGATRON}virtual_pipeline_model_parallel_size"
-GRANULARITY = f"{MEGATRON}override_transformer_config.recompute_granularity"
 VLLM_DRAFTS = f"{ROLLOUT}engine_kwargs.vllm.speculative_config."
 SGLANG_DRAFTS = f"{ROLLOUT}engine_kwargs.sglang."
 SGLANG_METHODS = {"EAGLE3": "eagle3", "EAGLE": "mtp", "NEXTN": "mtp", "STANDALONE": "draft_model"}
@@ -67,33 +65,6 @@ def _capacity(samples: str, flag_key: str, tokens: str) -> Functions:
 
 def _packing(r: Reader) -> bool:
     return r.flag(f"{MODEL}use_remove_padding") or r.flag(f"{ACTOR}use_dynamic_bsz")
-
-
-def _policy_logprobs(r: Reader) -> bool:
-    return not (r.flag(f"{ROLLOUT}calculate_log_probs") and r.flag(f"{ACTOR}use_rollout_log_probs"))
-
-
-def _write_policy_logprobs(value: bool, r: Reader) -> Changes:
-    out: Changes = {f"{ACTOR}use_rollout_log_probs": not value}
-    return out if value else {**out, f"{ROLLOUT}calculate_log_probs": True}
-
-
-def _critic(r: Reader) -> bool:
-    stated = r.value("critic.enable")
-    return r.flag("critic.enable") if stated is not None else r.text("algorithm.adv_estimator", "gae") == "gae"
-
-
-def _recompute(r: Reader) -> str:
-    if not megatron(r):
-        return "full" if r.flag(f"{MODEL}enable_gradient_checkpointing") else "none"
-    given = r.text(GRANULARITY)
-    return given if given in ("full", "selective") else "none"
-
-
-def _write_recompute(value: str, r: Reader) -> Changes:
-    if megatron(r):
-        return {GRANULARITY: None if value == "none" else value}
-    return {f"{MODEL}enable_gradient_checkpointing": value == "full"}
 
 
 def _offloads(r: Reader) -> list[str]:
@@ -166,7 +137,6 @@ FUNCTIONS: Mapping[str, Functions] = {
         lambda r: r.integer(VIRTUAL_STAGES, 1) if megatron(r) else 1,
         lambda value, r: {VIRTUAL_STAGES: None if value == 1 else value} if megatron(r) else {},
     ),
-    "trainer.critic": (_critic, lambda value, r: {"critic.enable": value}),
     "trainer.micro_batch_tokens": _capacity(
         f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"
     ),
@@ -175,41 +145,16 @@ FUNCTIONS: Mapping[str, Functions] = {
         f"{ROLLOUT}log_prob_use_dynamic_bsz",
         f"{ROLLOUT}log_prob_max_token_len_per_gpu",
     ),
-    "trainer.recompute": (_recompute, _write_recompute),
-    "trainer.mtp_layers": (
-        lambda r: int(r.flag(f"{MTP}enable") and r.flag(f"{MTP}enable_train")),
-        lambda value, r: {f"{MTP}enable_train": bool(value), **({f"{MTP}enable": True} if value else {})},
-    ),
-    "trainer.policy_logprobs": (_policy_logprobs, _write_policy_logprobs),
     "trainer.offload": (
         lambda r: any([r.flag(key) for key in _offloads(r)]),  # noqa: C419 - all of them count as read
         lambda value, r: dict.fromkeys(_offloads(r), value),
     ),
 }
-ASSUMED = {
-    "one_step_off": (
-        "A rollout pool of its own without async_training is one step off: a batch ahead, whose end is awaited before "
-        "the weights move, as slime's train_async does it.",
-        ("loop.style", "loop.policy_lag"),
-    ),
-    "separate_async": (
-        "The V1 trainer's generation is one batch ahead; its configuration bounds the age of samples, not that.",
-        ("loop.policy_lag",),
-    ),
-    "colocate_async": (
-        "The V1 trainer's generation is one batch ahead and stops while the trainer works.",
-        ("loop.policy_lag", "loop.overlap"),
-    ),
-}
 
 
-def verl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
-    """Facts of a configuration whose rows gave ``keys``."""
+def verl_facts(r: Reader) -> Facts:
+    """What a configuration says beside its rows."""
     prompt, response = (r.integer(key, 1) for key in TEXTS)
-    assumptions: list[tuple[str, tuple[str, ...]]] = [ASSUMED[mode(r)]] if mode(r) in ASSUMED else []
-    if r.flag(f"{MODEL}use_remove_padding") and not r.flag(f"{ACTOR}use_dynamic_bsz"):
-        text = "A micro-batch of a fixed number of samples without padding counts as that many of the longest, packed."
-        assumptions.append((text, ("trainer.micro_batch_tokens", "trainer.logprob_micro_batch_tokens")))
     turns = 1
     if r.flag(f"{ROLLOUT}multi_turn.enable"):
         most = [r.integer(f"{ROLLOUT}multi_turn.max_{who}_turns") for who in ("assistant", "user")]
@@ -224,25 +169,17 @@ def verl_facts(r: Reader, keys: Mapping[str, Any]) -> Facts:
         drafter=r.text(f"{VLLM_DRAFTS}model"),
         dynamic=r.flag("algorithm.filter_groups.enable"),
         settings=(("stack", "verl"), ("loop.refit_framework", "verl_megatron" if megatron(r) else "verl")),
-        assumptions=tuple(assumptions),
     )
-
-
-def _idle(r: Reader) -> list[str]:
-    reference = r.flag(f"{ACTOR}use_kl_loss") or r.flag("algorithm.use_kl_in_reward")
-    sections = {
-        f"{ACTOR}fsdp_config": not megatron(r),
-        f"{ACTOR}megatron": megatron(r),
-        "critic": _critic(r),
-        "actor_rollout_ref.ref": reference,
-    }
-    return [section for section, used in sections.items() if not used]
 
 
 VERL = framework_of(
     "verl",
     verl_facts,
     FUNCTIONS,
-    {**verl_loop.TESTS, "megatron": megatron, "unpacked": lambda r: not _packing(r)},
-    _idle,
+    {
+        **verl_loop.TESTS,
+        "megatron": megatron,
+        "unpacked": lambda r: not _packing(r),
+        "fixed_samples": lambda r: r.flag(f"{MODEL}use_remove_padding") and not r.flag(f"{ACTOR}use_dynamic_bsz"),
+    },
 )

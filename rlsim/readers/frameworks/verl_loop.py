@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rows import Changes, Functions, Test
 
-MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 ROLLOUT = "actor_rollout_ref.rollout."
 ASYNC = "async_training."
 V1 = "trainer.v1."
@@ -77,37 +76,9 @@ def _write_generation(value: int | None, r: Reader) -> Changes:
     return {"actor_rollout_ref.hybrid_engine": False, **_nodes(value, r, pool), **trainer}
 
 
-def _prompts(r: Reader) -> int:
-    if fully_async(r):
-        return r.integer(MINI, 1) * r.integer(f"{ASYNC}require_batches", 1)
-    return r.integer("data.train_batch_size", 1)
-
-
-def _write_prompts(value: int, r: Reader) -> Changes:
-    if not fully_async(r):
-        return {"data.train_batch_size": value}
-    return {f"{ASYNC}require_batches": value // max(1, r.integer(MINI, 1))}
-
-
-def _updates_key(r: Reader) -> str | None:
-    if fully_async(r):
-        return f"{ASYNC}trigger_parameter_sync_step"
-    return f"{V1}separate_async.parameter_sync_step" if mode(r) == "separate_async" else None
-
-
-def _update_every(r: Reader) -> int | None:
-    key = _updates_key(r)
-    return None if key is None else r.integer(key, 1)
-
-
-def _write_update_every(value: int, r: Reader) -> Changes:
-    key = _updates_key(r)
-    return {} if key is None else {key: value}
-
-
 def _replicas(r: Reader) -> int:
     names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
-    return max(1, (_generation(r) or 1) // math.prod(r.integer(f"{ROLLOUT}{name}", 1) for name in names))
+    return max(1, (_generation(r) or 1) // math.prod(r.size(f"{ROLLOUT}{name}") for name in names))
 
 
 def _groups(r: Reader) -> int | None:
@@ -131,17 +102,17 @@ def _max_age(r: Reader) -> int | None:
 
 
 FUNCTIONS: Mapping[str, Functions] = {
-    "workload.prompts_per_step": (_prompts, _write_prompts),
     "cluster.num_gpus": (lambda r: _trainer_gpus(r) + (_generation(r) or 0), _write_gpus),
     "cluster.generation_gpus": (_generation, _write_generation),
     "loop.max_age": (_max_age, lambda value, r: {THRESHOLD: 1 + (value or 0)} if _v1(r) else {}),
     "loop.style": (lambda r: STYLES.get(mode(r)), None),
-    "loop.update_every": (_update_every, _write_update_every),
     "loop.max_in_flight_groups": (_groups, _write_groups),
 }
 TESTS: Mapping[str, Test] = {
     "asynchronous": lambda r: mode(r) != "sync",
     "one_ahead": lambda r: mode(r) not in ("sync", "fully_async"),
+    "one_step_off": lambda r: mode(r) == "one_step_off",
+    "separate_async": lambda r: mode(r) == "separate_async",
     "colocate_async": lambda r: mode(r) == "colocate_async",
     "fully_async": fully_async,
     "v1": _v1,

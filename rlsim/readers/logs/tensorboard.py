@@ -89,10 +89,7 @@ def _check_sums(content: U8, starts: NDArray[np.int64], sizes: NDArray[np.int64]
 
 def _stored(content: U8, at: NDArray[np.int64]) -> U32:
     """Four bytes, little endian, at each place."""
-    out = np.zeros(at.size, dtype=np.uint32)
-    for place in range(4):
-        out |= content[at + place].astype(np.uint32) << np.uint32(8 * place)
-    return out
+    return np.asarray(content[at[:, None] + np.arange(4)].view("<u4")[:, 0], dtype=np.uint32)
 
 
 def _masked(crc: U32) -> U32:
