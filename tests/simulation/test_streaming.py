@@ -92,7 +92,7 @@ def test_further_epochs_and_swaps_come_at_the_end() -> None:
 
 def test_parts_of_the_end_are_parts_that_trainers_have() -> None:
     folder = Path(rlsim.costs.trainer.__file__).parent
-    sources = "".join((folder / f"{name}.py").read_text() for name in ("training", "prices"))
+    sources = "".join((folder / f"{name}.py").read_text() for name in ("training", "layer"))
     assert all(f'"{name}"' in sources for name in (*PER_UPDATE, *PER_STEP))
     names = {part.name for part in project(split()).candidate.parts if part.phase == "train_s"}
     assert set(PER_UPDATE) <= names
