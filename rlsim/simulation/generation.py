@@ -138,7 +138,7 @@ class Generation:
         """Whether as many groups are done as a step takes; another may start in place of each that nobody wants."""
         intake, by_version = self.intake, self.intake.rules.membership == "by_version"
         oldest = intake.started_version[self._first_in_flight()] if by_version and self.in_flight else math.inf
-        if self.in_flight and intake.is_awaited(self._first_in_flight()):
+        if intake.rules.stale == "wait" and self.in_flight and intake.is_awaited(self._first_in_flight()):
             return False
         while self._wanted and self._looked_at < len(self._done):
             if by_version and intake.started_version[self._done[self._looked_at]] > oldest:
