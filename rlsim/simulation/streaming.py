@@ -1,5 +1,5 @@
 """A trainer that begins on finished samples while others are still generated (StreamRL, arXiv 2504.15930; AsyncFlow,
-arXiv 2507.01663): the same batch and as many updates, nothing stale.
+verl-recipe async_flow@48ea0a79): the same batch and as many updates, nothing stale.
 
 Log-probs and gradients take their seconds sample by sample, in proportion to tokens, in the order in which samples have
 their rewards. With f_i the time of the i-th of them and R_i the work from it on, the last one is done at
