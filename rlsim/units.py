@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,3 +22,9 @@ FP8 blocks (128 x 128) are not counted."""
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The values in order, each once: np.unique, which would import numpy.ma at every start."""
+    ordered = np.sort(values, axis=None)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]

@@ -33,13 +33,15 @@ def project(
     Perfetto) and scenario.yaml (resolved).
     """
     from rlsim.projection.project import project as run
-    from rlsim.report.files import write_out
     from rlsim.report.text.projection import render, render_brief
 
     given = given_scenario(scenario, words, overrides, *_simulation(seed=seed, replications=replications))
     with ProgressLine("replications") as progress:
         answer = run(given, progress.reach)
-    write_out(answer, out)
+    if out is not None:
+        from rlsim.report.files import write_out
+
+        write_out(answer, out)
     written = render_brief if brief else render
     print_answer(answer.to_json() if as_json else written(answer, terminal_style()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from rlsim.files.yaml import lists_beside
 from rlsim.results import Interval, Variant
@@ -98,3 +99,9 @@ def ratio(baseline: float, candidate: float) -> str:
 def times(quantity: Interval) -> str:
     """A speedup with its interval: ``2.41x [2.35, 2.47]``."""
     return f"{quantity.mean:.2f}x [{quantity.low:.2f}, {quantity.high:.2f}]"
+
+
+def price_remark(usd_per_gpu_hour: Iterable[float], source: str = "") -> str:
+    """The price behind all that is said of money, and where it comes from."""
+    shown = " or ".join(sorted({f"{price:.2f}" for price in usd_per_gpu_hour}))
+    return f"USD at {shown} per GPU and hour (hardware.price_per_gpu_hour_usd{source and f', {source}'})"

@@ -13,7 +13,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.simulation.generation import Clock, Generation
 from rlsim.simulation.intake import Removed
 from rlsim.simulation.trace import Process, StepRecord, Trace
-from rlsim.units import FloatArray, IntArray
+from rlsim.units import FloatArray, IntArray, distinct
 from rlsim.workload.draw import DrawnWorkload
 
 
@@ -159,7 +159,7 @@ class _Trainer:
         size = self.generation.intake.size
         lengths = [
             self.workload.steps[one].rollouts[0].batch.total_tokens.reshape(-1, size)[number[batch == one]].ravel()
-            for one in np.unique(batch).tolist()
+            for one in distinct(batch).tolist()
         ]
         total_tokens = np.concatenate(lengths).astype(np.float64)
         return total_tokens, self.prices.batch(total_tokens, self.workload.steps[step].generated_samples)

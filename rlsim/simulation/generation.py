@@ -41,6 +41,10 @@ class Clock(simpy.Environment):
         heappush(self._queue, entry)
         return event
 
+    def advance(self, time_s: float) -> None:
+        """Go on to a time in seconds not after the next event: most groups that are done concern nobody else."""
+        self._now = time_s
+
 
 class Generation:
     """The generation pool of an asynchronous loop, kept busy with the groups that may start."""
@@ -70,20 +74,22 @@ class Generation:
         Raises what :meth:`Intake.in_vain` says where a trainer waits for groups that nobody generates.
         """
         clock, rewards = self.clock, self._rewards
+        until_s = clock.peek()
         while True:
-            until_s = clock.peek()
             due_s = rewards[0][0] if rewards else math.inf
             self._run_engines(min(until_s, due_s))
             if rewards and rewards[0][0] <= until_s:
                 due_s = rewards[0][0]
-                yield clock.at(due_s, FIRST)
+                clock.advance(due_s)
                 while rewards and rewards[0][0] <= due_s:
                     self._complete(rewards.popleft()[1])
-                self._wake()
+                if self._wake():
+                    until_s = clock.peek()
             elif math.isinf(until_s):
                 raise self.intake.in_vain(self._next_group == self.intake.started_version.size)
             else:
                 yield clock.at(until_s, LAST)
+                until_s = clock.peek()
 
     def _run_engines(self, until_s: float) -> None:
         """Run until a time or the first rewards; groups that have their last token wait for theirs."""
@@ -111,11 +117,13 @@ class Generation:
             self._awaited = reached, self.clock.event()
             yield self._awaited[1]
 
-    def _wake(self) -> None:
-        """Wake who waits for what holds by now."""
-        if self._awaited is not None and self._awaited[0]():
-            self._awaited[1].succeed()
-            self._awaited = None
+    def _wake(self) -> bool:
+        """Wake who waits for what holds by now; whether anybody did."""
+        if self._awaited is None or not self._awaited[0]():
+            return False
+        self._awaited[1].succeed()
+        self._awaited = None
+        return True
 
     def batch(self, step: int) -> Process:
         """Wait until the batch of ``step`` is done: its groups, or those that are done first."""

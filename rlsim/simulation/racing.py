@@ -19,7 +19,7 @@ from rlsim.schema.scenario import Scenario
 from rlsim.simulation.kernel.engines import engines_of
 from rlsim.simulation.pool import fleet_of
 from rlsim.simulation.rollout import RolloutResult, rollout
-from rlsim.units import BoolArray, FloatArray, IntArray
+from rlsim.units import BoolArray, FloatArray, IntArray, distinct
 from rlsim.workload.batches import Batch, Generated, first_done
 from rlsim.workload.draw import DrawnStep, DrawnWorkload
 
@@ -67,7 +67,7 @@ class Rounds:
         (one,), (iterations,) = drawn.rollouts, drawn.iterations
         race = _Race(self._scenario, drawn, self._prices)
         trained = first_done(one.batch, race.finish_s, self._prompts, self._size)
-        done = np.unique(one.batch.group[trained])
+        done = distinct(one.batch.group[trained])
         size = one.batch.samples // (int(one.batch.group[-1]) + 1)
         put_off = ~np.isin(one.batch.group, done) & (np.arange(one.batch.samples) % size < self._size)
         self._queue = self._queue.behind(one.batch, iterations, put_off)

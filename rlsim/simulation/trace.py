@@ -12,7 +12,7 @@ import simpy
 from rlsim.costs.interface import EngineCounters, StepCost
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
 from rlsim.simulation.trajectories import AgentCounters
-from rlsim.units import FloatArray
+from rlsim.units import FloatArray, distinct
 from rlsim.workload.draw import DrawnStep
 
 Process = Generator[simpy.Event, Any, None]
@@ -116,7 +116,7 @@ class Trace:
             if len(times_s) > CURVE_POINTS:
                 at_s = np.asarray(times_s)
                 moments = np.floor((at_s - at_s[0]) / max(at_s[-1] - at_s[0], 1e-9) * (CURVE_POINTS - 2))
-                kept = np.unique([0, *np.flatnonzero(np.diff(moments, append=np.inf))]).tolist()
+                kept = distinct(np.array([0, *np.flatnonzero(np.diff(moments, append=np.inf))])).tolist()
             self.curves.append(Curve(name, tuple(times_s[i] for i in kept), tuple(values[i] for i in kept)))
 
     def book(self, ledger: TokenLedger) -> None:

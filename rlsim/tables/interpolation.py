@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlsim.units import BoolArray, FloatArray
+from rlsim.units import BoolArray, FloatArray, distinct
 
 NODE_TOLERANCE = 1e-9
 """Distance in log size below which a point counts as on a node (floating-point noise of the logarithm)."""
@@ -156,10 +156,10 @@ def build_grid(
     instance of a sibling precision; its nodes become nodes here) or else axis by axis, the last first: between known
     nodes by interpolation, before the first by its latency, beyond the last with ``growth``.
     """
-    values = [np.unique(column) for column in sizes]
+    values = [distinct(column) for column in sizes]
     if substitute is not None:
         nodes = [np.rint(np.exp(axis)).astype(np.int64) for axis in substitute.axes]
-        values = [np.union1d(mine, other) for mine, other in zip(values, nodes, strict=True)]
+        values = [distinct(np.concatenate([mine, other])) for mine, other in zip(values, nodes, strict=True)]
     axes = tuple(np.log(value.astype(np.float64)) for value in values)
     log_s = np.full([len(axis) for axis in axes], np.nan)
     log_s[tuple(np.searchsorted(value, column) for value, column in zip(values, sizes, strict=True))] = np.log(

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.schema.speculation import LOOKUP_METHODS, Speculation, Variation
-from rlsim.units import FloatArray, IntArray
+from rlsim.units import FloatArray, IntArray, distinct
 
 EXACT_BELOW_ITERATIONS = 128
 """Expected verifications up to which :func:`iterations_needed` samples each one; above, the renewal limit is used."""
@@ -267,7 +267,7 @@ def _planned(
     stretch = np.minimum(np.searchsorted(plan.until_tokens, places), len(plan.drafted) - 1)
     drafted = np.asarray(plan.drafted)[stretch]
     per_token, variance = np.empty(places.shape), np.empty(places.shape)
-    for length in np.unique(drafted).tolist():
+    for length in distinct(drafted).tolist():
         here = drafted == length
         mean, second, _ = moments_by_logit(acceptance.drafting(length))
         own = np.interp(logits[here], LOGIT_GRID, mean)

@@ -24,7 +24,7 @@ from rlsim.costs.engine.layers import Components
 from rlsim.costs.interface import EngineCounters
 from rlsim.costs.operators.time import OperatorTime, zero
 from rlsim.schema.speculation import Policy
-from rlsim.units import FloatArray, IntArray
+from rlsim.units import FloatArray, IntArray, distinct
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _options(policy: DraftPolicy) -> _Options:
         return options
     shares = np.array([share for share, _ in policy.requests])
     rates = np.array([rate for _, rate in policy.requests])
-    least = np.unique(rates)
+    least = distinct(rates)
     lengths = (rates[None, :, :] >= least[:, None, None]).sum(axis=2)
     tokens = 1.0 + np.concatenate((np.zeros((len(rates), 1)), np.cumsum(rates, axis=1)), axis=1)
     emitted = np.take_along_axis(tokens[None, :, :], lengths[:, :, None], axis=2)[:, :, 0] @ shares

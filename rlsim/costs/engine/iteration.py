@@ -19,7 +19,7 @@ from rlsim.costs.interface import Bound, EngineCounters, IterationTable, Part
 from rlsim.costs.operators.time import OperatorTime, modelled
 from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.engine import Engine
-from rlsim.units import BoolArray, FloatArray, IntArray
+from rlsim.units import BoolArray, FloatArray, IntArray, distinct
 
 SHORTEST_TOKENS = 128.0
 """Shortest prompts whose attention counts; tokens before their middle take what those take in the mean. Of shorter ones
@@ -291,8 +291,8 @@ def _prefill_table(
     """
     layers, engine = drafting.layers, drafting.layers.engine
     budget = float(max(engine.max_batched_tokens, 16))
-    grid = np.unique(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
-    counts = np.unique(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
+    grid = distinct(np.concatenate([[0.0], np.geomspace(8, budget, 12).round()]))
+    counts = distinct(np.array([0, 1, max_sequences // 8, max_sequences // 2, max_sequences], dtype=np.float64))
     tokens = counts[:, None] * drafting.queries + grid[None, :]
     of_stage = np.maximum(np.ceil(tokens / engine.pipeline_parallel).ravel(), 1.0)
     components, _ = _device(layers, of_stage, drafting.queries)

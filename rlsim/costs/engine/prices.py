@@ -22,7 +22,7 @@ from rlsim.schema.engine import Engine
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
-from rlsim.units import FloatArray
+from rlsim.units import FloatArray, distinct
 
 ENGINES_KEPT = 48
 """Iteration tables kept per process; one of 8,192 sequences takes some 50 MB with its parts."""
@@ -159,7 +159,7 @@ def _chosen_points_s(
         return None
     n = np.clip(sequences.astype(np.int64), 0, len(choice.repeats) - 1)
     out: FloatArray = np.zeros((len(hosts), len(sequences)))
-    for length in np.unique(np.concatenate((choice.low[n], choice.high[n]))).tolist():
+    for length in distinct(np.concatenate((choice.low[n], choice.high[n]))).tolist():
         share = np.where(choice.low[n] == length, 1 - choice.share[n], 0.0)
         share = share + np.where((choice.high[n] == length) & (choice.low[n] != length), choice.share[n], 0.0)
         used = np.flatnonzero(share > 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlsim.report import format as fmt
@@ -32,7 +32,7 @@ def render_sweep(result: SweepResult, style: Style = DEFAULT_STYLE) -> str:
     named = [(" ".join(f"{name.rpartition('.')[2]}={row[name]}" for name in result.columns), row) for row in done]
     return sections(
         style.wrapped(f"{result.scenario}: {counts}"),
-        [*_fastest(result, shown).lines(style), *style.wrapped(price_remark(prices), "  ")],
+        [*_fastest(result, shown).lines(style), *style.wrapped(fmt.price_remark(prices), "  ")],
         *(style.wrapped(f"With {text}.") for text in result.caveats),
         *map(style.wrapped, eager_remark(named)),
         _break_even(result, style),
@@ -73,12 +73,6 @@ def eager_remark(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         f"iterations ({worst}). What a launch costs is known within a factor of two, and the limit is the engine's "
         "default unless stated: check what yours captures before you choose by this cliff."
     ]
-
-
-def price_remark(usd_per_gpu_hour: Iterable[float], source: str = "") -> str:
-    """The price behind all that is said of money, and where it comes from."""
-    shown = " or ".join(sorted({f"{price:.2f}" for price in usd_per_gpu_hour}))
-    return f"USD at {shown} per GPU and hour (hardware.price_per_gpu_hour_usd{source and f', {source}'})"
 
 
 def _break_even(result: SweepResult, style: Style) -> list[str]:
@@ -133,7 +127,7 @@ def render_comparison(comparison: Comparison, style: Style = DEFAULT_STYLE) -> s
     return sections(
         [f"{names[0]} against {names[1]}"],
         scenario or ["The scenarios do not differ."],
-        [*times.lines(style), *style.wrapped(price_remark(comparison.price_per_gpu_hour_usd), "  ")],
+        [*times.lines(style), *style.wrapped(fmt.price_remark(comparison.price_per_gpu_hour_usd), "  ")],
         verdict,
         style.numbered("Warnings", comparison.warnings),
     )
@@ -306,7 +300,7 @@ def _best_lines(plan: Plan) -> list[str]:
     money = f"{n.cost_per_step_usd:.2f} USD and at most {n.energy_per_step_j / JOULES_PER_KWH:.1f} kWh per step"
     lines = [
         f"{step}, {money}",
-        price_remark([n.cost_per_step_usd / n.step_s.mean / n.num_gpus * SECONDS_PER_HOUR]),
+        fmt.price_remark([n.cost_per_step_usd / n.step_s.mean / n.num_gpus * SECONDS_PER_HOUR]),
         f"limited by {n.limit}; one of {best.trainers} trainer layouts that fit",
     ]
     if best.step_p90_s is not None:

@@ -8,7 +8,6 @@ from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell, cells, table
 from rlsim.report.text import findings
-from rlsim.report.text.planning import price_remark
 from rlsim.report.text.support import ROOTS, bottleneck_lines, provenance_lines, support_lines
 from rlsim.results import Interval, MemoryUse, Projection, Variant
 from rlsim.units import GIB, SECONDS_PER_HOUR
@@ -77,7 +76,7 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
     rows += [Row((*cells(label, values), "")) for label, values in rates.items()]
     heads = ("", *arms, "speedup") if len(arms) == 2 else ("", "mean", "of step")
     remarks = [_same(projection, same, decimals)] if same else []
-    remarks += [price_remark([projection.price_per_gpu_hour_usd], projection.price_source), *_remarks(projection)]
+    remarks += [fmt.price_remark([projection.price_per_gpu_hour_usd], projection.price_source), *_remarks(projection)]
     times = Table("Time per step", "seconds, mean [90 % interval]", heads, rows)
     return [*times.lines(style), *style.paragraphs(remarks)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell, cells
-from rlsim.report.text.planning import price_remark
 from rlsim.results import Interval
 from rlsim.results.run import Loss, Run, RunSide
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
@@ -28,7 +27,7 @@ def render(run: Run, style: Style = DEFAULT_STYLE) -> str:
         f"{run.scenario}: {run.model}, {run.num_gpus:,} GPUs, {mode}, seed {run.seed}, replications "
         f"{run.replications}, digest {run.digest}"
     )
-    notes = [price_remark([run.price_per_gpu_hour_usd], run.price_source)]
+    notes = [fmt.price_remark([run.price_per_gpu_hour_usd], run.price_source)]
     notes += [_sampling(name, side) for name, side in run.sides.items()]
     return sections(
         style.opening(headline(run), run.question, about),
