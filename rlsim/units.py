@@ -27,4 +27,5 @@ BoolArray = NDArray[np.bool_]
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The values in order, each once: np.unique, which would import numpy.ma at every start."""
     ordered = np.sort(values, axis=None)
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
+    firsts: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
+    return firsts
