@@ -273,7 +273,9 @@ def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Com
         known = np.where(eager, other.measured[inverse], timed.measured[inverse])
         out[name] = OperatorTime(seconds, known, timed.bound)
     uncompiled_s = layers.operators.profile.eager_launch_s.value
-    launch_s = (layers.launches() * COMPILED_LAUNCH + SAMPLER_LAUNCHES) * uncompiled_s
+    # An engine told to capture nothing compiles nothing either (vLLM's enforce_eager).
+    share = COMPILED_LAUNCH if engine.cuda_graphs else 1.0
+    launch_s = (layers.launches() * share + SAMPLER_LAUNCHES) * uncompiled_s
     waiting = np.where(eager, np.maximum(launch_s - total(launched)[inverse], 0.0), 0.0)
     if bool(np.any(waiting > 0)):
         out[EAGER_PART] = modelled(waiting, "launch")
