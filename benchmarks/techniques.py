@@ -1,8 +1,8 @@
 """Published speed-ups of techniques beside their predictions: ``python benchmarks/techniques.py [NAME...] [--json]``.
 
 Each case (techniques.yaml) is a published run before and with a technique, as a scenario. Where the seconds of the run
-before are known, the mean response is fitted to them and to nothing else; the ratio is then a prediction. ``--page``
-writes docs/techniques.md.
+before are known, the mean response is fitted to them and to nothing else; the ratio is then a prediction. Scores count
+the cases that state enough: seconds before, or lengths. ``--page`` writes docs/techniques.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import load_scenario, vary
-from rlsim.projection.summary import Timed, speedups, timed
+from rlsim.projection.summary import speedups, timed
 from rlsim.projection.variant import simulate_variant
 from rlsim.schema.scenario import Scenario
 
@@ -28,6 +28,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "techniques.md"
 MEAN_KEY = "workload.response_tokens.mean_tokens"
 LEAST_MEAN_TOKENS, MOST_OF_CAP = 100.0, 0.45
 """Bounds of a fitted mean response; the upper one is a share of the longest sequence."""
+WITHIN = 0.2
+"""Error up to which a ratio counts as met."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Case:
     """A published ratio beside the predicted one.
 
     published: least and largest, equal where one was published. low, high: 90 % interval of the prediction.
-    mean_tokens: fitted to the published run before (fitted) or as the scenario states it.
+    mean_tokens: fitted to the published run before (fitted) or as the scenario states it. told: it is no guess.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Case:
     high: float
     mean_tokens: float
     fitted: bool
+    told: bool
     given: str
 
     @property
@@ -89,6 +92,7 @@ def _case(name: str, one: Mapping[str, Any]) -> Case:
         **{key: getattr(ratio, of) / updates for key, of in (("predicted", "mean"), ("low", "low"), ("high", "high"))},
         mean_tokens=float(run.workload.response_tokens.mean_tokens),
         fitted="baseline_s" in one,
+        told=not one.get("lengths_are_a_guess", False),
         given=str(one.get("given", "")),
     )
 
@@ -108,29 +112,44 @@ def _fitted_mean(run: Scenario, before: Mapping[str, Any], baseline_s: float) ->
 
 
 def summary(found: Sequence[Case]) -> dict[str, float]:
-    """Scores over cases: median absolute error, shares within 20 %, of the right sign and inside their intervals."""
-    errors = np.abs([one.error for one in found])
+    """Scores over the cases that state enough: median absolute error, shares within 20 %, of the right sign and inside
+    their intervals."""
+    told = [one for one in found if one.told]
+    errors = np.abs([one.error for one in told])
     return {
-        "cases": len(found),
-        "median_abs_error": float(np.median(errors)),
-        "within_20_percent": float(np.mean(errors <= 0.2)),
-        "right_sign": float(np.mean([one.right_sign for one in found])),
-        "inside_90_percent": float(np.mean([one.inside for one in found])),
+        "cases": len(told),
+        "median_abs_error": float(np.median(errors)) if told else math.nan,
+        "within_20_percent": float(np.mean(errors <= WITHIN)) if told else math.nan,
+        "right_sign": float(np.mean([one.right_sign for one in told])) if told else math.nan,
+        "inside_90_percent": float(np.mean([one.inside for one in told])) if told else math.nan,
     }
 
 
-def lines(found: Sequence[Case]) -> list[str]:
+def table(found: Sequence[Case]) -> list[str]:
     """A table of Markdown."""
-    rows = ["| technique | of | published | predicted [90 %] | error | mean response | known before |", "|---" * 7 + "|"]
+    rows = ["| technique | ratio of | published | predicted [90 %] | error | mean response, tokens |", "|---" * 6 + "|"]
     for one in found:
         low, high = one.published
         published = f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
-        mean = f"{one.mean_tokens:,.0f} ({'fitted to the step before' if one.fitted else 'stated'})"
+        how = "fitted to the step before" if one.fitted else "stated" if one.told else "a guess"
+        interval = f"{one.predicted:.2f} [{one.low:.2f}, {one.high:.2f}]"
         rows.append(
-            f"| {one.technique} ({one.source}) | {one.of} | {published} | {one.predicted:.2f} "
-            f"[{one.low:.2f}, {one.high:.2f}] | {one.error:+.0%} | {mean} | {one.given or '-'} |"
+            f"| {one.technique}{'*' if one.given else ''} | {one.of} | {published} | {interval} | {one.error:+.0%} | "
+            f"{one.mean_tokens:,.0f}, {how} |"
         )
     return rows
+
+
+def page(found: Sequence[Case]) -> str:
+    """docs/techniques.md: both tables, the scores and the sources."""
+    scores, words = summary(found), lists_beside(__file__, "techniques.yaml")["page"]
+    said = words["scores"].format(
+        **{name: f"{value:.0%}" for name, value in scores.items() if name != "cases"}, cases=scores["cases"]
+    )
+    sources = [f"- {one.technique}: {one.source}." + f" Known before: {one.given}." * bool(one.given) for one in found]
+    told, guessed = ([one for one in found if one.told is told] for told in (True, False))
+    parts = [words["top"], *table(told), "", said, words["guessed"], *table(guessed), "", words["sources"], *sources]
+    return "\n".join(parts) + "\n"
 
 
 def main() -> None:
@@ -145,7 +164,9 @@ def main() -> None:
         rows = [{**asdict(one), "error": one.error, "inside": one.inside} for one in found]
         print(json.dumps({"cases": rows, "summary": scores}, indent=1))
         return
-    print("\n".join(lines(found)))
+    if given.page:
+        PAGE.write_text(page(found), encoding="utf-8")
+    print("\n".join(table(found)))
     print("  ".join(f"{name} {value:.3g}" for name, value in scores.items()))
 
 

@@ -115,13 +115,14 @@ def test_speculation_leaves_the_graph_at_a_quarter_of_the_sequences() -> None:
 
 
 def test_eager_launches_count_an_all_reduce_once() -> None:
-    """Launch-bound: layers and launches together last as long as all launches, all-reduces among them."""
+    """Launch-bound: layers and launches together last as long as all launches, all-reduces among them; nothing is
+    compiled."""
     given = builders.scenario(
         "qwen3-30b-a3b", "gb200_nvl72", **{**MOE, "engine": {"tensor_parallel": 2, "cuda_graphs": False}}
     )
     costs = builders.Costs(given).iteration_costs
     device = sum(part.seconds[1] for name, part in costs.components.items() if name in LAYER_PARTS | {"eager launches"})
-    assert device == pytest.approx((48 * (13 + 8 + 2) * 0.7 + 8) * 39.3e-6)
+    assert device == pytest.approx((48 * (13 + 8 + 2) + 8) * 39.3e-6)
 
 
 def test_components_add_up_to_the_table() -> None:
