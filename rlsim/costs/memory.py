@@ -295,13 +295,13 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
         logits=0.0 if first_stage_is_fuller else logits,
         critic=weights + gradients + optimizer if trainer.critic and not critic_swapped(scenario) else None,
     )
-    available = scenario.hardware.memory_bytes.value
+    available = scenario.training_device.memory_bytes.value
     if parts.total > available:
         worst, _ = max(parts.items(), key=lambda part: part[1])
         raise Infeasible(
             f"training {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
-            f"{scenario.hardware.name} GPU; most of it is {worst}: {_REMEDIES.get(worst, _SPREAD)}",
+            f"{scenario.training_device.name} GPU; most of it is {worst}: {_REMEDIES.get(worst, _SPREAD)}",
             parts.total, available, "bytes",
         )  # fmt: skip
     return parts

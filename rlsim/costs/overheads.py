@@ -251,14 +251,14 @@ def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
         return _StackTerms(steps.dense_efficiency, steps.moe_efficiency, steps.moe_host_layer_s, 1.0, update_speed)
     release = framework.release(None if scenario.training_stack is None else scenario.training_stack.release)
     host_s = terms.moe_host_layer_s * framework.host_factor * (1.0 if release is None else release.host_factor)
-    host_s *= terms.host_factor(scenario.hardware.host_cpu)
+    host_s *= terms.host_factor(scenario.training_device.host_cpu)
     speed = framework.speed * (framework.blackwell_speed if _blackwell(scenario) else 1.0)
     return _StackTerms(speed, speed, host_s, 1.0 if release is None else release.grouped_speed)
 
 
 def _blackwell(scenario: Scenario) -> bool:
-    """Whether the GPUs have the tensor cores of Blackwell: MXFP8 and NVFP4."""
-    return scenario.hardware.nvfp4_flops is not None
+    """Whether the training GPUs have the tensor cores of Blackwell: MXFP8 and NVFP4."""
+    return scenario.training_device.nvfp4_flops is not None
 
 
 def _stated(value: float | None, default: float) -> float:

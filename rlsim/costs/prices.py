@@ -54,9 +54,15 @@ class PriceInputs:
 
     @cached_property
     def device(self) -> Device:
-        """The GPU with its tables and links. Raises InputError where tables are missing."""
+        """The generating GPU with its tables and links. Raises InputError where tables are missing."""
         scenario = self.scenario
         return device_of(scenario.hardware, scenario.engine.name, self.tables, scenario.rack_aligned)
+
+    @cached_property
+    def training_device(self) -> Device:
+        """The training GPU, where it is another kind with the tables of its profile."""
+        scenario, kind = self.scenario, self.scenario.training_hardware
+        return self.device if kind is None else device_of(kind, scenario.engine.name, None, scenario.rack_aligned)
 
     @cached_property
     def overheads(self) -> Overheads:
@@ -67,7 +73,7 @@ class PriceInputs:
     @cached_property
     def transfers(self) -> WeightTransfer:
         """Weights between trainer and engine."""
-        return WeightTransfer(self.scenario, self.device.fabric, self.overheads)
+        return WeightTransfer(self.scenario, self.training_device.fabric, self.overheads)
 
     @cached_property
     def engine_memory(self) -> EngineMemory:
@@ -100,7 +106,7 @@ class PriceInputs:
     def trainer(self) -> TrainerInputs:
         """What log-prob passes and updates depend on. Raises Infeasible where micro-batches hold no mean sample."""
         _check_micro_batch(self.scenario)
-        return trainer_inputs(self.scenario, self.device, self.overheads.training, self.transfers)
+        return trainer_inputs(self.scenario, self.training_device, self.overheads.training, self.transfers)
 
     def batch_cost(self, total_tokens: FloatArray, generated_samples: int) -> StepCost:
         """The trainer's work on a batch: total tokens of its samples, and how many were generated for it."""

@@ -203,6 +203,7 @@ def _load_draft(reference: str, folder: Path | None) -> BaseModel | dict[str, An
 REFERENCES: dict[str, Callable[[str, Path | None], BaseModel | dict[str, Any]]] = {
     "model": load_card,
     "hardware": load_profile,
+    "training_hardware": load_profile,
     "speculation.draft": _load_draft,
     "simulation.parameters": load_parameters,
     "simulation.engine_parameters": load_engine_parameters,
@@ -260,12 +261,13 @@ def anchor_files(document: dict[str, Any], folder: Path | None, places: Places) 
         found = length_file(length["path"], folder)
         if found is not None and found.parent != delivered_lengths():
             length["path"] = str(found.resolve())
-    profile = document.get("hardware")
-    if isinstance(profile, dict) and isinstance(profile.get("operator_tables"), str):
-        try:
-            profile["operator_tables"] = anchored_tables(profile["operator_tables"], folder or Path())
-        except InputError as error:
-            raise InputError(f"{places.before}hardware.{error}") from error
+    for key in ("hardware", "training_hardware"):
+        profile = document.get(key)
+        if isinstance(profile, dict) and isinstance(profile.get("operator_tables"), str):
+            try:
+                profile["operator_tables"] = anchored_tables(profile["operator_tables"], folder or Path())
+            except InputError as error:
+                raise InputError(f"{places.before}{key}.{error}") from error
     _anchor_posterior(document, folder, places)
 
 

@@ -134,6 +134,10 @@ def scenario_digest(scenario: Scenario) -> str:
         "evidence": file_digest(evidence_path()),
     }
     content["hardware"]["operator_tables"] = tables_digest(scenario.hardware)
+    if scenario.training_hardware is None:
+        del content["training_hardware"]  # scenarios of before have no such key
+    else:
+        content["training_hardware"]["operator_tables"] = tables_digest(scenario.training_hardware)
     for length in traces(content):
         trace = length_file(length["path"])
         if trace is not None:

@@ -65,6 +65,10 @@ def plan(
     """
     objective = objective or Objective()
     objective.check()
+    if scenario.training_hardware is not None:
+        raise InputError(
+            "a plan divides GPUs of one kind: leave training_hardware out, or vary generation_share (sweep)"
+        )
     limits = limits or default_limits(scenario, objective)
     _check_synchronous_rules(scenario, limits)
     with executor(jobs) as run:

@@ -119,7 +119,7 @@ def _stack_told(scenario: Scenario, stack: Stack) -> str:
         graphs="with" if features.cuda_graphs else "without",
         dispatch=f", {features.moe_dispatcher} dispatch" if scenario.model.moe is not None else "",
         dealt=lists_beside(__file__)["dealt"][features.rank_balance],
-        placement=said("placement", where=where) if scenario.rack else "",
+        placement=said("placement", where=where) if scenario.hardware.rack else "",
     )
 
 

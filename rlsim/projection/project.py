@@ -7,7 +7,7 @@ from typing import Any
 
 from rlsim.loading.scenario import dump_scenario, scenario_digest
 from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
-from rlsim.projection.summary import phase_parts, provenance_of, speedups, timed, variant_of
+from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
 from rlsim.projection.uncertainty.nearest import support_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
 from rlsim.results import Projection
@@ -62,7 +62,7 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
 
 def about(scenario: Scenario) -> dict[str, Any]:
     """What an answer says of its scenario, by the fields of :class:`rlsim.results.projection.About`."""
-    price = scenario.hardware.price_per_gpu_hour_usd
+    name, trained = scenario.hardware.name, scenario.training_hardware
     return {
         "scenario": scenario.name,
         "question": scenario.question,
@@ -71,8 +71,8 @@ def about(scenario: Scenario) -> dict[str, Any]:
         "mode": scenario.loop.mode,
         "num_gpus": scenario.cluster.num_gpus,
         "model": scenario.model.name,
-        "hardware": scenario.hardware.name,
-        "price_per_gpu_hour_usd": price.value,
-        "price_source": price.source,
+        "hardware": name if trained is None else f"{name} (training: {trained.name})",
+        "price_per_gpu_hour_usd": price_usd(scenario),
+        "price_source": scenario.hardware.price_per_gpu_hour_usd.source,
         "resolved_scenario": dump_scenario(scenario),
     }

@@ -28,6 +28,7 @@ from rlsim.results import (
     Variant,
 )
 from rlsim.results.record import interval
+from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.trace import StepRecord
 from rlsim.units import SECONDS_PER_HOUR
@@ -173,10 +174,10 @@ def memory_of(run: SimulatedVariant) -> dict[str, MemoryUse]:
     """Memory of the generating and of the training GPUs, by pool."""
     scenario = run.scenario
     cached = _peak_kv_tokens(run) / scenario.engine.attention_data_parallel * kv_bytes_per_gpu_token(scenario)
-    available = scenario.hardware.memory_bytes.value
+    generating, training = (one.memory_bytes.value for one in (scenario.hardware, scenario.training_device))
     return {
-        "generation": MemoryUse.of(replace(run.prices.engine_memory.parts, kv_cache=cached), available),
-        "training": MemoryUse.of(run.prices.trainer_bytes, available),
+        "generation": MemoryUse.of(replace(run.prices.engine_memory.parts, kv_cache=cached), generating),
+        "training": MemoryUse.of(run.prices.trainer_bytes, training),
     }
 
 
@@ -266,8 +267,8 @@ def provenance_of(parts: Sequence[PhasePart]) -> Provenance:
 
 
 def price_usd(scenario: Scenario) -> float:
-    """Price of a GPU for an hour (hardware.price_per_gpu_hour_usd)."""
-    return scenario.hardware.price_per_gpu_hour_usd.value
+    """Price of a GPU for an hour (hardware.price_per_gpu_hour_usd), of two kinds in the mean over the GPUs."""
+    return _mean_gpu(scenario, lambda one: one.price_per_gpu_hour_usd.value)
 
 
 def cost_usd(scenario: Scenario, seconds: float) -> float:
@@ -277,4 +278,14 @@ def cost_usd(scenario: Scenario, seconds: float) -> float:
 
 def energy_j(scenario: Scenario, seconds: float) -> float:
     """Energy in joules of all GPUs at their power limit (hardware.power_w) for ``seconds``: an upper bound."""
-    return scenario.cluster.num_gpus * scenario.hardware.power_w.value * seconds
+    return scenario.cluster.num_gpus * _mean_gpu(scenario, lambda one: one.power_w.value) * seconds
+
+
+def _mean_gpu(scenario: Scenario, of: Callable[[HardwareProfile], float]) -> float:
+    """A value of the GPUs, in the mean over all of them."""
+    if scenario.training_hardware is None:
+        return of(scenario.hardware)
+    cluster = scenario.cluster
+    return (
+        cluster.generation * of(scenario.hardware) + cluster.training * of(scenario.training_hardware)
+    ) / cluster.num_gpus

@@ -117,6 +117,11 @@ class HardwareProfile(Strict):
             raise ValueError(f"gpus_per_node {node} and nvlink_domain_gpus {domain} do not divide each other")
         return self
 
+    @property
+    def rack(self) -> bool:
+        """Whether NVLink joins several nodes."""
+        return self.nvlink_domain_gpus.value > self.gpus_per_node.value
+
     def flops(self, precision: str) -> float:
         """Peak dense FLOP/s at ``precision`` (bf16, fp8 or nvfp4). InputError where the GPU has no such unit."""
         rates = {"bf16": self.bf16_flops, "fp8": self.fp8_flops, "nvfp4": self.nvfp4_flops}

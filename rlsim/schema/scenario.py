@@ -65,6 +65,9 @@ class Scenario(Strict):
     """Model card: a name, a path to a card or Hugging Face config.json, or inline."""
     hardware: HardwareProfile
     """Hardware profile: a name, a path, or inline."""
+    training_hardware: HardwareProfile | None = None
+    """Hardware profile of the training GPUs of a split cluster, where they are of another kind than those that
+    generate; default ``hardware``."""
     stack: Stack | None = None
     """Software generation: a name of calibration/stacks (nemo_rl-0.7), a path, or inline; default the newest one with
     measured steps. Its trainer, engine release and placement count where nothing else is stated."""
@@ -82,9 +85,9 @@ class Scenario(Strict):
     """What the scenario's author assumed, each with its reason; printed with the answer."""
 
     @property
-    def rack(self) -> bool:
-        """Whether NVLink joins several nodes of the hardware."""
-        return self.hardware.nvlink_domain_gpus.value > self.hardware.gpus_per_node.value
+    def training_device(self) -> HardwareProfile:
+        """GPUs of the trainer."""
+        return self.training_hardware or self.hardware
 
     @property
     def training_stack(self) -> Stack | None:
@@ -161,7 +164,7 @@ class Scenario(Strict):
     def training_features(self) -> StackFeatures:
         """What the trainer does: as stated, else as its stack does on this hardware."""
         stack = self.training_stack
-        features = StackFeatures() if stack is None else stack.trainer_features(self.rack)
+        features = StackFeatures() if stack is None else stack.trainer_features(self.training_device.rack)
         names = StackFeatures.model_fields
         stated = {name: getattr(self.trainer, name) for name in names if getattr(self.trainer, name) is not None}
         return changed(features, **stated)
@@ -192,6 +195,10 @@ def _simulated_steps(s: Scenario) -> None:
 
 
 def _loop_and_cluster(s: Scenario) -> None:
+    if s.training_hardware is not None and s.cluster.colocated:
+        raise ValueError(
+            "training_hardware needs GPUs that train alone: give cluster.generation_gpus and cluster.training_gpus"
+        )
     if s.loop.mode == "async":
         _asynchrony(s)
     if s.loop.mode == "async" and s.workload.usable_group_share < 1:
@@ -333,8 +340,8 @@ def _trainer_and_model(s: Scenario) -> None:
             f"trainer.pipeline_parallel x virtual_stages ({trainer.pipeline_parallel * trainer.virtual_stages}) "
             f"exceeds the {model.num_layers} layers of {model.name}, its embedding and its head"
         )
-    if trainer.precision == "nvfp4" and s.hardware.nvfp4_flops is None:
-        raise ValueError(f"trainer.precision nvfp4 is not supported by {s.hardware.name}")
+    if trainer.precision == "nvfp4" and s.training_device.nvfp4_flops is None:
+        raise ValueError(f"trainer.precision nvfp4 is not supported by {s.training_device.name}")
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
     if gpus % shard:
         raise ValueError(

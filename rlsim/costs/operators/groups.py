@@ -41,7 +41,7 @@ def rollout_groups(scenario: Scenario) -> tuple[str, ...]:
 
 def trainer_groups(scenario: Scenario) -> tuple[str, ...]:
     """Groups of log-prob passes and updates."""
-    stack, model, device = scenario.training_stack, scenario.model.name, scenario.hardware.name
+    stack, model, device = scenario.training_stack, scenario.model.name, scenario.training_device.name
     framework = "other" if stack is None else stack.framework
     release = "" if stack is None or stack.release is None else f" {series(stack.release)}"
     return (
@@ -88,7 +88,7 @@ def phase_groups(scenario: Scenario, run: str | None = None) -> dict[str, tuple[
         f"{scenario.cluster.generation} GPUs, {engine.weight_precision}"
     )
     training = run or (
-        f"{scenario.model.name}, {scenario.hardware.name}, {trainer.backend}, TP {trainer.tensor_parallel}, "
+        f"{scenario.model.name}, {scenario.training_device.name}, {trainer.backend}, TP {trainer.tensor_parallel}, "
         f"PP {trainer.pipeline_parallel}, CP {trainer.context_parallel}, EP {trainer.expert_parallel}, "
         f"{scenario.cluster.training} GPUs, {trainer.precision}"
     )

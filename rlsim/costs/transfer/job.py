@@ -74,6 +74,11 @@ def links_of(profile: HardwareProfile) -> Links:
     )
 
 
+def slower_link(scenario: Scenario) -> HardwareProfile:
+    """Of the two kinds of GPU between which weights travel the one with the slower network."""
+    return min((scenario.hardware, scenario.training_device), key=lambda one: one.network_bandwidth_bytes_per_s.value)
+
+
 def expert_share(card: ModelCard) -> float:
     """Share of a model's parameters in routed experts."""
     if card.moe is None:
@@ -108,7 +113,7 @@ def job_of(scenario: Scenario) -> TransferJob:
     return TransferJob(
         refit_method(scenario), full, held if loop.refit_precision == "engine" else full, float(weight_tensors(card)),
         stacked_tensors(card), sender, Receiver(cluster.generation, scenario.engine.gpus_per_replica),
-        links_of(scenario.hardware), expert_share(card), loop.refit_changed_share, loop.refit_full_experts,
+        links_of(slower_link(scenario)), expert_share(card), loop.refit_changed_share, loop.refit_full_experts,
         loop.refit_precision == "bf16" and scenario.engine.weight_precision != "bf16", loop.refit_disk_bytes_per_s,
     )  # fmt: skip
 

@@ -105,7 +105,7 @@ class _Kept:
     @classmethod
     def of(cls, run: SimulatedVariant, moves: _Moves) -> _Kept:
         scenario = run.scenario
-        named = scenario.model, scenario.hardware, scenario.cluster, scenario.trainer
+        named = scenario.model, scenario.hardware, scenario.training_hardware, scenario.cluster, scenario.trainer
         trained = scenario.speculation if scenario.speculation.trained_online else None
         return cls((*named, scenario.engine, scenario.loop, scenario.stack, trained), moves, run.tables, scenario)
 
