@@ -20,8 +20,10 @@ from scipy.optimize import brentq
 
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.techniques import with_effect_error
 from rlsim.projection.summary import speedups, timed
 from rlsim.projection.variant import simulate_variant
+from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
 
 PAGE = Path(__file__).parent.parent / "docs" / "techniques.md"
@@ -82,14 +84,16 @@ def _case(name: str, one: Mapping[str, Any]) -> Case:
     if "baseline_s" in one:
         run = vary(run, {MEAN_KEY: _fitted_mean(run, one["before"], one["baseline_s"])})
     sides = [timed(simulate_variant(vary(run, one[side]))) for side in ("before", "after")]
-    ratio = speedups(*sides)[one["of"] == "step"]
-    updates = one.get("updates", 1)
+    found, updates = speedups(*sides)[one["of"] == "step"], one.get("updates", 1)
+    ratio = with_effect_error(Interval(found.mean / updates, found.low / updates, found.high / updates))
     published = one["published"] if isinstance(one["published"], list) else [one["published"]] * 2
     return Case(
         name,
         *(str(one[key]) for key in ("technique", "source", "of")),
         published=tuple(published),
-        **{key: getattr(ratio, of) / updates for key, of in (("predicted", "mean"), ("low", "low"), ("high", "high"))},
+        predicted=ratio.mean,
+        low=ratio.low,
+        high=ratio.high,
         mean_tokens=float(run.workload.response_tokens.mean_tokens),
         fitted="baseline_s" in one,
         told=not one.get("lengths_are_a_guess", False),

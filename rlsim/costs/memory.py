@@ -83,8 +83,7 @@ def engine_memory(scenario: Scenario) -> EngineMemory:
     draft_precision = engine.weight_precision if draft is not None and draft.kind == "mtp" else "bf16"
     rows = engine.max_batched_tokens * ENGINE_ACTIVATION_ROWS / engine.tensor_parallel
     drafting = 0.0 if draft is None else draft_parameters(draft, card) / engine.tensor_parallel
-    drafted = scenario.speculation.draft_length if scenario.speculation.active else 0
-    captured = largest_captured_tokens(engine, drafted, scenario.hardware)
+    captured = largest_captured_tokens(engine, scenario.speculation.queries, scenario.hardware)
     captures = len(captured_sizes(captured)) * scenario.speculation.captured_lengths if engine.cuda_graphs else 0
     parts = MemoryParts(
         weights=(weight_bytes(card, engine.weight_precision) + repeated) / shards,
@@ -146,7 +145,7 @@ def state_bytes_per_gpu_sequence(scenario: Scenario) -> float:
     that a rejection needs no recomputation.
     """
     engine, speculation = scenario.engine, scenario.speculation
-    kept = 1 + (speculation.draft_length if speculation.active else 0)
+    kept = speculation.queries
     sharing = engine.tensor_parallel // engine.attention_data_parallel * engine.pipeline_parallel
     return kept * state_bytes_per_sequence(scenario.model) / sharing
 

@@ -107,7 +107,7 @@ ACCEPTANCE_AT = "acceptance_at_draft_length"
 
 
 class Speculation(Strict):
-    """A chain of ``draft_length`` drafted tokens is verified in one pass over draft_length + 1 positions."""
+    """A chain of ``draft_length`` drafted tokens, or a tree so deep, is verified in one pass."""
 
     method: Method = "none"
     """none, eagle3, mtp (native head), draft_model, ngram or suffix."""
@@ -126,6 +126,12 @@ class Speculation(Strict):
     acceptance_decay: float = Field(0.97, gt=0, le=1)
     """Two-parameter form: a_i = a_1 d^(i-1); also shapes acceptance_length. 0.97-0.985 in domain, 0.91-0.94 off domain.
     """
+    tree_width: int = Field(1, ge=1, le=64)
+    """Tree drafts: tokens of a sequence that each draft pass after the first goes on from (SGLang's
+    speculative_eagle_topk). 1: a chain."""
+    verified_positions: int | None = Field(None, ge=2, le=1024)
+    """Tree drafts: positions of a verification (SGLang's speculative_num_draft_tokens), of which one path is accepted;
+    the stated acceptance is the tree's. Default draft_length + 1, a chain."""
     draft: DraftCard | None = None
     """Dimensions of the draft network; EAGLE-3 heads of known models and MTP heads are looked up."""
     heterogeneous_vocabulary: bool = False
@@ -163,6 +169,11 @@ class Speculation(Strict):
         return self.method != "none" and self.draft_length > 0
 
     @property
+    def queries(self) -> int:
+        """Positions of a verification; 1 where nothing is drafted."""
+        return (self.verified_positions or self.draft_length + 1) if self.active else 1
+
+    @property
     def acceptance_draft_length(self) -> int:
         """Draft length that the stated acceptance speaks of."""
         return self.acceptance_at_draft_length or self.draft_length
@@ -188,6 +199,7 @@ class Speculation(Strict):
             )
         if not self.active:
             return self
+        self._check_tree()
         k = self.acceptance_draft_length
         stated_at = "draft_length" if self.acceptance_at_draft_length is None else ACCEPTANCE_AT
         if not given:
@@ -201,6 +213,16 @@ class Speculation(Strict):
         if self.position_acceptance is not None:
             self._check_positions(k, stated_at)
         return self
+
+    def _check_tree(self) -> None:
+        if self.queries <= self.draft_length:
+            raise ValueError(
+                f"verified_positions ({self.queries}) must exceed draft_length ({self.draft_length}), the tree's depth"
+            )
+        if self.tree_width > 1 and self.verified_positions is None:
+            raise ValueError("tree_width above 1 needs verified_positions, how many of the tree are verified")
+        if self.verified_positions is not None and self.policy in ("by_batch", "per_request"):
+            raise ValueError(f"policy {self.policy} varies the length of a chain: leave verified_positions out")
 
     def _check_positions(self, k: int, stated_at: str) -> None:
         rates = self.position_acceptance or ()

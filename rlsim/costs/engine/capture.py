@@ -27,14 +27,14 @@ def captured_sizes(largest: int) -> FloatArray:
     return np.append(sizes[sizes < largest], largest).astype(np.float64)
 
 
-def largest_captured_tokens(engine: Engine, draft_length: int, profile: HardwareProfile) -> int:
+def largest_captured_tokens(engine: Engine, per_sequence: int, profile: HardwareProfile) -> int:
     """Largest captured batch in tokens: what the scenario states, or the default of the engine and its release.
 
-    A release that is not stated counts as the newest.
+    per_sequence: positions that a sequence has in an iteration. A release that is not stated counts as the newest.
     """
     if engine.max_captured_tokens is not None:
         return engine.max_captured_tokens
-    per_sequence, most = draft_length + 1, engine.max_running_sequences
+    most = engine.max_running_sequences
     if engine.name == "sglang":
         few = engine.gpus_per_replica < SGLANG_FEW_GPUS
         return min(most, SGLANG_SEQUENCES_FEW_GPUS if few else SGLANG_SEQUENCES) * per_sequence

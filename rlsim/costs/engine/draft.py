@@ -65,8 +65,8 @@ class Drafting:
 
     @property
     def queries(self) -> int:
-        """Positions of a verification: drafted tokens and one more; 1 without drafting."""
-        return self.speculation.draft_length + 1 if self.speculation.active else 1
+        """Positions of a verification: drafted tokens and one more, or those of a tree; 1 without drafting."""
+        return self.speculation.queries
 
     @property
     def draft(self) -> DraftCard | None:
@@ -117,7 +117,8 @@ class Drafting:
         }
 
     def passes(self, sequences: FloatArray, eager: BoolArray) -> OperatorTime:
-        """All k draft passes: the first over the k + 1 verified positions, the others one token per sequence.
+        """All k draft passes: the first over the positions that a chain may accept, the others one token per sequence
+        or branch of its tree.
 
         Without captured graphs (or beyond their largest batch, ``eager``) a pass cannot be shorter than its launches,
         with them not shorter than the replay of a graph, where that was measured.
@@ -126,7 +127,8 @@ class Drafting:
         if draft is None:
             return modelled(np.zeros_like(sequences), "none")
         first = self._pass(sequences * (k + 1), sequences, draft, True)
-        other = self._pass(sequences, sequences, draft, False)
+        branches = sequences * self.speculation.tree_width
+        other = self._pass(branches, branches, draft, False)
         launched = (PROPOSER_LAUNCHES + draft.num_layers * UNCOMPILED_LAUNCHES) * self.eager_launch_s
         replayed = self.layers.operators.host_s("graph_replay") or 0.0
         floor = np.where(np.logical_or(eager, not self.speculation.draft_graph), launched, replayed)
@@ -149,11 +151,11 @@ class Drafting:
             heads = work.heads_of(as_model(draft), self._tensor_parallel(draft), kv_precision)
             once = self.layers.operators.decode_attention(heads, sequences, np.maximum(context, 1.0))
             once = once.repeated(draft.num_layers)
-        return once.repeated(speculation.draft_length)
+        return once.repeated(speculation.draft_length * speculation.tree_width)
 
     def rejection(self, sequences: FloatArray) -> OperatorTime:
-        """Rejection sampling of k + 1 positions per sequence, outside the graph."""
-        operators, queries = self.layers.operators, self.speculation.draft_length + 1
+        """Rejection sampling of all verified positions, outside the graph."""
+        operators, queries = self.layers.operators, self.queries
         vocabulary, draft = self.layers.card.vocab_size, self.draft
         moved = sequences * queries * vocabulary * BYTES_PER_ELEMENT["fp32"] * REJECTION_PASSES
         device = operators.rejection(sequences, queries, vocabulary, draft.vocab_size if draft else vocabulary)

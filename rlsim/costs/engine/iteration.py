@@ -184,7 +184,7 @@ def build_iteration(
         chunked_prefill=engine.mixes_prefill, prefill_context_s=behind * host.factor,
     )  # fmt: skip
     return IterationCosts(
-        table, components, attention, eager, measured, bound, captured_tokens=layers.captured_tokens(queries - 1)
+        table, components, attention, eager, measured, bound, captured_tokens=layers.captured_tokens(queries)
     )
 
 
@@ -259,7 +259,7 @@ def _device(layers: EngineLayers, tokens: FloatArray, queries: int) -> tuple[Com
     data-parallel attention every copy captures graphs for its own share of the tokens.
     """
     engine, copies = layers.engine, layers.engine.attention_data_parallel
-    own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(queries - 1))
+    own, sizes = np.ceil(tokens / copies), captured_sizes(layers.captured_tokens(queries))
     eager = np.logical_or(own > sizes[-1], not engine.cuda_graphs)
     fitting = sizes[np.minimum(np.searchsorted(sizes, own), len(sizes) - 1)]
     padded = np.where(eager, tokens, fitting * copies)

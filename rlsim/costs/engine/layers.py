@@ -71,9 +71,9 @@ class EngineLayers:
     fabric: Collectives
     host: HostOverheads = NO_HOST
 
-    def captured_tokens(self, draft_length: int) -> int:
+    def captured_tokens(self, per_sequence: int) -> int:
         """Largest captured batch of one attention copy in tokens."""
-        return largest_captured_tokens(self.engine, draft_length, self.operators.profile)
+        return largest_captured_tokens(self.engine, per_sequence, self.operators.profile)
 
     def _chained(self, timed: OperatorTime, kernels: float = 1.0) -> OperatorTime:
         """An operator between others: its start and end overlap with theirs, which a measurement alone cannot show."""

@@ -110,7 +110,7 @@ def drafting_fixed(inputs: EngineInputs, draft_length: int) -> EngineInputs:
     vLLM's largest graph in tokens comes from the longest draft that it is started with and holds for shorter ones;
     SGLang and TensorRT-LLM capture sequences.
     """
-    engine, longest = inputs.engine, inputs.drafting.draft_length
+    engine, longest = inputs.engine, inputs.drafting.queries
     if engine.name == "vllm" and engine.max_captured_tokens is None:
         captured = largest_captured_tokens(engine, longest, inputs.device.operators.profile)
         engine = changed(engine, max_captured_tokens=captured)
