@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -101,6 +102,9 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     speculation, predicted, steps = run.scenario.speculation, prediction_of(run), run.every_step
     consumed = sum(sum(step.staleness.values()) for step in steps)
     ages = sorted({age for step in steps for age in step.staleness})
+    tokens = Counter[int]()
+    for step in steps:
+        tokens.update(step.token_ages)
 
     def phase(name: str) -> Interval:
         mean = mean_value(run, lambda step: step.phases[name])
@@ -119,6 +123,7 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         memory=memory_of(run),
         parts=parts,
         staleness={age: sum(step.staleness.get(age, 0) for step in steps) / max(consumed, 1) for age in ages},
+        token_ages={age: tokens[age] / max(sum(tokens.values()), 1) for age in sorted(tokens)},
         statistics=_statistics(run),
         sampling=Sampling(sampling_error(seconds), float(np.std([step.seconds for step in steps]))),
         # Where the response tokens of a step went, mean over all steps and replications.

@@ -288,7 +288,9 @@ class Side(Record):
 class Variant(Side):
     """One side of the comparison: the autoregressive baseline or the candidate.
 
-    memory: by pool. staleness: share of consumed samples by age in versions of the weights, youngest first. ledger:
+    memory: by pool. staleness: share of consumed samples by age in versions of the weights, youngest first.
+    token_ages: share of consumed response tokens by the age of the weights that generated them; empty for agents and
+    synchronous loops. ledger:
     where the response tokens of a step went; None for agents. spans, curves: of the timeline, not in projection.json.
     """
 
@@ -299,6 +301,7 @@ class Variant(Side):
     memory: dict[str, MemoryUse]
     parts: tuple[PhasePart, ...] = Field(alias="bounds")
     staleness: dict[int, Rounded]
+    token_ages: dict[int, Rounded] = Field(default_factory=dict)
     ledger: TokenLedger | None = Field(alias="tokens")
     sampling: Sampling
     statistics: Annotated[EngineStatistics, PlainSerializer(EngineStatistics.known)] = Field(alias="facts")

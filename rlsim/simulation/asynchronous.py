@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +13,13 @@ from rlsim.results import StepPhases, TokenLedger
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.generation import Clock, Generation
 from rlsim.simulation.intake import Removed
+from rlsim.simulation.requests import SampleTokens
 from rlsim.simulation.trace import Process, StepRecord, Trace
 from rlsim.units import FloatArray, IntArray, distinct
 from rlsim.workload.draw import DrawnWorkload
+
+MOST_VERSIONS = 64
+"""Publications of weights that are kept; what was generated before counts as so old."""
 
 
 class TokenAccount:
@@ -22,7 +27,7 @@ class TokenAccount:
 
     def __init__(self, workload: DrawnWorkload, generation: Generation) -> None:
         self._generation = generation
-        self._response_tokens = np.concatenate([step.rollouts[0].batch.response_tokens for step in workload.steps])
+        self.response_tokens = np.concatenate([step.rollouts[0].batch.response_tokens for step in workload.steps])
         self._opened = TokenLedger(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
     def open(self) -> None:
@@ -36,23 +41,23 @@ class TokenAccount:
     def balance(self) -> TokenLedger:
         """Everything so far. ``generated`` is what engines counted; the rest is reckoned from samples and groups."""
         engines = self._generation.engines
-        emitted, in_progress_tokens = engines.emitted()
+        emitted, (_, in_progress_tokens) = engines.emitted(), self._generation.in_progress()
         finished = engines.finish_s > 0.0
         cancelled = self._samples("cancelled")
-        lost = float(self._response_tokens[cancelled[finished[cancelled]]].sum())
+        lost = float(self.response_tokens[cancelled[finished[cancelled]]].sum())
         consumed, stale, discarded = (self._tokens(kind) for kind in ("consumed", "stale", "discarded"))
-        held = float(self._response_tokens[finished].sum()) - lost - consumed - stale - discarded
+        held = float(self.response_tokens[finished].sum()) - lost - consumed - stale - discarded
         return TokenLedger(
             generated=emitted.generated_tokens,
             consumed=consumed,
             stale=stale + lost + emitted.discarded_tokens,
             discarded=discarded,
             regenerated=emitted.regenerated_tokens,
-            in_flight=held + in_progress_tokens,
+            in_flight=held + float(in_progress_tokens.sum()),
         )
 
     def _tokens(self, kind: Removed) -> float:
-        return float(self._response_tokens[self._samples(kind)].sum())
+        return float(self.response_tokens[self._samples(kind)].sum())
 
     def _samples(self, kind: Removed) -> IntArray:
         intake = self._generation.intake
@@ -60,29 +65,87 @@ class TokenAccount:
         return intake.samples(np.concatenate(removed)) if removed else np.empty(0, dtype=np.int64)
 
 
+class TokenVersions:
+    """Which versions of the weights generated the tokens that are trained on.
+
+    At every publication of weights it keeps what unfinished samples have; none of it counts where they start again.
+    """
+
+    def __init__(self, account: TokenAccount, generation: Generation) -> None:
+        self._generation = generation
+        self._response_tokens = account.response_tokens
+        self._past: deque[tuple[float, SampleTokens]] = deque(maxlen=MOST_VERSIONS)
+
+    def publish(self) -> None:
+        """New weights are about to be published."""
+        samples, tokens = self._generation.in_progress()
+        if self._generation.intake.rules.at_update == "restart":
+            tokens = np.zeros_like(tokens)
+        order = np.argsort(samples)
+        self._past.append((self._generation.clock.now, (samples[order], tokens[order])))
+
+    def ages(self, groups: IntArray) -> dict[int, float]:
+        """Response tokens of ``groups`` by the age of the weights that they were generated with, in versions."""
+        samples = self._generation.intake.samples(groups)
+        whole = self._response_tokens[samples].astype(np.float64)
+        finish_s = self._generation.engines.finish_s[samples]
+        left, out = whole, dict[int, float]()
+        for age, (time_s, held) in enumerate(reversed(self._past)):
+            older = np.minimum(left, np.where(finish_s <= time_s, whole, _held_of(samples, held)))
+            out[age] = float((left - older).sum())
+            left = older
+            if not left.any():
+                break
+        else:
+            out[len(self._past)] = float(left.sum())
+        return {age: tokens for age, tokens in out.items() if tokens > 0.0}
+
+
+def _held_of(samples: IntArray, held: SampleTokens) -> FloatArray:
+    """Tokens of ``samples`` by what was held, of which the samples are in order; 0 of others."""
+    numbers, tokens = held
+    if not numbers.size:
+        return np.zeros(samples.size)
+    place = np.minimum(np.searchsorted(numbers, samples), numbers.size - 1)
+    return np.where(numbers[place] == samples, tokens[place], 0.0)
+
+
 def run_asynchronous(scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace) -> None:
     """Simulate all training steps into ``trace``; the first one waits for the first batch from an empty pool."""
     clock = Clock(0.0)
     generation = Generation(clock, scenario, workload, prices, trace)
-    clock.process(generation.run())
-    clock.run(until=clock.process(_Trainer(scenario, workload, prices, trace, generation).run()))
+    generating = generation.run()
+    clock.process(generating)
+    clock.run(until=clock.process(_Trainer.of(scenario, workload, prices, trace, generation).run()))
     generation.show()
+    # A process that waits refers to itself in a circle; with it everything of this run would stay in memory.
+    generating.close()
 
 
 @dataclass(frozen=True)
 class _Trainer:
-    """The trainer of a lagged loop. Times in seconds."""
+    """The trainer of a lagged loop. Times in seconds. account, versions: of response tokens; None of agents."""
 
     scenario: Scenario
     workload: DrawnWorkload
     prices: Prices
     trace: Trace
     generation: Generation
+    account: TokenAccount | None
+    versions: TokenVersions | None
+
+    @classmethod
+    def of(
+        cls, scenario: Scenario, workload: DrawnWorkload, prices: Prices, trace: Trace, generation: Generation
+    ) -> _Trainer:
+        """The trainer beside ``generation``."""
+        account = TokenAccount(workload, generation) if scenario.workload.agent is None else None
+        versions = None if account is None else TokenVersions(account, generation)
+        return cls(scenario, workload, prices, trace, generation, account, versions)
 
     def run(self) -> Process:
         """Train step by step, and count what the generator does in the measured ones."""
-        generation, measured = self.generation, self.scenario.measured_steps
-        account = TokenAccount(self.workload, generation) if self.scenario.workload.agent is None else None
+        generation, measured, account = self.generation, self.scenario.measured_steps, self.account
         for step in range(self.workload.trained):
             if step == measured.start:
                 engines = generation.engines
@@ -112,6 +175,7 @@ class _Trainer:
         exposed_s, refit_s = clock.now - start_s, self.prices.refit.seconds if updates else 0.0
         groups = generation.take(step)
         staleness = generation.intake.ages(groups)
+        token_ages = {} if self.versions is None else self.versions.ages(groups)
         total_tokens, cost = self._work(step, groups)
         phases = (("data_s", cost.data), ("logprob_s", cost.logprob), ("train_s", cost.train))
         if not rules.overlap:
@@ -126,6 +190,8 @@ class _Trainer:
             if rules.overlap:
                 generation.pause(refit_s)
             yield from self.trace.passing(clock, "trainer", "refit_s", step, refit_s)
+            if self.versions is not None:
+                self.versions.publish()
             generation.publish_weights()
         elif not rules.overlap:
             generation.resume()
@@ -140,7 +206,8 @@ class _Trainer:
             exposed_generation_s=exposed_s,
         )
         drawn = self.workload.steps[step]
-        self.trace.steps.append(StepRecord.of(step, start_s, clock.now, phase_s, staleness, drawn, cost, total_tokens))
+        record = StepRecord.of(step, start_s, clock.now, phase_s, staleness, drawn, cost, total_tokens)
+        self.trace.steps.append(replace(record, token_ages=token_ages))
 
     def _wait(self, step: int, generated: Process, detail: str = "") -> Process:
         """Wait for the generator until a trainer that looks every now and then sees that it may go on."""

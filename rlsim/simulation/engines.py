@@ -16,7 +16,7 @@ from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.pool import GenerationPool, fleet_of
 from rlsim.simulation.replica import Action
-from rlsim.simulation.requests import EmittedTokens, Request
+from rlsim.simulation.requests import EmittedTokens, Request, SampleTokens
 from rlsim.simulation.rollout import samples_of
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.trajectories import AgentCounters, Trajectories
@@ -59,8 +59,11 @@ class Engines(Protocol):
     def peak_kv_tokens(self) -> float:
         """Most KV cache that any replica had in use, in tokens."""
 
-    def emitted(self) -> tuple[EmittedTokens, float]:
-        """Response tokens that the engines emitted so far, and those that unfinished samples have."""
+    def emitted(self) -> EmittedTokens:
+        """Response tokens that the engines emitted so far."""
+
+    def in_progress(self, at_most: int) -> SampleTokens:
+        """Unfinished samples and the response tokens that each has so far. at_most: how many can be."""
 
     def show(self, trace: Trace) -> None:
         """Record what only engines know of the timeline."""
@@ -132,9 +135,15 @@ class PythonEngines:
         """Most KV cache that any replica had in use, in tokens."""
         return self._engines.peak_kv_tokens
 
-    def emitted(self) -> tuple[EmittedTokens, float]:
-        """Response tokens that the engines emitted so far, and those that unfinished samples have."""
-        return self._engines.emitted, self._engines.in_progress_tokens
+    def emitted(self) -> EmittedTokens:
+        """Response tokens that the engines emitted so far."""
+        return self._engines.emitted
+
+    def in_progress(self, at_most: int) -> SampleTokens:
+        """Unfinished samples and the response tokens that each has so far. at_most: how many can be."""
+        found = list(self._engines.in_progress())
+        samples, tokens = ([one[column] for one in found] for column in (0, 1))
+        return np.array(samples, dtype=np.int64), np.array(tokens, dtype=np.float64)
 
     def show(self, trace: Trace) -> None:
         """Record what only engines know of the timeline."""

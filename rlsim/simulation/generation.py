@@ -22,6 +22,7 @@ from rlsim.costs.interface import Prices
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.intake import Intake
 from rlsim.simulation.kernel.engines import engines_of
+from rlsim.simulation.requests import SampleTokens
 from rlsim.simulation.trace import Process, Trace
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.draw import DrawnWorkload
@@ -194,6 +195,11 @@ class Generation:
         """Go on after a pause without new weights."""
         self._go_on()
         self._start_groups()
+
+    def in_progress(self) -> SampleTokens:
+        """Unfinished samples and the response tokens that each has so far."""
+        cancelled = sum(groups.size for _, groups in self._cancelled)
+        return self.engines.in_progress((self.in_flight + cancelled) * self.intake.size)
 
     def publish_weights(self) -> None:
         """Go on with the next version of the weights; running requests as the rules say."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -243,10 +243,9 @@ class GenerationPool:
             *(sum(column) for column in zip(*(astuple(r.emitted) for r in self.replicas), strict=True))
         )
 
-    @property
-    def in_progress_tokens(self) -> float:
-        """Response tokens that unfinished samples have so far."""
-        return sum(replica.in_progress_tokens for replica in self.replicas)
+    def in_progress(self) -> Iterator[tuple[int, float]]:
+        """Unfinished samples at replicas and the response tokens that each has so far."""
+        return (one for replica in self.replicas for one in replica.in_progress())
 
     @property
     def outstanding(self) -> int:

@@ -115,7 +115,7 @@ class _Race:
         self._running, self._end_s = np.ones(batch.samples, dtype=np.bool_), np.full(batch.samples, math.inf)
         self.finish_s = np.full(batch.samples, math.inf)
         self._run(workload.prompts_per_step)
-        self.generated_tokens = self._engines.emitted()[0].generated_tokens
+        self.generated_tokens = self._engines.emitted().generated_tokens
         self.result = self._result(prices.replicas)
 
     def _run(self, prompts: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.simulation.iteration_times import IterationTimes
+from rlsim.units import FloatArray, IntArray
 
 
 class PrefixCache:
@@ -167,6 +168,10 @@ class RunningRequest:
         return math.ceil(self.done * self.tokens_per_iteration) + 1 if self.resumed else 0
 
 
+SampleTokens = tuple[IntArray, FloatArray]
+"""Samples and the response tokens of each."""
+
+
 @dataclass
 class EmittedTokens:
     """Response tokens that a replica has emitted, and what of them was lost: emitted again, or cancelled in flight."""
@@ -208,14 +213,13 @@ class RunningBatch:
         self._tokens_per_iteration = 0.0
         self._held = 0.0
 
-    @property
-    def in_progress_tokens(self) -> float:
-        """Response tokens that unfinished samples have so far."""
-        tokens = sum(sequence.emitted_tokens() for sequence in self._waiting)
+    def in_progress(self) -> Iterator[tuple[int, float]]:
+        """Unfinished samples and the response tokens that each has so far."""
+        for sequence in self._waiting:
+            yield sequence.id, sequence.emitted_tokens()
         for sequence in self._running:
             since = sequence.total - (sequence.last_iteration - self._iteration) - sequence.done
-            tokens += sequence.emitted_tokens(since if sequence.heap_key >= 0 else 0)
-        return tokens
+            yield sequence.id, sequence.emitted_tokens(since if sequence.heap_key >= 0 else 0)
 
     def _kv_tokens(self) -> float:
         context = self._context_at_zero + self._iteration * self._tokens_per_iteration

@@ -26,7 +26,8 @@ class StepRecord:
 
     staleness: consumed samples by age in versions of the weights. generated_tokens and total_tokens: of its batch, all
     response tokens and the trained samples with their prompts. cost: what the trainer did with it. overlapped_s: of
-    that, beside the generation of the sample that it waited for last (streaming).
+    that, beside the generation of the sample that it waited for last (streaming). token_ages: response tokens by the
+    age of the weights that generated them; empty where that is not known (agents) and where all are of the newest.
     """
 
     step: int
@@ -41,6 +42,7 @@ class StepRecord:
     rollouts: int
     cost: StepCost
     overlapped_s: float = 0.0
+    token_ages: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -15,7 +15,7 @@ INTERVAL = {"mean", "low", "high"}
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
 ARM = {
     *("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "bounds"),
-    *("staleness", "tokens", "sampling", "facts"),
+    *("staleness", "token_ages", "tokens", "sampling", "facts"),
 }
 FACTS = {
     *("replicas", "decode_iterations", "mean_batch", "mean_context_tokens", "eager_share", "prefill_iterations"),

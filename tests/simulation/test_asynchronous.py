@@ -1,6 +1,9 @@
 """The asynchronous loop: the generator (NeMo-RL's collector), the trainer's waiting, refits, staleness."""
 
+import gc
+import weakref
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from fixed_costs import Driven, FixedCosts, run, steps, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlsim.simulation.generation import Generation
 from rlsim.simulation.kernel.library import VARIABLE
 from rlsim.simulation.pool import GenerationPool
 from rlsim.simulation.trace import StepRecord
@@ -283,3 +287,23 @@ def test_waiting_for_what_nobody_makes_is_an_error_not_a_loop():
     with pytest.raises(RuntimeError, match="nobody generates"):
         driven.waited(driven.generation.batch(1))
     assert not driven.generation.in_flight
+
+
+def test_a_run_leaves_nothing_behind():
+    """Nothing of it waits for the garbage collector, which the command line hardly ever runs."""
+    gc.collect()
+    gc.disable()
+    try:
+        found = weakref.WeakSet[Generation]()
+        world = world_of(FixedCosts(), lag=1)
+        begin = Generation.__init__
+
+        def noted(self, *given, **keys):
+            begin(self, *given, **keys)
+            found.add(self)
+
+        with mock.patch.object(Generation, "__init__", noted):
+            run(world)
+        assert not found
+    finally:
+        gc.enable()

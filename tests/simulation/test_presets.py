@@ -27,7 +27,7 @@ def played(style: str, lag: int = 1) -> tuple[Trace, Generation]:
     clock, trace = Clock(0.0), Trace()
     generation = Generation(clock, world.scenario, world.workload, world.prices, trace)
     clock.process(generation.run())
-    trainer = _Trainer(world.scenario, world.workload, world.prices, trace, generation)
+    trainer = _Trainer.of(world.scenario, world.workload, world.prices, trace, generation)
     clock.run(until=clock.process(trainer.run()))
     return trace, generation
 

@@ -36,7 +36,7 @@ def projection_part(data: Projection) -> Part:
         "projection-timeline": _timeline(data),
         "projection-bounds": _bounds(data),
         "projection-memory": [_pool(data, pool) for pool in arm.memory],
-        "projection-samples": [*_ages(data), *_ledger(data)],
+        "projection-samples": [*_ages(data), *_ages(data, "token_ages"), *_ledger(data)],
         "projection-evidence": _evidence(data),
         "projection-assumptions": assumed(data.assumptions, data.warnings),
     }
@@ -134,12 +134,14 @@ def _pool(data: Projection, pool: str) -> Block:
     return picture(f"projection-memory-{place}", bars, numbers, key, pool=pool.capitalize())
 
 
-def _ages(data: Projection) -> list[Block]:
+def _ages(data: Projection, of: str = "staleness") -> list[Block]:
+    """Shares by age in versions of the weights: of samples (staleness) or of tokens (token_ages)."""
     arms = data.variants
-    ages = sorted({age for arm in arms.values() for age in arm.staleness})
+    found: dict[str, dict[int, float]] = {side: getattr(arm, of) for side, arm in arms.items()}
+    ages = sorted({age for shares in found.values() for age in shares})
     if not ages:
         return []
-    shares = {age: {side: arm.staleness.get(age, 0.0) for side, arm in arms.items()} for age in ages}
+    shares = {age: {side: own.get(age, 0.0) for side, own in found.items()} for age in ages}
     bars = [
         BarRow(
             f"{age} version{'' if age == 1 else 's'} old",
@@ -149,7 +151,7 @@ def _ages(data: Projection) -> list[Block]:
         for age in ages[:MOST_AGES]
     ]
     cells = [(f"{age}", *(fmt.percent(share, 1) for share in sides.values())) for age, sides in shares.items()]
-    key = "projection-staleness"
+    key = f"projection-{of.replace('_', '-')}"
     return [picture(key, bars, table(key, cells, arms), {VARIANT_COLORS[side]: side for side in arms})]
 
 

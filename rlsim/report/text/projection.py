@@ -166,8 +166,11 @@ def _tokens(arm: Variant) -> str:
 
 
 def _ages(arm: Variant) -> str:
+    """Ages of samples, and the mean one of the weights behind their tokens."""
     shares = [(age, fmt.percent(share)) for age, share in sorted(arm.staleness.items()) if share > 0]
-    return ", ".join(f"{age} {'step' if age == 1 else 'steps'} {share}" for age, share in shares)
+    samples = ", ".join(f"{age} {'step' if age == 1 else 'steps'} {share}" for age, share in shares)
+    mean = sum(age * share for age, share in arm.token_ages.items())
+    return f"{samples}; of their tokens {mean:.1f} in the mean" if arm.token_ages else samples
 
 
 def _memory(projection: Projection, style: Style) -> list[str]:

@@ -17,7 +17,7 @@ from rlsim.simulation.kernel.library import GroupsStruct, address, library
 from rlsim.simulation.kernel.pool import KernelPool
 from rlsim.simulation.pool import fleet_of
 from rlsim.simulation.replica import Action
-from rlsim.simulation.requests import EmittedTokens
+from rlsim.simulation.requests import EmittedTokens, SampleTokens
 from rlsim.simulation.trace import Trace
 from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import IntArray
@@ -123,9 +123,13 @@ class KernelEngines:
         self._pool.book()
         return float(self._pool.peak_kv_tokens.max())
 
-    def emitted(self) -> tuple[EmittedTokens, float]:
-        """Response tokens that the engines emitted so far, and those that unfinished samples have."""
+    def emitted(self) -> EmittedTokens:
+        """Response tokens that the engines emitted so far."""
         return self._pool.emitted()
+
+    def in_progress(self, at_most: int) -> SampleTokens:
+        """Unfinished samples and the response tokens that each has so far. at_most: how many can be."""
+        return self._pool.in_progress(at_most)
 
     def show(self, trace: Trace) -> None:
         """Record what only engines know of the timeline."""

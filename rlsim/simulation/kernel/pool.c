@@ -154,17 +154,24 @@ void pool_cancel(Pool *pool, int32_t first, int32_t count) {
     }
 }
 
-/* Tokens that the replicas have emitted, and those that unfinished samples have so far. */
+/* Tokens that the replicas have emitted. */
 EXPORT void pool_emitted(const Pool *pool, double *generated_tokens, double *regenerated_tokens,
-                         double *discarded_tokens, double *in_progress_tokens) {
-    *generated_tokens = *regenerated_tokens = *discarded_tokens = *in_progress_tokens = 0.0;
+                         double *discarded_tokens) {
+    *generated_tokens = *regenerated_tokens = *discarded_tokens = 0.0;
     for (int32_t number = 0; number < pool->num_replicas; number++) {
-        const Replica *replica = &pool->replicas[number];
-        *generated_tokens += replica->emitted.generated_tokens;
-        *regenerated_tokens += replica->emitted.regenerated_tokens;
-        *discarded_tokens += replica->emitted.discarded_tokens;
-        *in_progress_tokens += replica_in_progress_tokens(pool, replica);
+        const Emitted *emitted = &pool->replicas[number].emitted;
+        *generated_tokens += emitted->generated_tokens;
+        *regenerated_tokens += emitted->regenerated_tokens;
+        *discarded_tokens += emitted->discarded_tokens;
     }
+}
+
+/* Unfinished samples at replicas and the response tokens that each has so far; how many there are. */
+EXPORT int64_t pool_in_progress(const Pool *pool, int64_t *samples, double *tokens) {
+    int64_t count = 0;
+    for (int32_t number = 0; number < pool->num_replicas; number++)
+        count += replica_in_progress(pool, &pool->replicas[number], samples + count, tokens + count);
+    return count;
 }
 
 /* --- one rollout -------------------------------------------------------------------------------------------------- */

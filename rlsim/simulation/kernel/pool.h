@@ -139,7 +139,7 @@ void replica_submit(Pool *pool, Replica *replica, double time_s, int32_t sample)
 bool replica_has_room(const Pool *pool, const Replica *replica, int32_t sample);
 void replica_end_early(const Pool *pool, Replica *replica, double time_s);
 double replica_next_event(Pool *pool, Replica *replica);
-double replica_in_progress_tokens(const Pool *pool, const Replica *replica);
+int64_t replica_in_progress(const Pool *pool, const Replica *replica, int64_t *samples, double *tokens);
 void replica_advance(Pool *pool, Replica *replica, double time_s);
 
 void replica_leave(Pool *pool, Replica *replica, double time_s, int32_t sample, int64_t tokens);

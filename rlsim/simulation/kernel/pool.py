@@ -13,7 +13,7 @@ from rlsim.errors import Infeasible
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.kernel.library import CountersArrays, SamplesStruct, address, engine_struct
 from rlsim.simulation.pool import Dispatch, Fleet
-from rlsim.simulation.requests import TOO_LONG, EmittedTokens
+from rlsim.simulation.requests import TOO_LONG, EmittedTokens, SampleTokens
 from rlsim.units import IntArray
 
 _DISPATCH: tuple[Dispatch, ...] = ("static", "round_robin", "least_loaded", "shared_queue")
@@ -101,11 +101,17 @@ class KernelPool:
         self._arrays.copy_to(self.counters)
         self.kernel.pool_peaks(self.handle, address(self.peak_kv_tokens))
 
-    def emitted(self) -> tuple[EmittedTokens, float]:
-        """Response tokens emitted so far, and those that unfinished samples have."""
-        told = np.zeros(4)
-        self.kernel.pool_emitted(self.handle, *(address(told[number:]) for number in range(4)))
-        return EmittedTokens(*told[:3].tolist()), float(told[3])
+    def emitted(self) -> EmittedTokens:
+        """Response tokens emitted so far."""
+        told = np.zeros(3)
+        self.kernel.pool_emitted(self.handle, *(address(told[number:]) for number in range(3)))
+        return EmittedTokens(*told.tolist())
+
+    def in_progress(self, at_most: int) -> SampleTokens:
+        """Unfinished samples and the response tokens that each has so far. at_most: how many can be."""
+        samples, tokens = np.zeros(at_most, dtype=np.int64), np.zeros(at_most)
+        count = self.kernel.pool_in_progress(self.handle, address(samples), address(tokens))
+        return samples[:count], tokens[:count]
 
     def check(self) -> None:
         """Raise Infeasible where a submitted sample could not fit the KV cache of a replica even alone."""

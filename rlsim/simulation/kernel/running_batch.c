@@ -112,15 +112,18 @@ void prefill_again(Pool *pool, Replica *replica) {
     }
 }
 
-/* Response tokens that unfinished samples have so far. */
-double replica_in_progress_tokens(const Pool *pool, const Replica *replica) {
-    double tokens = 0.0;
-    for (int32_t i = replica->waiting.head; i != NONE; i = pool->queue_links[i].next)
-        tokens += emitted_tokens(&pool->sequences[i], 0);
+/* Unfinished samples and the response tokens that each has so far; how many there are. */
+int64_t replica_in_progress(const Pool *pool, const Replica *replica, int64_t *samples, double *tokens) {
+    int64_t count = 0;
+    for (int32_t i = replica->waiting.head; i != NONE; i = pool->queue_links[i].next) {
+        samples[count] = i;
+        tokens[count++] = emitted_tokens(&pool->sequences[i], 0);
+    }
     for (int32_t i = replica->running.head; i != NONE; i = pool->running_links[i].next) {
         const Sequence *sequence = &pool->sequences[i];
         const int64_t since = sequence->total - (sequence->last_iteration - replica->iteration) - sequence->done;
-        tokens += emitted_tokens(sequence, sequence->heap_key == NONE ? 0 : since);
+        samples[count] = i;
+        tokens[count++] = emitted_tokens(sequence, sequence->heap_key == NONE ? 0 : since);
     }
-    return tokens;
+    return count;
 }
