@@ -13,8 +13,9 @@ from typing import Any
 from rlsim.errors import shortened
 from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.formulas import Formula
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.rows import Functions, Row, Test, table_rows
+from rlsim.readers.frameworks.rows import Functions, Row, Test, table_rows, test_of
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,16 @@ class Framework:
     shipped: Mapping[str, Sequence[str]]
     start: Sequence[str]
     start_asynchronous: Sequence[str]
-    hydra: bool
+    form: str
+    entry: Mapping[str, Mapping[str, str]]
     facts: Callable[[Reader], Facts]
     idle: Mapping[str, Mapping[str, Any]]
     assumptions: Sequence[tuple[Test | None, str, Sequence[str]]]
+
+    @property
+    def hydra(self) -> bool:
+        """Whether defaults are Hydra's lists."""
+        return self.form == "hydra"
 
     def assumed(self, r: Reader) -> list[dict[str, Any]]:
         """Assumptions of a scenario that is read from a configuration."""
@@ -95,20 +102,22 @@ class Framework:
 
 def framework_of(
     file: str,
-    facts: Callable[[Reader], Facts],
-    functions: Mapping[str, Functions],
-    tests: Mapping[str, Test],
+    facts: Callable[[Reader], Facts] | None = None,
+    functions: Mapping[str, Functions] | None = None,
+    tests: Mapping[str, Test] | None = None,
 ) -> Framework:
     """The framework of the table ``keys/FILE.yaml``. functions, tests: what its rows name (:mod:`.rows`)."""
     table = read_yaml(Path(__file__).parent / "keys" / f"{file}.yaml")
-    sections = {f"{name}/": f"{section}." for name, section in table.pop("sections").items()}
+    sections = {f"{name}/": f"{section}." for name, section in table.pop("sections", {}).items()}
 
     def full(value: Any) -> Any:
-        """``value`` with the names of sections written out, in keys of mappings too."""
+        """``value`` with the names of sections written out, in keys of mappings and within formulas too."""
         if isinstance(value, dict):
             return {full(name): full(inner) for name, inner in value.items()}
         if isinstance(value, list):
             return [full(inner) for inner in value]
+        if isinstance(value, str) and "[" in value:
+            return re.sub(r"(?<=\[)(\w+/)", lambda found: sections[found[1]], value)
         head, slash, name = value.partition("/") if isinstance(value, str) else ("", "", "")
         return f"{sections[head + slash]}{name}" if slash else value
 
@@ -119,18 +128,39 @@ def framework_of(
         }
 
     rows = {target: dict([row.split()]) if isinstance(row, str) else row for target, row in table["rows"].items()}
+    known: dict[str, Test] = dict(tests or {})
+    known.update({name: Formula(text, known) for name, text in full(table.get("tests", {})).items()})
+    said = {name: Formula(str(text), known) for name, text in full(table.get("facts", {})).items()}
+    elsewhere = [key for formula in said.values() for key in formula.keys]
+    read_facts = facts or _facts(table["model"], said, tuple(table.get("settings", {}).items()))
     return Framework(
         name=table["name"],
-        rows=table_rows(full(rows), functions, tests),
+        rows=table_rows(full(rows), functions or {}, known),
         irrelevant=dotted(table["irrelevant"]),
         not_simulated=dotted(table["not_simulated"]),
-        elsewhere=(table["model"], *full(table["elsewhere"])),
+        elsewhere=(table["model"], *full(table.get("elsewhere", [])), *elsewhere),
         node_size=full(table["node_size"]),
         shipped=table["shipped"],
         start=table["start"],
         start_asynchronous=table.get("start_asynchronous", table["start"]),
-        hydra=table.get("hydra", False),
-        facts=facts,
+        form=table.get("form", "yaml"),
+        entry={pattern: options or {} for pattern, options in table.get("entry", {}).items()},
+        facts=read_facts,
         idle=full(table.get("idle", {})),
-        assumptions=[(tests.get(one.get("when")), one["text"], one["keys"]) for one in table["assumptions"]],
+        assumptions=[
+            (test_of(full(one.get("when")), known), one["text"], one["keys"]) for one in table.get("assumptions", [])
+        ],
     )
+
+
+def _facts(
+    model_key: str, said: Mapping[str, Formula], settings: tuple[tuple[str, Any], ...]
+) -> Callable[[Reader], Facts]:
+    """What formulas say beside the rows."""
+
+    def read(r: Reader) -> Facts:
+        found = {name: formula(r) for name, formula in said.items()}
+        stated = {name: value for name, value in found.items() if value is not None}
+        return Facts(**{"model": r.text(model_key), "model_key": model_key, "settings": settings, **stated})
+
+    return read

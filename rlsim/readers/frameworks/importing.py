@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,12 @@ from rlsim.loading.scenario import scenario_of_text
 from rlsim.readers.frameworks.accounting import Accounting, account_for
 from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.asked import Asked, Draft, complete
-from rlsim.readers.frameworks.files import override_list, read_tree
+from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
 from rlsim.readers.frameworks.framework import Framework
-from rlsim.readers.frameworks.overrides import applied
+from rlsim.readers.frameworks.launch import Launch, flag_layer, launch_of, repository_of, starts_run
+from rlsim.readers.frameworks.overrides import COMMAND_LINE, applied
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.trees import ConfigTree, lookup, nested
+from rlsim.readers.frameworks.trees import ConfigTree, Layer, lookup, nested, stacked
 from rlsim.schema.scenario import Scenario
 
 ASYNC_REPLICATIONS = 4
@@ -71,12 +73,46 @@ def import_config(
 def read_config(
     framework: str, path: Path, overrides: Sequence[str] = (), root: Path | None = None, start: str | None = None
 ) -> ConfigTree:
-    """The whole configuration of a file with its inheritance and overrides."""
+    """The whole configuration of a file, a launch script or a command line, with its inheritance and overrides."""
     known = ADAPTERS[framework]
     if start is not None and start not in known.shipped:
         raise InputError(f"--config-name '{shortened(start)}' is none of {', '.join(known.shipped)}")
-    tree = read_tree(path, known, root, None if start is None else known.shipped[start])
-    return applied(tree, [*override_list(path), *overrides], known.nearest)
+    if starts_run(path, overrides):
+        return _launched(known, launch_of(known, path, overrides, root), path, root)
+    tree = read_tree(path, known, root, None if start is None else known.shipped[start], choices_of(overrides))
+    words = [*override_list(path), *overrides]
+    if known.form in ("words", "toml"):
+        above = stacked([Layer(tree.where, tree.values, own=True), Layer(COMMAND_LINE, flag_layer(words))], tree.where)
+        return ConfigTree(tree.where, above.values, {**tree.given, **above.given}, tree.notes)
+    return applied(tree, words, known.nearest)
+
+
+def choices_of(words: Sequence[str]) -> dict[str, str]:
+    """Words of a command line that may choose options of Hydra's groups."""
+    return {word.partition("=")[0]: word.partition("=")[2] for word in words if re.match(r"[\w/]+=", word)}
+
+
+def _launched(known: Framework, run: Launch, path: Path, root: Path | None) -> ConfigTree:
+    """The configuration of a run that a script or a command line starts."""
+    where = shown_path(path)
+    if run.config is not None:
+        shipped = known.shipped.get(run.name or "", known.start)
+        folder = root or repository_of(run.config)
+        below = read_tree(run.config, known, folder, shipped, choices_of(run.words))
+    else:
+        below = stacked([shipped_layer(name) for name in known.shipped.get(run.name or "", known.start)], where)
+    notes = below.notes
+    if run.name is not None and run.config is None:
+        notes = (*notes, f"{run.name}.yaml is not there: rlsim's own tree of documented defaults stands in")
+    if run.note:
+        notes = (*notes, run.note)
+    inherited = Layer(below.where, below.values, own=True)
+    words = known.form in ("words", "toml")
+    layers = [inherited, run.facts(), *([Layer(where, flag_layer(run.words))] if words else [])]
+    tree = stacked(layers, where, notes)
+    given = tree.given if run.config is None or known.hydra else {**below.given, **tree.given}
+    tree = ConfigTree(where, tree.values, given, notes)
+    return tree if words else applied(tree, run.words, known.nearest, where)
 
 
 def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
