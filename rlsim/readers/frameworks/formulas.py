@@ -1,6 +1,6 @@
 """Formulas of a framework's table: Python expressions in which ``[key]`` is a configuration's value.
 
-``[key]`` is None where the key is not there or null, ``[key|8]`` is 8 then. Beside them stand the functions of
+``mean_tokens`` and ``real_tokens(samples, cap)`` are the reader's. ``[key]`` is None where the key is not there or null, ``[key|8]`` is 8 then. Beside them stand the functions of
 :data:`FUNCTIONS`, and ``value`` where a formula writes. Formulas come with rlsim; no configuration reaches them but as
 a value.
 """
@@ -72,7 +72,7 @@ class Formula:
             return default if found is None or found == "" else found
 
         try:
-            names = _Names(self.tests, r, held=held, value=value)
+            names = _Names(self.tests, r, held=held, value=value, mean_tokens=r.mean_tokens, real_tokens=r.real_tokens)
             return eval(self._code, {"__builtins__": {}, **FUNCTIONS}, names)
         except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
             shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in self.keys)

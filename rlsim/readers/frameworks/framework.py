@@ -43,6 +43,7 @@ class Framework:
     start_asynchronous: Sequence[str]
     form: str
     entry: Mapping[str, Mapping[str, str]]
+    renamed: Mapping[str, str]
     facts: Callable[[Reader], Facts]
     idle: Mapping[str, Mapping[str, Any]]
     assumptions: Sequence[tuple[Test | None, str, Sequence[str]]]
@@ -117,9 +118,9 @@ def framework_of(
         if isinstance(value, list):
             return [full(inner) for inner in value]
         if isinstance(value, str) and "[" in value:
-            return re.sub(r"(?<=\[)(\w+/)", lambda found: sections[found[1]], value)
+            return re.sub(r"(?<=\[)(\w+/)", lambda found: sections.get(found[1], found[1]), value)
         head, slash, name = value.partition("/") if isinstance(value, str) else ("", "", "")
-        return f"{sections[head + slash]}{name}" if slash else value
+        return f"{sections[head + slash]}{name}" if head + slash in sections else value
 
     def dotted(unused: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
         return {
@@ -145,6 +146,7 @@ def framework_of(
         start_asynchronous=table.get("start_asynchronous", table["start"]),
         form=table.get("form", "yaml"),
         entry={pattern: options or {} for pattern, options in table.get("entry", {}).items()},
+        renamed=full(table.get("renamed", {})),
         facts=read_facts,
         idle=full(table.get("idle", {})),
         assumptions=[

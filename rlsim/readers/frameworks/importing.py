@@ -14,13 +14,13 @@ from rlsim.files.yaml import dump_document
 from rlsim.loading.scenario import scenario_of_text
 from rlsim.readers.frameworks.accounting import Accounting, account_for
 from rlsim.readers.frameworks.adapters import ADAPTERS
-from rlsim.readers.frameworks.asked import Asked, Draft, complete
+from rlsim.readers.frameworks.asked import Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.launch import Launch, flag_layer, launch_of, repository_of, starts_run
 from rlsim.readers.frameworks.overrides import COMMAND_LINE, applied
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.trees import ConfigTree, Layer, lookup, nested, stacked
+from rlsim.readers.frameworks.trees import ConfigTree, Layer, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
 ASYNC_REPLICATIONS = 4
@@ -78,13 +78,13 @@ def read_config(
     if start is not None and start not in known.shipped:
         raise InputError(f"--config-name '{shortened(start)}' is none of {', '.join(known.shipped)}")
     if starts_run(path, overrides):
-        return _launched(known, launch_of(known, path, overrides, root), path, root)
+        return renamed(_launched(known, launch_of(known, path, overrides, root), path, root), known.renamed)
     tree = read_tree(path, known, root, None if start is None else known.shipped[start], choices_of(overrides))
     words = [*override_list(path), *overrides]
     if known.form in ("words", "toml"):
         above = stacked([Layer(tree.where, tree.values, own=True), Layer(COMMAND_LINE, flag_layer(words))], tree.where)
         return ConfigTree(tree.where, above.values, {**tree.given, **above.given}, tree.notes)
-    return applied(tree, words, known.nearest)
+    return renamed(applied(tree, words, lambda key: key if key in known.renamed else known.nearest(key)), known.renamed)
 
 
 def choices_of(words: Sequence[str]) -> dict[str, str]:
@@ -119,11 +119,13 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     """The scenario of a configuration as a document, and the accounting of its keys."""
     known, reader = ADAPTERS[framework], Reader(tree)
     longest = next(row for row in known.rows if row.target == LONGEST)
-    if longest.read(reader) is None and isinstance(lookup(tree.values, longest.keys[0].partition(".")[0]), dict):
+    cap = longest.read(reader)
+    if cap is None and isinstance(lookup(tree.values, longest.keys[0].partition(".")[0]), dict):
         raise reader.error(longest.keys[0], "must be a whole number of at least 1", reader.value(longest.keys[0]))
-    keys = keys_of(known, reader)
-    draft = Draft(keys, known.assumed(reader))
-    complete(draft, known.facts(reader), asked, tree.where)
+    facts = known.facts(reader)
+    reader.mean_tokens = mean_sample_tokens(facts, asked, cap) if cap else None
+    draft = Draft(keys_of(known, reader), known.assumed(reader))
+    complete(draft, facts, asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
         draft.keys["simulation.replications"] = ASYNC_REPLICATIONS
     name = shortened(Path(tree.where).stem, 200)

@@ -16,11 +16,12 @@ class Reader:
     """Typed values of a configuration; it remembers which keys were asked for.
 
     Every getter gives ``default`` where the key is not there or null, and raises InputError naming file and key where
-    its value is of another kind.
+    its value is of another kind. mean_tokens: mean sample with its prompt, where it is known beside the configuration.
     """
 
-    def __init__(self, tree: ConfigTree) -> None:
+    def __init__(self, tree: ConfigTree, mean_tokens: float | None = None) -> None:
         self.where = tree.where
+        self.mean_tokens = mean_tokens
         self.read: set[str] = set()
         self._values = Interpolation(tree, self.read)
 
@@ -39,6 +40,10 @@ class Reader:
         if isinstance(found, bool) or not isinstance(found, int):
             raise self.error(key, "must be a whole number", found)
         return found
+
+    def real_tokens(self, samples: int, cap: int) -> int:
+        """Tokens of a micro-batch of so many samples without padding: mean ones, and at least one of ``cap``."""
+        return max(cap, round(samples * (self.mean_tokens or cap)))
 
     def size(self, key: str) -> int:
         """A whole number of at least 1; 1 where it is not there."""

@@ -91,6 +91,18 @@ def stacked(layers: list[Layer], where: str, notes: tuple[str, ...] = ()) -> Con
     return ConfigTree(where, values, {key: origin for key, origin in given.items() if key in held}, notes)
 
 
+def renamed(tree: ConfigTree, names: Mapping[str, str]) -> ConfigTree:
+    """``tree`` with keys of earlier releases under their present names, told in its notes."""
+    moved = [old for old in names if present(tree.values, old)]
+    values, given = tree.values, dict(tree.given)
+    for old in moved:
+        values = merged(without(values, old), nested({names[old]: lookup(tree.values, old)}))
+        for key in [key for key in given if f"{key}.".startswith(f"{old}.")]:
+            given[names[old] + key[len(old) :]] = given.pop(key)
+    notes = (*tree.notes, f"{len(moved)} keys have names of an earlier release") if moved else tree.notes
+    return ConfigTree(tree.where, values, given, notes)
+
+
 def lookup(values: Mapping[str, Any], key: str) -> Any:
     """Value of a dotted key; None where it is not there."""
     found: Any = values
