@@ -18,15 +18,30 @@ from rlsim.errors import InputError, shortened
 from rlsim.readers.frameworks.reader import Reader
 
 _KEY = re.compile(r"\[([\w./*-]+)(?:\|([^\[\]]*))?\]")
+MAX_DEVICES = 100_000
+"""Largest number of a GPU in a mapping."""
 _RANGE = re.compile(r"range\(\s*(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?\s*\)")
 
 
-def devices(given: Any) -> int:
+def devices(given: Any) -> frozenset[int]:
     """GPUs of a mapping as ROLL writes it: ``list(range(0,8))``, joined by ``+``, or numbers."""
-    if isinstance(given, list):
-        return len(given)
-    ranges = [[int(part) for part in found if part] for found in _RANGE.findall(str(given))]
-    return sum(len(range(*found)) for found in ranges) or len(re.findall(r"\d+", str(given or "")))
+    text = str(given or "")
+    ranges = [[int(part) for part in found if part] for found in _RANGE.findall(text)]
+    if any(max(found) > MAX_DEVICES for found in ranges):
+        raise ValueError(f"more than {MAX_DEVICES} GPUs")
+    listed = [int(number) for number in re.findall(r"\d+", "" if ranges else text)]
+    return frozenset(listed).union(*(range(*found) for found in ranges))
+
+
+def flag(given: Any) -> bool:
+    """Whether a switch is on: true, also in the words of other loaders."""
+    return given is True or str(given).lower() in ("true", "yes", "on", "1")
+
+
+def first(given: Any, name: str = "") -> Any:
+    """The first entry of a list, or what it holds under ``name``; None without one."""
+    entry = given[0] if isinstance(given, list) and given else None
+    return entry.get(name) if name and isinstance(entry, dict) else entry
 
 
 def allocation(given: Any) -> dict[str, dict[str, Any]]:
@@ -43,7 +58,7 @@ def allocation(given: Any) -> dict[str, dict[str, Any]]:
 FUNCTIONS: Mapping[str, Any] = {
     "min": min, "max": max, "int": int, "len": len, "str": str, "any": any, "all": all, "isinstance": isinstance,
     "dict": dict, "list": list, "round": round, "gcd": math.gcd, "ceil": math.ceil, "re_match": re.match,
-    "devices": devices, "allocation": allocation,
+    "devices": devices, "allocation": allocation, "first": first, "bool_of": flag, "float": float,
 }  # fmt: skip
 
 

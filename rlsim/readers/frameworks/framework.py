@@ -96,9 +96,14 @@ class Framework:
             for status, table in (("irrelevant", self.irrelevant), ("not_simulated", self.not_simulated))
             for reason, group in table.items()
             for entry in group
-            if f"{key}.".startswith(f"{entry}.")
+            if f"{key}.".startswith(f"{entry}.") or ("*" in entry and _matches(key, entry))
         ]
         return max(covering, key=lambda entry: entry[0])[1] if covering else None
+
+
+def _matches(key: str, pattern: str) -> bool:
+    """Whether a key, or the section it lies in, is one of a pattern with ``*``, which stands within one name."""
+    return re.match("".join("[^.]*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", pattern)) + r"(\.|$)", key) is not None
 
 
 def framework_of(
