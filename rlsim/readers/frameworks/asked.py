@@ -8,7 +8,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import lists_beside
-from rlsim.loading.models import card_of_published
+from rlsim.loading.models import card_by_shape
 from rlsim.schema.workload import MAX_TURNS
 
 PROMPT_TOKENS = 107
@@ -86,7 +86,7 @@ class Draft:
 
 def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card."""
-    draft.keys["model"] = asked.model or _card(facts, where)
+    draft.keys["model"] = asked.model or _card(draft, facts, where)
     draft.keys.update(facts.settings)
     _hardware(draft, facts, asked)
     _lengths(draft, facts, asked)
@@ -100,13 +100,19 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             draft.assume("usable", share=share)
 
 
-def _card(facts: Facts, where: str) -> str:
-    card = card_of_published(facts.model)
-    if card is None:
+def _card(draft: Draft, facts: Facts, where: str) -> str:
+    found = card_by_shape(facts.model)
+    if found is None:
+        unset = facts.model in ("", "???") or facts.model.startswith("$") and "/" not in facts.model
         raise InputError(
-            f"{where}: {facts.model_key}: '{shortened(facts.model)}' has no model card; give --model with the name of "
-            "a card (rlsim models list) or the path of its config.json"
+            f"{where}: {facts.model_key}: '{shortened(facts.model)}' "
+            + ("names no model" if unset else "has no model card")
+            + "; give --model with the name of a card (rlsim models list) or the path of its config.json, which holds "
+            "hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, vocab_size and what makes its layers"
         )
+    card, how = found
+    if how != "name":
+        draft.assume("card", name=shortened(facts.model.rstrip("/").split("/")[-1]), card=card)
     return card
 
 
@@ -177,7 +183,8 @@ def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             del draft.keys[key]
         return
     if method == "draft_model":
-        card = asked.draft_model or card_of_published(facts.drafter)
+        known = card_by_shape(facts.drafter)
+        card = asked.draft_model or (known[0] if known else None)
         if card is None:
             raise InputError(
                 f"{where}: draft model '{shortened(facts.drafter)}' has no model card; give --draft-model with the "

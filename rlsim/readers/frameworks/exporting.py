@@ -8,7 +8,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import dump_document
-from rlsim.loading.models import card_of_published
+from rlsim.loading.models import card_by_shape
 from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.files import shipped_layer
 from rlsim.readers.frameworks.framework import Framework
@@ -176,7 +176,8 @@ def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) ->
     key = framework.elsewhere[0]
     drafts = scenario.speculation.active and scenario.speculation.method in ("eagle3", "draft_model")
     left = ["speculation.draft: name the checkpoint of your draft"] if drafts and base is None else []
-    if base is not None and (card_of_published(Reader(base).text(key)) or "").lower() == scenario.model.name.lower():
+    found = None if base is None else card_by_shape(Reader(base).text(key))
+    if found is not None and found[0].lower() == scenario.model.name.lower():
         return left
     return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
 

@@ -63,7 +63,8 @@ def _document(path: Path) -> Any:
     if path.suffix.lower() not in _SUFFIXES:
         raise InputError(f"{shown_path(path)}: is no .yaml or .toml file and no launch script")
     text = read_text(path, DOCUMENT_BYTES)
-    value = _toml(text, shown_path(path)) if path.suffix.lower() == ".toml" else parse_value(text, shown_path(path))
+    toml = path.suffix.lower() == ".toml"
+    value = _toml(text, shown_path(path)) if toml else parse_value(text, shown_path(path), numbered=True)
     check_bounds(value, shown_path(path))
     return value
 
