@@ -112,7 +112,7 @@ def _card(draft: Draft, facts: Facts, where: str) -> str:
         )
     card, how = found
     if how != "name":
-        draft.assume("card", name=shortened(facts.model.rstrip("/").split("/")[-1]), card=card)
+        draft.assume("card", checkpoint=shortened(facts.model.rstrip("/").split("/")[-1]), card=card)
     return card
 
 
