@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.errors import shortened
 from rlsim.readers.frameworks.framework import Framework
+from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree, leaves
 
 MISSPELT = 0.85
@@ -78,9 +79,14 @@ class Accounting:
         return "\n".join([*lines, *self.notes])
 
 
-def account_for(framework: Framework, tree: ConfigTree, read: Set[str], scenario: Mapping[str, Any]) -> Accounting:
-    """The accounting of a tree of which the keys ``read`` gave those of a ``scenario``."""
-    unused = (name for name, said in framework.idle.items() if said.items() <= scenario.items())
+def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any]) -> Accounting:
+    """The accounting of a tree of which ``reader`` gave the keys of a ``scenario``."""
+    read = set(reader.read)
+    unused = [
+        name
+        for name, said in framework.idle.items()
+        if (said.items() <= scenario.items() if isinstance(said, Mapping) else said(reader))
+    ]
     idle = (*unused, *_disabled(tree.values))
     keys = []
     for key, value in leaves(tree.values):
@@ -101,6 +107,8 @@ def _status(framework: Framework, key: str, value: Any) -> tuple[str, str]:
     if value in (None, {}, []) and (section or (found is not None and found[0] == "not_simulated")):
         return "irrelevant", "unset"
     near = _misspelt(framework, key)
+    if near is None and found is None and (value is None or value is False or value in ("", {}, [])):
+        return "irrelevant", "off"
     if found is not None and near is None:
         return found
     near = framework.nearest(key) if found is None else near

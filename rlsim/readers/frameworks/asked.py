@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
@@ -21,6 +23,9 @@ FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
 LEARNED_ACCEPTANCE = 0.75
 """Conditional acceptance of the first drafted token: a learned drafter gives 2.7 tokens at k = 3 with it, between the
 measured 2.5 and 3.3 of EAGLE-3 heads (calibration/published/speculation_measured.csv). Assumption."""
+NAMED = ("h100", "h200", "h800", "h20", "a100", "b200", "b300", "gb200", "gb300")
+"""Devices as names of files and folders say them."""
+DEVICES = ("h100_sxm", "h200_sxm", "h800_sxm", "h20_sxm", "a100_sxm", "b200_sxm", "b300_sxm", "gb200_nvl72", "gb300_nvl72")
 MEAN_TURNS = 10.0
 """Mean turns under a higher limit, else half of it. Assumption."""
 USABLE_SHARE = 0.6
@@ -88,7 +93,7 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card."""
     draft.keys["model"] = asked.model or _card(draft, facts, where)
     draft.keys.update(facts.settings)
-    _hardware(draft, facts, asked)
+    _hardware(draft, facts, asked, where)
     _lengths(draft, facts, asked)
     _turns(draft, facts, asked)
     _drafting(draft, facts, asked, where)
@@ -101,7 +106,7 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
 
 
 def _card(draft: Draft, facts: Facts, where: str) -> str:
-    found = card_by_shape(facts.model)
+    found = card_by_shape(facts.model) or _card_of_placeholder(facts.model, where)
     if found is None:
         unset = facts.model in ("", "???") or facts.model.startswith("$") and "/" not in facts.model
         raise InputError(
@@ -111,17 +116,34 @@ def _card(draft: Draft, facts: Facts, where: str) -> str:
             "hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, vocab_size and what makes its layers"
         )
     card, how = found
-    if how != "name":
+    if how != "name" or card_by_shape(facts.model) is None:
         draft.assume("card", checkpoint=shortened(facts.model.rstrip("/").split("/")[-1]), card=card)
     return card
 
 
-def _hardware(draft: Draft, facts: Facts, asked: Asked) -> None:
+def _card_of_placeholder(model: str, where: str) -> tuple[str, str] | None:
+    """The card that the name of a file says where its configuration holds a placeholder for the path of the model."""
+    if "/path/to" not in model and " " not in model.strip():
+        return None
+    words = Path(where).stem.lower().split("-")
+    spans = [(i, j) for i in range(len(words)) for j in range(len(words), i, -1)]
+    return next((found for i, j in spans if (found := card_by_shape("-".join(words[i:j]))) and found[1] == "name"), None)
+
+
+def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
+    """The device: as asked, as the file's name says, or as the size of its nodes and its precisions suggest."""
     if asked.hardware is not None:
         draft.keys["hardware"] = asked.hardware
         return
-    draft.keys["hardware"] = "gb200_nvl72" if facts.gpus_per_node == 4 else "h100_sxm"
-    draft.assume("hardware", hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
+    words = re.split(r"[^a-z0-9]+", where.lower())
+    named = next((profile for word in words for profile in DEVICES if profile.startswith(word) and word in NAMED), None)
+    blackwell = "nvfp4" in (draft.keys.get("engine.weight_precision"), draft.keys.get("trainer.precision"))
+    usual = "gb200_nvl72" if facts.gpus_per_node == 4 else "b200_sxm" if blackwell else "h100_sxm"
+    draft.keys["hardware"] = named or usual
+    if "npu" in words or "ascend" in words:
+        draft.assume("npu", hardware=draft.keys["hardware"])
+    elif named is None:
+        draft.assume("hardware", hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
 
 
 def mean_sample_tokens(facts: Facts, asked: Asked, cap: int) -> float:

@@ -44,6 +44,19 @@ def first(given: Any, name: str = "") -> Any:
     return entry.get(name) if name and isinstance(entry, dict) else entry
 
 
+def sought(given: Any, *names: str) -> int | None:
+    """The largest whole number that any of ``names`` holds in a section or below; None where none does."""
+    found, stack = [], [given]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            found += [item[name] for name in names if type(item.get(name)) is int and item[name] > 0]
+            stack += item.values()
+        elif isinstance(item, list):
+            stack += item
+    return max(found, default=None)
+
+
 def allocation(given: Any) -> dict[str, dict[str, Any]]:
     """Halves of AReaL's ``sglang:d4p1t1+fsdp:d4``: ``gen`` and ``train`` with their backend and dimensions."""
     out: dict[str, dict[str, Any]] = {}
@@ -58,7 +71,7 @@ def allocation(given: Any) -> dict[str, dict[str, Any]]:
 FUNCTIONS: Mapping[str, Any] = {
     "min": min, "max": max, "int": int, "len": len, "str": str, "any": any, "all": all, "isinstance": isinstance,
     "dict": dict, "list": list, "round": round, "gcd": math.gcd, "ceil": math.ceil, "re_match": re.match,
-    "devices": devices, "allocation": allocation, "first": first, "bool_of": flag, "float": float,
+    "devices": devices, "allocation": allocation, "first": first, "sought": sought, "bool_of": flag, "float": float,
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ class Framework:
     shipped trees that stand in for each, one over the other, where the file is not there. start: those under a file
     that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. hydra: defaults
     are Hydra's lists. facts: what a configuration says beside its rows. idle: sections that a configuration does not
-    use where scenario keys have the values there, beside those that are not enabled. assumptions: tests, sentences that
+    use where scenario keys have the values there, or where a test holds, beside those that are not enabled. assumptions: tests, sentences that
     hold then, and scenario keys that they are of; {KEY} in a sentence is what a configuration holds.
     """
 
@@ -45,7 +45,7 @@ class Framework:
     entry: Mapping[str, Mapping[str, str]]
     renamed: Mapping[str, str]
     facts: Callable[[Reader], Facts]
-    idle: Mapping[str, Mapping[str, Any]]
+    idle: Mapping[str, Mapping[str, Any] | Test]
     assumptions: Sequence[tuple[Test | None, str, Sequence[str]]]
 
     @property
@@ -56,7 +56,7 @@ class Framework:
     def assumed(self, r: Reader) -> list[dict[str, Any]]:
         """Assumptions of a scenario that is read from a configuration."""
         return [
-            {"text": re.sub(r"\{([\w.]+)\}", lambda key: shortened(r.text(key[1])), text), "keys": list(keys)}
+            {"text": re.sub(r"\{([\w.]+)\}", lambda key: shortened(str(r.value(key[1]))), text), "keys": list(keys)}
             for test, text, keys in self.assumptions
             if test is None or test(r)
         ]
@@ -78,7 +78,8 @@ class Framework:
 
     def nearest(self, key: str) -> str | None:
         """The known key closest to ``key``: one of its own section, then one with a like ending."""
-        if self.why(key) is not None or key in self.known:
+        former = any(f"{key}.".startswith(f"{old}.") for old in self.renamed)
+        if former or self.why(key) is not None or key in self.known:
             return key
         section, _, name = key.rpartition(".")
         parts = [known.rpartition(".") for known in sorted(self.known)]
@@ -153,7 +154,10 @@ def framework_of(
         entry={pattern: options or {} for pattern, options in table.get("entry", {}).items()},
         renamed=full(table.get("renamed", {})),
         facts=read_facts,
-        idle=full(table.get("idle", {})),
+        idle={
+            section: test_of(said, known) if isinstance(said, str) else said
+            for section, said in full(table.get("idle", {})).items()
+        },
         assumptions=[
             (test_of(full(one.get("when")), known), one["text"], one["keys"]) for one in table.get("assumptions", [])
         ],

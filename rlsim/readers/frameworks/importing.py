@@ -84,7 +84,7 @@ def read_config(
     if known.form in ("words", "toml"):
         above = stacked([Layer(tree.where, tree.values, own=True), Layer(COMMAND_LINE, flag_layer(words))], tree.where)
         return ConfigTree(tree.where, above.values, {**tree.given, **above.given}, tree.notes)
-    return renamed(applied(tree, words, lambda key: key if key in known.renamed else known.nearest(key)), known.renamed)
+    return renamed(applied(tree, words, known.nearest), known.renamed)
 
 
 def choices_of(words: Sequence[str]) -> dict[str, str]:
@@ -131,7 +131,7 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
-    return {**document, "assumptions": draft.assumptions}, account_for(known, tree, reader.read, draft.keys)
+    return {**document, "assumptions": draft.assumptions}, account_for(known, tree, reader, draft.keys)
 
 
 def keys_of(framework: Framework, reader: Reader) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.readers.frameworks.interpolation import Interpolation
-from rlsim.readers.frameworks.trees import ConfigTree
+from rlsim.readers.frameworks.trees import ConfigTree, lookup
 
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 """Texts that the frameworks' YAML 1.1 loaders take for true and false."""
@@ -23,12 +23,17 @@ class Reader:
         self.where = tree.where
         self.mean_tokens = mean_tokens
         self.read: set[str] = set()
-        self._values = Interpolation(tree, self.read)
+        self._tree, self._values = tree, Interpolation(tree, self.read)
 
     def value(self, key: str) -> Any:
         """The resolved value; None where it is not there."""
         self.read.add(key)
         return self._values.value(key)
+
+    def raw(self, key: str) -> Any:
+        """What a key holds, references unresolved."""
+        self.read.add(key)
+        return lookup(self._tree.values, key)
 
     def integer(self, key: str, default: int = 0) -> int:
         """A whole number; 8.0 counts as 8."""

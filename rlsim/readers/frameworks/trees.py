@@ -32,13 +32,14 @@ class ConfigTree:
     """A configuration after inheritance and overrides, before interpolation.
 
     where: the file, for messages. given: dotted keys that the user's files and overrides state, with their origin.
-    notes: what stood in for what while it was read.
+    notes: what stood in for what while it was read. aliases: keys by which rows read others, which hold the same.
     """
 
     where: str
     values: Mappings
     given: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_bounds(values: Any, where: str) -> None:
@@ -92,15 +93,17 @@ def stacked(layers: list[Layer], where: str, notes: tuple[str, ...] = ()) -> Con
 
 
 def renamed(tree: ConfigTree, names: Mapping[str, str]) -> ConfigTree:
-    """``tree`` with keys of earlier releases under their present names, told in its notes."""
-    moved = [old for old in names if present(tree.values, old)]
+    """``tree`` with what keys of earlier releases hold under their present names too, told in its notes."""
+    moved = [old for old in names if present(tree.values, old) and old not in tree.aliases.values()]
+    if not moved:
+        return tree
     values, given = tree.values, dict(tree.given)
     for old in moved:
-        values = merged(without(values, old), nested({names[old]: lookup(tree.values, old)}))
+        values = merged(values, nested({names[old]: lookup(tree.values, old)}))
         for key in [key for key in given if f"{key}.".startswith(f"{old}.")]:
             given[names[old] + key[len(old) :]] = given.pop(key)
-    notes = (*tree.notes, f"{len(moved)} keys have names of an earlier release") if moved else tree.notes
-    return ConfigTree(tree.where, values, given, notes)
+    aliases = {**tree.aliases, **{names[old]: old for old in reversed(moved)}}
+    return ConfigTree(tree.where, values, given, tree.notes, aliases)
 
 
 def lookup(values: Mapping[str, Any], key: str) -> Any:
