@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +18,12 @@ MISSPELT = 0.85
 """Likeness to a used key from which a key in a section without effect counts as misspelt."""
 SHOWN_KEYS = 12
 """Keys of a kind that the summary names; the whole accounting has all of them."""
+HEAVY = re.compile(
+    r"batch|parallel|(^|[._])(tp|pp|ep|cp|dp|n|size|lag)($|_size)|num_(nodes|gpus|prompts|generations|samples|engines|replicas)"
+    r"|nnodes|gpus|precision|dtype|quant|fp8|nvfp4|backend|strategy|engine|offload|stale|async|turns|agent|epochs|micro"
+    r"|max_(model_)?len|tokens|seq(uence)?_len|speculat|draft|colocat|lora|captur|dispatch|recompute|checkpointing"
+)
+"""Names of keys that hold a batch, a layout, a backend, a precision, an algorithm, an agent or an environment."""
 STATUSES = ("used", "irrelevant", "not_simulated", "not_understood")
 
 
@@ -47,6 +54,11 @@ class Accounting:
     def of(self, status: str) -> tuple[KeyAccount, ...]:
         """Keys of one status."""
         return tuple(account for account in self.keys if account.status == status)
+
+    @property
+    def heavy(self) -> tuple[KeyAccount, ...]:
+        """Keys that are not understood and whose names say that they may decide the answer."""
+        return tuple(account for account in self.of("not_understood") if HEAVY.search(account.key))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -27,6 +27,10 @@ ASYNC_REPLICATIONS = 4
 """Of an asynchronous scenario, which measures several steps in each."""
 LONGEST = "workload.max_sequence_tokens"
 """The scenario key without which no length can be told."""
+MOST_NAMED = 40
+"""Keys that a refusal names."""
+FROM_MEMORY = "from memory"
+"""How the source of a card begins that was compared with nothing."""
 COMMENT_KEYS = 20
 """Keys that the head of a written scenario names."""
 
@@ -52,22 +56,32 @@ def import_config(
     root: Path | None = None,
     start: str | None = None,
     strict: bool = False,
+    lenient: bool = False,
 ) -> Imported:
-    """The scenario of a configuration.
+    """The scenario of a configuration, a launch script or a command line.
 
-    framework: nemo-rl, verl or skyrl. overrides: words of the framework's command line. root: folder that inherited
-    files must lie in. start: name of the base configuration under ``path`` where it names none. strict: a key that is
-    not understood is an error. Raises InputError naming file, key and the nearest known key.
+    framework: a name of ADAPTERS. path: the file, or a command's first word. overrides: words of the framework's
+    command line. root: folder that inherited files must lie in. start: name of the base configuration under ``path``
+    where it names none. strict: a key that is not understood, and a model card from memory, is an error. lenient: not
+    even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
+    Raises InputError naming file, key and the nearest known key.
     """
     tree = read_config(framework, path, overrides, root, start)
     document, accounting = document_of(framework, tree, asked or Asked())
-    unknown = accounting.of("not_understood")
-    if strict and unknown:
-        hint = f"; {unknown[0].detail}" if unknown[0].detail else ""
-        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-        raise InputError(f"{tree.where}: key '{shortened(unknown[0].key)}' is not understood{hint}{more}")
+    refused = accounting.of("not_understood") if strict else () if lenient else accounting.heavy
+    if refused:
+        listed = ", ".join(
+            f"'{shortened(one.key, 100)}'" + (f" ({one.detail})" if one.detail else "") for one in refused[:MOST_NAMED]
+        )
+        more = f" and {len(refused) - MOST_NAMED} more" if len(refused) > MOST_NAMED else ""
+        verb = "are" if len(refused) > 1 else "is"
+        hint = "" if strict else "; --lenient leaves them out" if len(refused) > 1 else "; --lenient leaves it out"
+        raise InputError(f"{tree.where}: {listed}{more} {verb} not understood{hint}")
     text = f"{_head(path, accounting)}{dump_document(document)}"
-    return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
+    scenario = scenario_of_text(text, f"{tree.where} as a scenario", Path())
+    if strict and scenario.model.source.startswith(FROM_MEMORY):
+        raise InputError(f"{tree.where}: the card of {scenario.model.name} is {FROM_MEMORY}; give --model its config.json")
+    return Imported(scenario, text, accounting)
 
 
 def read_config(

@@ -90,7 +90,7 @@ def repository_of(path: Path) -> Path:
 def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> Iterator[Launch]:
     for at, word in enumerate(argv):
         entry = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
-        if entry is None or (word.endswith(".py") and at and argv[at - 1].startswith("-") and argv[at - 1] != "-m"):
+        if entry is None or (word.endswith(".py") and at and argv[at - 1].startswith("--")):
             continue
         words, named = _named(argv[at + 1 :])
         before = {key: value for key, value in flags(argv[:at]).items() if isinstance(value, int | str)}

@@ -72,17 +72,6 @@ def _offloads(r: Reader) -> list[str]:
     return [f"{MEGATRON if megatron(r) else f'{ACTOR}fsdp_config.'}{part}_offload" for part in parts]
 
 
-def _copies(r: Reader) -> int:
-    return r.integer(f"{ROLLOUT}data_parallel_size", 1)
-
-
-def _write_copies(value: int, r: Reader) -> Changes:
-    total = r.integer(f"{ROLLOUT}tensor_model_parallel_size", 1) * _copies(r)
-    if total % value:
-        return {}
-    return {f"{ROLLOUT}data_parallel_size": value, f"{ROLLOUT}tensor_model_parallel_size": total // value}
-
-
 def _mtp(r: Reader) -> bool:
     return r.flag(f"{MTP}enable") and r.flag(f"{MTP}enable_rollout")
 
@@ -127,7 +116,6 @@ FUNCTIONS: Mapping[str, Functions] = {
         _oversampling,
         lambda value, r: {"data.gen_batch_size": round(value * r.integer("data.train_batch_size"))},
     ),
-    "engine.attention_data_parallel": (_copies, _write_copies),
     "speculation.method": (_method, _write_method),
     "speculation.draft_length": (
         lambda r: r.integer(_length_key(r)) or None,
