@@ -36,7 +36,7 @@ ConfigArgument = Annotated[
     Path,
     typer.Argument(
         metavar="CONFIG",
-        help="Its configuration, its launch script (.sh, .slurm), Hydra's .hydra/overrides.yaml, or behind -- the whole "
+        help="Its configuration, its launch script (.sh), Hydra's .hydra/overrides.yaml, or behind -- the whole "
         "command line that starts it.",
     ),
 ]
@@ -44,7 +44,7 @@ WordsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[WORD]...",
-        help="Overrides as its command line takes them: k=v, +k=v, ++k=v, ~k, or -- and --option value; of a script also "
+        help="Overrides as its command line takes them: k=v, +k=v, ~k, --option value; of a script also "
         "VARIABLE=value.",
     ),
 ]
@@ -125,8 +125,9 @@ def import_config(
 
     Inheritance, interpolations, overrides and the words of scripts are resolved as the framework and the shell do,
     without either; nothing is executed. Every key is used, or told to be irrelevant to time, not simulated or not
-    understood; one that holds a batch, a layout, a precision and the like must be understood. A summary goes to stderr, --json prints all of it. What
-    no configuration says (GPU, lengths, acceptance) is an option; without it a default is assumed and marked as such.
+    understood; one that holds a batch, a layout, a precision and the like must be understood. A summary goes to stderr,
+    --json prints all of it. What no configuration says (GPU, lengths, acceptance) is an option; without it a default is
+    assumed and marked as such.
     """
     from rlsim.readers.frameworks.asked import Asked
     from rlsim.readers.frameworks.importing import import_config as run

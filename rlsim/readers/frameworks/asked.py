@@ -25,7 +25,17 @@ LEARNED_ACCEPTANCE = 0.75
 measured 2.5 and 3.3 of EAGLE-3 heads (calibration/published/speculation_measured.csv). Assumption."""
 NAMED = ("h100", "h200", "h800", "h20", "a100", "b200", "b300", "gb200", "gb300")
 """Devices as names of files and folders say them."""
-DEVICES = ("h100_sxm", "h200_sxm", "h800_sxm", "h20_sxm", "a100_sxm", "b200_sxm", "b300_sxm", "gb200_nvl72", "gb300_nvl72")
+DEVICES = (
+    "h100_sxm",
+    "h200_sxm",
+    "h800_sxm",
+    "h20_sxm",
+    "a100_sxm",
+    "b200_sxm",
+    "b300_sxm",
+    "gb200_nvl72",
+    "gb300_nvl72",
+)
 MEAN_TURNS = 10.0
 """Mean turns under a higher limit, else half of it. Assumption."""
 USABLE_SHARE = 0.6
@@ -108,12 +118,12 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
 def _card(draft: Draft, facts: Facts, where: str) -> str:
     found = card_by_shape(facts.model) or _card_of_placeholder(facts.model, where)
     if found is None:
-        unset = facts.model in ("", "???") or facts.model.startswith("$") and "/" not in facts.model
+        unset = facts.model in ("", "???") or (facts.model.startswith("$") and "/" not in facts.model)
         raise InputError(
             f"{where}: {facts.model_key}: '{shortened(facts.model)}' "
             + ("names no model" if unset else "has no model card")
             + "; give --model with the name of a card (rlsim models list) or the path of its config.json, which holds "
-            "hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, vocab_size and what makes its layers"
+            "hidden_size, num_hidden_layers, num_attention_heads, intermediate_size and vocab_size"
         )
     card, how = found
     if how != "name" or card_by_shape(facts.model) is None:
@@ -127,7 +137,9 @@ def _card_of_placeholder(model: str, where: str) -> tuple[str, str] | None:
         return None
     words = Path(where).stem.lower().split("-")
     spans = [(i, j) for i in range(len(words)) for j in range(len(words), i, -1)]
-    return next((found for i, j in spans if (found := card_by_shape("-".join(words[i:j]))) and found[1] == "name"), None)
+    return next(
+        (found for i, j in spans if (found := card_by_shape("-".join(words[i:j]))) and found[1] == "name"), None
+    )
 
 
 def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:

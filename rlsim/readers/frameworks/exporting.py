@@ -55,8 +55,8 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     tree = base or _start(known, scenario)
     wanted = {row.target: _wanted(scenario, row.target) for row in known.rows}
     stated = {target for target in wanted if _stated(scenario, target) is not None}
-    values, left = _settle(known, tree, wanted, stated, _mean_tokens(scenario))
-    reader = Reader(ConfigTree(tree.where, values), _mean_tokens(scenario))
+    values, left = _settle(known, tree, wanted, stated, mean_sample(scenario))
+    reader = Reader(ConfigTree(tree.where, values), mean_sample(scenario))
     keys_of(known, reader)
     old = dict(leaves(tree.values))
     changed = {key: reader.value(key) for key, value in leaves(values) if key not in old or old[key] != value}
@@ -71,7 +71,8 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     if base is None:
         config = _patch(known, changed)
     else:
-        config = f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n{dump_document(_laid_back(values, tree, changed))}"
+        head = f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n"
+        config = f"{head}{dump_document(_laid_back(values, tree, changed))}"
     return Exported(framework, overrides, config, tuple(left))
 
 
@@ -90,15 +91,19 @@ def _laid_back(values: Mapping[str, Any], tree: ConfigTree, changed: Mapping[str
     return merged(values, nested(changed)) if tree.aliases else values
 
 
-def _mean_tokens(scenario: Scenario) -> float | None:
+def mean_sample(scenario: Scenario) -> float | None:
     """Mean sample with its prompt and all turns, where plain numbers say it."""
     workload, agent = scenario.workload, scenario.workload.agent
     prompt = getattr(workload.prompt_tokens, "tokens", None)
-    response = getattr(workload.response_tokens, "mean_tokens", None) or getattr(workload.response_tokens, "tokens", None)
+    response = getattr(workload.response_tokens, "mean_tokens", None) or getattr(
+        workload.response_tokens, "tokens", None
+    )
     if not isinstance(prompt, int) or not isinstance(response, int | float):
         return None
     turns = 1.0 if agent is None else getattr(agent.turns, "mean_turns", None) or getattr(agent.turns, "turns", 1)
-    return float(min(workload.max_sequence_tokens, prompt + response * (turns if isinstance(turns, int | float) else 1)))
+    return float(
+        min(workload.max_sequence_tokens, prompt + response * (turns if isinstance(turns, int | float) else 1))
+    )
 
 
 def _start(framework: Framework, scenario: Scenario) -> ConfigTree:

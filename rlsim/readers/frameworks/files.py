@@ -35,8 +35,8 @@ def read_tree(
 
     root: folder that inherited files must lie in; default: the nearest folder above with a .git or pyproject.toml,
     else the file's own. start: shipped trees under a file that names none. A Hydra ``overrides.yaml`` (a list of
-    overrides) gives the shipped trees alone; its words are for :func:`override_list`. choices: options of Hydra's groups
-    that the command line chooses. Raises InputError naming the
+    overrides) gives the shipped trees alone; its words are for :func:`override_list`. choices: options of Hydra's
+    groups that the command line chooses. Raises InputError naming the
     file for what cannot be read, for circles, and for inherited files outside ``root``.
     """
     reading = _Reading(framework, (root or _root_of(path)).resolve(), path.parent, choices or {})
@@ -61,7 +61,7 @@ def shipped_layer(name: str) -> Layer:
 
 def _document(path: Path) -> Any:
     if path.suffix.lower() not in _SUFFIXES:
-        raise InputError(f"{shown_path(path)}: is no .yaml or .toml file and no launch script")
+        raise InputError(f"{shown_path(path)}: is no .yaml file, .toml file or launch script (.sh)")
     text = read_text(path, DOCUMENT_BYTES)
     toml = path.suffix.lower() == ".toml"
     value = _toml(text, shown_path(path)) if toml else parse_value(text, shown_path(path), numbered=True)

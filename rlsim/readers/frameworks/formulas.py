@@ -1,8 +1,9 @@
 """Formulas of a framework's table: Python expressions in which ``[key]`` is a configuration's value.
 
-``mean_tokens`` and ``real_tokens(samples, cap)`` are the reader's. ``[key]`` is None where the key is not there or null, ``[key|8]`` is 8 then. Beside them stand the functions of
-:data:`FUNCTIONS`, and ``value`` where a formula writes. Formulas come with rlsim; no configuration reaches them but as
-a value.
+``[key]`` is None where the key is not there or null, ``[key|8]`` is 8 then, and ``[key|1]`` must be a whole number of
+at least 1. Beside them stand the functions of :data:`FUNCTIONS`, the tests of the framework by their names, the
+reader's ``mean_tokens`` and ``real_tokens(samples, cap)``, and ``value`` where a formula writes. Formulas come with
+rlsim; no configuration reaches them but as a value.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ def sought(given: Any, *names: str) -> int | None:
 def allocation(given: Any) -> dict[str, dict[str, Any]]:
     """Halves of AReaL's ``sglang:d4p1t1+fsdp:d4``: ``gen`` and ``train`` with their backend and dimensions."""
     out: dict[str, dict[str, Any]] = {}
-    text = re.sub(r"\((?:attn:)?([^|)]*)\|(?:ffn:)?([^)]*)\)", lambda f: f[1] + "".join(re.findall(r"e\d+", f[2])), str(given))
+    text = re.sub(
+        r"\((?:attn:)?([^|)]*)\|(?:ffn:)?([^)]*)\)", lambda f: f[1] + "".join(re.findall(r"e\d+", f[2])), str(given)
+    )
     for name, part in zip(("gen", "train"), re.split(r"[+|]", text), strict=False):
         found = re.match(r"(?P<backend>[a-z_]+(?=[:(.]))?(?:\.\w+)?:?(?P<dims>(?:[dtpceg]\d+)+)?", part.strip())
-        dims = {letter: int(number) for letter, number in re.findall(r"([dtpce])(\d+)", (found and found["dims"]) or "")}
+        dims = {
+            letter: int(number) for letter, number in re.findall(r"([dtpce])(\d+)", (found and found["dims"]) or "")
+        }
         out[name] = {"backend": (found and found["backend"]) or "", **dict.fromkeys("dtpce", 1), **dims}
     return out
 
@@ -95,7 +100,12 @@ class Formula:
     def __call__(self, r: Reader, value: Any = None) -> Any:
         """Its value for a configuration. Raises InputError naming the keys where their values do not fit."""
 
+        seen: list[str] = []
+
         def held(key: str, default: Any) -> Any:
+            seen.append(key)
+            if type(default) is int and default == 1:
+                return r.size(key)
             found = r.value(key)
             return default if found is None or found == "" else found
 
@@ -103,7 +113,7 @@ class Formula:
             names = _Names(self.tests, r, held=held, value=value, mean_tokens=r.mean_tokens, real_tokens=r.real_tokens)
             return eval(self._code, {"__builtins__": {}, **FUNCTIONS}, names)
         except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
-            shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in self.keys)
+            shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in seen)
             raise InputError(f"{r.where}: {shown or self.text}: of a kind that rlsim cannot reckon with") from error
 
 

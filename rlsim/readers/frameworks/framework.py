@@ -24,12 +24,13 @@ class Framework:
 
     irrelevant: sections and keys that do not change the time of a step, by reason. not_simulated: those that may, and
     that no scenario key says. elsewhere: keys that an assumption or an option reads; the first names the model.
-    node_size: key that holds the GPUs of a node. shipped: file names of the framework's own base configurations and the
-    shipped trees that stand in for each, one over the other, where the file is not there. start: those under a file
-    that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. hydra: defaults
-    are Hydra's lists. facts: what a configuration says beside its rows. idle: sections that a configuration does not
-    use where scenario keys have the values there, or where a test holds, beside those that are not enabled. assumptions: tests, sentences that
-    hold then, and scenario keys that they are of; {KEY} in a sentence is what a configuration holds.
+    node_size: key that holds the GPUs of a node. shipped: file names of the framework's own base configurations and
+    the shipped trees that stand in for each, one over the other, where the file is not there. start: those under a
+    file that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. hydra:
+    defaults are Hydra's lists. facts: what a configuration says beside its rows. idle: sections that a configuration
+    does not use where scenario keys have the values there, or where a test holds, beside those that are not enabled.
+    assumptions: tests, sentences that hold then, and scenario keys that they are of; {KEY} in a sentence is what a
+    configuration holds.
     """
 
     name: str
@@ -104,7 +105,12 @@ class Framework:
 
 def _matches(key: str, pattern: str) -> bool:
     """Whether a key, or the section it lies in, is one of a pattern with ``*``, which stands within one name."""
-    return re.match("".join("[^.]*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", pattern)) + r"(\.|$)", key) is not None
+    return (
+        re.match(
+            "".join("[^.]*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", pattern)) + r"(\.|$)", key
+        )
+        is not None
+    )
 
 
 def framework_of(
@@ -155,7 +161,7 @@ def framework_of(
         renamed=full(table.get("renamed", {})),
         facts=read_facts,
         idle={
-            section: test_of(said, known) if isinstance(said, str) else said
+            section: known.get(said, Formula(said, known)) if isinstance(said, str) else said
             for section, said in full(table.get("idle", {})).items()
         },
         assumptions=[

@@ -31,6 +31,8 @@ MOST_NAMED = 40
 """Keys that a refusal names."""
 FROM_MEMORY = "from memory"
 """How the source of a card begins that was compared with nothing."""
+REQUIRED = ("workload.prompts_per_step", "workload.generations_per_prompt", LONGEST, "cluster.num_gpus")
+"""Scenario keys without a default, which the rows of every framework give."""
 COMMENT_KEYS = 20
 """Keys that the head of a written scenario names."""
 
@@ -80,7 +82,9 @@ def import_config(
     text = f"{_head(path, accounting)}{dump_document(document)}"
     scenario = scenario_of_text(text, f"{tree.where} as a scenario", Path())
     if strict and scenario.model.source.startswith(FROM_MEMORY):
-        raise InputError(f"{tree.where}: the card of {scenario.model.name} is {FROM_MEMORY}; give --model its config.json")
+        raise InputError(
+            f"{tree.where}: the card of {scenario.model.name} is {FROM_MEMORY}; give --model its config.json"
+        )
     return Imported(scenario, text, accounting)
 
 
@@ -139,6 +143,9 @@ def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[st
     facts = known.facts(reader)
     reader.mean_tokens = mean_sample_tokens(facts, asked, cap) if cap else None
     draft = Draft(keys_of(known, reader), known.assumed(reader))
+    for row in known.rows:
+        if row.target in REQUIRED and row.target not in draft.keys:
+            raise reader.error(row.keys[0], "must be given", reader.value(row.keys[0]))
     complete(draft, facts, asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
         draft.keys["simulation.replications"] = ASYNC_REPLICATIONS

@@ -68,14 +68,14 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         commands = commands_of(path, rest, given, folder)
     else:
         folder, rest, commands = root or Path(), [], [[str(path), *words]]
-    found = [run for argv in commands for run in _runs(framework, argv, folder, path)]
-    if not found:
+    runs = [run for argv in commands for run in _runs(framework, argv, folder, path)]
+    if not runs:
         programs = [word for argv in commands for word in argv if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)]
         shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
-    first = found[0]
+    first = runs[0]
     extra = tuple(word for word in rest if word not in first.words)
-    note = f"{len(found)} runs are started; this is the first" if len({run.words for run in found}) > 1 else ""
+    note = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
     return Launch(first.entry, first.config, first.name, (*first.words, *extra), first.before, note)
 
 
@@ -155,7 +155,9 @@ def flags(words: Sequence[str]) -> Mappings:
 def flag_layer(words: Sequence[str]) -> Mappings:
     """Nested sections of options whose names hold dots."""
     given = flags(words)
-    return nested({key: value for key, value in given.items() if not any(other.startswith(f"{key}.") for other in given)})
+    return nested(
+        {key: value for key, value in given.items() if not any(other.startswith(f"{key}.") for other in given)}
+    )
 
 
 def plain(text: str) -> Any:

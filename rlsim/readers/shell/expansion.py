@@ -47,7 +47,9 @@ class Variables:
     def value(self, name: str) -> str | None:
         """Text of a variable or parameter; None where it is not set."""
         if name.isdigit():
-            return self.words[int(name) - 1] if 0 < int(name) <= len(self.words) else self.where if name == "0" else None
+            return (
+                self.words[int(name) - 1] if 0 < int(name) <= len(self.words) else self.where if name == "0" else None
+            )
         if name in ("@", "*"):
             return " ".join(self.words) if self.words else None
         if name == "#":
@@ -222,7 +224,7 @@ class _Expanding:
             if name not in ("@", "*") and name not in self.v.arrays and name in self.v.texts:
                 listed = [self.v.texts[name]]
             parts = [str(n) for n in range(len(listed))] if found["how"] == "!" else listed
-            self._add_all(parts, split and (index or name) == "@" or (split and not quoted))
+            self._add_all(parts, (split and (index or name) == "@") or (split and not quoted))
             return
         if found["how"] == "#":
             self._add(str(len(listed) if every else len(self.v.value(name) or "")))

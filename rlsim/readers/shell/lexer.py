@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from rlsim.errors import InputError
 
-OPERATORS = (";;&", "<<<", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", ">&", "<&", ">|", "&>", "|&", "<>", ";", "&", "|",
-             "(", ")", "<", ">", "\n")  # fmt: skip
+OPERATORS = (
+    ";;&", "<<<", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", ">&", "<&", ">|", "&>", "|&", "<>",
+    ";", "&", "|", "(", ")", "<", ">", "\n",
+)  # fmt: skip
 """Longest first."""
 REDIRECTIONS = frozenset((">", ">>", "<", "<<", "<<-", "<<<", "&>", "&>>", ">&", "<&", ">|", "<>"))
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$")
@@ -27,7 +29,8 @@ class Token(NamedTuple):
 def tokens(text: str, where: str) -> list[Token]:
     """Tokens of a script. Raises InputError naming ``where`` for quotes and brackets that are not closed."""
     out: list[Token] = []
-    place, awaited = 0, []
+    awaited: list[tuple[int, bool]] = []
+    place = 0
     while place < len(text):
         char = text[place]
         if char in " \t\r" or text.startswith("\\\n", place):
@@ -68,7 +71,9 @@ def tokens(text: str, where: str) -> list[Token]:
 
 
 def _opens_arithmetic(before: list[Token]) -> bool:
-    return not before or before[-1].kind != "word" or before[-1].text in ("if", "while", "elif", "for", "then", "do", "!")
+    return (
+        not before or before[-1].kind != "word" or before[-1].text in ("if", "while", "elif", "for", "then", "do", "!")
+    )
 
 
 def _end_of_pattern(text: str, start: int, where: str) -> int:
@@ -114,9 +119,7 @@ def skip_word(text: str, start: int, where: str) -> int:
             place = skip_bracketed(text, place, where, 0)
         elif char in "$`'\"\\":
             place = skip_quoted(text, place, where, 0)
-        elif char == "#" and place == start:
-            break
-        elif char in " \t\r\n;&|<>()":
+        elif (char == "#" and place == start) or char in " \t\r\n;&|<>()":
             break
         else:
             place += 1

@@ -7,9 +7,10 @@ done.
 
 from __future__ import annotations
 
-import os.path
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,6 +23,8 @@ from rlsim.readers.shell.syntax import Command, Node, parse
 
 MAX_STEPS = 20_000
 """Commands that one script may lead through."""
+MOST_PATH = 1000
+"""Characters of a path that is looked for."""
 MAX_DEPTH = 30
 """Functions, scripts and substitutions within each other."""
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)$", re.DOTALL)
@@ -29,7 +32,7 @@ _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _NUMBERS = {"-eq": "__eq__", "-ne": "__ne__", "-lt": "__lt__", "-le": "__le__", "-gt": "__gt__", "-ge": "__ge__"}
 
 
-class _Exit(Exception):
+class _Exit(Exception):  # noqa: N818 - no error
     """The script ended itself."""
 
 
@@ -60,9 +63,8 @@ def commands_of(
     run = _Run(state)
     variables.run = run.output
     try:
-        run.script(path)
-    except _Exit:
-        pass
+        with suppress(_Exit):
+            run.script(path)
     except RecursionError as error:
         raise InputError(f"{shown_path(path)}: is no launch script: its commands lie too deep") from error
     return state.commands
@@ -98,9 +100,8 @@ class _Run:
         before, texts = self.v.run, dict(self.v.texts)
         cwd, self.v.run = self.s.cwd, inner.output
         try:
-            inner.text(text)
-        except _Exit:
-            pass
+            with suppress(_Exit):
+                inner.text(text)
         finally:
             self.v.run, self.s.cwd, self.v.texts = before, cwd, texts
         return "".join(inner.printed).rstrip("\n")
@@ -191,7 +192,9 @@ class _Run:
             return True
         name, rest = argv[0], argv[1:]
         if name in _DECLARING:
-            return all([self._declare(word) for word in words[1:]])
+            for word in words[1:]:
+                self._declare(word)
+            return True
         if name in ("[", "test"):
             return self._test([self.v.text(word, empty=True) for word in words[1 : -1 if name == "[" else None]])
         if name == "[[":
@@ -247,7 +250,7 @@ class _Run:
         """A program: taken down, not run; ``bash FILE`` and ``bash -c TEXT`` are followed."""
         if not self.asking:
             self.s.commands.append(argv)
-        shells = [at for at, word in enumerate(argv) if os.path.basename(word) in ("bash", "sh")]
+        shells = [at for at, word in enumerate(argv) if posixpath.basename(word) in ("bash", "sh")]
         for at in shells[:1]:
             rest = argv[at + 1 :]
             flags = [word for word in rest if re.fullmatch(r"-[a-z]*", word)]
@@ -278,7 +281,7 @@ class _Run:
 
     def _places(self, name: str) -> list[Path]:
         beside = Path(self.v.arrays.get("BASH_SOURCE", [""])[0]).parent
-        return [Path(self.s.cwd) / name, beside / name, self.s.root / name] if len(name) < 1000 else []
+        return [Path(self.s.cwd) / name, beside / name, self.s.root / name] if len(name) < MOST_PATH else []
 
     def _run_source(self, words: list[str], node: Command) -> bool:
         return self._follow(words[0], words[1:] or None) if words else True
@@ -309,20 +312,20 @@ class _Run:
 
     def _run_cd(self, words: list[str], node: Command) -> bool:
         target = next((word for word in words if not word.startswith("-")), "")
-        self.s.cwd = os.path.normpath(os.path.join(self.s.cwd, target))
+        self.s.cwd = posixpath.normpath(posixpath.join(self.s.cwd, target))
         return True
 
     def _run_realpath(self, words: list[str], node: Command) -> bool:
-        self.printed.append(os.path.normpath(os.path.join(self.s.cwd, words[-1])) + "\n" if words else "")
+        self.printed.append(posixpath.normpath(posixpath.join(self.s.cwd, words[-1])) + "\n" if words else "")
         return True
 
     def _run_dirname(self, words: list[str], node: Command) -> bool:
-        self.printed.append(os.path.dirname(words[-1]) + "\n" if words else "")
+        self.printed.append(posixpath.dirname(words[-1]) + "\n" if words else "")
         return True
 
     def _run_basename(self, words: list[str], node: Command) -> bool:
         plain = [word for word in words if word != "--"]
-        name = os.path.basename(plain[0].rstrip("/")) if plain else ""
+        name = posixpath.basename(plain[0].rstrip("/")) if plain else ""
         self.printed.append(name.removesuffix(plain[1] if len(plain) > 1 else "") + "\n")
         return True
 
@@ -365,23 +368,28 @@ class _Run:
                 return not self._test(rest)
             case ["(", *rest, ")"]:
                 return self._test(rest)
-            case ["-z", text]:
-                return not text
-            case ["-n", text] | [text]:
+            case [how, operand]:
+                return self._tested(how, operand)
+            case [text]:
                 return bool(text)
-            case ["-v", name]:
-                return self.v.value(name) is not None
-            case [("-f" | "-e" | "-d" | "-r" | "-s"), name]:
-                return any(one.exists() for one in self._places(name)[:1]) if "\0" not in name else False
-            case [left, ("=" | "=="), right]:
-                return fnmatchcase(left, right) or left == right
-            case [left, "!=", right]:
-                return not (fnmatchcase(left, right) or left == right)
-            case [left, "=~", right]:
-                return self._like(left, right)
-            case [left, how, right] if how in _NUMBERS:
-                return bool(getattr(self.v.arithmetic(left), _NUMBERS[how])(self.v.arithmetic(right)))
+            case [left, how, right]:
+                return self._compared(left, how, right)
         return False
+
+    def _tested(self, how: str, operand: str) -> bool:
+        if how == "-v":
+            return self.v.value(operand) is not None
+        if how in ("-f", "-e", "-d", "-r", "-s"):
+            return "\0" not in operand and any(one.exists() for one in self._places(operand)[:1])
+        return (how == "-z") != bool(operand) if how in ("-z", "-n") else False
+
+    def _compared(self, left: str, how: str, right: str) -> bool:
+        if how in _NUMBERS:
+            return bool(getattr(self.v.arithmetic(left), _NUMBERS[how])(self.v.arithmetic(right)))
+        if how == "=~":
+            return self._like(left, right)
+        alike = fnmatchcase(left, right) or left == right
+        return alike if how in ("=", "==") else not alike if how == "!=" else False
 
     def _like(self, left: str, right: str) -> bool:
         try:

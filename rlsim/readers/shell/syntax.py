@@ -47,7 +47,9 @@ class _Parser:
 
     def unexpected(self) -> InputError:
         found = self.given[self.place].text if self.place < len(self.given) else "the end"
-        return InputError(f"{self.where}: is no shell script that rlsim can follow: unexpected {shortened(repr(found))}")
+        return InputError(
+            f"{self.where}: is no shell script that rlsim can follow: unexpected {shortened(repr(found))}"
+        )
 
     def peek(self) -> Token:
         return self.given[self.place] if self.place < len(self.given) else Token("end", "")
