@@ -32,6 +32,12 @@ export -f command_not_found_handle note python3 python bash sleep exec
 """
 
 
+SLURM = {
+    r"(?:--nodes[= ]|-N\s*)(\d+)": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    r"--gpus-per-node[= ](\d+)": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+}
+
+
 def argvs(checkout: Path, script: Path) -> list[list[str]]:
     """Words of all programs that a script starts, as bash expands them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -45,8 +51,7 @@ def argvs(checkout: Path, script: Path) -> list[list[str]]:
         log.touch()
         variables = {"PATH": str(tools), "HOME": "/home/user", "BASH_ENV": str(hook), "CORPUS_LOG": str(log)}
         text = script.read_text()
-        for pattern, names in ((r"(?:--nodes[= ]|-N\s*)(\d+)", ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
-                               (r"--gpus-per-node[= ](\d+)", ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"))):  # fmt: skip
+        for pattern, names in SLURM.items():
             if given := re.search(rf"^#SBATCH.*?{pattern}", text, re.MULTILINE):
                 variables |= dict.fromkeys(names, given[1])
         try:
@@ -188,9 +193,9 @@ def _skyrl(checkout: Path, path: Path) -> dict[str, Any] | None:
     tp = e("tensor_parallel_size", 1) * e("data_parallel_size", 1)
     gen = e("num_engines", 1) * tp * e("pipeline_parallel_size", 1) if split else None
     n = v("generator.n_samples_per_prompt", 5)
-    m = "trainer.policy.megatron_config."
+    m, place = "trainer.policy.megatron_config.", "trainer.placement."
     return {
-        "gpus": v("trainer.placement.policy_num_nodes", 1) * v("trainer.placement.policy_num_gpus_per_node", 1) + (gen or 0),
+        "gpus": v(place + "policy_num_nodes", 1) * v(place + "policy_num_gpus_per_node", 1) + (gen or 0),
         "generation": gen, "n": n, "batch": v("trainer.policy_mini_batch_size", 256) * n,
         "prompts": v("trainer.policy_mini_batch_size", 256) if fully else v("trainer.train_batch_size", 1024),
         "cap": v("trainer.max_prompt_length", 512) + v("generator.sampling_params.max_generate_length", 1024),
@@ -268,7 +273,8 @@ def _nemo(checkout: Path, path: Path) -> dict[str, Any] | None:
         "fp8": v(e + "precision") == "fp8" if section == "vllm_cfg" and not v("policy.generation.real_quant") else None,
         "drafts": v("policy.generation.vllm_kwargs.speculative_config.num_speculative_tokens")
         if section == "vllm_cfg" else None,
-        "sequences": v("policy.generation.vllm_kwargs.max_num_seqs") if section == "vllm_cfg" else v(e + "max_batch_size"),
+        "sequences": v(f"policy.generation.{section[:4]}_kwargs.max_num_seqs")
+        if section == "vllm_cfg" else v(e + "max_batch_size"),
         "epochs": v(f"{g}.ppo_epochs"), "critic": v("value") is not None,
     }  # fmt: skip
 
@@ -382,8 +388,8 @@ def _roll(checkout: Path, path: Path) -> dict[str, Any] | None:
     return {
         "gpus": len(train | gen), "generation": len(gen) if apart else None,
         "prompts": v("rollout_batch_size") // (group or 1), "n": group or v("num_return_sequences_in_group"),
-        "batch": v(t + "per_device_train_batch_size") * v(t + "gradient_accumulation_steps") * ranks, "tp": tp, "pp": pp,
-        "cp": cp, "async": apart and v("async_generation_ratio", 0) > 0,
+        "batch": v(t + "per_device_train_batch_size") * v(t + "gradient_accumulation_steps") * ranks,
+        "tp": tp, "pp": pp, "cp": cp, "async": apart and v("async_generation_ratio", 0) > 0,
         "memory": v("actor_infer.strategy_args.strategy_config.gpu_memory_utilization"),
     }  # fmt: skip
 
@@ -399,8 +405,8 @@ def said(scenario: Any) -> dict[str, Any]:
     t, e, w, loop = scenario.trainer, scenario.engine, scenario.workload, scenario.loop
     overlapping = loop.mode == "async"
     return {
-        "gpus": scenario.cluster.num_gpus, "generation": scenario.cluster.generation_gpus, "prompts": w.prompts_per_step,
-        "n": w.generations_per_prompt, "cap": w.max_sequence_tokens, "batch": t.global_batch_samples,
+        "gpus": scenario.cluster.num_gpus, "generation": scenario.cluster.generation_gpus,
+        "prompts": w.prompts_per_step, "n": w.generations_per_prompt, "cap": w.max_sequence_tokens, "batch": t.global_batch_samples,
         "tp": t.tensor_parallel, "pp": t.pipeline_parallel, "cp": t.context_parallel, "ep": t.expert_parallel,
         "engine_tp": e.tensor_parallel, "engine_ep": e.expert_parallel, "memory": e.gpu_memory_utilization,
         "async": overlapping, "lag": loop.policy_lag if overlapping else None, "sequences": e.max_running_sequences,

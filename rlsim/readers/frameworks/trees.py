@@ -103,7 +103,8 @@ def renamed(tree: ConfigTree, names: Mapping[str, str]) -> ConfigTree:
         for key in [key for key in given if f"{key}.".startswith(f"{old}.")]:
             given[names[old] + key[len(old) :]] = given.pop(key)
     aliases = {**tree.aliases, **{names[old]: old for old in reversed(moved)}}
-    return ConfigTree(tree.where, values, given, tree.notes, aliases)
+    note = f"names of another release or algorithm: {', '.join(moved[:4])}{', ...' if len(moved) > 4 else ''}"
+    return ConfigTree(tree.where, values, given, (*tree.notes, note), aliases)
 
 
 def lookup(values: Mapping[str, Any], key: str) -> Any:

@@ -80,6 +80,7 @@ class Variables:
     def arithmetic(self, text: str) -> int:
         """An integer expression; what cannot be told is 0."""
         plain = re.sub(r"\$?\b([A-Za-z_]\w*)\b", lambda found: self.value(found[1]) or "0", self.text(text, empty=True))
+        plain = re.sub(r"^(.*?)\?(.*):(.*)$", r"(\2) if (\1) else (\3)", plain.strip(), flags=re.DOTALL)
         try:
             tree = ast.parse(plain.replace("&&", " and ").replace("||", " or ").strip() or "0", mode="eval")
             return int(_number(tree.body))
