@@ -406,7 +406,8 @@ def said(scenario: Any) -> dict[str, Any]:
     overlapping = loop.mode == "async"
     return {
         "gpus": scenario.cluster.num_gpus, "generation": scenario.cluster.generation_gpus,
-        "prompts": w.prompts_per_step, "n": w.generations_per_prompt, "cap": w.max_sequence_tokens, "batch": t.global_batch_samples,
+        "prompts": w.prompts_per_step, "n": w.generations_per_prompt, "cap": w.max_sequence_tokens,
+        "batch": t.global_batch_samples,
         "tp": t.tensor_parallel, "pp": t.pipeline_parallel, "cp": t.context_parallel, "ep": t.expert_parallel,
         "engine_tp": e.tensor_parallel, "engine_ep": e.expert_parallel, "memory": e.gpu_memory_utilization,
         "async": overlapping, "lag": loop.policy_lag if overlapping else None, "sequences": e.max_running_sequences,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rlsim.cli import main
 from rlsim.errors import InputError
 from rlsim.readers.frameworks.asked import Asked
 from rlsim.readers.frameworks.importing import import_config
@@ -282,3 +283,17 @@ def test_a_hostile_script_ends_in_one_message(name: str, folder: Path) -> None:
     with pytest.raises(InputError) as told:
         import_config("verl", Path("run.sh"))
     assert len(str(told.value)) < 500 and "\n" not in str(told.value)
+
+
+def test_a_file_of_a_framework_at_the_wrong_door_is_told_the_right_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "n.yaml").write_text(
+        "policy: {model_name: Qwen/Qwen3-8B, generation: {backend: vllm}}\ncluster: {num_nodes: 1}\n"
+    )
+    with pytest.raises(SystemExit) as end:
+        main(["project", "n.yaml"])
+    assert end.value.code == 2 and "rlsim import nemo-rl n.yaml" in capsys.readouterr().err
+    (folder / "run.sh").write_text(VERL)
+    with pytest.raises(InputError, match="rlsim import verl"):
+        import_config("skyrl", Path("run.sh"))

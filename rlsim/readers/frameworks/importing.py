@@ -13,13 +13,14 @@ from rlsim.files.reading import shown_path
 from rlsim.files.yaml import dump_document
 from rlsim.loading.scenario import scenario_of_text
 from rlsim.readers.frameworks.accounting import Accounting, account_for
-from rlsim.readers.frameworks.adapters import ADAPTERS
+from rlsim.readers.frameworks.adapters import ADAPTERS, FORKS
 from rlsim.readers.frameworks.asked import Asked, Draft, complete, mean_sample_tokens
 from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.launch import Launch, flag_layer, launch_of, repository_of, starts_run
 from rlsim.readers.frameworks.overrides import COMMAND_LINE, applied
 from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.recognise import framework_of_file
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
@@ -68,8 +69,16 @@ def import_config(
     even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
     Raises InputError naming file, key and the nearest known key.
     """
-    tree = read_config(framework, path, overrides, root, start)
-    document, accounting = document_of(framework, tree, asked or Asked())
+    try:
+        tree = read_config(framework, path, overrides, root, start)
+        document, accounting = document_of(framework, tree, asked or Asked())
+    except InputError as error:
+        whose = framework_of_file(path)
+        if whose in (None, framework) or framework in FORKS:
+            raise
+        raise InputError(
+            f"{shown_path(path)}: is {whose}'s; rlsim import {whose} {shown_path(path)} ({shortened(str(error))})"
+        ) from error
     refused = accounting.of("not_understood") if strict else () if lenient else accounting.heavy
     if refused:
         listed = ", ".join(
