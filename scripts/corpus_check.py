@@ -28,7 +28,10 @@ note() { for w in "$@"; do printf '%s\0' "$w"; done >> "$CORPUS_LOG"; printf '\1
 python3() { case "$1" in -c|-) return 1;; esac; note python3 "$@"; }; python() { python3 "$@"; }
 bash() { case "$1" in *.sh) command bash "$@";; -c) eval "$2";; *) note bash "$@";; esac; }
 sleep() { :; }; exec() { case "$1" in ""|*[0-9]*|">"*) :;; *) "$@";; esac; }
-export -f command_not_found_handle note python3 python bash sleep exec
+set() { case "$1" in --) builtin set "$@";; esac; return 0; }
+exit() { case "${1:-0}" in 0) builtin exit 0;; esac; return 0; }
+curl() { note curl "$@"; return 0; }
+export -f set exit curl command_not_found_handle note python3 python bash sleep exec
 """
 
 

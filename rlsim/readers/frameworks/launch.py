@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path
         raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
     first = runs[0]
     extra = tuple(word for word in rest if word not in first.words)
-    note = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
+    several = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
+    note = "; ".join(part for part in (first.note, several) if part)
     return Launch(first.entry, first.config, first.name, (*first.words, *extra), first.before, note)
 
 
@@ -100,14 +102,23 @@ def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> It
         if name is not None:
             place = named.get("config_path", entry.get("folder", "."))
             places = [beside / place, Path(place), Path(entry.get("folder", "."))]
-            file = f"{name.removesuffix('.yaml')}.yaml"
-            config = next((str(one / file) for one in places if _at(folder, path, one / file)), None)
+            name = name.removesuffix(".yaml")
+            near = difflib.get_close_matches(name, framework.shipped, n=1)
+            files = [one / f"{stem}.yaml" for stem in (name, *near) for one in places]
+            config = next((str(file) for file in files if _at(folder, path, file)), None)
+            name = near[0] if near and (config is None or Path(config).stem != name) else name
         target = None if config is None else _at(folder, path, Path(config))
         if config is not None and target is None and name is None:
             raise InputError(f"{shown_path(path)}: {shortened(config)} is not there; give --root with the folder of "
                              f"{framework.name}'s repository")  # fmt: skip
-        yield Launch(word, target, name and name.removesuffix(".yaml"), tuple(words), before)
+        yield Launch(word, target, name, tuple(words), before, _stood_in(named, name))
         return
+
+
+def _stood_in(named: Mapping[str, str], name: str | None) -> str:
+    """That another configuration stands for the one that is named."""
+    asked = named.get("config_name", name or "").removesuffix(".yaml")
+    return "" if name is None or asked == name else f"{shortened(asked)}.yaml is not there: {name}.yaml stands in"
 
 
 def _at(folder: Path, path: Path, name: Path) -> Path | None:
