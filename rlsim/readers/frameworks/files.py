@@ -198,4 +198,5 @@ class _Reading:
 
 
 def _placed(values: Mappings, package: str) -> Mappings:
-    return nested({package: values}) if package and package != "_global_" else values
+    """Values in the package that an entry names; _global_ and, in files at the top, _here_ are the root."""
+    return nested({package: values}) if package and package not in ("_global_", "_here_") else values

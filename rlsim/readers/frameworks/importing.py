@@ -137,7 +137,8 @@ def _launched(known: Framework, run: Launch, path: Path, root: Path | None) -> C
     words = known.form in ("words", "toml")
     layers = [inherited, run.facts(), *([Layer(where, flag_layer(run.words))] if words else [])]
     tree = stacked(layers, where, notes)
-    given = tree.given if run.config is None or known.hydra else {**below.given, **tree.given}
+    own = run.config is None or run.name in known.shipped  # a base configuration of the framework's
+    given = tree.given if own else {**below.given, **tree.given}
     tree = ConfigTree(where, tree.values, given, notes)
     return tree if words else applied(tree, run.words, known.nearest, where)
 
