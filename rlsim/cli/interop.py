@@ -20,15 +20,33 @@ class FrameworkName(StrEnum):
     nemo_rl = "nemo-rl"
     verl = "verl"
     skyrl = "skyrl"
+    slime = "slime"
+    vime = "vime"
+    miles = "miles"
+    areal = "areal"
+    prime_rl = "prime-rl"
+    openrlhf = "openrlhf"
+    roll = "roll"
+    trl = "trl"
 
 
-FrameworkArgument = Annotated[FrameworkName, typer.Argument(metavar="FRAMEWORK", help="nemo-rl, verl or skyrl.")]
+NAMES = ", ".join(FrameworkName)
+FrameworkArgument = Annotated[FrameworkName, typer.Argument(metavar="FRAMEWORK", help=f"One of {NAMES}.")]
 ConfigArgument = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="Its configuration, or Hydra's .hydra/overrides.yaml.")
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Its configuration, its launch script (.sh), Hydra's .hydra/overrides.yaml, or behind -- the whole "
+        "command line that starts it.",
+    ),
 ]
 WordsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides as its command line takes them: k=v, +k=v, ++k=v, ~k."),
+    typer.Argument(
+        metavar="[WORD]...",
+        help="Overrides as its command line takes them: k=v, +k=v, ~k, --option value; of a script also "
+        "VARIABLE=value.",
+    ),
 ]
 ScenarioFileOption = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the scenario here; default print it.")
@@ -66,8 +84,13 @@ RootOption = Annotated[
 StartOption = Annotated[
     str | None, typer.Option("--config-name", metavar="NAME", help="Base configuration where the file names none.")
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="A key that is not understood is an error.")]
-ToOption = Annotated[FrameworkName, typer.Option("--to", metavar="FRAMEWORK", help="nemo-rl, verl or skyrl.")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="A key that is not understood is an error, and so is a card from memory.")
+]
+LenientOption = Annotated[
+    bool, typer.Option("--lenient", help="Leave out keys of batch, layout, precision... that are not understood.")
+]
+ToOption = Annotated[FrameworkName, typer.Option("--to", metavar="FRAMEWORK", help=f"One of {NAMES}.")]
 BaseOption = Annotated[
     Path | None, typer.Option("--config", metavar="CONFIG", help="Your configuration, to be patched.")
 ]
@@ -94,14 +117,17 @@ def import_config(
     root: RootOption = None,
     config_name: StartOption = None,
     strict: StrictOption = False,
+    lenient: LenientOption = False,
     as_json: o.JsonOption = False,
     out: ScenarioFileOption = None,
 ) -> None:
-    """Turn a configuration of NeMo-RL, verl or SkyRL into a scenario.
+    """Turn a configuration or a launch script of an RL framework into a scenario.
 
-    Inheritance, interpolations and overrides are resolved as the framework does, without it. Every key is used, or told
-    to be irrelevant to time, not simulated or not understood; a summary goes to stderr, --json prints all of it. What
-    no configuration says (GPU, lengths, acceptance) is an option; without it a default is assumed and marked as such.
+    Inheritance, interpolations, overrides and the words of scripts are resolved as the framework and the shell do,
+    without either; nothing is executed. Every key is used, or told to be irrelevant to time, not simulated or not
+    understood; one that holds a batch, a layout, a precision and the like must be understood. A summary goes to stderr,
+    --json prints all of it. What no configuration says (GPU, lengths, acceptance) is an option; without it a default is
+    assumed and marked as such.
     """
     from rlsim.readers.frameworks.asked import Asked
     from rlsim.readers.frameworks.importing import import_config as run
@@ -111,7 +137,7 @@ def import_config(
         hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
         usable_group_share, mean_turns, observation_tokens, environment_s,
     )  # fmt: skip
-    found = run(framework.value, config, words or (), asked, root, config_name, strict)
+    found = run(framework.value, config, words or (), asked, root, config_name, strict, lenient)
     if out is not None:
         write_files({out.name: found.text}, out.absolute().parent)
     if as_json:

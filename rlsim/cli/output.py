@@ -6,9 +6,11 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlsim.errors import InputError
+from rlsim.files.reading import shown_path
 from rlsim.report.style import Style
 
 if TYPE_CHECKING:
@@ -19,7 +21,17 @@ def given_scenario(name: str, words: Sequence[str] | None, options: Sequence[str
     """The scenario with overrides given as words, by --set and by ``more``, in this order: later ones win."""
     from rlsim.loading.scenario import load_scenario
 
-    return load_scenario(name, [*(words or ()), *(options or ()), *more])
+    try:
+        return load_scenario(name, [*(words or ()), *(options or ()), *more])
+    except InputError as error:
+        from rlsim.readers.frameworks.recognise import framework_of_file
+
+        found = framework_of_file(Path(name)) if Path(name).suffix in (".yaml", ".yml", ".toml", ".sh") else None
+        if found is None:
+            raise
+        raise InputError(
+            f"{shown_path(Path(name))}: is {found}'s; rlsim import {found} {shown_path(Path(name))} -o scenario.yaml"
+        ) from error
 
 
 def terminal_style() -> Style:

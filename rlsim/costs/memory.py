@@ -32,6 +32,9 @@ GRAPH_BYTES_PER_CAPTURE = 10 * 2**20
 ACTIVATION_BYTES_PER_HIDDEN = 34.0
 """Bytes of activations per token and hidden unit of a drafter's layer, attention recomputed in its kernel (Korthikanti
 et al., arXiv 2205.05198, equation 4 without the attention matrix)."""
+GATHERED_BLOCKS = 2
+"""Blocks whose weights an FSDP rank holds whole: the one that computes and the one that is fetched ahead (PyTorch's
+fully_shard)."""
 ENGINE_ACTIVATION_ROWS = 8
 """Rows of hidden size that an engine holds per batched token in the largest layer. Assumption."""
 
@@ -279,11 +282,16 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
     full = tokens * activation_bytes_per_token(card) / trainer.tensor_parallel
     inputs = tokens * card.hidden_size * BYTES_PER_ELEMENT["bf16"] / trainer.tensor_parallel
     kept, working = (layers * inputs, full) if trainer.recompute == "full" else (layers * full, 0.0)
-    logits = 2 * tokens * card.vocab_size / trainer.tensor_parallel * BYTES_PER_ELEMENT["fp32"]
+    chunk = min(tokens, trainer.logits_chunk_tokens or tokens)
+    logits = chunk * card.vocab_size / trainer.tensor_parallel * (trainer.logits_bytes or 2 * BYTES_PER_ELEMENT["fp32"])
     first_stage_is_fuller = (trainer.pipeline_parallel - 1) * kept > logits
     weights = held * BYTES_PER_ELEMENT["bf16"]
+    if fsdp:  # trained parameters are sharded as the optimizer's FP32 ones; two blocks are gathered in BF16
+        block = min(1.0, GATHERED_BLOCKS / card.num_layers) * layout.parameters
+        weights = ((1 - layout.trained_share) * held + block) * BYTES_PER_ELEMENT["bf16"]
     gradients = layout.trained_share * held * BYTES_PER_ELEMENT["fp32"]
     optimizer = layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
+    optimizer = 0.0 if trainer.optimizer_on_host else optimizer
     parts = MemoryParts(
         weights=weights,
         runtime=RUNTIME_BYTES,

@@ -46,6 +46,16 @@ class _Loader(_Strict, yaml.SafeLoader):
     """The rules in Python, with a guard against depth."""
 
 
+class _NumberedLoader(_Loader):
+    """The same rules, and any scalar as a key."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith((":merge", ":str")):
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
 class _OwnFilesLoader(_Strict, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """The same rules by libyaml, ten times as fast. For files that come with rlsim: it has no guard against depth."""
 
@@ -72,7 +82,7 @@ def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
-for _loader in (_Loader, _OwnFilesLoader):
+for _loader in (_Loader, _NumberedLoader, _OwnFilesLoader):
     for _tag, (_pattern, _first) in _SCALARS.items():
         _loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
     _loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
@@ -135,13 +145,13 @@ def place_finder(text: str) -> Callable[[str], Place | None]:
     return place_of
 
 
-def parse_value(text: str, where: str, own: bool = False) -> Any:
+def parse_value(text: str, where: str, own: bool = False, numbered: bool = False) -> Any:
     """Any YAML value, read by the same rules; ``where`` names the origin in messages. Raises InputError.
 
-    own: it comes with rlsim.
+    own: it comes with rlsim. numbered: keys may be numbers and flags, which count as their texts.
     """
     try:
-        value = yaml.load(text, Loader=_OwnFilesLoader if own else _Loader)
+        value = yaml.load(text, Loader=_OwnFilesLoader if own else _NumberedLoader if numbered else _Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{where}: {_describe(error)}") from error
     except (RecursionError, ValueError) as error:

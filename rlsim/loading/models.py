@@ -29,7 +29,7 @@ _NODES = re.compile(r"\s+\d+-nodes?$")
 
 def card_of_published(name: str) -> str | None:
     """Model card of a model as tables and configurations call it; what they append in brackets does not count."""
-    return card_of_same_layers(_NODES.sub("", re.sub(r"\s*\(.*\)$", "", name.strip())))
+    return card_of_same_layers(_NODES.sub("", re.sub(r"\s*\(.*\)$", "", name.strip().rstrip("/"))))
 
 
 def card_of_same_layers(name: str) -> str | None:
@@ -59,6 +59,33 @@ def load_card(name_or_path: str | Path, base: Path | None = None) -> ModelCard:
     if path.suffix.lower() not in YAML_SUFFIXES:
         return card_from_huggingface(path)
     return read_record(path, ModelCard)
+
+
+_OTHER_WEIGHTS = re.compile(r"(?!.*(?<![\d.])\d+(\.\d+)?[bm](-|$)).*")
+"""What may follow a card's name where other weights have its layers: anything that names no further size."""
+
+
+def card_by_shape(name: str) -> tuple[str, str] | None:
+    """Card of the layers that a checkpoint has by its name, and how its name says so; None where it does not.
+
+    name: as configurations write it, a path included. After :func:`card_of_published` count the patterns of
+    name_patterns.yaml, then a card's name with words behind it, which are of other weights (``Qwen3-0.6B-Wordle-SFT``).
+    """
+    exact = card_of_published(name)
+    if exact is not None:
+        return exact, "name"
+    base = re.sub(r"[\s_]+", "-", name.strip().rstrip("/").split("/")[-1].lower())
+    known = {card.lower(): card for card in list_cards()}
+    for pattern, card in lists_beside(__file__, "name_patterns.yaml").items():
+        found = re.fullmatch(pattern.replace(".", r"\.").replace(r"\.*", ".*"), base)
+        if found:
+            groups = ["", *(group or "" for group in found.groups())]
+            target = card.format(*groups)
+            return (known[target], f"layers of {known[target]}") if target in known else None
+    for card in sorted(known, key=len, reverse=True):
+        if base.startswith(f"{card}-") and _OTHER_WEIGHTS.fullmatch(base[len(card) + 1 :]):
+            return known[card], f"layers of {known[card]}"
+    return None
 
 
 def _named(name: str) -> Path:

@@ -122,6 +122,14 @@ class Trainer(Strict):
     """Optimizer."""
     optimizer_bytes_per_parameter: float = Field(12.0, gt=0, le=32)
     """FP32 master weight and moments; 8 with a precision-aware optimizer."""
+    optimizer_on_host: bool = False
+    """Master weights and moments stay in host memory, and the optimizer steps there. Counts for memory; the seconds of
+    the step and of its copies are those on the device."""
+    logits_bytes: float | None = Field(None, gt=0, le=16)
+    """Bytes that the backward pass holds for each logit: 8 with FP32 logits and their gradient, 4 where the loss takes
+    BF16 ones in place. Default: 8."""
+    logits_chunk_tokens: int | None = Field(None, ge=1)
+    """Tokens whose logits exist at once where head and loss run in chunks; default: those of a micro-batch."""
     policy_logprobs: bool | None = None
     """Recompute the policy's log-probs before training; default: unless the stack's recipes do without them where one
     update follows each rollout."""

@@ -14,7 +14,7 @@ from rlsim.errors import InputError
 from rlsim.loading.scenario import load_scenario, vary
 from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.asked import Asked
-from rlsim.readers.frameworks.exporting import default_of, export_scenario
+from rlsim.readers.frameworks.exporting import default_of, export_scenario, mean_sample
 from rlsim.readers.frameworks.importing import import_config, keys_of, read_config
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.schema.scenario import Scenario
@@ -77,9 +77,10 @@ def test_every_key_written_without_a_base_has_the_value_it_was_imported_with(
     answer = export_scenario(scenario, framework)
     assert answer.left[-1].startswith(adapter.elsewhere[0])
     (tmp_path / "patched.yaml").write_text(answer.config)
-    read = keys_of(adapter, Reader(read_config(framework, tmp_path / "patched.yaml")))
+    mean = mean_sample(scenario)
+    read = keys_of(adapter, Reader(read_config(framework, tmp_path / "patched.yaml"), mean))
     told = {sentence.split("=")[0] for sentence in answer.left}
-    for key, value in keys_of(adapter, Reader(tree)).items():
+    for key, value in keys_of(adapter, Reader(tree, mean)).items():
         assert key in told or key in LEFT_TO_STACK or read.get(key, default_of(key)) == value, key
     assert told <= {"loop.mode", "loop.style", "loop.membership", "loop.policy_lag", "loop.max_in_flight_groups",
                     "loop.max_age", "loop.stale", "loop.update_every", "loop.overlap", "cluster.generation_gpus",
@@ -108,7 +109,7 @@ def test_a_changed_scenario_reads_back_changed_or_is_told_as_not_expressible(
     answer = export_scenario(wanted, framework, read_config(framework, path))
     told = " ".join(answer.left)
     (tmp_path / "patched.yaml").write_text(answer.config)
-    read = keys_of(ADAPTERS[framework], Reader(read_config(framework, tmp_path / "patched.yaml")))
+    read = keys_of(ADAPTERS[framework], Reader(read_config(framework, tmp_path / "patched.yaml"), mean_sample(wanted)))
     rows = {row.target for row in ADAPTERS[framework].rows}
     for key, value in changes.items():
         if (

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.errors import shortened
 from rlsim.readers.frameworks.framework import Framework
+from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.trees import ConfigTree, leaves
 
 MISSPELT = 0.85
 """Likeness to a used key from which a key in a section without effect counts as misspelt."""
 SHOWN_KEYS = 12
 """Keys of a kind that the summary names; the whole accounting has all of them."""
+HEAVY = re.compile(
+    r"batch|parallel|(^|[._])(tp|pp|ep|cp|dp|n|size|lag)($|_size)|num_(nodes|gpus|prompts|generations|samples|engines|replicas)"
+    r"|nnodes|gpus|precision|dtype|quant|fp8|nvfp4|backend|strategy|engine|offload|stale|async|turns|agent|epochs|micro"
+    r"|max_(model_)?len|tokens|seq(uence)?_len|speculat|draft|colocat|lora|captur|dispatch|recompute|checkpointing"
+)
+"""Names of keys that hold a batch, a layout, a backend, a precision, an algorithm, an agent or an environment."""
 STATUSES = ("used", "irrelevant", "not_simulated", "not_understood")
 
 
@@ -46,6 +54,11 @@ class Accounting:
     def of(self, status: str) -> tuple[KeyAccount, ...]:
         """Keys of one status."""
         return tuple(account for account in self.keys if account.status == status)
+
+    @property
+    def heavy(self) -> tuple[KeyAccount, ...]:
+        """Keys that are not understood and whose names say that they may decide the answer."""
+        return tuple(account for account in self.of("not_understood") if HEAVY.search(account.key))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -78,9 +91,14 @@ class Accounting:
         return "\n".join([*lines, *self.notes])
 
 
-def account_for(framework: Framework, tree: ConfigTree, read: Set[str], scenario: Mapping[str, Any]) -> Accounting:
-    """The accounting of a tree of which the keys ``read`` gave those of a ``scenario``."""
-    unused = (name for name, said in framework.idle.items() if said.items() <= scenario.items())
+def account_for(framework: Framework, tree: ConfigTree, reader: Reader, scenario: Mapping[str, Any]) -> Accounting:
+    """The accounting of a tree of which ``reader`` gave the keys of a ``scenario``."""
+    read = set(reader.read)
+    unused = [
+        name
+        for name, said in framework.idle.items()
+        if (said.items() <= scenario.items() if isinstance(said, Mapping) else said(reader))
+    ]
     idle = (*unused, *_disabled(tree.values))
     keys = []
     for key, value in leaves(tree.values):
@@ -101,6 +119,8 @@ def _status(framework: Framework, key: str, value: Any) -> tuple[str, str]:
     if value in (None, {}, []) and (section or (found is not None and found[0] == "not_simulated")):
         return "irrelevant", "unset"
     near = _misspelt(framework, key)
+    if near is None and found is None and (value is None or value is False or value in ("", {}, [])):
+        return "irrelevant", "off"
     if found is not None and near is None:
         return found
     near = framework.nearest(key) if found is None else near

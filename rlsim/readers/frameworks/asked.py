@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import lists_beside
-from rlsim.loading.models import card_of_published
+from rlsim.loading.models import card_by_shape
 from rlsim.schema.workload import MAX_TURNS
 
 PROMPT_TOKENS = 107
@@ -21,6 +23,19 @@ FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
 LEARNED_ACCEPTANCE = 0.75
 """Conditional acceptance of the first drafted token: a learned drafter gives 2.7 tokens at k = 3 with it, between the
 measured 2.5 and 3.3 of EAGLE-3 heads (calibration/published/speculation_measured.csv). Assumption."""
+NAMED = ("h100", "h200", "h800", "h20", "a100", "b200", "b300", "gb200", "gb300")
+"""Devices as names of files and folders say them."""
+DEVICES = (
+    "h100_sxm",
+    "h200_sxm",
+    "h800_sxm",
+    "h20_sxm",
+    "a100_sxm",
+    "b200_sxm",
+    "b300_sxm",
+    "gb200_nvl72",
+    "gb300_nvl72",
+)
 MEAN_TURNS = 10.0
 """Mean turns under a higher limit, else half of it. Assumption."""
 USABLE_SHARE = 0.6
@@ -86,9 +101,9 @@ class Draft:
 
 def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
     """Put into ``draft`` what the configuration does not say. Raises InputError where the model has no card."""
-    draft.keys["model"] = asked.model or _card(facts, where)
+    draft.keys["model"] = asked.model or _card(draft, facts, where)
     draft.keys.update(facts.settings)
-    _hardware(draft, facts, asked)
+    _hardware(draft, facts, asked, where)
     _lengths(draft, facts, asked)
     _turns(draft, facts, asked)
     _drafting(draft, facts, asked, where)
@@ -100,33 +115,71 @@ def complete(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             draft.assume("usable", share=share)
 
 
-def _card(facts: Facts, where: str) -> str:
-    card = card_of_published(facts.model)
-    if card is None:
+def _card(draft: Draft, facts: Facts, where: str) -> str:
+    found = card_by_shape(facts.model) or _card_of_placeholder(facts.model, where)
+    if found is None:
+        unset = facts.model in ("", "???") or (facts.model.startswith("$") and "/" not in facts.model)
         raise InputError(
-            f"{where}: {facts.model_key}: '{shortened(facts.model)}' has no model card; give --model with the name of "
-            "a card (rlsim models list) or the path of its config.json"
+            f"{where}: {facts.model_key}: '{shortened(facts.model)}' "
+            + ("names no model" if unset else "has no model card")
+            + "; give --model with the name of a card (rlsim models list) or the path of its config.json, which holds "
+            "hidden_size, num_hidden_layers, num_attention_heads, intermediate_size and vocab_size"
         )
+    card, how = found
+    if how != "name" or card_by_shape(facts.model) is None:
+        draft.assume("card", checkpoint=shortened(facts.model.rstrip("/").split("/")[-1]), card=card)
     return card
 
 
-def _hardware(draft: Draft, facts: Facts, asked: Asked) -> None:
+def _card_of_placeholder(model: str, where: str) -> tuple[str, str] | None:
+    """The card that the name of a file says where its configuration holds a placeholder for the path of the model."""
+    if "/path/to" not in model and " " not in model.strip():
+        return None
+    words = Path(where).stem.lower().split("-")
+    spans = [(i, j) for i in range(len(words)) for j in range(len(words), i, -1)]
+    return next(
+        (found for i, j in spans if (found := card_by_shape("-".join(words[i:j]))) and found[1] == "name"), None
+    )
+
+
+def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
+    """The device: as asked, as the file's name says, or as the size of its nodes and its precisions suggest."""
     if asked.hardware is not None:
         draft.keys["hardware"] = asked.hardware
         return
-    draft.keys["hardware"] = "gb200_nvl72" if facts.gpus_per_node == 4 else "h100_sxm"
-    draft.assume("hardware", hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
+    words = re.split(r"[^a-z0-9]+", where.lower())
+    named = next((profile for word in words for profile in DEVICES if profile.startswith(word) and word in NAMED), None)
+    blackwell = "nvfp4" in (draft.keys.get("engine.weight_precision"), draft.keys.get("trainer.precision"))
+    usual = "gb200_nvl72" if facts.gpus_per_node == 4 else "b200_sxm" if blackwell else "h100_sxm"
+    draft.keys["hardware"] = named or usual
+    if "npu" in words or "ascend" in words:
+        draft.assume("npu", hardware=draft.keys["hardware"])
+    elif named is None:
+        draft.assume("hardware", hardware=draft.keys["hardware"], gpus=facts.gpus_per_node)
+
+
+def mean_sample_tokens(facts: Facts, asked: Asked, cap: int) -> float:
+    """Mean sample with its prompt and all turns, as stated or assumed."""
+    prompt, response = _means(facts, asked, cap)
+    return min(cap, prompt + response * (asked.mean_turns or _mean_turns(facts.turns)))
+
+
+def _means(facts: Facts, asked: Asked, cap: int) -> tuple[int, float]:
+    """Mean prompt and mean response of a turn."""
+    prompt = asked.mean_prompt_tokens or max(1, min(PROMPT_TOKENS, facts.prompt_cap // 2, cap // 2))
+    room = max(2, min(facts.response_cap, cap - prompt))
+    share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
+    return prompt, asked.mean_response_tokens or max(1.0, float(round(share * room)))
 
 
 def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
     cap = draft.keys["workload.max_sequence_tokens"]
-    prompt = asked.mean_prompt_tokens or max(1, min(PROMPT_TOKENS, facts.prompt_cap // 2, cap // 2))
+    prompt, mean = _means(facts, asked, cap)
     draft.keys["workload.prompt_tokens"] = {"kind": "constant", "tokens": prompt}
     if asked.mean_prompt_tokens is None:
         draft.assume("prompt", tokens=prompt, usual=PROMPT_TOKENS)
     room = max(2, min(facts.response_cap, cap - prompt))
     share = RESPONSE_SHARE / (asked.mean_turns or _mean_turns(facts.turns))
-    mean = asked.mean_response_tokens or max(1.0, float(round(share * room)))
     sigma = RESPONSE_SIGMA if asked.response_log_sigma is None else asked.response_log_sigma
     draft.keys["workload.response_tokens"] = {"kind": "lognormal", "mean_tokens": float(mean), "log_sigma": sigma}
     if asked.mean_response_tokens is None:
@@ -164,7 +217,8 @@ def _drafting(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             del draft.keys[key]
         return
     if method == "draft_model":
-        card = asked.draft_model or card_of_published(facts.drafter)
+        known = card_by_shape(facts.drafter)
+        card = asked.draft_model or (known[0] if known else None)
         if card is None:
             raise InputError(
                 f"{where}: draft model '{shortened(facts.drafter)}' has no model card; give --draft-model with the "

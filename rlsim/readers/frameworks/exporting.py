@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import dump_document
-from rlsim.loading.models import card_of_published
+from rlsim.loading.models import card_by_shape
 from rlsim.readers.frameworks.adapters import ADAPTERS
 from rlsim.readers.frameworks.files import shipped_layer
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.importing import keys_of
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rows import Row
-from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked
+from rlsim.readers.frameworks.trees import ConfigTree, Layer, leaves, merged, nested, present, stacked, without
 from rlsim.schema.scenario import Scenario
 
 MAX_PASSES = 8
@@ -54,15 +55,15 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     tree = base or _start(known, scenario)
     wanted = {row.target: _wanted(scenario, row.target) for row in known.rows}
     stated = {target for target in wanted if _stated(scenario, target) is not None}
-    values, left = _settle(known, tree, wanted, stated)
-    after = ConfigTree(tree.where, values)
-    reader = Reader(after)
+    values, left = _settle(known, tree, wanted, stated, mean_sample(scenario))
+    reader = Reader(ConfigTree(tree.where, values), mean_sample(scenario))
     keys_of(known, reader)
     old = dict(leaves(tree.values))
     changed = {key: reader.value(key) for key, value in leaves(values) if key not in old or old[key] != value}
     if base is None:
         read = {key: reader.value(key) for key, _ in leaves(values) if key in reader.read}
         changed = {**read, **changed}
+    changed = {_former(key, tree.aliases): value for key, value in changed.items()}
     overrides = tuple(
         f"{'' if present(tree.values, key) else '++'}{key}={_word(value)}" for key, value in sorted(changed.items())
     )
@@ -70,8 +71,39 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
     if base is None:
         config = _patch(known, changed)
     else:
-        config = f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n{dump_document(values)}"
+        head = f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n"
+        config = f"{head}{dump_document(_laid_back(values, tree, changed))}"
     return Exported(framework, overrides, config, tuple(left))
+
+
+def _former(key: str, aliases: Mapping[str, str]) -> str:
+    """A key as its configuration calls it."""
+    for name, old in aliases.items():
+        if f"{key}.".startswith(f"{name}."):
+            return old + key[len(name) :]
+    return key
+
+
+def _laid_back(values: Mapping[str, Any], tree: ConfigTree, changed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``values`` under the names of their configuration."""
+    for name in tree.aliases:
+        values = without(values, name)
+    return merged(values, nested(changed)) if tree.aliases else values
+
+
+def mean_sample(scenario: Scenario) -> float | None:
+    """Mean sample with its prompt and all turns, where plain numbers say it."""
+    workload, agent = scenario.workload, scenario.workload.agent
+    prompt = getattr(workload.prompt_tokens, "tokens", None)
+    response = getattr(workload.response_tokens, "mean_tokens", None) or getattr(
+        workload.response_tokens, "tokens", None
+    )
+    if not isinstance(prompt, int) or not isinstance(response, int | float):
+        return None
+    turns = 1.0 if agent is None else getattr(agent.turns, "mean_turns", None) or getattr(agent.turns, "turns", 1)
+    return float(
+        min(workload.max_sequence_tokens, prompt + response * (turns if isinstance(turns, int | float) else 1))
+    )
 
 
 def _start(framework: Framework, scenario: Scenario) -> ConfigTree:
@@ -82,13 +114,13 @@ def _start(framework: Framework, scenario: Scenario) -> ConfigTree:
 
 
 def _settle(
-    framework: Framework, tree: ConfigTree, wanted: dict[str, Any], stated: set[str]
+    framework: Framework, tree: ConfigTree, wanted: dict[str, Any], stated: set[str], mean: float | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Values of the tree with every row written, and what could not be.
 
     stated: keys that the scenario itself holds. What it leaves to its style is not missed where no key says it.
     """
-    values, reader = tree.values, Reader(tree)
+    values, reader = tree.values, Reader(tree, mean)
     for _ in range(MAX_PASSES):
         left, changed = [], False
         for row in framework.rows:
@@ -97,7 +129,7 @@ def _settle(
                 continue
             changes = _written(row, want, reader)
             written = merged(values, nested(changes)) if changes else values
-            after = Reader(ConfigTree(tree.where, written))
+            after = Reader(ConfigTree(tree.where, written), mean)
             if changes and _alike(row.target, _have(row, after), want):
                 values, reader, changed = written, after, True
             elif row.target in stated or row.read(reader) is not None:
@@ -176,7 +208,8 @@ def _model(framework: Framework, scenario: Scenario, base: ConfigTree | None) ->
     key = framework.elsewhere[0]
     drafts = scenario.speculation.active and scenario.speculation.method in ("eagle3", "draft_model")
     left = ["speculation.draft: name the checkpoint of your draft"] if drafts and base is None else []
-    if base is not None and (card_of_published(Reader(base).text(key)) or "").lower() == scenario.model.name.lower():
+    found = None if base is None else card_by_shape(Reader(base).text(key))
+    if found is not None and found[0].lower() == scenario.model.name.lower():
         return left
     return [*left, f"{key}: name your checkpoint of {shortened(scenario.model.name)}"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rlsim.readers.frameworks.trees import ConfigTree, Layer, Mappings, check_bo
 SHIPPED = Path(__file__).parent / "defaults"
 MAX_FILES = 64
 """Files that one configuration may consist of."""
-_SUFFIXES = (".yaml", ".yml")
+_SUFFIXES = (".yaml", ".yml", ".toml")
 _ROOT_MARKS = (".git", "pyproject.toml")
 _PACKAGE = re.compile(
     r"^(?P<words>(?:override\s+|optional\s+)*)(?P<absolute>/?)(?P<group>[\w./-]+?)(?:@(?P<package>[\w.]*))?$"
@@ -24,16 +25,21 @@ _PACKAGE = re.compile(
 
 
 def read_tree(
-    path: Path, framework: Framework, root: Path | None = None, start: Sequence[str] | None = None
+    path: Path,
+    framework: Framework,
+    root: Path | None = None,
+    start: Sequence[str] | None = None,
+    choices: Mapping[str, str] | None = None,
 ) -> ConfigTree:
     """The configuration of ``path`` with everything that it inherits.
 
     root: folder that inherited files must lie in; default: the nearest folder above with a .git or pyproject.toml,
     else the file's own. start: shipped trees under a file that names none. A Hydra ``overrides.yaml`` (a list of
-    overrides) gives the shipped trees alone; its words are for :func:`override_list`. Raises InputError naming the
+    overrides) gives the shipped trees alone; its words are for :func:`override_list`. choices: options of Hydra's
+    groups that the command line chooses. Raises InputError naming the
     file for what cannot be read, for circles, and for inherited files outside ``root``.
     """
-    reading = _Reading(framework, (root or _root_of(path)).resolve(), path.parent)
+    reading = _Reading(framework, (root or _root_of(path)).resolve(), path.parent, choices or {})
     layers = [] if override_list(path) else reading.layers(path, ())
     if not any(layer.own for layer in layers):
         layers = [*map(shipped_layer, start or framework.start), *layers]
@@ -55,10 +61,19 @@ def shipped_layer(name: str) -> Layer:
 
 def _document(path: Path) -> Any:
     if path.suffix.lower() not in _SUFFIXES:
-        raise InputError(f"{shown_path(path)}: is no .yaml file")
-    value = parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path))
+        raise InputError(f"{shown_path(path)}: is no .yaml file, .toml file or launch script (.sh)")
+    text = read_text(path, DOCUMENT_BYTES)
+    toml = path.suffix.lower() == ".toml"
+    value = _toml(text, shown_path(path)) if toml else parse_value(text, shown_path(path), numbered=True)
     check_bounds(value, shown_path(path))
     return value
+
+
+def _toml(text: str, where: str) -> Any:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{where}: is no TOML ({shortened(str(error))})") from error
 
 
 def _root_of(path: Path) -> Path:
@@ -72,8 +87,9 @@ def _root_of(path: Path) -> Path:
 class _Reading:
     """One reading of a file: what it may read, and what stood in for what."""
 
-    def __init__(self, framework: Framework, root: Path, top: Path) -> None:
+    def __init__(self, framework: Framework, root: Path, top: Path, choices: Mapping[str, str]) -> None:
         self._framework, self._root, self._top = framework, root, top
+        self._choices, self._search = dict(choices), [top]
         self._count = 0
         self.notes: list[str] = []
 
@@ -95,11 +111,24 @@ class _Reading:
         if not self._framework.hydra:
             below = [layer for entry in entries for layer in self._path_entry(entry, path, chain)]
             return [*below, own]
+        self._look_ahead(document, entries)
         chosen: dict[str, str] = {}
         out: list[Layer] = []
         for entry in entries:
             out += [own] if entry == "_self_" else self._group_entry(entry, chosen, path, chain)
         return out if "_self_" in entries else [*out, own]
+
+    def _look_ahead(self, document: Mappings, entries: list[Any]) -> None:
+        """What a document says of those that it inherits: options of their groups, and further folders of files."""
+        for entry in entries:
+            for group, option in entry.items() if isinstance(entry, dict) else ():
+                if isinstance(group, str) and group.startswith("override ") and isinstance(option, str):
+                    self._choices.setdefault(group.split()[-1], option)
+        hydra = document.get("hydra")
+        folders = hydra.get("searchpath") if isinstance(hydra, dict) else None
+        for folder in folders if isinstance(folders, list) else ():
+            kind, _, name = str(folder).partition("://")
+            self._search.append(self._root / (name.replace(".", "/") if kind == "pkg" else name))
 
     def _path_entry(self, entry: Any, path: Path, chain: tuple[Path, ...]) -> list[Layer]:
         if not isinstance(entry, str):
@@ -120,12 +149,16 @@ class _Reading:
             raise InputError(f"{shown_path(path)}: defaults: {shortened(repr(entry))} is no entry of a list of Hydra's")
         if isinstance(entry, dict) and (option is None or found["group"].startswith("hydra/")):
             return []
+        if "override" in found["words"]:
+            return []
+        option = self._choices.get(found["group"], option) if isinstance(entry, dict) else option
         for name, choice in chosen.items():
             option = option and option.replace(f"${{{name}}}", choice)
         chosen[found["group"]] = option or ""
         name = (found["group"] if option is None else f"{found['group']}/{option}").removesuffix(".yaml")
-        folder = self._top if found["absolute"] else path.parent
-        target = self._inside(folder / f"{name}.yaml", path, name)
+        folders = [self._top if found["absolute"] else path.parent, *self._search]
+        places = [folder / f"{name}.yaml" for folder in folders]
+        target = self._inside(next((place for place in places if place.exists()), places[0]), path, name)
         if not target.exists():
             return self._absent(name, option, found["words"], path)
         package = found["package"] if found["package"] is not None else "" if option is None else found["group"]
@@ -165,4 +198,5 @@ class _Reading:
 
 
 def _placed(values: Mappings, package: str) -> Mappings:
-    return nested({package: values}) if package and package != "_global_" else values
+    """Values in the package that an entry names; _global_ and, in files at the top, _here_ are the root."""
+    return nested({package: values}) if package and package not in ("_global_", "_here_") else values

@@ -13,8 +13,9 @@ from typing import Any
 from rlsim.errors import shortened
 from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.formulas import Formula
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.rows import Functions, Row, Test, table_rows
+from rlsim.readers.frameworks.rows import Functions, Row, Test, table_rows, test_of
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,13 @@ class Framework:
 
     irrelevant: sections and keys that do not change the time of a step, by reason. not_simulated: those that may, and
     that no scenario key says. elsewhere: keys that an assumption or an option reads; the first names the model.
-    node_size: key that holds the GPUs of a node. shipped: file names of the framework's own base configurations and the
-    shipped trees that stand in for each, one over the other, where the file is not there. start: those under a file
-    that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. hydra: defaults
-    are Hydra's lists. facts: what a configuration says beside its rows. idle: sections that a configuration does not
-    use where scenario keys have the values there, beside those that are not enabled. assumptions: tests, sentences that
-    hold then, and scenario keys that they are of; {KEY} in a sentence is what a configuration holds.
+    node_size: key that holds the GPUs of a node. shipped: file names of the framework's own base configurations and
+    the shipped trees that stand in for each, one over the other, where the file is not there. start: those under a
+    file that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. hydra:
+    defaults are Hydra's lists. facts: what a configuration says beside its rows. idle: sections that a configuration
+    does not use where scenario keys have the values there, or where a test holds, beside those that are not enabled.
+    assumptions: tests, sentences that hold then, and scenario keys that they are of; {KEY} in a sentence is what a
+    configuration holds.
     """
 
     name: str
@@ -40,15 +42,22 @@ class Framework:
     shipped: Mapping[str, Sequence[str]]
     start: Sequence[str]
     start_asynchronous: Sequence[str]
-    hydra: bool
+    form: str
+    entry: Mapping[str, Mapping[str, str]]
+    renamed: Mapping[str, str]
     facts: Callable[[Reader], Facts]
-    idle: Mapping[str, Mapping[str, Any]]
+    idle: Mapping[str, Mapping[str, Any] | Test]
     assumptions: Sequence[tuple[Test | None, str, Sequence[str]]]
+
+    @property
+    def hydra(self) -> bool:
+        """Whether defaults are Hydra's lists."""
+        return self.form == "hydra"
 
     def assumed(self, r: Reader) -> list[dict[str, Any]]:
         """Assumptions of a scenario that is read from a configuration."""
         return [
-            {"text": re.sub(r"\{([\w.]+)\}", lambda key: shortened(r.text(key[1])), text), "keys": list(keys)}
+            {"text": re.sub(r"\{([\w.]+)\}", lambda key: shortened(str(r.value(key[1]))), text), "keys": list(keys)}
             for test, text, keys in self.assumptions
             if test is None or test(r)
         ]
@@ -70,7 +79,8 @@ class Framework:
 
     def nearest(self, key: str) -> str | None:
         """The known key closest to ``key``: one of its own section, then one with a like ending."""
-        if self.why(key) is not None or key in self.known:
+        former = any(f"{key}.".startswith(f"{old}.") for old in self.renamed)
+        if former or self.why(key) is not None or key in self.known:
             return key
         section, _, name = key.rpartition(".")
         parts = [known.rpartition(".") for known in sorted(self.known)]
@@ -88,29 +98,41 @@ class Framework:
             for status, table in (("irrelevant", self.irrelevant), ("not_simulated", self.not_simulated))
             for reason, group in table.items()
             for entry in group
-            if f"{key}.".startswith(f"{entry}.")
+            if f"{key}.".startswith(f"{entry}.") or ("*" in entry and _matches(key, entry))
         ]
         return max(covering, key=lambda entry: entry[0])[1] if covering else None
 
 
+def _matches(key: str, pattern: str) -> bool:
+    """Whether a key, or the section it lies in, is one of a pattern with ``*``, which stands within one name."""
+    return (
+        re.match(
+            "".join("[^.]*" if part == "*" else re.escape(part) for part in re.split(r"(\*)", pattern)) + r"(\.|$)", key
+        )
+        is not None
+    )
+
+
 def framework_of(
     file: str,
-    facts: Callable[[Reader], Facts],
-    functions: Mapping[str, Functions],
-    tests: Mapping[str, Test],
+    facts: Callable[[Reader], Facts] | None = None,
+    functions: Mapping[str, Functions] | None = None,
+    tests: Mapping[str, Test] | None = None,
 ) -> Framework:
     """The framework of the table ``keys/FILE.yaml``. functions, tests: what its rows name (:mod:`.rows`)."""
     table = read_yaml(Path(__file__).parent / "keys" / f"{file}.yaml")
-    sections = {f"{name}/": f"{section}." for name, section in table.pop("sections").items()}
+    sections = {f"{name}/": f"{section}." for name, section in table.pop("sections", {}).items()}
 
     def full(value: Any) -> Any:
-        """``value`` with the names of sections written out, in keys of mappings too."""
+        """``value`` with the names of sections written out, in keys of mappings and within formulas too."""
         if isinstance(value, dict):
             return {full(name): full(inner) for name, inner in value.items()}
         if isinstance(value, list):
             return [full(inner) for inner in value]
+        if isinstance(value, str) and "[" in value:
+            return re.sub(r"(?<=\[)(\w+/)", lambda found: sections.get(found[1], found[1]), value)
         head, slash, name = value.partition("/") if isinstance(value, str) else ("", "", "")
-        return f"{sections[head + slash]}{name}" if slash else value
+        return f"{sections[head + slash]}{name}" if head + slash in sections else value
 
     def dotted(unused: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
         return {
@@ -119,18 +141,43 @@ def framework_of(
         }
 
     rows = {target: dict([row.split()]) if isinstance(row, str) else row for target, row in table["rows"].items()}
+    known: dict[str, Test] = dict(tests or {})
+    known.update({name: Formula(text, known) for name, text in full(table.get("tests", {})).items()})
+    said = {name: Formula(str(text), known) for name, text in full(table.get("facts", {})).items()}
+    elsewhere = [key for formula in said.values() for key in formula.keys]
+    read_facts = facts or _facts(table["model"], said, tuple(table.get("settings", {}).items()))
     return Framework(
         name=table["name"],
-        rows=table_rows(full(rows), functions, tests),
+        rows=table_rows(full(rows), functions or {}, known),
         irrelevant=dotted(table["irrelevant"]),
         not_simulated=dotted(table["not_simulated"]),
-        elsewhere=(table["model"], *full(table["elsewhere"])),
+        elsewhere=(table["model"], *full(table.get("elsewhere", [])), *elsewhere),
         node_size=full(table["node_size"]),
         shipped=table["shipped"],
         start=table["start"],
         start_asynchronous=table.get("start_asynchronous", table["start"]),
-        hydra=table.get("hydra", False),
-        facts=facts,
-        idle=full(table.get("idle", {})),
-        assumptions=[(tests.get(one.get("when")), one["text"], one["keys"]) for one in table["assumptions"]],
+        form=table.get("form", "yaml"),
+        entry={pattern: options or {} for pattern, options in table.get("entry", {}).items()},
+        renamed=full(table.get("renamed", {})),
+        facts=read_facts,
+        idle={
+            section: known.get(said, Formula(said, known)) if isinstance(said, str) else said
+            for section, said in full(table.get("idle", {})).items()
+        },
+        assumptions=[
+            (test_of(full(one.get("when")), known), one["text"], one["keys"]) for one in table.get("assumptions", [])
+        ],
     )
+
+
+def _facts(
+    model_key: str, said: Mapping[str, Formula], settings: tuple[tuple[str, Any], ...]
+) -> Callable[[Reader], Facts]:
+    """What formulas say beside the rows."""
+
+    def read(r: Reader) -> Facts:
+        found = {name: formula(r) for name, formula in said.items()}
+        stated = {name: value for name, value in found.items() if value is not None}
+        return Facts(**{"model": r.text(model_key), "model_key": model_key, "settings": settings, **stated})
+
+    return read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +13,27 @@ from rlsim.files.reading import shown_path
 from rlsim.files.yaml import dump_document
 from rlsim.loading.scenario import scenario_of_text
 from rlsim.readers.frameworks.accounting import Accounting, account_for
-from rlsim.readers.frameworks.adapters import ADAPTERS
-from rlsim.readers.frameworks.asked import Asked, Draft, complete
-from rlsim.readers.frameworks.files import override_list, read_tree
+from rlsim.readers.frameworks.adapters import ADAPTERS, FORKS
+from rlsim.readers.frameworks.asked import Asked, Draft, complete, mean_sample_tokens
+from rlsim.readers.frameworks.files import override_list, read_tree, shipped_layer
 from rlsim.readers.frameworks.framework import Framework
-from rlsim.readers.frameworks.overrides import applied
+from rlsim.readers.frameworks.launch import Launch, flag_layer, launch_of, repository_of, starts_run
+from rlsim.readers.frameworks.overrides import COMMAND_LINE, applied
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.trees import ConfigTree, lookup, nested
+from rlsim.readers.frameworks.recognise import framework_of_file
+from rlsim.readers.frameworks.trees import ConfigTree, Layer, lookup, nested, renamed, stacked
 from rlsim.schema.scenario import Scenario
 
 ASYNC_REPLICATIONS = 4
 """Of an asynchronous scenario, which measures several steps in each."""
 LONGEST = "workload.max_sequence_tokens"
 """The scenario key without which no length can be told."""
+MOST_NAMED = 40
+"""Keys that a refusal names."""
+FROM_MEMORY = "from memory"
+"""How the source of a card begins that was compared with nothing."""
+REQUIRED = ("workload.prompts_per_step", "workload.generations_per_prompt", LONGEST, "cluster.num_gpus")
+"""Scenario keys without a default, which the rows of every framework give."""
 COMMENT_KEYS = 20
 """Keys that the head of a written scenario names."""
 
@@ -50,50 +59,110 @@ def import_config(
     root: Path | None = None,
     start: str | None = None,
     strict: bool = False,
+    lenient: bool = False,
 ) -> Imported:
-    """The scenario of a configuration.
+    """The scenario of a configuration, a launch script or a command line.
 
-    framework: nemo-rl, verl or skyrl. overrides: words of the framework's command line. root: folder that inherited
-    files must lie in. start: name of the base configuration under ``path`` where it names none. strict: a key that is
-    not understood is an error. Raises InputError naming file, key and the nearest known key.
+    framework: a name of ADAPTERS. path: the file, or a command's first word. overrides: words of the framework's
+    command line. root: folder that inherited files must lie in. start: name of the base configuration under ``path``
+    where it names none. strict: a key that is not understood, and a model card from memory, is an error. lenient: not
+    even a key that holds a batch, a layout, a backend, a precision, an algorithm, an agent or an environment is.
+    Raises InputError naming file, key and the nearest known key.
     """
-    tree = read_config(framework, path, overrides, root, start)
-    document, accounting = document_of(framework, tree, asked or Asked())
-    unknown = accounting.of("not_understood")
-    if strict and unknown:
-        hint = f"; {unknown[0].detail}" if unknown[0].detail else ""
-        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-        raise InputError(f"{tree.where}: key '{shortened(unknown[0].key)}' is not understood{hint}{more}")
+    try:
+        tree = read_config(framework, path, overrides, root, start)
+        document, accounting = document_of(framework, tree, asked or Asked())
+    except InputError as error:
+        whose = framework_of_file(path)
+        if whose in (None, framework) or framework in FORKS:
+            raise
+        raise InputError(
+            f"{shown_path(path)}: is {whose}'s; rlsim import {whose} {shown_path(path)} ({shortened(str(error))})"
+        ) from error
+    refused = accounting.of("not_understood") if strict else () if lenient else accounting.heavy
+    if refused:
+        listed = ", ".join(
+            f"'{shortened(one.key, 100)}'" + (f" ({one.detail})" if one.detail else "") for one in refused[:MOST_NAMED]
+        )
+        more = f" and {len(refused) - MOST_NAMED} more" if len(refused) > MOST_NAMED else ""
+        verb = "are" if len(refused) > 1 else "is"
+        hint = "" if strict else "; --lenient leaves them out" if len(refused) > 1 else "; --lenient leaves it out"
+        raise InputError(f"{tree.where}: {listed}{more} {verb} not understood{hint}")
     text = f"{_head(path, accounting)}{dump_document(document)}"
-    return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
+    scenario = scenario_of_text(text, f"{tree.where} as a scenario", Path())
+    if strict and scenario.model.source.startswith(FROM_MEMORY):
+        raise InputError(
+            f"{tree.where}: the card of {scenario.model.name} is {FROM_MEMORY}; give --model its config.json"
+        )
+    return Imported(scenario, text, accounting)
 
 
 def read_config(
     framework: str, path: Path, overrides: Sequence[str] = (), root: Path | None = None, start: str | None = None
 ) -> ConfigTree:
-    """The whole configuration of a file with its inheritance and overrides."""
+    """The whole configuration of a file, a launch script or a command line, with its inheritance and overrides."""
     known = ADAPTERS[framework]
     if start is not None and start not in known.shipped:
         raise InputError(f"--config-name '{shortened(start)}' is none of {', '.join(known.shipped)}")
-    tree = read_tree(path, known, root, None if start is None else known.shipped[start])
-    return applied(tree, [*override_list(path), *overrides], known.nearest)
+    if starts_run(path, overrides):
+        return renamed(_launched(known, launch_of(known, path, overrides, root), path, root), known.renamed)
+    tree = read_tree(path, known, root, None if start is None else known.shipped[start], choices_of(overrides))
+    words = [*override_list(path), *overrides]
+    if known.form in ("words", "toml"):
+        above = stacked([Layer(tree.where, tree.values, own=True), Layer(COMMAND_LINE, flag_layer(words))], tree.where)
+        return ConfigTree(tree.where, above.values, {**tree.given, **above.given}, tree.notes)
+    return renamed(applied(tree, words, known.nearest), known.renamed)
+
+
+def choices_of(words: Sequence[str]) -> dict[str, str]:
+    """Words of a command line that may choose options of Hydra's groups."""
+    return {word.partition("=")[0]: word.partition("=")[2] for word in words if re.match(r"[\w/]+=", word)}
+
+
+def _launched(known: Framework, run: Launch, path: Path, root: Path | None) -> ConfigTree:
+    """The configuration of a run that a script or a command line starts."""
+    where = shown_path(path)
+    if run.config is not None:
+        shipped = known.shipped.get(run.name or "", known.start)
+        folder = root or repository_of(run.config)
+        below = read_tree(run.config, known, folder, shipped, choices_of(run.words))
+    else:
+        below = stacked([shipped_layer(name) for name in known.shipped.get(run.name or "", known.start)], where)
+    notes = below.notes
+    if run.name is not None and run.config is None:
+        notes = (*notes, f"{run.name}.yaml is not there: rlsim's own tree of documented defaults stands in")
+    if run.note:
+        notes = (*notes, run.note)
+    inherited = Layer(below.where, below.values, own=True)
+    words = known.form in ("words", "toml")
+    layers = [inherited, run.facts(), *([Layer(where, flag_layer(run.words))] if words else [])]
+    tree = stacked(layers, where, notes)
+    own = run.config is None or run.name in known.shipped  # a base configuration of the framework's
+    given = tree.given if own else {**below.given, **tree.given}
+    tree = ConfigTree(where, tree.values, given, notes)
+    return tree if words else applied(tree, run.words, known.nearest, where)
 
 
 def document_of(framework: str, tree: ConfigTree, asked: Asked) -> tuple[dict[str, Any], Accounting]:
     """The scenario of a configuration as a document, and the accounting of its keys."""
     known, reader = ADAPTERS[framework], Reader(tree)
     longest = next(row for row in known.rows if row.target == LONGEST)
-    if longest.read(reader) is None and isinstance(lookup(tree.values, longest.keys[0].partition(".")[0]), dict):
+    cap = longest.read(reader)
+    if cap is None and isinstance(lookup(tree.values, longest.keys[0].partition(".")[0]), dict):
         raise reader.error(longest.keys[0], "must be a whole number of at least 1", reader.value(longest.keys[0]))
-    keys = keys_of(known, reader)
-    draft = Draft(keys, known.assumed(reader))
-    complete(draft, known.facts(reader), asked, tree.where)
+    facts = known.facts(reader)
+    reader.mean_tokens = mean_sample_tokens(facts, asked, cap) if cap else None
+    draft = Draft(keys_of(known, reader), known.assumed(reader))
+    for row in known.rows:
+        if row.target in REQUIRED and row.target not in draft.keys:
+            raise reader.error(row.keys[0], "must be given", reader.value(row.keys[0]))
+    complete(draft, facts, asked, tree.where)
     if draft.keys.get("loop.mode") == "async":
         draft.keys["simulation.replications"] = ASYNC_REPLICATIONS
     name = shortened(Path(tree.where).stem, 200)
     sections = nested({"name": name, "question": f"How long is a step of {framework}'s {name}?", **draft.keys})
     document = {key: sections[key] for key in Scenario.model_fields if key in sections}
-    return {**document, "assumptions": draft.assumptions}, account_for(known, tree, reader.read, draft.keys)
+    return {**document, "assumptions": draft.assumptions}, account_for(known, tree, reader, draft.keys)
 
 
 def keys_of(framework: Framework, reader: Reader) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from rlsim.errors import InputError, shortened
 from rlsim.readers.frameworks.asked import Facts
+from rlsim.readers.frameworks.formulas import sought
 from rlsim.readers.frameworks.framework import framework_of
 from rlsim.readers.frameworks.reader import Reader
 from rlsim.readers.frameworks.rows import Changes, Functions
@@ -30,9 +31,8 @@ IN_ORDER = "in_order"
 SAMPLERS = (IN_ORDER, "ready_first", "weight_fifo", "windowed")
 RACK_NODE_GPUS = 4
 """GPUs of a tray of GB200 or GB300 NVL72."""
-SYNCHRONOUS_ENGINE, ASYNCHRONOUS_ENGINE = (1024, 16384), (128, 2048)
-"""Running sequences and batched tokens that vLLM takes where nothing is set: its LLM class on GPUs of 70 GiB and more,
-and AsyncLLM without a usage context (vLLM 0.20)."""
+GYM_TURNS = ("max_steps", "max_turns", "agent_max_turns", "max_iterations")
+"""Keys by which environments of NeMo-Gym bound their turns."""
 STOOD_IN = ("megatron", "dynamo")
 """Engines that are not simulated, for which vLLM stands in."""
 
@@ -130,28 +130,6 @@ def _capacity(name: str, factor: str) -> Functions:
     return read, write
 
 
-def _vllm_parallel(r: Reader) -> tuple[int, int]:
-    """GPUs of a stage of a replica and copies of its attention: experts beyond TP come with data-parallel attention."""
-    tensor, expert = r.size(f"{VLLM}tensor_parallel_size"), r.integer(f"{VLLM}expert_parallel_size", 1)
-    copies = expert // tensor if expert > tensor and expert % tensor == 0 else 1
-    return tensor * copies, copies
-
-
-def _write_tensor(value: int, r: Reader) -> Changes:
-    copies = _vllm_parallel(r)[1]
-    return {f"{VLLM}tensor_parallel_size": value // copies} if value % copies == 0 else {}
-
-
-def _engine_limit(name: str, index: int) -> Functions:
-    key = f"{KWARGS}{name}"
-
-    def read(r: Reader) -> int:
-        defaults = ASYNCHRONOUS_ENGINE if r.flag(f"{VLLM}async_engine") else SYNCHRONOUS_ENGINE
-        return r.integer(key) or defaults[index]
-
-    return read, lambda value, r: {key: value}
-
-
 def _method(r: Reader) -> str | None:
     given = r.text(f"{DRAFTS}method")
     if not given:
@@ -169,10 +147,6 @@ FUNCTIONS: Mapping[str, Functions] = {
     "cluster.placement": (lambda r: "aligned" if r.value("cluster.segment_size") else None, _write_placement),
     "loop.mode": (lambda r: "async" if asynchronous(r) else "sync", _write_mode),
     "loop.style": (_style, None),
-    "engine.tensor_parallel": (lambda r: _vllm_parallel(r)[0], _write_tensor),
-    "engine.attention_data_parallel": (lambda r: _vllm_parallel(r)[1], None),
-    "engine.max_running_sequences": _engine_limit("max_num_seqs", 0),
-    "engine.max_batched_tokens": _engine_limit("max_num_batched_tokens", 1),
     "speculation.method": (_method, _write_method),
     "speculation.online_training": (
         lambda r: r.flag(f"{POLICY}draft.enabled") and _method(r) is not None,
@@ -181,6 +155,12 @@ FUNCTIONS: Mapping[str, Functions] = {
     "trainer.micro_batch_tokens": _capacity("train_mb_tokens", "train_micro_batch_size"),
     "trainer.logprob_micro_batch_tokens": _capacity("logprob_mb_tokens", "logprob_batch_size"),
 }
+
+
+def _turns(r: Reader) -> int:
+    """Most turns: NeMo-Gym's environments say theirs themselves."""
+    said = sought(r.raw("env.nemo_gym"), *GYM_TURNS) if r.flag("env.should_use_nemo_gym") else None
+    return said or r.integer("grpo.max_rollout_turns") or 1
 
 
 def nemo_rl_facts(r: Reader) -> Facts:
@@ -193,7 +173,7 @@ def nemo_rl_facts(r: Reader) -> Facts:
         gpus_per_node=r.integer(NODE, 1),
         prompt_cap=r.integer("data.max_input_seq_length") or cap,
         response_cap=min(r.integer(f"{GENERATION}max_new_tokens") or cap, engine_cap),
-        turns=r.integer("grpo.max_rollout_turns", 1),
+        turns=_turns(r),
         drafter=r.text(f"{DRAFTS}model"),
         dynamic=r.flag("grpo.use_dynamic_sampling"),
     )
@@ -214,7 +194,8 @@ NEMO_RL = framework_of(
         "dynamic": lambda r: (
             r.flag(f"{POLICY}dynamic_batching.enabled") and not r.flag(f"{POLICY}sequence_packing.enabled")
         ),
-        "attention_copies": lambda r: _vllm_parallel(r)[1] > 1,
+        "turns_unsaid": lambda r: r.flag("env.should_use_nemo_gym") and _turns(r) == 1,
+        "async_colocated": lambda r: asynchronous(r) and r.flag(f"{COLOCATED}enabled", True),
         "stood_in": lambda r: r.text(f"{GENERATION}backend", "vllm").lower() in STOOD_IN,
         "not_bfloat16": lambda r: r.text(f"{POLICY}precision", "bfloat16") != "bfloat16",
     },

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.readers.frameworks.interpolation import Interpolation
-from rlsim.readers.frameworks.trees import ConfigTree
+from rlsim.readers.frameworks.trees import ConfigTree, lookup
 
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 """Texts that the frameworks' YAML 1.1 loaders take for true and false."""
@@ -16,18 +16,24 @@ class Reader:
     """Typed values of a configuration; it remembers which keys were asked for.
 
     Every getter gives ``default`` where the key is not there or null, and raises InputError naming file and key where
-    its value is of another kind.
+    its value is of another kind. mean_tokens: mean sample with its prompt, where it is known beside the configuration.
     """
 
-    def __init__(self, tree: ConfigTree) -> None:
+    def __init__(self, tree: ConfigTree, mean_tokens: float | None = None) -> None:
         self.where = tree.where
+        self.mean_tokens = mean_tokens
         self.read: set[str] = set()
-        self._values = Interpolation(tree, self.read)
+        self._tree, self._values = tree, Interpolation(tree, self.read)
 
     def value(self, key: str) -> Any:
         """The resolved value; None where it is not there."""
         self.read.add(key)
         return self._values.value(key)
+
+    def raw(self, key: str) -> Any:
+        """What a key holds, references unresolved."""
+        self.read.add(key)
+        return lookup(self._tree.values, key)
 
     def integer(self, key: str, default: int = 0) -> int:
         """A whole number; 8.0 counts as 8."""
@@ -39,6 +45,10 @@ class Reader:
         if isinstance(found, bool) or not isinstance(found, int):
             raise self.error(key, "must be a whole number", found)
         return found
+
+    def real_tokens(self, samples: int, cap: int) -> int:
+        """Tokens of a micro-batch of so many samples without padding: mean ones, and at least one of ``cap``."""
+        return max(cap, round(samples * (self.mean_tokens or cap)))
 
     def size(self, key: str) -> int:
         """A whole number of at least 1; 1 where it is not there."""

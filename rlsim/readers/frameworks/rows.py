@@ -2,8 +2,9 @@
 
 ``target: KIND KEY`` or ``target: {KIND: KEY, option: ...}``: read and written by the kind and the options of
 :class:`Plain`. ``target: {cases: [{is: VALUE, KEY: HELD, ...}, ...]}``: by :class:`Case`. ``target: [{KIND: KEY, when:
-TEST, ...}, ...]``: as the first of them whose test holds. ``target: [KEY, ...]``: by functions of the framework's
-module. ``section/name`` is a key of one of the table's sections.
+TEST, ...}, ...]``: as the first of them whose test holds. ``target: {formula: TEXT, set: {KEY: TEXT}}``: by formulas
+(:mod:`.formulas`). ``target: [KEY, ...]``: by functions of the framework's module. ``section/name`` is a key of one of
+the table's sections. A test is a name of the table's or the framework's tests, or a formula.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from rlsim.errors import InputError, shortened
+from rlsim.readers.frameworks.formulas import Formula
 from rlsim.readers.frameworks.reader import Reader
 
 Changes = dict[str, Any]
@@ -58,7 +60,7 @@ class Case:
     def of(cls, given: Mapping[str, Any], tests: Mapping[str, Test]) -> Case:
         """A case as a table writes it."""
         where = {key: held for key, held in given.items() if key not in ("is", "set", "when")}
-        return cls(given["is"], where, given.get("set", {}), tests[given["when"]] if "when" in given else None)
+        return cls(given["is"], where, given.get("set", {}), test_of(given.get("when"), tests))
 
     def missing(self, r: Reader) -> Iterator[tuple[str, Any]]:
         """Keys that hold something else, with what they should."""
@@ -66,6 +68,13 @@ class Case:
             wanted = held if isinstance(held, list) else [held]
             if not any(_holds(r, key, value) for value in wanted):
                 yield key, wanted[0]
+
+
+def test_of(given: str | None, tests: Mapping[str, Test]) -> Test | None:
+    """A test by its name, or the formula that is one."""
+    if given is None:
+        return None
+    return tests[given] if given in tests else Formula(given, tests)
 
 
 def _holds(r: Reader, key: str, value: Any) -> bool:
@@ -197,12 +206,13 @@ def _row(target: str, given: Any, functions: Mapping[str, Functions], tests: Map
         return _alternatives([(one.get("when"), _row(target, one, functions, tests)) for one in given], tests)
     if isinstance(given, list):
         return Row(target, tuple(given), *functions[target])
+    if "formula" in given:
+        return _reckoned(target, given, tests)
     options = {OPTIONS.get(name, name): value for name, value in given.items()}
     kind = next(name for name in options if name in get_args(Kind))
     key, also, readonly = options.pop(kind), options.pop("also", ()), options.pop("readonly", kind == "value")
     decided = tuple(options.pop("keys", ()))
-    if "when" in options:
-        options["when"] = tests[options["when"]]
+    options["when"] = test_of(options.get("when"), tests)
     if kind == "cases":
         key = tuple(Case.of(case, tests) for case in key)
     plain = Plain(kind, key, **options)
@@ -212,11 +222,30 @@ def _row(target: str, given: Any, functions: Mapping[str, Functions], tests: Map
     return Row(target, (*(key for key in keys if key), *also), plain.read, None if readonly else plain.write)
 
 
+def _reckoned(target: str, given: Mapping[str, Any], tests: Mapping[str, Test]) -> Row:
+    """A row that formulas read and, with ``set``, write."""
+    read, when = Formula(given["formula"], tests), test_of(given.get("when"), tests)
+    written = {key: Formula(str(text), tests) for key, text in given.get("set", {}).items()}
+    also = (*given.get("also", ()), *(when.keys if isinstance(when, Formula) else ()), *written)
+
+    def write(value: Any, r: Reader) -> Changes:
+        return {key: formula(r, value) for key, formula in written.items()}
+
+    return Row(
+        target,
+        (*read.keys, *also),
+        lambda r: read(r) if when is None or when(r) else given.get("else"),
+        write if written else None,
+    )
+
+
 def _alternatives(rows: Sequence[tuple[str | None, Row]], tests: Mapping[str, Test]) -> Row:
     """Of rows with the names of their tests the first whose test holds; none says nothing."""
 
+    asked = [(test_of(name, tests), row) for name, row in rows]
+
     def chosen(r: Reader) -> Row | None:
-        return next((row for name, row in rows if name is None or tests[name](r)), None)
+        return next((row for test, row in asked if test is None or test(r)), None)
 
     def read(r: Reader) -> Any:
         row = chosen(r)

@@ -32,13 +32,14 @@ class ConfigTree:
     """A configuration after inheritance and overrides, before interpolation.
 
     where: the file, for messages. given: dotted keys that the user's files and overrides state, with their origin.
-    notes: what stood in for what while it was read.
+    notes: what stood in for what while it was read. aliases: keys by which rows read others, which hold the same.
     """
 
     where: str
     values: Mappings
     given: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_bounds(values: Any, where: str) -> None:
@@ -89,6 +90,21 @@ def stacked(layers: list[Layer], where: str, notes: tuple[str, ...] = ()) -> Con
     check_bounds(values, where)
     held = {key for key, _ in leaves(values)}
     return ConfigTree(where, values, {key: origin for key, origin in given.items() if key in held}, notes)
+
+
+def renamed(tree: ConfigTree, names: Mapping[str, str]) -> ConfigTree:
+    """``tree`` with what keys of earlier releases hold under their present names too, told in its notes."""
+    moved = [old for old in names if present(tree.values, old) and old not in tree.aliases.values()]
+    if not moved:
+        return tree
+    values, given = tree.values, dict(tree.given)
+    for old in moved:
+        values = merged(values, nested({names[old]: lookup(tree.values, old)}))
+        for key in [key for key in given if f"{key}.".startswith(f"{old}.")]:
+            given[names[old] + key[len(old) :]] = given.pop(key)
+    aliases = {**tree.aliases, **{names[old]: old for old in reversed(moved)}}
+    note = f"names of another release or algorithm: {', '.join(moved[:4])}{', ...' if len(moved) > 4 else ''}"
+    return ConfigTree(tree.where, values, given, (*tree.notes, note), aliases)
 
 
 def lookup(values: Mapping[str, Any], key: str) -> Any:

@@ -21,6 +21,8 @@ VLLM_DRAFTS = f"{ROLLOUT}engine_kwargs.vllm.speculative_config."
 SGLANG_DRAFTS = f"{ROLLOUT}engine_kwargs.sglang."
 SGLANG_METHODS = {"EAGLE3": "eagle3", "EAGLE": "mtp", "NEXTN": "mtp", "STANDALONE": "draft_model"}
 VLLM_METHODS = {"eagle": "eagle3", "deepseek_mtp": "mtp", "qwen3_next_mtp": "mtp"}
+ULYSSES = (f"{ACTOR}ulysses_sequence_parallel_size", f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size")
+"""The older of both counts where it is above 1 (verl/workers/config/actor.py:330)."""
 TEXTS = ("data.max_prompt_length", "data.max_response_length")
 
 
@@ -36,28 +38,28 @@ def _sglang(r: Reader) -> bool:
 def _capacity(samples: str, flag_key: str, tokens: str) -> Functions:
     """Tokens of a micro-batch: the stated limit of a GPU, times the GPUs that share a sequence; or samples of it.
 
-    A fixed number of samples without padding counts as its longest ones.
+    A fixed number of samples without padding has mean ones, and at least one of the longest.
     """
 
     def cap(r: Reader) -> int:
         return sum(r.integer(key, 1) for key in TEXTS)
 
     def sharing(r: Reader) -> int:
-        return r.integer(
-            f"{MEGATRON}context_parallel_size" if megatron(r) else f"{ACTOR}ulysses_sequence_parallel_size", 1
-        )
+        names = (f"{MEGATRON}context_parallel_size",) if megatron(r) else ULYSSES
+        return max(r.integer(name, 1) for name in names)
 
     def read(r: Reader) -> int | None:
         if r.flag(flag_key):
-            return r.integer(tokens, 16384) * sharing(r)
-        return r.integer(samples, 1) * cap(r) if r.flag(f"{MODEL}use_remove_padding") else None
+            return max(r.integer(tokens, 16384) * sharing(r), int(r.mean_tokens or 0) + 1)
+        return r.real_tokens(r.integer(samples, 1), cap(r)) if r.flag(f"{MODEL}use_remove_padding") else None
 
     def write(value: int, r: Reader) -> Changes:
         if not r.flag(flag_key):
             if not r.flag(f"{MODEL}use_remove_padding"):
                 return {}
-            if value % cap(r) == 0:
-                return {samples: value // cap(r)}
+            fitting = max(1, round(value / (r.mean_tokens or cap(r))))
+            if r.real_tokens(fitting, cap(r)) == value:
+                return {samples: fitting}
         return {flag_key: True, tokens: -(-value // sharing(r))}
 
     return read, write
@@ -70,17 +72,6 @@ def _packing(r: Reader) -> bool:
 def _offloads(r: Reader) -> list[str]:
     parts = ("param", "grad", "optimizer") if megatron(r) else ("param", "optimizer")
     return [f"{MEGATRON if megatron(r) else f'{ACTOR}fsdp_config.'}{part}_offload" for part in parts]
-
-
-def _copies(r: Reader) -> int:
-    return r.integer(f"{ROLLOUT}data_parallel_size", 1)
-
-
-def _write_copies(value: int, r: Reader) -> Changes:
-    total = r.integer(f"{ROLLOUT}tensor_model_parallel_size", 1) * _copies(r)
-    if total % value:
-        return {}
-    return {f"{ROLLOUT}data_parallel_size": value, f"{ROLLOUT}tensor_model_parallel_size": total // value}
 
 
 def _mtp(r: Reader) -> bool:
@@ -127,7 +118,6 @@ FUNCTIONS: Mapping[str, Functions] = {
         _oversampling,
         lambda value, r: {"data.gen_batch_size": round(value * r.integer("data.train_batch_size"))},
     ),
-    "engine.attention_data_parallel": (_copies, _write_copies),
     "speculation.method": (_method, _write_method),
     "speculation.draft_length": (
         lambda r: r.integer(_length_key(r)) or None,

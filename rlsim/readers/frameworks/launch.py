@@ -1,0 +1,179 @@
+"""What a launch script or a command line starts: the framework's program, its configuration file and its words."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.files.yaml import parse_value
+from rlsim.readers.frameworks.framework import Framework
+from rlsim.readers.frameworks.trees import Layer, Mappings, nested
+from rlsim.readers.shell.script import commands_of
+
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".sub")
+"""Endings of launch scripts."""
+_VARIABLE = re.compile(r"^([A-Z][A-Z0-9_]*)=(.*)$", re.DOTALL)
+_SLURM = {
+    r"(?:--nodes[= ]|-N\s*)(\d+)": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    r"--(?:gpus-per-node[= ]|gres[= ]gpu:)(?:\w+:)?(\d+)": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+}
+"""Options of a Slurm header, and the variables that a job has of them."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One run that is started.
+
+    entry: the program's word. config: its configuration file; None: none is named. name: that of a Hydra
+    configuration. words: what follows the program, without the names of configurations. before: options of the
+    launcher in front of it, such as accelerate's. note: what a reader of the answer should know.
+    """
+
+    entry: str
+    config: Path | None
+    name: str | None
+    words: tuple[str, ...]
+    before: Mapping[str, Any]
+    note: str = ""
+
+    def facts(self) -> Layer:
+        """What the launcher says beside the words: section ``launcher``."""
+        return Layer("launcher", {"launcher": {"entry": self.entry, **self.before}}, own=True)
+
+
+def starts_run(path: Path, words: Sequence[str]) -> bool:
+    """Whether ``path`` with ``words`` behind it is a launch script or a command line, not a configuration."""
+    return path.suffix.lower() in SCRIPTS or (not path.suffix and not path.exists() and bool(words))
+
+
+def launch_of(framework: Framework, path: Path, words: Sequence[str], root: Path | None) -> Launch:
+    """The run of ``framework`` that a script or a command line starts.
+
+    words: of a script its parameters, with NAME=VALUE in capitals for its variables; of a command line what follows.
+    Raises InputError where it starts none, telling what it starts.
+    """
+    if path.suffix.lower() in SCRIPTS:
+        given = {found[1]: found[2] for word in words if (found := _VARIABLE.match(word))}
+        rest = [word for word in words if not _VARIABLE.match(word)]
+        text = read_text(path, DOCUMENT_BYTES)
+        for pattern, names in _SLURM.items():
+            for number in re.findall(rf"^#SBATCH\s.*?{pattern}", text, re.MULTILINE)[:1]:
+                given = {**dict.fromkeys(names, number), **given}
+        folder = root or repository_of(path)
+        commands = commands_of(path, rest, given, folder)
+    else:
+        folder, rest, commands = root or Path(), [], [[str(path), *words]]
+    runs = [run for argv in commands for run in _runs(framework, argv, folder, path)]
+    if not runs:
+        programs = [word for argv in commands for word in argv if re.search(r"(\.py$|^[a-z_]+(\.\w+)+$)", word)]
+        shown = f"; it starts {', '.join(map(shortened, dict.fromkeys(programs[:4])))}" if programs else ""
+        raise InputError(f"{shown_path(path)}: starts no training of {framework.name} that rlsim knows{shown}")
+    first = runs[0]
+    extra = tuple(word for word in rest if word not in first.words)
+    several = f"{len(runs)} runs are started; this is the first" if len({run.words for run in runs}) > 1 else ""
+    note = "; ".join(part for part in (first.note, several) if part)
+    return Launch(first.entry, first.config, first.name, (*first.words, *extra), first.before, note)
+
+
+def repository_of(path: Path) -> Path:
+    """The folder above that is a repository or a package, else the file's own; folders of packages within count not."""
+    folder = path.absolute().parent
+    marked = [above for above in (folder, *folder.parents) if (above / "pyproject.toml").exists()]
+    git = [above for above in (folder, *folder.parents) if (above / ".git").exists()]
+    return (git[:1] or marked[-1:] or [folder])[0]
+
+
+def _runs(framework: Framework, argv: list[str], folder: Path, path: Path) -> Iterator[Launch]:
+    for at, word in enumerate(argv):
+        entry = next((options for pattern, options in framework.entry.items() if re.search(pattern, word)), None)
+        if entry is None or (word.endswith(".py") and at and argv[at - 1].startswith("--")):
+            continue
+        words, named = _named(argv[at + 1 :])
+        before = {key: value for key, value in flags(argv[:at]).items() if isinstance(value, int | str)}
+        config = named.get("config", entry.get("config"))
+        beside = Path(word).parent if word.endswith(".py") else Path(*word.split(".")[:-1])
+        name = named.get("config_name", entry.get("name"))
+        if name is not None:
+            place = named.get("config_path", entry.get("folder", "."))
+            places = [beside / place, Path(place), Path(entry.get("folder", "."))]
+            name = name.removesuffix(".yaml")
+            near = difflib.get_close_matches(name, framework.shipped, n=1)
+            files = [one / f"{stem}.yaml" for stem in (name, *near) for one in places]
+            config = next((str(file) for file in files if _at(folder, path, file)), None)
+            name = near[0] if near and (config is None or Path(config).stem != name) else name
+        target = None if config is None else _at(folder, path, Path(config))
+        if config is not None and target is None and name is None:
+            raise InputError(f"{shown_path(path)}: {shortened(config)} is not there; give --root with the folder of "
+                             f"{framework.name}'s repository")  # fmt: skip
+        yield Launch(word, target, name, tuple(words), before, _stood_in(named, name))
+        return
+
+
+def _stood_in(named: Mapping[str, str], name: str | None) -> str:
+    """That another configuration stands for the one that is named."""
+    asked = named.get("config_name", name or "").removesuffix(".yaml")
+    return "" if name is None or asked == name else f"{shortened(asked)}.yaml is not there: {name}.yaml stands in"
+
+
+def _at(folder: Path, path: Path, name: Path) -> Path | None:
+    """A file as the working directory, the repository, or the script's own folder has it."""
+    places = (name, folder / name, path.parent / name)
+    try:
+        return next((one for one in places if one.is_file()), None)
+    except (OSError, ValueError):
+        return None
+
+
+def _named(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Words without the names of configurations, and those names."""
+    rest, named, skip = [], {}, False
+    for at, word in enumerate(words):
+        if skip:
+            skip = False
+            continue
+        found = re.match(r"^(?:--(config|config[-_]name|config[-_]path)(?:=(.*))?|@)$", word)
+        if found is None:
+            rest.append(word)
+            continue
+        value = found[2]
+        if value is None and at + 1 < len(words):
+            value, skip = words[at + 1], True
+        named[(found[1] or "config").replace("-", "_")] = (value or "").strip("'\"")
+    return rest, named
+
+
+def flags(words: Sequence[str]) -> Mappings:
+    """Options as argparse takes them: ``--a-b 3`` is ``a_b: 3``, ``--flag`` true, several values a list."""
+    out: Mappings = {}
+    key = None
+    for word in words:
+        if re.match(r"--[A-Za-z]", word):
+            name, equals, value = word[2:].partition("=")
+            key = name.replace("-", "_")
+            out[key] = plain(value) if equals else True
+        elif key is not None:
+            held = out[key]
+            out[key] = plain(word) if held is True else [*(held if isinstance(held, list) else [held]), plain(word)]
+    return out
+
+
+def flag_layer(words: Sequence[str]) -> Mappings:
+    """Nested sections of options whose names hold dots."""
+    given = flags(words)
+    return nested(
+        {key: value for key, value in given.items() if not any(other.startswith(f"{key}.") for other in given)}
+    )
+
+
+def plain(text: str) -> Any:
+    """The value of a word; a text where it is no YAML."""
+    try:
+        return parse_value(text, "word")
+    except InputError:
+        return text

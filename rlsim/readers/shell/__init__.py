@@ -1,0 +1,1 @@
+"""Shell scripts that launch runs, read for the words of their commands; no program is run."""

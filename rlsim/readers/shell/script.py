@@ -1,0 +1,398 @@
+"""A launch script followed to the words of the programs it starts; the programs themselves are not run.
+
+Assignments, arrays, conditions, loops over words, functions, ``case``, ``source`` and here-documents are followed as
+bash does. A program gives no output; where a condition or ``$(...)`` asks for it, it counts as absent, elsewhere as
+done.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rlsim.errors import InputError
+from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.readers.shell.expansion import Variables
+from rlsim.readers.shell.lexer import tokens
+from rlsim.readers.shell.syntax import Command, Node, parse
+
+MAX_STEPS = 20_000
+"""Commands that one script may lead through."""
+MOST_PATH = 1000
+"""Characters of a path that is looked for."""
+MAX_DEPTH = 30
+"""Functions, scripts and substitutions within each other."""
+_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)$", re.DOTALL)
+_DECLARING = ("export", "declare", "local", "readonly", "typeset")
+_NUMBERS = {"-eq": "__eq__", "-ne": "__ne__", "-lt": "__lt__", "-le": "__le__", "-gt": "__gt__", "-ge": "__ge__"}
+
+
+class _Exit(Exception):  # noqa: N818 - no error
+    """The script ended itself."""
+
+
+@dataclass
+class _State:
+    """What everything that one script leads to shares."""
+
+    root: Path
+    variables: Variables
+    commands: list[list[str]] = field(default_factory=list)
+    functions: dict[str, Node] = field(default_factory=dict)
+    cwd: str = ""
+    steps: int = 0
+
+
+def commands_of(
+    path: Path, words: Sequence[str] = (), given: Mapping[str, str] | None = None, root: Path | None = None
+) -> list[list[str]]:
+    """The words of every program that a script starts, in order.
+
+    words: parameters of the script. given: variables set before it. root: folder that scripts it reads must lie in.
+    Raises InputError naming the file for what is no script or leads too far.
+    """
+    folder = (root or path.parent).resolve()
+    variables = Variables(shown_path(path), lambda text: "", {**(given or {})}, words=list(words),
+                          given=frozenset(given or ()))  # fmt: skip
+    state = _State(folder, variables, cwd=str(folder))
+    run = _Run(state)
+    variables.run = run.output
+    try:
+        with suppress(_Exit):
+            run.script(path)
+    except RecursionError as error:
+        raise InputError(f"{shown_path(path)}: is no launch script: its commands lie too deep") from error
+    return state.commands
+
+
+class _Run:
+    """One shell: conditions and substitutions ask, the rest tells."""
+
+    def __init__(self, state: _State, asking: bool = False, depth: int = 0) -> None:
+        self.s, self.v, self.asking, self.depth = state, state.variables, asking, depth
+        self.printed: list[str] = []
+
+    def script(self, path: Path) -> bool:
+        """Follow the commands of a file."""
+        text = read_text(path, DOCUMENT_BYTES)
+        name, self.v.where = self.v.where, shown_path(path)
+        sources = self.v.arrays.get("BASH_SOURCE", [])
+        self.v.arrays["BASH_SOURCE"] = [str(path.absolute())]
+        self.v.texts["0"] = str(path.absolute())
+        done = self.text(text)
+        self.v.where, self.v.arrays["BASH_SOURCE"] = name, sources
+        return done
+
+    def text(self, text: str) -> bool:
+        """Follow the commands of a text."""
+        return self.node(parse(tokens(text, self.v.where), self.v.where))
+
+    def output(self, text: str) -> str:
+        """What ``$(...)`` prints."""
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"{self.v.where}: more than {MAX_DEPTH} commands within each other")
+        inner = _Run(self.s, asking=True, depth=self.depth + 1)
+        before, texts = self.v.run, dict(self.v.texts)
+        cwd, self.v.run = self.s.cwd, inner.output
+        try:
+            with suppress(_Exit):
+                inner.text(text)
+        finally:
+            self.v.run, self.s.cwd, self.v.texts = before, cwd, texts
+        return "".join(inner.printed).rstrip("\n")
+
+    def node(self, node: Node) -> bool:
+        """Whether it succeeded."""
+        self.s.steps += 1
+        if self.s.steps > MAX_STEPS:
+            raise InputError(f"{self.v.where}: leads through more than {MAX_STEPS:,} commands")
+        return bool(getattr(self, f"_{node.kind}")(node))
+
+    def _list(self, node: Node) -> bool:
+        done = True
+        for before, part in node.parts:
+            if (before == "&&" and not done) or (before == "||" and done):
+                continue
+            done = self.node(part)
+        return done
+
+    def _pipe(self, node: Node) -> bool:
+        done = True
+        for index, part in enumerate(node.parts):
+            kept = len(self.printed)
+            done = self.node(part)
+            if index < len(node.parts) - 1:
+                del self.printed[kept:]
+        return done
+
+    def _not(self, node: Node) -> bool:
+        return not self._ask(node.parts[0])
+
+    def _ask(self, node: Node) -> bool:
+        before, self.asking = self.asking, True
+        try:
+            return self.node(node)
+        finally:
+            self.asking = before
+
+    def _if(self, node: Node) -> bool:
+        for condition, body in node.parts:
+            if condition is None or self._ask(condition):
+                return self.node(body)
+        return True
+
+    def _for(self, node: Node) -> bool:
+        name, words, body = node.parts
+        for value in [part for word in words for part in self.v.fields(word)]:
+            self.v.assign(name, value)
+            self.node(body)
+        return True
+
+    def _while(self, node: Node) -> bool:
+        """Conditions of a loop are asked once: what its rounds would change, programs say."""
+        condition, body = node.parts
+        if self._ask(condition):
+            self.node(body)
+        return True
+
+    def _case(self, node: Node) -> bool:
+        value = self.v.text(node.parts[0], empty=True)
+        for patterns, body in node.parts[1]:
+            if any(fnmatchcase(value, self.v.text(pattern, empty=True)) for pattern in patterns):
+                return self.node(body)
+        return True
+
+    def _group(self, node: Node) -> bool:
+        return self.node(node.parts[0])
+
+    def _function(self, node: Node) -> bool:
+        self.s.functions[node.parts[0]] = node.parts[1]
+        return True
+
+    def _arithmetic(self, node: Node) -> bool:
+        text = node.parts[0]
+        found = re.match(r"\s*([A-Za-z_]\w*)\s*([-+*/]?)=(?!=)(.*)$", text, re.DOTALL)
+        if found:
+            held = f"{found[1]} {found[2]} ({found[3]})" if found[2] else found[3]
+            self.v.assign(found[1], str(self.v.arithmetic(held)))
+            return True
+        return self.v.arithmetic(text) != 0
+
+    def _command(self, node: Command) -> bool:
+        words = list(node.words)
+        while words and self._assign(words[0]):
+            words.pop(0)
+        argv = [field for word in words for field in ([word] if word[:2] == "[[" else self.v.fields(word))]
+        if not argv:
+            return True
+        name, rest = argv[0], argv[1:]
+        if name in _DECLARING:
+            for word in words[1:]:
+                self._declare(word)
+            return True
+        if name in ("[", "test"):
+            return self._test([self.v.text(word, empty=True) for word in words[1 : -1 if name == "[" else None]])
+        if name == "[[":
+            return self._test([self._pattern(word) for word in words[1:-1]])
+        if name in self.s.functions:
+            return self._call(self.s.functions[name], rest)
+        method = getattr(self, f"_run_{name}", None) if name.isalpha() else None
+        return method(rest, node) if method else self._program(argv)
+
+    def _pattern(self, word: str) -> str:
+        return self.v.text(word, empty=True)
+
+    def _declare(self, word: str) -> bool:
+        if not word.startswith("-"):
+            self._assign(word)
+        return True
+
+    def _assign(self, word: str) -> bool:
+        found = _ASSIGNMENT.match(word)
+        if found is None:
+            return False
+        name, index, more, value = found.groups()
+        if value.startswith("(") and value.endswith(")"):
+            held = self.v.arrays.get(name, []) if more else []
+            elements = self.v.elements(value[1:-1])
+            self.v.arrays[name] = [*held, *elements]
+            for element in elements:
+                pair = re.match(r"\[([^\]]+)\]=(.*)$", element, re.DOTALL)
+                if pair:
+                    self.v.texts[f"{name}[{pair[1]}]"] = pair[2]
+            return True
+        text = self.v.text(value)
+        if index is not None:
+            self.v.texts[f"{name}[{self.v.text(index)}]"] = text
+            return True
+        if name in self.v.arrays:
+            del self.v.arrays[name]
+        self.v.assign(name, (self.v.texts.get(name, "") + text) if more else text)
+        return True
+
+    def _call(self, body: Node, words: list[str]) -> bool:
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"{self.v.where}: more than {MAX_DEPTH} functions within each other")
+        before, self.v.words = self.v.words, words
+        self.depth += 1
+        try:
+            return self.node(body)
+        finally:
+            self.v.words = before
+            self.depth -= 1
+
+    def _program(self, argv: list[str]) -> bool:
+        """A program: taken down, not run; ``bash FILE`` and ``bash -c TEXT`` are followed."""
+        if not self.asking:
+            self.s.commands.append(argv)
+        shells = [at for at, word in enumerate(argv) if posixpath.basename(word) in ("bash", "sh")]
+        for at in shells[:1]:
+            rest = argv[at + 1 :]
+            flags = [word for word in rest if re.fullmatch(r"-[a-z]*", word)]
+            words = [word for word in rest if word not in flags]
+            if not words or self.depth > MAX_DEPTH or self.asking:
+                continue
+            if any("c" in flag for flag in flags):
+                self.depth += 1
+                self.text(words[0])
+                self.depth -= 1
+            elif words[0].endswith(".sh"):
+                self._follow(words[0], words[1:])
+        return not self.asking
+
+    def _follow(self, name: str, words: list[str] | None) -> bool:
+        """Read another script of the folder. words: its parameters; none: those of this one."""
+        path = next((one for one in self._places(name) if one.is_file()), None)
+        if path is None or not path.resolve().is_relative_to(self.s.root) or self.depth > MAX_DEPTH:
+            return not self.asking
+        before, self.depth = self.v.words, self.depth + 1
+        self.v.words = before if words is None else words
+        try:
+            return self.script(path)
+        except _Exit:
+            return True
+        finally:
+            self.v.words, self.depth = before, self.depth - 1
+
+    def _places(self, name: str) -> list[Path]:
+        beside = Path(self.v.arrays.get("BASH_SOURCE", [""])[0]).parent
+        return [Path(self.s.cwd) / name, beside / name, self.s.root / name] if len(name) < MOST_PATH else []
+
+    def _run_source(self, words: list[str], node: Command) -> bool:
+        return self._follow(words[0], words[1:] or None) if words else True
+
+    def _run_echo(self, words: list[str], node: Command) -> bool:
+        self.printed.append(" ".join(word for word in words if word not in ("-n", "-e")) + "\n")
+        return True
+
+    def _run_printf(self, words: list[str], node: Command) -> bool:
+        self.printed.append(" ".join(words[1:] if "%" in "".join(words[:1]) else words))
+        return True
+
+    def _run_cat(self, words: list[str], node: Command) -> bool:
+        self.printed.append(self._document(node))
+        return True
+
+    def _run_read(self, words: list[str], node: Command) -> bool:
+        if words and node.document is not None:
+            self.v.assign(words[-1], self._document(node))
+        return True
+
+    def _document(self, node: Command) -> str:
+        return "" if node.document is None else self.v.text(node.document)
+
+    def _run_pwd(self, words: list[str], node: Command) -> bool:
+        self.printed.append(self.s.cwd + "\n")
+        return True
+
+    def _run_cd(self, words: list[str], node: Command) -> bool:
+        target = next((word for word in words if not word.startswith("-")), "")
+        self.s.cwd = posixpath.normpath(posixpath.join(self.s.cwd, target))
+        return True
+
+    def _run_realpath(self, words: list[str], node: Command) -> bool:
+        self.printed.append(posixpath.normpath(posixpath.join(self.s.cwd, words[-1])) + "\n" if words else "")
+        return True
+
+    def _run_dirname(self, words: list[str], node: Command) -> bool:
+        self.printed.append(posixpath.dirname(words[-1]) + "\n" if words else "")
+        return True
+
+    def _run_basename(self, words: list[str], node: Command) -> bool:
+        plain = [word for word in words if word != "--"]
+        name = posixpath.basename(plain[0].rstrip("/")) if plain else ""
+        self.printed.append(name.removesuffix(plain[1] if len(plain) > 1 else "") + "\n")
+        return True
+
+    def _run_set(self, words: list[str], node: Command) -> bool:
+        if "--" in words:
+            self.v.words = words[words.index("--") + 1 :]
+        return True
+
+    def _run_shift(self, words: list[str], node: Command) -> bool:
+        self.v.words = self.v.words[int(words[0]) if words and words[0].isdigit() else 1 :]
+        return True
+
+    def _run_eval(self, words: list[str], node: Command) -> bool:
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"{self.v.where}: more than {MAX_DEPTH} commands within each other")
+        self.depth += 1
+        done = self.text(" ".join(words))
+        self.depth -= 1
+        return done
+
+    def _run_true(self, words: list[str], node: Command) -> bool:
+        return True
+
+    def _run_false(self, words: list[str], node: Command) -> bool:
+        return False
+
+    def _run_exit(self, words: list[str], node: Command) -> bool:
+        """An exit with a status is a check of the machine that is not run here."""
+        if words in ([], ["0"]) and not self.asking and self.depth == 0:
+            raise _Exit
+        return True
+
+    def _test(self, words: Sequence[str]) -> bool:
+        for joint, every in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
+            if joint in words:
+                at = list(words).index(joint)
+                return bool(every([self._test(words[:at]), self._test(words[at + 1 :])]))
+        match list(words):
+            case ["!", *rest]:
+                return not self._test(rest)
+            case ["(", *rest, ")"]:
+                return self._test(rest)
+            case [how, operand]:
+                return self._tested(how, operand)
+            case [text]:
+                return bool(text)
+            case [left, how, right]:
+                return self._compared(left, how, right)
+        return False
+
+    def _tested(self, how: str, operand: str) -> bool:
+        if how == "-v":
+            return self.v.value(operand) is not None
+        if how in ("-f", "-e", "-d", "-r", "-s"):
+            return "\0" not in operand and any(one.exists() for one in self._places(operand)[:1])
+        return (how == "-z") != bool(operand) if how in ("-z", "-n") else False
+
+    def _compared(self, left: str, how: str, right: str) -> bool:
+        if how in _NUMBERS:
+            return bool(getattr(self.v.arithmetic(left), _NUMBERS[how])(self.v.arithmetic(right)))
+        if how == "=~":
+            return self._like(left, right)
+        alike = fnmatchcase(left, right) or left == right
+        return alike if how in ("=", "==") else not alike if how == "!=" else False
+
+    def _like(self, left: str, right: str) -> bool:
+        try:
+            return len(left) < 1000 and len(right) < 100 and re.search(right, left) is not None
+        except re.error:
+            return False

@@ -1,0 +1,444 @@
+"""A second reading of recipes, for ``scripts/corpus --check``: it shares no code with rlsim's importer.
+
+Scripts are followed by bash itself, with every program replaced by one that writes down its words; configurations are
+merged by OmegaConf; what they mean is written down here a second time, framework by framework.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+
+from rlsim.errors import InputError
+
+TOOLS = "dirname basename date cat tr sed grep wc head tail cut seq realpath sort pwd env uname expr awk readlink"
+_HOOK = r"""
+command_not_found_handle() { case "$1" in nvidia-smi|npu-smi|rocm-smi|hostname) return 1;; esac; note "$@"; }
+note() { for w in "$@"; do printf '%s\0' "$w"; done >> "$CORPUS_LOG"; printf '\1\0' >> "$CORPUS_LOG"; }
+python3() { case "$1" in -c|-) return 1;; esac; note python3 "$@"; }; python() { python3 "$@"; }
+bash() { case "$1" in *.sh) command bash "$@";; -c) eval "$2";; *) note bash "$@";; esac; }
+sleep() { :; }; exec() { case "$1" in ""|*[0-9]*|">"*) :;; *) "$@";; esac; }
+set() { case "$1" in --) builtin set "$@";; esac; return 0; }
+exit() { case "${1:-0}" in 0) builtin exit 0;; esac; return 0; }
+curl() { note curl "$@"; return 0; }
+export -f set exit curl command_not_found_handle note python3 python bash sleep exec
+"""
+
+
+SLURM = {
+    r"(?:--nodes[= ]|-N\s*)(\d+)": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    r"--gpus-per-node[= ](\d+)": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+}
+
+
+def argvs(checkout: Path, script: Path) -> list[list[str]]:
+    """Words of all programs that a script starts, as bash expands them."""
+    with tempfile.TemporaryDirectory() as folder:
+        tools, log = Path(folder) / "bin", Path(folder) / "log"
+        tools.mkdir()
+        for tool in [*TOOLS.split(), "bash"]:
+            if found := shutil.which(tool):
+                (tools / tool).symlink_to(found)
+        hook = Path(folder) / "hook"
+        hook.write_text(_HOOK)
+        log.touch()
+        variables = {"PATH": str(tools), "HOME": "/home/user", "BASH_ENV": str(hook), "CORPUS_LOG": str(log)}
+        text = script.read_text()
+        for pattern, names in SLURM.items():
+            if given := re.search(rf"^#SBATCH.*?{pattern}", text, re.MULTILINE):
+                variables |= dict.fromkeys(names, given[1])
+        try:
+            subprocess.run([str(tools / "bash"), str(script)], cwd=checkout, env=variables, timeout=20, check=False,
+                           stdin=subprocess.DEVNULL, capture_output=True)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return []
+        out: list[list[str]] = [[]]
+        for word in log.read_bytes().decode(errors="replace").split("\0"):
+            if word == "\1":
+                out.append([])
+            else:
+                out[-1].append(word)
+        return [words for words in out if any(words)]
+
+
+def launched(checkout: Path, path: Path, entry: str) -> tuple[str, list[str]] | None:
+    """The program that matches ``entry`` and the words behind it."""
+    for words in argvs(checkout, path):
+        for at, word in enumerate(words):
+            if re.search(entry, word):
+                return word, words[at + 1 :]
+    return None
+
+
+def plain(text: str) -> Any:
+    """A word's value; a text where it is no YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def options(words: list[str]) -> dict[str, Any]:
+    """Options in argparse's manner."""
+    out: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if re.match(r"--[a-zA-Z]", word):
+            name, _, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            out[name] = plain(value) if value else True
+        elif name and out[name] is True:
+            out[name] = plain(word)
+    return out
+
+
+def dotted(words: list[str], below: Any) -> Any:
+    """k=v words over a configuration."""
+    config = below
+    for word in words:
+        found = re.match(r"^\+{0,2}([A-Za-z_][\w.\-]*)=(.*)$", word, re.DOTALL)
+        if found:
+            value = plain(re.sub(r"([{,]\s*\w+):(?=\S)", r"\1: ", found[2]))
+            try:
+                value = float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+e-?\d+", value) else value
+                OmegaConf.update(config, found[1], value, merge=True, force_add=True)
+            except Exception:
+                continue
+    return config
+
+
+class View:
+    """Values by dotted name, with a default where null or missing."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config if OmegaConf.is_config(config) else OmegaConf.create(config)
+
+    def __call__(self, name: str, default: Any = None) -> Any:
+        try:
+            found = OmegaConf.select(self.config, name)
+        except Exception:
+            return default
+        return default if found is None else found
+
+
+def _verl(checkout: Path, path: Path) -> dict[str, Any] | None:
+    found = launched(checkout, path, r"verl\.(trainer\.main_ppo|experimental\.\w+\.\w*main)|recipe\.dapo|verl_mlite")
+    if found is None:
+        return None
+    entry, words = found
+    text = " ".join(words)
+    mega = "model_engine=megatron" in words or "megatron_trainer" in text
+    folder = checkout / "verl/trainer/config"
+    kind = "_megatron" if mega else "_veomni" if "model_engine=veomni" in words else ""
+    config = OmegaConf.create(yaml.safe_load((folder / f"_generated_ppo{kind}_trainer.yaml").read_text()))
+    if "fully_async" in entry or "one_step" in entry:
+        place = checkout / Path(*entry.split(".")[:-1]) / "config"
+        for file in place.glob("*ppo_megatron_trainer.yaml" if mega else "*ppo_trainer.yaml"):
+            own = yaml.safe_load(file.read_text())
+            own.pop("defaults", None), own.pop("hydra", None)
+            config = OmegaConf.merge(config, own)
+    v = View(dotted(words, config))
+    a, r = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+    mega = v(a + "strategy") == "megatron"
+    fully = "fully_async" in entry
+    v1 = v("trainer.v1.trainer_mode", "sync") if v("trainer.use_v1") else "sync"
+    split = fully or v("actor_rollout_ref.hybrid_engine") is False or v1 == "separate_async"
+    pool = "rollout." if v("rollout.nnodes") is not None else r
+    gen = v(pool + "nnodes", 1) * v(pool + "n_gpus_per_node", v("trainer.n_gpus_per_node", 8)) if split else None
+    prompts = (
+        v("async_training.require_batches", 1) * v(a + "ppo_mini_batch_size") if fully else v("data.train_batch_size")
+    )
+    m = a + "megatron."
+    copies = max(
+        v(r + "data_parallel_size", 1), v(r + "expert_parallel_size", 1) // v(r + "tensor_model_parallel_size", 1)
+    )
+    cp = v(m + "context_parallel_size", 1) if mega else max(
+        v(a + "ulysses_sequence_parallel_size", 1), v(a + "fsdp_config.ulysses_sequence_parallel_size", 1))  # fmt: skip
+    return {
+        "gpus": v("trainer.nnodes") * v("trainer.n_gpus_per_node") + (gen or 0), "generation": gen, "prompts": prompts,
+        "n": v(r + "n"), "cap": v("data.max_prompt_length") + v("data.max_response_length"),
+        "batch": v(a + "ppo_mini_batch_size") * v(r + "n"), "tp": v(m + "tensor_model_parallel_size", 1) if mega else 1,
+        "pp": v(m + "pipeline_model_parallel_size", 1) if mega else 1, "cp": cp,
+        "engine_tp": v(r + "tensor_model_parallel_size") * copies, "memory": v(r + "gpu_memory_utilization"),
+        "async": split or v1 == "colocate_async", "sequences": v(r + "max_num_seqs"),
+        "fp8": "fp8" in str(v(r + "quantization", "")),
+    }  # fmt: skip
+
+
+def _skyrl(checkout: Path, path: Path) -> dict[str, Any] | None:
+    found = launched(
+        checkout, path, r"skyrl\.train\.entrypoints|^examples\.[\w.]*main_|entrypoint\.py$|integrations[\w.]*main"
+    )
+    if found is None:
+        return None
+    entry, words = found
+    v = View(dotted(words, OmegaConf.create({})))
+    flat = v("generator.num_inference_engines") is not None
+    old = {"num_engines": "num_inference_engines", "tensor_parallel_size": "inference_engine_tensor_parallel_size"}
+
+    def e(name: str, default: Any) -> Any:
+        former = v(f"generator.{old.get(name, name)}") if flat else None
+        return v(f"generator.inference_engine.{name}", default) if former is None else former
+
+    mega = v("trainer.strategy", "fsdp") == "megatron"
+    split = v("trainer.placement.colocate_all", True) is False
+    fully = split and (v("trainer.fully_async.enabled", False) or "fully_async" in entry)
+    tp = e("tensor_parallel_size", 1) * e("data_parallel_size", 1)
+    gen = e("num_engines", 1) * tp * e("pipeline_parallel_size", 1) if split else None
+    n = v("generator.n_samples_per_prompt", 5)
+    m, place = "trainer.policy.megatron_config.", "trainer.placement."
+    return {
+        "gpus": v(place + "policy_num_nodes", 1) * v(place + "policy_num_gpus_per_node", 1) + (gen or 0),
+        "generation": gen, "n": n, "batch": v("trainer.policy_mini_batch_size", 256) * n,
+        "prompts": v("trainer.policy_mini_batch_size", 256) if fully else v("trainer.train_batch_size", 1024),
+        "cap": v("trainer.max_prompt_length", 512) + v("generator.sampling_params.max_generate_length", 1024),
+        "tp": v(m + "tensor_model_parallel_size", 1) if mega else 1,
+        "pp": v(m + "pipeline_model_parallel_size", 1) if mega else 1,
+        "cp": v(m + "context_parallel_size", 1) if mega else v("trainer.policy.sequence_parallel_size", 1),
+        "ep": v(m + "expert_model_parallel_size", 1) if mega else 1, "engine_tp": tp,
+        "memory": e("gpu_memory_utilization", 0.8), "async": fully or (split and "async" in entry),
+        "lag": v("trainer.fully_async.max_staleness_steps", 4) if fully else None,
+        "sequences": e("max_num_seqs", 1024), "graphs": not e("enforce_eager", False),
+        "drafts": v("trainer.mtp.num_speculative_tokens", 1) if v("trainer.mtp.enabled") else None,
+    }  # fmt: skip
+
+
+def _nemo_tree(path: Path) -> Any:
+    own = yaml.safe_load(path.read_text()) or {}
+    parents = own.pop("defaults", [])
+    below: Any = {}
+    for parent in [parents] if isinstance(parents, str) else parents or []:
+        below = _laid(below, _nemo_tree(path.parent / parent))
+    return _laid(below, own)
+
+
+def _laid(below: Any, above: Any) -> Any:
+    out = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict):
+            keep = out.get(key) if isinstance(out.get(key), dict) and not value.get("_override_") else {}
+            out[key] = _laid(keep, {k: x for k, x in value.items() if k != "_override_"})
+        else:
+            out[key] = value
+    return out
+
+
+def _nemo(checkout: Path, path: Path) -> dict[str, Any] | None:
+    for name, function in (("mul", lambda a, b: a * b), ("max", max), ("min", min), ("div", lambda a, b: a // b)):
+        OmegaConf.register_new_resolver(name, function, replace=True)
+    v = View(_nemo_tree(path))
+    g = "ppo" if v("ppo") is not None else "grpo"
+    mega, engine = bool(v("policy.megatron_cfg.enabled")), v("policy.generation.backend", "vllm")
+    split = v("policy.generation.colocated.enabled", True) is False
+    per_node = v("cluster.gpus_per_node")
+    section = {"trtllm": "trtllm_cfg", "megatron": "mcore_generation_config", "sglang": "sglang_cfg"}.get(
+        engine, "vllm_cfg"
+    )
+    e = f"policy.generation.{section}."
+    if engine == "megatron":
+        tp = v(e + "tensor_model_parallel_size") or v("policy.megatron_cfg.tensor_model_parallel_size", 1)
+        ep = v(e + "expert_model_parallel_size") or v("policy.megatron_cfg.expert_model_parallel_size", 1)
+    elif engine == "sglang":
+        tp, ep = v(e + "tp_size", 1), v(e + "ep_size", 1)
+    else:
+        tp = v(e + "tensor_parallel_size", 1)
+        ep = v(e + ("moe_expert_parallel_size" if engine == "trtllm" else "expert_parallel_size"), 1)
+    m, d = "policy.megatron_cfg.", "policy.dtensor_cfg."
+    old = v(f"{g}.async_{g}")
+    single = v("async_rl") is not None and old is None
+    sampler = "async_rl.sampler."
+    lag = (v(sampler + "max_lookahead_versions") or v(sampler + "max_staleness_versions", 1)) if single else (
+        v(f"{g}.async_{g}.max_trajectory_age_steps", 1))  # fmt: skip
+    overlap = single or bool(old is not None and v(f"{g}.async_{g}.enabled"))
+    gen = (v("policy.generation.colocated.resources.num_nodes") or 1) * (
+        v("policy.generation.colocated.resources.gpus_per_node") or per_node)  # fmt: skip
+    return {
+        "gpus": v("cluster.num_nodes") * per_node, "generation": gen if split else None,
+        "prompts": v(f"{g}.num_prompts_per_step"), "n": v(f"{g}.num_generations_per_prompt"),
+        "cap": v("policy.max_total_sequence_length"), "batch": v("policy.train_global_batch_size"),
+        "tp": v(m + "tensor_model_parallel_size", 1) if mega else v(d + "tensor_parallel_size", 1),
+        "pp": v(m + "pipeline_model_parallel_size", 1) if mega else 1,
+        "cp": v(m + "context_parallel_size", 1) if mega else v(d + "context_parallel_size", 1),
+        "ep": v(m + "expert_model_parallel_size", 1) if mega else v(d + "expert_parallel_size", 1),
+        "engine_tp": ep if ep > tp and ep % tp == 0 else tp, "engine_ep": ep, "async": overlap,
+        "lag": lag if overlap else None, "fp8_train": mega and bool(v(m + "fp8_cfg.enabled")),
+        "memory": None if engine in ("megatron", "sglang") else v(e + "gpu_memory_utilization"),
+        "fp8": v(e + "precision") == "fp8" if section == "vllm_cfg" and not v("policy.generation.real_quant") else None,
+        "drafts": v("policy.generation.vllm_kwargs.speculative_config.num_speculative_tokens")
+        if section == "vllm_cfg" else None,
+        "sequences": v(f"policy.generation.{section[:4]}_kwargs.max_num_seqs")
+        if section == "vllm_cfg" else v(e + "max_batch_size"),
+        "epochs": v(f"{g}.ppo_epochs"), "critic": v("value") is not None,
+    }  # fmt: skip
+
+
+def _slime(checkout: Path, path: Path) -> dict[str, Any] | None:
+    found = launched(checkout, path, r"(^|/)train(_async)?\.py$")
+    if found is None:
+        return None
+    entry, words = found
+    o = options(words)
+    split = not o.get("colocate")
+    n, prompts = o.get("n_samples_per_prompt", 1), o["rollout_batch_size"]
+    return {
+        "gpus": o.get("actor_num_nodes", 1) * o.get("actor_num_gpus_per_node", 8)
+        + (o.get("rollout_num_gpus", 0) if split else 0),
+        "generation": o.get("rollout_num_gpus") if split else None, "prompts": prompts, "n": n,
+        "batch": o.get("global_batch_size") or prompts * n // o.get("num_steps_per_rollout", 1),
+        "tp": o.get("tensor_model_parallel_size", 1), "pp": o.get("pipeline_model_parallel_size", 1),
+        "cp": o.get("context_parallel_size", 1), "ep": o.get("expert_model_parallel_size", 1),
+        "engine_tp": o.get("rollout_num_gpus_per_engine", 1), "memory": o.get("sglang_mem_fraction_static"),
+        "async": split and "async" in entry, "drafts": o.get("sglang_speculative_num_steps"),
+        "sequences": o.get("sglang_max_running_requests"),
+    }  # fmt: skip
+
+
+def _openrlhf(checkout: Path, path: Path) -> dict[str, Any] | None:
+    found = launched(checkout, path, r"train_ppo_ray$")
+    if found is None:
+        return None
+    o = options(found[1])
+    split = not o.get("train.colocate_all")
+    engines = o.get("vllm.num_engines", 1) * o.get("vllm.tensor_parallel_size", 1)
+    return {
+        "gpus": o.get("actor.num_nodes", 1) * o.get("actor.num_gpus_per_node", 8) + (engines if split else 0),
+        "generation": engines if split else None, "prompts": o.get("rollout.batch_size", 1024),
+        "n": o.get("rollout.n_samples_per_prompt", 1), "cap": o.get("data.max_len", 2048),
+        "batch": o.get("train.batch_size", 128), "cp": o.get("ds.ring_attn_size", 1),
+        "engine_tp": o.get("vllm.tensor_parallel_size", 1), "memory": o.get("vllm.gpu_memory_utilization", 0.95),
+        "async": bool(o.get("train.async_enable")) and split,
+    }  # fmt: skip
+
+
+def _areal(checkout: Path, path: Path) -> dict[str, Any] | None:
+    v = View(yaml.safe_load(path.read_text()))
+
+    def sizes(text: str) -> dict[str, int]:
+        attention = re.search(r"attn:([a-z0-9]+)", text)
+        experts = re.search(r"ffn:[a-z0-9]*e(\d+)", text)
+        plain = attention[1] if attention else text.split(":")[-1]
+        out = {"d": 1, "t": 1, "p": 1, "c": 1, "e": int(experts[1]) if experts else 1}
+        return out | {k: int(x) for k, x in re.findall(r"([dtpce])(\d+)", plain)}
+
+    both = re.split(r"\+", v("allocation_mode", "") or "")
+    gen = sizes(v("rollout.backend") or both[0])
+    train = sizes(v("actor.backend") or both[-1])
+    asynchronous = v("rollout.max_head_offpolicyness", 0) > 0
+    generation = gen["d"] * gen["t"] * gen["p"]
+    prompts, n = v("train_dataset.batch_size"), v("gconfig.n_samples", 1)
+    return {
+        "gpus": train["d"] * train["t"] * train["p"] * train["c"] + generation, "generation": generation,
+        "prompts": prompts, "n": n, "batch": prompts * n // v("actor.ppo_n_minibatches", 4), "tp": train["t"],
+        "pp": train["p"], "cp": train["c"], "ep": train["e"], "engine_tp": gen["t"], "async": asynchronous,
+        "lag": v("rollout.max_head_offpolicyness") if asynchronous else None,
+    }  # fmt: skip
+
+
+def _prime(checkout: Path, path: Path) -> dict[str, Any] | None:
+    v = View(tomllib.loads(path.read_text()))
+    node, group = v("deployment.gpus_per_node", 8), v("orchestrator.group_size", 1)
+    if v("deployment.type") == "multi_node":
+        d = "inference.deployment."
+        nodes = v("deployment.num_infer_nodes") or v(d + "num_nodes") or (
+            v(d + "prefill_nodes_per_replica", 0) * v(d + "num_prefill_replicas", 1)
+            + v(d + "decode_nodes_per_replica", 0) * v(d + "num_decode_replicas", 1))  # fmt: skip
+        gen, train = nodes * v("deployment.num_infer_replicas", 1) * node, v("deployment.num_train_nodes") * node
+    else:
+        gen, train = v("deployment.num_infer_gpus", 1), v("deployment.num_train_gpus", 1)
+    source = v("orchestrator.train.source")
+    group = (source[0].get("group_size") if source else None) or group
+    ep = v("trainer.model.ep", "auto")
+    return {
+        "gpus": gen + train, "generation": gen, "n": group, "cp": v("trainer.model.cp", 1),
+        "prompts": v("orchestrator.batch_size", 128) // group if v("orchestrator.token_batch_size") is None else None,
+        "ep": 1 if ep == "auto" else ep, "memory": v("inference.vllm.gpu_memory_utilization", 0.9), "async": True,
+    }  # fmt: skip
+
+
+def _roll(checkout: Path, path: Path) -> dict[str, Any] | None:
+    found = launched(checkout, path, r"start_\w+_pipeline\.py$")
+    if found is None:
+        return None
+    o = options(found[1])
+    place = checkout / "examples" / str(o.get("config_path", ""))
+    file = next((f for f in (place, path.parent) if (f / f"{o.get('config_name')}.yaml").exists()), None)
+    if file is None:
+        return None
+    v = View(yaml.safe_load((file / f"{o['config_name']}.yaml").read_text()))
+
+    def cards(name: str) -> set[int]:
+        return set(eval(v(name), {"__builtins__": {}}, {"list": list, "range": range}))
+
+    train, gen = cards("actor_train.device_mapping"), cards("actor_infer.device_mapping")
+    apart = not train & gen
+    c = "actor_train.strategy_args.strategy_config."
+    mega = "megatron" in v("actor_train.strategy_args.strategy_name")
+    tp, pp, cp = (v(c + f"{x}_parallel_size", 1) if mega else 1 for x in ("tensor_model", "pipeline_model", "context"))
+    cp = cp if mega else v(c + "ulysses_size", 1)
+    group = v("train_env_manager.group_size")
+    t = "actor_train.training_args."
+    ranks = len(train) // (tp * pp * cp)
+    return {
+        "gpus": len(train | gen), "generation": len(gen) if apart else None,
+        "prompts": v("rollout_batch_size") // (group or 1), "n": group or v("num_return_sequences_in_group"),
+        "batch": v(t + "per_device_train_batch_size") * v(t + "gradient_accumulation_steps") * ranks,
+        "tp": tp, "pp": pp, "cp": cp, "async": apart and v("async_generation_ratio", 0) > 0,
+        "memory": v("actor_infer.strategy_args.strategy_config.gpu_memory_utilization"),
+    }  # fmt: skip
+
+
+READINGS: dict[str, Callable[[Path, Path], dict[str, Any] | None]] = {
+    "verl": _verl, "skyrl": _skyrl, "nemo-rl": _nemo, "slime": _slime, "vime": _slime, "miles": _slime,
+    "openrlhf": _openrlhf, "areal": _areal, "prime-rl": _prime, "roll": _roll,
+}  # fmt: skip
+
+
+def said(scenario: Any) -> dict[str, Any]:
+    """The same facts of a scenario."""
+    t, e, w, loop = scenario.trainer, scenario.engine, scenario.workload, scenario.loop
+    overlapping = loop.mode == "async"
+    return {
+        "gpus": scenario.cluster.num_gpus, "generation": scenario.cluster.generation_gpus,
+        "prompts": w.prompts_per_step, "n": w.generations_per_prompt, "cap": w.max_sequence_tokens,
+        "batch": t.global_batch_samples,
+        "tp": t.tensor_parallel, "pp": t.pipeline_parallel, "cp": t.context_parallel, "ep": t.expert_parallel,
+        "engine_tp": e.tensor_parallel, "engine_ep": e.expert_parallel, "memory": e.gpu_memory_utilization,
+        "async": overlapping, "lag": loop.policy_lag if overlapping else None, "sequences": e.max_running_sequences,
+        "graphs": e.cuda_graphs, "fp8": e.weight_precision.startswith("fp8"), "fp8_train": t.precision == "fp8",
+        "drafts": scenario.speculation.draft_length if scenario.speculation.active else None, "epochs": t.epochs,
+        "critic": t.critic,
+    }  # fmt: skip
+
+
+def compare(framework: str, checkout: Path, path: Path, importer: Callable[..., Any]) -> Iterator[str]:
+    """Values of one recipe that differ between both readings; what this one does not know is None."""
+    os.environ.setdefault("HF_HOME", "/home/user/hf")
+    if framework not in READINGS:
+        return
+    try:
+        scenario = importer(framework, checkout, path).scenario
+    except InputError:
+        return
+    name = path.relative_to(checkout)
+    try:
+        expected = READINGS[framework](checkout, path)
+    except (KeyError, TypeError, AttributeError) as error:
+        yield f"not checked: {name}: {error!r}"
+        return
+    if expected is None:
+        yield f"not checked: {name}: bash reaches no launch here"
+        return
+    got = said(scenario)
+    for key, value in expected.items():
+        if value is not None and got[key] != value and not (key == "generation" and value == 0):
+            yield f"{name}: {key} is {got[key]}, the check reads {value}"
