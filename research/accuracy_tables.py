@@ -223,8 +223,7 @@ def _fit_of(kind: Kind, found: Validation | None) -> str:
     """What the terms of a kind were fitted to, and how well they do on what was left out of the fit."""
     if kind is Kind.TRAINING:
         fit, file = load_training_parameters().fit, f"calibration/training/{DEFAULT_TRAINING}.yaml"
-        held = {f"one {name}": error for name, error in fit.held_out_median_error.items()}
-        return _fit_text("### The fit of training", file, fit, held, found)
+        return "\n\n".join([_fit_text("### The fit of training", file, fit, {}, found), _terms_alone(fit)])
     if kind is Kind.TRANSFERS:
         moved, file = load_transfer_parameters().fit, f"calibration/transfers/{DEFAULT_TRANSFERS}.yaml"
         held = {"one framework": moved.held_out_median_error}
@@ -244,6 +243,18 @@ def _fit_text(
     )
     rows = [[name, percent(error, 1)] for name, error in held_out.items()]
     return "\n\n".join([title, text, table(("left out of the fit", "median error on its rows"), rows)]).strip()
+
+
+def _terms_alone(fit: TrainingFit) -> str:
+    """Errors of the terms without deviations of groups, by family: in the fit, and with groups left out of it."""
+    ways = list(dict.fromkeys(way for errors in fit.families.values() for way in errors))
+    rows = [
+        [family, *(f"{percent(errors[way].median, 1)} / {percent(errors[way].p90, 1)}" for way in ways)]
+        for family, errors in fit.families.items()
+    ]
+    head = "Terms alone, no deviation of any group; median error / 90th percentile, as fitted and with groups left out:"
+    heads = [way if way == ways[0] else f"{way} left out" for way in ways]
+    return f"{head}\n\n{table(('rows', *heads), rows)}" if rows else ""
 
 
 def _worst_rows(about: _Section, found: Validation, explained: Mapping[str, str]) -> str:

@@ -129,6 +129,27 @@ def fit(
     print_answer(f"{joint_text(found, terminal_style())}\n\n{written}")
 
 
+@app.command("training")
+def training(
+    tables: Annotated[list[Path], typer.Argument(metavar="TABLE.csv...", help="Measured training steps.")],
+    name: NameOption = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.yaml", help="File to write.")] = None,
+) -> None:
+    """Fit the terms of training steps to measured ones, within physical bounds; before `calibrate fit`."""
+    from rlsim.evidence.trained_terms import fit_terms
+    from rlsim.files.yaml import dump_yaml
+    from rlsim.report.files import write_files
+
+    if out is not None and out.suffix != ".yaml":
+        raise InputError(f"--out {out} must end in .yaml")
+    fitted = dump_yaml(fit_terms(tables, name, _say))
+    if out is None:
+        print_answer(fitted)
+        return
+    write_files({out.name: fitted}, out.parent)
+    print_answer(f"written: {out}; its terms stand in simulation.training_parameters={out}")
+
+
 @app.command("own")
 def own(
     path: Annotated[Path, typer.Argument(metavar="TABLE.csv", help="Your measured times, of any kind.")],

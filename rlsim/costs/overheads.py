@@ -41,6 +41,8 @@ class HostOverheads:
         return plain + self.drafting_iteration_s + self.drafting_sequence_s * sequences if drafting else plain
 
 
+GATED_MATRICES = 3
+"""Matrices of a gated expert, whose host time is fitted; one without a gate launches as many fewer kernels."""
 NO_HOST = HostOverheads(0.0, 0.0)
 """Device time alone."""
 
@@ -60,8 +62,10 @@ class TrainingOverheads:
     """What a trainer makes of the times of tables and links; terms as TrainingParameters tells them.
 
     dense_speed, moe_speed: of the stack's kernels in layers without and with experts over those of tuned pretraining.
-    grouped_efficiency, permute_passes: with what the release and a fused grouped MLP change. moe_host_layer_s: with
-    CUDA graphs and the host's processor. update_speed: speed in the passes of an update over that in log-prob passes.
+    grouped_efficiency, permute_passes, quantise_bytes, logits_bytes, attention_speed: with what features of the stack
+    and the precision change. moe_host_layer_s, expert_host_s: with graphs, overlap, static shapes and the processor of
+    the host. launch_factor: host time of a launch over an x86 host's. update_speed: speed in the passes of an update
+    over that in log-prob passes.
     """
 
     dense_speed: float
@@ -71,10 +75,14 @@ class TrainingOverheads:
     elementwise_passes: float
     permute_passes: float
     quantise_bytes: float
-    logits_passes: float
+    logits_bytes: float
     overlap_cost: float
+    exchange_factor: float
+    attention_speed: float
     context_attention: float
     moe_host_layer_s: float
+    expert_host_s: float
+    launch_factor: float
     step_fixed_s: float
     features: StackFeatures
     update_speed: float = 1.0
@@ -89,6 +97,12 @@ class TrainingOverheads:
     def speed(self, moe_layer: bool) -> float:
         """Speed of the kernels of a layer over those of tuned pretraining."""
         return self.moe_speed if moe_layer else self.dense_speed
+
+    def moe_floor_s(self, local_experts: float, matrices: int) -> float:
+        """Least host time of the forward pass of a MoE layer with so many experts on a rank, of so many matrices."""
+        if self.features.cuda_graphs == "iteration":
+            return 0.0
+        return self.moe_host_layer_s + local_experts * matrices / GATED_MATRICES * self.expert_host_s
 
     def exposed_s(self, communication_s: float, hiding_s: float, overlapped: bool) -> float:
         """What communication adds to a computation of ``hiding_s`` seconds: all of it, or what does not fit beside it
@@ -192,37 +206,56 @@ def training_overheads(scenario: Scenario, fitted: Fitted, factor: float | None 
     A framework whose training steps were measured alone has its own speed and host time; RL trainers (packed sequences
     of unequal lengths, offload between phases, no graphs) have those of the fit to RL steps.
     """
-    trainer, terms, features = scenario.trainer, fitted.training, scenario.training_features
-    stack = _stack_terms(scenario, fitted)
-    grouped = stack.grouped_speed
-    gated = scenario.model.moe is None or scenario.model.moe.gated
-    if not (trainer.precision == "fp8" and _blackwell(scenario) and gated):
-        # The kernel is one for MXFP8 and SwiGLU (TransformerEngine: ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
-        features = changed(features, fused_grouped_mlp=False)
-    if features.fused_grouped_mlp:
-        grouped *= terms.fused_grouped_gain
-    gain = terms.nvfp4_gain if trainer.precision == "nvfp4" else 1.0
+    trainer, terms, features = scenario.trainer, fitted.training, _able(scenario)
+    stack, four_bits = _stack_terms(scenario, fitted), trainer.precision == "nvfp4"
+    gain = terms.nvfp4_gain if four_bits else 1.0
+    fused_gain = terms.fused_grouped_gain if features.fused_grouped_mlp else 1.0
     efficiency = terms.dense_efficiency * gain
     for_all, of_experts = trainer.device_efficiency, trainer.moe_device_efficiency
     of_experts = for_all if of_experts is None else of_experts
-    graphs = terms.graph_host_share if features.cuda_graphs else 1.0
+    layer_s, expert_s = _host_s(terms, features, trainer.precision)
     return TrainingOverheads(
         dense_speed=stack.dense_speed if for_all is None else for_all / efficiency,
         moe_speed=stack.moe_speed if of_experts is None else of_experts / efficiency,
         dense_efficiency=efficiency,
-        grouped_efficiency=terms.grouped_efficiency * gain * grouped,
+        grouped_efficiency=terms.grouped_efficiency * gain * fused_gain * stack.grouped_speed,
         elementwise_passes=terms.elementwise_passes,
-        permute_passes=terms.permute_passes / grouped,
-        quantise_bytes=terms.quantise_bytes,
-        logits_passes=terms.logits_passes,
+        permute_passes=terms.permute_passes
+        * (terms.hybridep_permute if features.moe_dispatcher == "hybridep" else 1.0),
+        quantise_bytes=terms.quantise_bytes * (terms.nvfp4_quantise if four_bits else 1.0),
+        logits_bytes=terms.logits_bytes if features.fused_cross_entropy else terms.unfused_logits_bytes,
         overlap_cost=terms.overlap_cost,
+        exchange_factor=terms.exchange_factor,
+        attention_speed=terms.fp8_attention_gain if features.fp8_attention else 1.0,
         context_attention=terms.context_attention,
-        moe_host_layer_s=_stated(trainer.moe_host_layer_s, stack.moe_host_layer_s * graphs),
+        moe_host_layer_s=_stated(trainer.moe_host_layer_s, stack.moe_host_layer_s * layer_s),
+        expert_host_s=stack.host_factor * expert_s if trainer.moe_host_layer_s is None else 0.0,
+        launch_factor=stack.host_factor,
         step_fixed_s=terms.step_fixed_s,
         features=features,
         update_speed=stack.update_speed,
         factor=fitted.factor(phase_groups(scenario)["train"]) if factor is None else factor,
     )
+
+
+def _able(scenario: Scenario) -> StackFeatures:
+    """Features of the trainer, but for what its GPUs, precision and model have no kernels for."""
+    features, moe = scenario.training_features, scenario.model.moe
+    if not (scenario.trainer.precision == "fp8" and _blackwell(scenario) and (moe is None or moe.gated)):
+        # The kernel is one for MXFP8 and SwiGLU (TransformerEngine: ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8).
+        return changed(features, fused_grouped_mlp=False)
+    return features
+
+
+def _host_s(terms: TrainingParameters, features: StackFeatures, precision: str) -> tuple[float, float]:
+    """Share of a MoE layer's host time that the stack's features leave, and host seconds of each expert on a rank."""
+    layer, expert_s = 1.0, terms.expert_host_s
+    if features.cuda_graphs != "none":
+        layer = terms.graph_host_share
+    elif features.exchange_overlap:
+        layer, expert_s = terms.overlap_host_factor, expert_s * terms.overlap_host_factor
+    expert_s *= terms.bf16_expert_host_share if precision == "bf16" else 1.0
+    return layer, expert_s * (terms.static_host_share if features.token_drop else 1.0)
 
 
 def measured_framework(scenario: Scenario, terms: TrainingParameters) -> TrainingFramework | None:
@@ -232,28 +265,31 @@ def measured_framework(scenario: Scenario, terms: TrainingParameters) -> Trainin
 
 
 class _StackTerms(NamedTuple):
-    """Speeds of dense and of expert layers, host time of an expert layer, speed of expert products and of updates."""
+    """Speeds of dense and of expert layers, host time of an expert layer, factor on that of its experts, speed of
+    updates, and of expert products over others."""
 
     dense_speed: float
     moe_speed: float
     moe_host_layer_s: float
-    grouped_speed: float = 1.0
+    host_factor: float
     update_speed: float = 1.0
+    grouped_speed: float = 1.0
 
 
 def _stack_terms(scenario: Scenario, fitted: Fitted) -> _StackTerms:
     terms, steps = fitted.training, fitted.steps
     framework = measured_framework(scenario, terms)
+    factor = terms.host_factor(scenario.training_device.host_cpu)
     if framework is None:
         # FSDP in RL trainers: log-probs take 6 % longer than with Megatron-Core, updates 36 % (NeMo-RL issue 959).
         fsdp = scenario.trainer.backend == "fsdp" and scenario.trainer.device_efficiency is None
         update_speed = steps.fsdp_efficiency if fsdp else 1.0
-        return _StackTerms(steps.dense_efficiency, steps.moe_efficiency, steps.moe_host_layer_s, 1.0, update_speed)
-    release = framework.release(None if scenario.training_stack is None else scenario.training_stack.release)
-    host_s = terms.moe_host_layer_s * framework.host_factor * (1.0 if release is None else release.host_factor)
-    host_s *= terms.host_factor(scenario.training_device.host_cpu)
-    speed = framework.speed * (framework.blackwell_speed if _blackwell(scenario) else 1.0)
-    return _StackTerms(speed, speed, host_s, 1.0 if release is None else release.grouped_speed)
+        return _StackTerms(steps.dense_efficiency, steps.moe_efficiency, steps.moe_host_layer_s, factor, update_speed)
+    factor *= framework.host_factor
+    speed, grouped = framework.speed, 1.0
+    if _blackwell(scenario):
+        speed, grouped = speed * framework.blackwell_speed, framework.blackwell_grouped_speed
+    return _StackTerms(speed, speed, terms.moe_host_layer_s * factor, factor, grouped_speed=grouped)
 
 
 def _blackwell(scenario: Scenario) -> bool:

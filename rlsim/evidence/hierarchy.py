@@ -39,6 +39,11 @@ its phases: that is what another layout of the same run shares or does not share
 these apart."""
 PHASES = ("generation", "logprob", "train", "refit")
 """Measured phases of steps have one scale of error: of each there are four rows at most, too few for one of its own."""
+BEYOND = 1e-9
+"""Deviation by which a mean may exceed a bound."""
+MOST_SPREAD = {"trainer on device": 0.03}
+"""Largest scale of a family: a device's kernels are in its tables, so that what is left of it is small. Wider, a family
+with few members takes what terms miss of the models that happened to run there."""
 PRIOR_COUNT, PRIOR_SPREAD = 2.0, 0.06
 """What the spread of a family is taken for before it is fitted, as so many groups: one with few members says little."""
 CALIBRATION = {"engine with model": 1.4, "rollout release": 1.5, "transfer release": 1.5}
@@ -160,8 +165,14 @@ class Solution:
         return np.asarray(np.einsum("ij,ji->i", matrix, cho_solve(self.factor, matrix.T)))
 
 
-def solve(design: Design, spreads: Spreads, weights: Weights, used: BoolArray | None = None) -> Solution:
-    """Posterior of terms and groups from the rows ``used`` (all by default)."""
+def solve(
+    design: Design, spreads: Spreads, weights: Weights, used: BoolArray | None = None, held: FloatArray | None = None
+) -> Solution:
+    """Posterior of terms and groups from the rows ``used`` (all by default).
+
+    held: mean of each column that is not to be solved for, as of terms that lie at an optimum of their own or on a
+    bound, NaN for the others; the covariance is that of all.
+    """
     precision = weights.rows / design.scales(spreads) ** 2
     if used is not None:
         precision = np.where(used, precision, 0.0)
@@ -175,7 +186,26 @@ def solve(design: Design, spreads: Spreads, weights: Weights, used: BoolArray | 
     normal[np.diag_indices_from(normal)] += prior
     factor = cho_factor(normal, lower=True)
     wanted = weighted.T @ design.log_error + prior * design.middle
-    return Solution(np.asarray(cho_solve(factor, wanted)), factor)
+    if held is None:
+        return Solution(np.asarray(cho_solve(factor, wanted)), factor)
+    mean, free = held.copy(), np.isnan(held)
+    rest = wanted[free] - normal[np.ix_(free, ~free)] @ held[~free]
+    mean[free] = cho_solve(cho_factor(normal[np.ix_(free, free)], lower=True), rest)
+    return Solution(mean, factor)
+
+
+def bounded(
+    solved: Callable[[FloatArray], Solution], held: FloatArray, bounds: tuple[FloatArray, FloatArray]
+) -> Solution:
+    """``solved`` with some columns held, and with every other one that would leave ``bounds`` held on them in turn."""
+    held = held.copy()
+    while True:
+        found = solved(held)
+        nearest = np.clip(found.mean, *bounds)
+        beyond = np.isnan(held) & (np.abs(found.mean - nearest) > BEYOND)
+        if not beyond.any():
+            return found
+        held[beyond] = nearest[beyond]
 
 
 def fit_spreads(
@@ -203,7 +233,7 @@ def fit_spreads(
         for name, before in spreads.families.items():
             mine = (families == name) & informed
             after = _spread(squares[mine], weights.columns[mine], start.get(name, PRIOR_SPREAD))
-            of_families[name] = before * (after / before) ** HASTE
+            of_families[name] = min(MOST_SPREAD.get(name, np.inf), before * (after / before) ** HASTE)
         of_kinds = {}
         for kind in dict.fromkeys(design.kinds):
             mine = np.isin(kinds, PHASES if kind in PHASES else (kind,)) & chosen

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from rlsim.costs.operators.device import device_of
+from rlsim.costs.interface import PhaseCost
+from rlsim.costs.operators.device import Device, device_of
 from rlsim.costs.overheads import TrainingOverheads, training_overheads
-from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost
+from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, train_cost
 from rlsim.errors import RlsimError
 from rlsim.evidence.names import device_profile_name, model_card_name
 from rlsim.evidence.rows import Comparison, MeasuredRow, Predict, Prediction, constant_workload, row_scenario
@@ -20,6 +21,7 @@ from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted, stack_of_release
 from rlsim.results.validation import Detail
 from rlsim.schema.base import changed
+from rlsim.schema.engine_parameters import version_order
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import Stack
 from rlsim.tables.profile import load_profile
@@ -30,10 +32,6 @@ KINDS = tuple(lists_beside(__file__)["training_kinds"])
 MOST_SAMPLES, MOST_TOKENS = 200_000, 1_048_576
 """Sequences of a batch and tokens of a sequence at most."""
 FRAMEWORKS: dict[str, str] = lists_beside(__file__)["trainers"]
-TRAINED_MTP = {("megatron_bridge", "nemotron-3-super-120b-a12b"): 2}
-"""Depths of multi-token prediction that recipes train, by framework and card: rows of Nemotron 3 Super print 84.7 GFLOP
-a token, of which its layers and head have 75; two depths of a layer and the head again have 9.4. AutoModel's row prints
-74.3."""
 _LORA_RANK = re.compile(r"\br(\d+)\b")
 DEFAULT_LORA_RANK = 16
 """Rank of adapters where a row tells none: that of the rows that do."""
@@ -44,9 +42,10 @@ _SERIES = re.compile(r"(\d+\.\d+)(\.\d+)*")
 _UNKNOWN = ("", "unknown")
 RECOMPUTED = (("selective", "selective"), ("full", "full"), ("recompute", "full"), ("offload", "full"))
 """Which activations a row recomputes, by how it begins; lists of single modules, small shares, count as none."""
+_RECIPES = lists_beside(__file__, "recipes.yaml")
 REMARK = (
-    "recomputation that a row does not state is taken as none; heads for multi-token prediction are not trained, "
-    "but two of Nemotron 3 Super in Megatron-Bridge, as the FLOP that its rows print tell"
+    "recomputation that a row does not state is taken as none; graphs, dispatcher, overlap and heads for multi-token "
+    "prediction are those of the recipe (rlsim/evidence/recipes.yaml), else of the stack"
 )
 
 
@@ -63,15 +62,22 @@ class TrainerRow:
         """What the framework adds under fitted values."""
         return training_overheads(self.scenario, fitted)
 
+    @cached_property
+    def _device(self) -> Device:
+        return device_of(self.scenario.hardware, self.scenario.engine.name)
+
     def seconds(self, fitted: Fitted) -> float:
         """Seconds of the step under fitted values."""
+        return self.cost(fitted).seconds
+
+    def cost(self, fitted: Fitted) -> PhaseCost:
+        """The step under fitted values, part by part."""
         scenario = self.scenario
         inputs = TrainerInputs(
-            scenario.model, device_of(scenario.hardware, scenario.engine.name), scenario.trainer,
-            scenario.cluster.num_gpus, self.overheads(fitted), scenario.workload.max_sequence_tokens,
-            logprob_passes=0,
+            scenario.model, self._device, scenario.trainer, scenario.cluster.num_gpus, self.overheads(fitted),
+            scenario.workload.max_sequence_tokens, logprob_passes=0,
         )  # fmt: skip
-        return step_cost(inputs, self.batch).train.seconds
+        return train_cost(inputs, self.batch)
 
 
 def _predictor(table: Table, fitted: Fitted) -> Predict:
@@ -163,12 +169,20 @@ def trainer_row(cells: Row) -> TrainerRow:
     device, gpus = device_profile_name(cells["gpu"]), whole_number(cells, "num_gpus")
     name = cells.get("framework", "").lower()
     framework = next((known for word, known in FRAMEWORKS.items() if word in name), "megatron_bridge")
-    trainer = _trainer(cells, kind) | {"mtp_layers": TRAINED_MTP.get((framework, model), 0)}
     layers = whole_number(cells, "layers_override", card.num_layers)  # a model may be cut to some of its layers
     if card.moe is not None and card.moe.first_dense_layers >= layers:
         raise SkippedRow(f"{layers} layers hold none with experts")
     found = _RELEASE.search(cells.get("release", ""))
     release = found.group() if found else None
+    trainer = _trainer(cells, kind)
+    recipe = recipe_of(framework, release, (model, device.partition("_")[0], str(trainer["precision"])))
+    if "w/o mtp" in cells["model"].lower():
+        recipe |= {"mtp_layers": 0}
+    if any(word in cells.get("notes", "").lower() for word in _RECIPES["real_routing"]["words"]):
+        recipe |= {"expert_imbalance": _RECIPES["real_routing"]["expert_imbalance"]}
+    # A row wins over its recipe, but for graphs: its column holds what a recipe writes first and overwrites later.
+    trainer = {name: value for name, value in trainer.items() if value is not None or name not in recipe}
+    trainer = {"cuda_graphs": _graphs(cells.get("cuda_graphs", ""))} | recipe | trainer
     document = {
         "name": "trainer",
         "model": card if layers == card.num_layers else changed(card, num_layers=layers),
@@ -197,12 +211,19 @@ def _trainer(cells: Row, kind: str) -> dict[str, object]:
         "optimizer": "muon" if cells.get("optimizer", "").lower() == "muon" else "adam",
         "virtual_stages": whole_number(cells, "vp", 1),
         "lora_rank": (int(rank.group(1)) if rank else DEFAULT_LORA_RANK) if adapters else None,
-        "cuda_graphs": True if cells.get("cuda_graphs", "").startswith("transformer_engine") else None,
+        "token_drop": "tokendrop" in cells["model"].lower() or None,
         "moe_dispatcher": cells.get("moe_dispatcher", "").lower() or None,
         "sequence_packing": False,
         "policy_logprobs": False,
         "reference_logprobs": False,
     }
+
+
+def _graphs(told: str) -> str | None:
+    """Graphs that a row tells of; an empty list of scopes tells nothing."""
+    if "full_iteration" in told and not told.startswith("none"):
+        return "iteration"
+    return "modules" if told.startswith("transformer_engine") or "moe_router" in told else None
 
 
 def training_precision(text: str) -> str:
@@ -215,6 +236,27 @@ def training_precision(text: str) -> str:
     if given.startswith("nvfp4"):
         return "nvfp4"
     raise SkippedRow(f"training precision {given[:40]!r} is not simulated" if given else "precision is not given")
+
+
+def recipe_of(framework: str, release: str | None, run: tuple[str, str, str]) -> dict[str, object]:
+    """Keys of ``trainer`` that the newest recipe of ``run`` sets that is not newer than ``release``; none without one.
+
+    run: names of model card and device, and precision.
+
+    >>> recipe_of("megatron_bridge", "26.04.01", ("deepseek-v3", "b200", "fp8"))["moe_dispatcher"]
+    'deepep'
+    """
+    model, device, precision = run
+    trained: dict[str, object] = {"mtp_layers": _RECIPES["mtp_layers"].get(framework, {}).get(model, 0)}
+    devices = _RECIPES["recipes"].get(framework, {}).get(model, {})
+    entries = devices.get(device, devices.get("any", {}))
+    known = [(version_order(name.split()[0]), name) for name in entries if name.split()[1:] in ([], [precision])]
+    told = [entry for entry in known if release is not None and entry[0] <= version_order(release)]
+    if not told:
+        return trained
+    words = entries[max(told)[1]].split()
+    named = {key: on for word in words for key, on in _RECIPES["words"][word].items()}
+    return {**trained, **_RECIPES["unnamed"], **named}
 
 
 def _stack(framework: str, release: str | None) -> Stack:

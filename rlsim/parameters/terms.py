@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import exp, log
+from math import exp, inf, log
 from typing import TypeVar
 
 from rlsim.files.yaml import lists_beside
@@ -27,14 +27,16 @@ from rlsim.parameters.sets import (
 )
 from rlsim.schema.base import Strict, replaced
 from rlsim.schema.engine_parameters import EngineFamily, EngineParameters, TransferParameters
-from rlsim.schema.parameters import GlobalParameters, TrainingFramework, TrainingParameters
+from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 from rlsim.schema.scenario import Scenario
 
 START = "start"
 """Sets of the values that were assumed before anything was measured."""
 _PRIORS = lists_beside(__file__, "spreads.yaml")
-ENGINE_VALUES, TRAINING_SPREAD = _PRIORS["engine_values"], _PRIORS["training"]
-FRAMEWORK_SPREAD, FRAMEWORK_RELEASE_SPREAD = _PRIORS["framework"], _PRIORS["framework_release"]
+ENGINE_VALUES, FRAMEWORK_SPREAD = _PRIORS["engine_values"], _PRIORS["framework"]
+TRAINING_SPREAD = {name: spread for name, (spread, *_) in _PRIORS["training"].items()}
+TRAINING_BOUNDS = {name: (low, high) for name, (_, low, high) in _PRIORS["training"].items()}
+"""Least and largest value that physics allows a term of training steps; one on its bound is a part that is missing."""
 TRANSFER_FAMILY_SPREAD, STEP_SCALES = _PRIORS["transfer_family"], _PRIORS["steps"]
 STEP_LEAST, SHARES = _PRIORS["least"], _PRIORS["shares"]
 ENGINE_VALUE_SPREAD = 0.7
@@ -61,13 +63,13 @@ class Term:
 def term_family(name: str) -> str:
     """The family of a term among others of its kind, whose spread is fitted; "" for one of a kind.
 
-    Host times of releases, factors of frameworks and of their releases, values of transfers and of RL steps.
+    Host times of releases, factors of frameworks, values of transfers and of RL steps.
     """
     head, *rest = name.split("/")
     if head == "engines":
         return "term: engine release" if len(rest) == 2 and rest[1] not in ENGINE_VALUES else ""
     if head == "training" and len(rest) > 1:
-        return f"term: {'framework' if len(rest) == 2 else 'trainer release'} {rest[-1]}"
+        return f"term: framework {rest[-1]}"
     if head == "transfers":
         return "term: transfers" if len(rest) == 1 else f"term: transfer {rest[-1]}"
     if head == "steps":
@@ -100,16 +102,13 @@ def _engine_terms(fitted: Fitted) -> list[Term]:
 def _training_terms(fitted: Fitted) -> list[Term]:
     now, start = fitted.training, load_training_parameters(START)
     out = [
-        _assumed(f"training/{name}", spread, getattr(now, name), getattr(start, name))
+        _assumed(f"training/{name}", spread, value_of(now, name), value_of(start, name))
         for name, spread in TRAINING_SPREAD.items()
     ]
     for framework in now.frameworks:
         at = f"training/{framework.framework}"
         if framework.framework != MODEL_FRAMEWORK:
             out += [_assumed(f"{at}/{name}", s, getattr(framework, name), 1.0) for name, s in FRAMEWORK_SPREAD.items()]
-        for release in framework.releases:
-            for name, spread in FRAMEWORK_RELEASE_SPREAD.items():
-                out.append(_assumed(f"{at}/{release.version}/{name}", spread, getattr(release, name), 1.0))
     return out
 
 
@@ -133,7 +132,7 @@ def _step_terms(fitted: Fitted) -> list[Term]:
         centre = (before - host.iteration_s) / ENGINE_HOST_SCALE
         out.append(Term(f"steps/host/{host.engine}/{host.version}", STEP_SPREAD, centre))
     for path, scale in STEP_SCALES.items():
-        out.append(Term(f"steps/{path}", STEP_SPREAD, (step_value(start, path) - step_value(now, path)) / scale))
+        out.append(Term(f"steps/{path}", STEP_SPREAD, (value_of(start, path) - value_of(now, path)) / scale))
     return out
 
 
@@ -142,10 +141,10 @@ def _assumed(name: str, spread: float, now: float, start: float) -> Term:
     return Term(name, spread, log(start / now) if now > 0 and start > 0 else 0.0)
 
 
-def step_value(steps: GlobalParameters, path: str) -> float:
-    """The value of a term of RL steps."""
+def value_of(parameters: GlobalParameters | TrainingParameters, path: str) -> float:
+    """The value of a term: of a field, or of the entry of one (``host_cpu_factors.Grace``)."""
     name, _, key = path.partition(".")
-    value = getattr(steps, name)
+    value = getattr(parameters, name)
     return float(value[key] if key else value)
 
 
@@ -170,8 +169,7 @@ def _moved(fitted: Fitted, name: str, z: float) -> Fitted:
 
 _MEMBERS = {
     EngineParameters: ("families", "engine"), EngineFamily: ("releases", "version"),
-    TrainingParameters: ("frameworks", "framework"), TrainingFramework: ("releases", "version"),
-    TransferParameters: ("families", "framework"),
+    TrainingParameters: ("frameworks", "framework"), TransferParameters: ("families", "framework"),
 }  # fmt: skip
 """Where a record has members, and what each of them is called by."""
 
@@ -180,8 +178,11 @@ def _scaled(record: Record, path: Sequence[str], z: float) -> Record:
     """``record`` with the value at ``path``, names of members and then of a field, times exp(z)."""
     name, *rest = path
     if not rest:
-        value = getattr(record, name) * exp(z)
-        return replaced(record, {name: min(1.0, value) if name in SHARES else value})
+        field, _, key = name.partition(".")
+        held = getattr(record, field)
+        value = (held[key] if key else held) * exp(z)
+        value = min(1.0, value) if name in SHARES else value
+        return replaced(record, {field: {**held, key: value} if key else value})
     field, key = _MEMBERS[type(record)]
     members = getattr(record, field)
     if not any(getattr(one, key) == name for one in members):
@@ -211,6 +212,22 @@ def _transfers(transfers: TransferParameters, path: list[str], z: float) -> Tran
     return out
 
 
+def limits_of(fitted: Fitted, name: str) -> tuple[float, float]:
+    """Deviations of a term within which its value moves: those of RL steps end at their least value, shares at 1."""
+    head, *path = name.split("/")
+    if head != "steps":
+        last = path[-1] if path else ""
+        held = {"engines": fitted.engines, "training": fitted.training, "transfers": fitted.transfers.values}.get(head)
+        value = getattr(held, last, None) if len(path) == 1 and last in SHARES else None
+        return -inf, inf if not value else log(1.0 / value)
+    if path[0] == "host":
+        host = next(one for one in fitted.steps.engine_hosts if (one.engine, one.version) == tuple(path[1:]))
+        return -host.iteration_s / ENGINE_HOST_SCALE, inf
+    value, scale = value_of(fitted.steps, path[0]), STEP_SCALES[path[0]]
+    most = (1.0 - value) / scale if path[0].endswith("_efficiency") else inf
+    return (STEP_LEAST.get(path[0], 0.0) - value) / scale, most
+
+
 def _steps(steps: GlobalParameters, path: str, z: float) -> GlobalParameters:
     if path.startswith("host/"):
         hosts = list(steps.engine_hosts)
@@ -219,7 +236,7 @@ def _steps(steps: GlobalParameters, path: str, z: float) -> GlobalParameters:
         hosts[place] = replaced(hosts[place], {"iteration_s": longer})
         return replaced(steps, {"engine_hosts": tuple(hosts)})
     name, _, key = path.partition(".")
-    after = max(STEP_LEAST.get(path, 0.0), step_value(steps, path) + STEP_SCALES[path] * z)
+    after = max(STEP_LEAST.get(path, 0.0), value_of(steps, path) + STEP_SCALES[path] * z)
     after = min(1.0, after) if path.endswith("_efficiency") else after
     return replaced(steps, {name: {**getattr(steps, name), key: after} if key else after})
 

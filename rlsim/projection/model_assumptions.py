@@ -85,14 +85,16 @@ def _stretches(choice: PolicyChoice) -> str:
 
 def training_assumptions(scenario: Scenario, found: TrainingOverheads) -> tuple[str, ...]:
     """The stack, then speed and host time of training under it; each names the keys that change it."""
-    trainer, moe = scenario.trainer, scenario.model.moe is not None
-    layer_ms, origin = found.moe_host_layer_s * 1e3, _origin(scenario, "moe_host_layer_s", trainer.moe_host_layer_s)
+    trainer, card = scenario.trainer, scenario.model.moe
+    local = 0.0 if card is None else card.num_experts / trainer.expert_parallel
+    layer_ms = 1e3 * found.moe_floor_s(local, 0 if card is None else card.matrices)
+    origin = _origin(scenario, "moe_host_layer_s", trainer.moe_host_layer_s)
     speed = said(
         "speed",
         dense=percent(found.dense_speed * found.dense_efficiency),
-        experts=f", those of MoE layers {percent(found.moe_speed * found.dense_efficiency)}" if moe else "",
+        experts=f", those of MoE layers {percent(found.moe_speed * found.dense_efficiency)}" if card else "",
         origin=_origin(scenario, "dense_efficiency", trainer.device_efficiency),
-        floor=said("speed floor", layer_ms=layer_ms, origin=origin) if moe else "",
+        floor=said("speed floor", layer_ms=layer_ms, origin=origin) if card else "",
         terms=_terms(scenario),
     )
     stack = [] if scenario.stack is None else [_stack_told(scenario, scenario.stack)]
@@ -116,7 +118,7 @@ def _stack_told(scenario: Scenario, stack: Stack) -> str:
         stack=stack.name,
         beside="" if trainer == stack else f", trainer {trainer.name}",
         engine=f"{scenario.engine.name} {scenario.engine_version or 'newest measured release'}",
-        graphs="with" if features.cuda_graphs else "without",
+        graphs="without" if features.cuda_graphs == "none" else "with",
         dispatch=f", {features.moe_dispatcher} dispatch" if scenario.model.moe is not None else "",
         dealt=lists_beside(__file__)["dealt"][features.rank_balance],
         placement=said("placement", where=where) if scenario.hardware.rack else "",

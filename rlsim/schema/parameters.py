@@ -105,19 +105,6 @@ class GlobalParameters(ParameterSet):
         return next((factor for name, factor in self.host_cpu_factors.items() if name.lower() in words), 1.0)
 
 
-class TrainingRelease(Strict):
-    """What one release differs by from its framework, drawn towards 1 the fewer rows there are."""
-
-    version: str = Field(min_length=1)
-    """Release."""
-    grouped_speed: PositiveFloat
-    """Speed of expert products and permutation over the framework's."""
-    host_factor: PositiveFloat
-    """Host time of a MoE layer over the framework's."""
-    rows: int = Field(ge=1)
-    """Measured steps of this release."""
-
-
 class TrainingFramework(Strict):
     """One training framework over its releases."""
 
@@ -129,26 +116,27 @@ class TrainingFramework(Strict):
     """Speed of its kernels over that of all frameworks."""
     blackwell_speed: PositiveFloat = 1.0
     """The same on Blackwell over that on Hopper: whether its kernels were made for it."""
+    blackwell_grouped_speed: PositiveFloat = 1.0
+    """What expert products on Blackwell lack besides: grouped kernels that fall back to one product after the other."""
     host_factor: PositiveFloat
     """Host time of its layers over that of all frameworks."""
-    releases: tuple[TrainingRelease, ...] = ()
-    """Measured releases, oldest first."""
 
-    def release(self, version: str | None) -> TrainingRelease | None:
-        """The newest measured release that is not newer than ``version``, the oldest where all are newer.
 
-        The newest one without a version; None where none was measured.
-        """
-        if not self.releases or version is None:
-            return self.releases[-1] if self.releases else None
-        return standing_for(version, self.releases, lambda one: one.version)
+class ErrorSizes(Strict):
+    """Sizes of errors as shares of the measured time."""
+
+    median: NonNegativeFloat
+    """Median."""
+    p90: NonNegativeFloat
+    """90th percentile."""
 
 
 class TrainingFit(Fit):
     """Fit to measured training steps."""
 
-    held_out_median_error: dict[str, NonNegativeFloat] = Field(default_factory=dict)
-    """Median error on rows of a group left out of the fit, by grouping."""
+    families: dict[str, dict[str, ErrorSizes]] = Field(default_factory=dict)
+    """Errors of the terms alone, without deviations of groups: of all rows, of mixtures of experts and of dense models
+    in tuned recipes, and of other frameworks; each as fitted and with every group of a grouping left out of the fit."""
 
 
 class TrainingParameters(ParameterSet):
@@ -169,21 +157,40 @@ class TrainingParameters(ParameterSet):
     """Memory traffic of norms, residuals and activations over that of perfectly fused kernels."""
     permute_passes: PositiveFloat
     """Reads and writes of the routed activations around the experts, forward."""
+    hybridep_permute: PositiveFraction
+    """Share of them that remains with HybridEP, which permutes as it dispatches and combines."""
     quantise_bytes: PositiveFloat
-    """Bytes moved for each input and output element of a product in 8 or 4 bits: reading BF16, writing row-wise and
+    """Bytes moved for each input and output element of a product in 8 bits: reading BF16, writing row-wise and
     column-wise copies, scales."""
-    logits_passes: PositiveFloat
-    """Passes over FP32 logits of loss or log-probs."""
+    nvfp4_quantise: PositiveFloat
+    """The same in NVFP4 over 8 bits: Hadamard transforms and stochastic rounding."""
+    logits_bytes: PositiveFloat
+    """Bytes moved for each logit by a fused loss, forward and backward, of which forward takes a third."""
+    unfused_logits_bytes: PositiveFloat
+    """The same of one that is not fused: passes over FP32 logits."""
     overlap_cost: Fraction01
     """What a second of communication hidden behind computation still costs: SMs, memory bandwidth and power that it
     takes, and the ends that nothing hides."""
+    exchange_factor: PositiveFloat
+    """Time of dispatch and combine over what the links' model says."""
+    fp8_attention_gain: PositiveFloat
+    """Speed of attention in FP8 over BF16."""
     context_attention: PositiveFloat
     """Attention of a context-parallel rank over its share of the attention of a whole sequence: smaller blocks, and
     partial results that must be joined."""
     moe_host_layer_s: NonNegativeFloat
-    """Least host time of one MoE layer's forward pass on an x86 host without CUDA graphs."""
+    """Least host time of one MoE layer's forward pass on an x86 host without CUDA graphs, but for its experts."""
+    expert_host_s: NonNegativeFloat
+    """Host time that each gated expert on a rank adds in 8 or 4 bits; one without a gate two thirds."""
+    bf16_expert_host_share: Fraction01
+    """The same in BF16 over it: nothing is quantised expert by expert."""
     graph_host_share: Fraction01
-    """Share of that which remains where attention, router and dispatch preparation are CUDA graphs."""
+    """Share of moe_host_layer_s that remains where router and dispatch preparation are CUDA graphs."""
+    overlap_host_factor: PositiveFloat
+    """Host time where the exchange runs beside another micro-batch: launches on two streams that wait for each
+    other."""
+    static_host_share: Fraction01
+    """Share of expert_host_s that remains where experts take a fixed number of tokens, for which no host waits."""
     host_cpu_factors: dict[str, PositiveFloat]
     """Host time relative to x86 by host processor."""
     step_fixed_s: NonNegativeFloat

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineName
@@ -20,16 +20,45 @@ order; a rank of several GPUs holds their shares in a row and cuts its updates f
 ray_trainer.py:905-917 and dp_actor.py:386-388 at b25bb7d4f), so that the updates of a step are not even.
 samples: equally many in their order, whatever their lengths."""
 
+CudaGraphs = Annotated[
+    Literal["none", "modules", "iteration"],
+    BeforeValidator(lambda given: {True: "modules", False: "none"}[given] if isinstance(given, bool) else given),
+]
+"""What is replayed as CUDA graphs. modules: router and preparation of the dispatch, with or without the attention;
+iteration: the whole forward and backward pass, so that no host launches anything (Megatron-Core's scopes attn,
+moe_router, moe_preprocess and full_iteration). True is modules, False none."""
+GradientPrecision = Literal["fp32", "bf16"]
+PipelineBalance = Literal["auto", "layers", "head"]
+"""How layers are dealt to pipeline stages. layers: equally many to each, and the LM head to the last one besides.
+head: embedding, MTP layers and LM head take the place of layers (account_for_*_in_pipeline_split and pipeline layouts
+of Megatron-Core). auto: head where the layers do not divide by the stages."""
+
 
 class StackFeatures(Strict):
     """What the trainer of a stack does; each can be stated in ``trainer`` instead."""
 
-    cuda_graphs: bool = False
-    """Attention, router and dispatch preparation are replayed as CUDA graphs."""
+    cuda_graphs: CudaGraphs = "none"
+    """What is replayed as CUDA graphs: nothing, router and dispatch preparation (modules), or the whole iteration."""
     moe_dispatcher: Dispatcher = "alltoall"
     """How tokens reach their experts."""
     fused_grouped_mlp: bool = False
     """Expert products in MXFP8 run as one fused kernel instead of one by one."""
+    token_drop: bool = False
+    """Experts take a fixed number of tokens and drop the others: static shapes, for which no host waits."""
+    expert_imbalance: float = Field(1.0, ge=1, le=1024)
+    """Tokens that reach the busiest expert-parallel rank over those of the mean one; 1 where routing is forced to be
+    even, as in tuned pretraining."""
+    fp8_attention: bool = False
+    """Attention runs in FP8."""
+    fused_cross_entropy: bool = False
+    """Loss and log-probs run as one fused kernel over the logits in BF16."""
+    gradient_precision: GradientPrecision = "fp32"
+    """Precision in which gradients are reduced."""
+    fp8_parameter_gather: bool = False
+    """Parameters whose products run in FP8 are gathered in FP8."""
+    pipeline_balance: PipelineBalance = "auto"
+    """How layers are dealt to pipeline stages: equally (layers), or so that LM head and MTP layers take the place of
+    layers (head); auto: head where they do not divide."""
     tensor_overlap: bool = False
     """Gathers and scatters of tensor parallelism run beside the products."""
     exchange_overlap: bool = False
@@ -137,12 +166,30 @@ class Trainer(Strict):
     """Log-probs of the reference policy (KL penalty)."""
     offload: bool = True
     """Colocated only: optimizer, gradients and weights go to host memory during the rollout."""
-    cuda_graphs: bool | None = None
-    """Attention, router and dispatch run as CUDA graphs; default: as in the stack."""
+    cuda_graphs: CudaGraphs | None = None
+    """What is replayed as CUDA graphs: none, modules (router and dispatch preparation, with or without attention), or
+    iteration (whole passes: no host launches anything); default: as in the stack."""
     moe_dispatcher: Dispatcher | None = None
     """How tokens reach the GPUs of their experts; default: as in the stack."""
     fused_grouped_mlp: bool | None = None
     """Expert products in MXFP8 as one fused kernel; default: as in the stack."""
+    token_drop: bool | None = None
+    """Experts take a fixed number of tokens and drop the others; default: as in the stack."""
+    expert_imbalance: float | None = Field(None, ge=1, le=1024)
+    """Tokens that reach the busiest expert-parallel rank over those of the mean one, whose experts, permutation and
+    exchange all others wait for; 1: routing forced to be even. Default: as in the stack. RL stacks have 1: what real
+    routing costs their steps is in the fitted speed of their expert layers."""
+    fp8_attention: bool | None = None
+    """Attention in FP8; default: as in the stack."""
+    fused_cross_entropy: bool | None = None
+    """Loss and log-probs as one fused kernel; default: as in the stack."""
+    gradient_precision: GradientPrecision | None = None
+    """Precision in which gradients are reduced; default: as in the stack."""
+    fp8_parameter_gather: bool | None = None
+    """Parameters of products in FP8 gathered in FP8; default: as in the stack."""
+    pipeline_balance: PipelineBalance | None = None
+    """How layers are dealt to pipeline stages: layers (equally, the LM head besides), head (LM head and MTP layers take
+    the place of layers), or auto (head where layers do not divide by stages); default: as in the stack."""
     tensor_overlap: bool | None = None
     """Tensor-parallel exchange beside the products; default: as in the stack."""
     exchange_overlap: bool | None = None

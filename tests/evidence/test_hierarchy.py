@@ -7,7 +7,7 @@ import pytest
 
 from rlsim.evidence import cross
 from rlsim.evidence.cross import Fit, left_out_draws, validate_cross
-from rlsim.evidence.hierarchy import Design, Spreads, Weights, fit_spreads, solve
+from rlsim.evidence.hierarchy import MOST_SPREAD, Design, Spreads, Weights, bounded, fit_spreads, solve
 from rlsim.evidence.joint import counted_once
 from rlsim.parameters.terms import Term
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
@@ -42,6 +42,41 @@ def test_terms_and_spreads_are_found_again() -> None:
     # Scales of Student's t that fit normal deviations best lie below theirs, by some 10 % with 6 degrees, 22 % with 3.
     assert spreads.families["trainer with model"] == pytest.approx(0.9 * SPREAD, rel=0.25)
     assert spreads.errors["training"] == pytest.approx(0.78 * ERROR, rel=0.25)
+
+
+def test_what_is_held_stays_and_the_others_make_the_best_of_it() -> None:
+    design = Design.of(made_up(), TERMS)
+    spreads, weights = fit_spreads(design)
+    held = np.full(len(design.columns), np.nan)
+    held[0] = 0.1
+    found = solve(design, spreads, weights, held=held)
+    free = np.delete(design.matrix, 0, axis=1)
+    rest = replace(design, log_error=design.log_error - 0.1 * design.matrix[:, 0], matrix=free,
+                   columns=design.columns[1:],
+                   terms=1, spread=design.spread[1:], centre=design.centre[1:],
+                   term_families=design.term_families[1:])  # fmt: skip
+    alone = solve(rest, spreads, Weights(weights.rows, weights.columns[1:]))
+    assert found.mean[0] == 0.1
+    assert found.mean[1:] == pytest.approx(alone.mean)
+
+
+def test_a_mean_ends_on_its_bound_and_none_beyond() -> None:
+    design = Design.of(made_up(), TERMS)
+    spreads, weights = fit_spreads(design)
+    free = np.full(len(design.columns), np.nan)
+    low, high = np.where(design.families_of == "", -0.25, -np.inf), np.full(len(free), np.inf)
+    found = bounded(lambda held: solve(design, spreads, weights, held=held), free, (low, high))
+    held = free.copy()
+    held[1] = -0.25
+    assert found.mean == pytest.approx(solve(design, spreads, weights, held=held).mean)
+    loose = bounded(lambda held: solve(design, spreads, weights, held=held), free, (low - 1.0, high))
+    assert loose.mean == pytest.approx(solve(design, spreads, weights).mean)
+
+
+def test_a_device_deviates_little_whatever_its_rows_say() -> None:
+    rows = [replace(row, groups={"trainer on device: " + row.id.split("-")[0]: 1.0}) for row in made_up()]
+    spreads, _ = fit_spreads(Design.of(rows, TERMS))
+    assert spreads.families["trainer on device"] == MOST_SPREAD["trainer on device"] == 0.03
 
 
 def test_phases_share_one_scale_of_error() -> None:

@@ -110,7 +110,8 @@ def test_an_update_that_waits_for_the_host_says_why_its_precision_changes_nothin
     small = ("workload.max_sequence_tokens=8192", "trainer.micro_batch_tokens=8192")
     base = load_scenario("qwen235b_512", ["simulation.replications=1", "speculation.method=none", *small])
     answer = compare(base, vary(base, "trainer.precision=fp8"))
-    assert answer.speedup.mean == pytest.approx(1, abs=0.02)
+    # Experts in FP8 launch a little more than in BF16: what their kernels gain, the host takes.
+    assert answer.speedup.mean == pytest.approx(1, abs=0.03)
     assert any(text.startswith("A and B: ") or "host's floor" in text for text in answer.warnings)
     assert any("of the update is the host's floor" in text for text in answer.warnings)
     assert not any("host's floor" in text for text in project(load_scenario("quickstart", SMALL)).warnings)

@@ -4,6 +4,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from engine_set import ENGINES
@@ -19,7 +20,9 @@ from rlsim.parameters.sets import (
     load_parameters,
     load_training_parameters,
     load_transfer_parameters,
+    shipped,
 )
+from rlsim.parameters.terms import limits_of, moved, value_of
 from rlsim.projection.project import project
 from rlsim.schema.parameters import GlobalParameters
 
@@ -257,3 +260,28 @@ def test_assumptions_say_what_was_fitted(override, said):
     small = ["simulation.replications=1", "workload.prompts_per_step=16", "trainer.global_batch_samples=512"]
     answer = project(load_scenario("quickstart", [*small, override]))
     assert said in " ".join(answer.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("steps/executor_s", 0.0, np.inf),
+        ("steps/host/vllm/0.17.1", 0.0, np.inf),
+        ("steps/moe_efficiency", 0.3, 1.0),
+        ("steps/host_cpu_factors.Grace", 0.8, np.inf),
+        ("training/graph_host_share", 0.0, 1.0),
+        ("training/dense_efficiency", 0.0, np.inf),
+    ],
+)
+def test_a_term_moves_up_to_its_limits_and_no_further(name: str, low: float, high: float) -> None:
+    def value(fitted: Fitted) -> float:
+        head, *path = name.split("/")
+        if path[0] == "host":
+            return next(host.iteration_s for host in fitted.steps.engine_hosts if host.version == path[2])
+        return value_of(getattr(fitted, head), path[0])
+
+    least, most = limits_of(shipped(), name)
+    for limit, reached, way in ((least, low, -1.0), (most, high, 1.0)):
+        if np.isfinite(limit):
+            assert value(moved(shipped(), {name: limit})) == pytest.approx(reached)
+            assert value(moved(shipped(), {name: limit + way})) == pytest.approx(reached)

@@ -11,7 +11,6 @@ from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_digest, vary
 from rlsim.parameters.sets import DEFAULT_STACK, load_stack, load_training_parameters
 from rlsim.parameters.terms import fitted_of
-from rlsim.schema.parameters import TrainingFramework, TrainingRelease
 from rlsim.schema.trainer import StackFeatures
 
 STACKS = sorted(path.stem for path in (data_folder("calibration") / "stacks").glob("*.yaml"))
@@ -63,8 +62,8 @@ def test_features_depend_on_the_rack_and_a_stated_one_wins() -> None:
     rack, node = load_scenario("qwen235b_512", ["stack=nemo_rl-0.7"]), load_scenario("quickstart")
     assert (rack.training_features.moe_dispatcher, node.training_features.moe_dispatcher) == ("hybridep", "alltoall")
     own = vary(rack, "trainer.moe_dispatcher=deepep", "trainer.cuda_graphs=true")
-    assert own.training_features == StackFeatures(moe_dispatcher="deepep", cuda_graphs=True)
-    assert vary(rack, "trainer.stack=megatron_bridge-26.06").training_features.fused_grouped_mlp
+    assert own.training_features == StackFeatures(moe_dispatcher="deepep", cuda_graphs="modules")
+    assert vary(rack, "trainer.stack=megatron_bridge-26.06").training_features.fused_cross_entropy
     assert vary(rack, "trainer.stack=megatron_bridge-26.06").engine_version == rack.engine_version
 
 
@@ -77,32 +76,22 @@ def test_a_measured_framework_has_its_own_terms_and_rl_trainers_those_of_rl_step
     bridge = vary(given, "trainer.stack=megatron_bridge-25.09", "trainer.precision=fp8")
     found, terms = training_overheads(bridge, fitted), fitted.training
     framework = terms.framework("megatron_bridge")
-    release = framework.release("25.09")
     assert (found.dense_speed, found.moe_speed) == (framework.speed, framework.speed)
-    host = terms.moe_host_layer_s * framework.host_factor * release.host_factor * terms.host_cpu_factors["Grace"]
-    assert found.moe_host_layer_s == pytest.approx(host * terms.graph_host_share)
-    assert found.grouped_efficiency == pytest.approx(terms.grouped_efficiency * release.grouped_speed)
+    host = framework.host_factor * terms.host_cpu_factors["Grace"]
+    assert found.moe_host_layer_s == pytest.approx(terms.moe_host_layer_s * host * terms.graph_host_share)
+    assert found.expert_host_s == pytest.approx(terms.expert_host_s * host)
+    assert found.grouped_efficiency == pytest.approx(terms.grouped_efficiency)
+    assert found.permute_passes == pytest.approx(terms.permute_passes * terms.hybridep_permute)
     fused = training_overheads(vary(bridge, "trainer.fused_grouped_mlp=true"), fitted)
     assert fused.grouped_efficiency == pytest.approx(found.grouped_efficiency * terms.fused_grouped_gain)
-    assert fused.permute_passes == pytest.approx(found.permute_passes / terms.fused_grouped_gain)
     in_bf16 = training_overheads(vary(bridge, "trainer.fused_grouped_mlp=true", "trainer.precision=bf16"), fitted)
     assert in_bf16.grouped_efficiency == found.grouped_efficiency
-
-
-def test_the_newest_release_that_is_not_newer_stands_for_another() -> None:
-    releases = tuple(
-        TrainingRelease(version=version, grouped_speed=1.0, host_factor=1.0, rows=1) for version in ("25.09", "26.02")
-    )
-    framework = TrainingFramework(framework="x", rows=2, speed=1.0, host_factor=1.0, releases=releases)
-    wanted = {
-        "25.01": "25.09",
-        "25.09": "25.09",
-        "25.11": "25.09",
-        "26.02.01": "26.02",
-        "27.01": "26.02",
-        None: "26.02",
-    }
-    assert {version: framework.release(version).version for version in wanted} == wanted
+    assert in_bf16.expert_host_s == pytest.approx(found.expert_host_s * terms.bf16_expert_host_share)
+    beside = training_overheads(vary(bridge, "trainer.cuda_graphs=none", "trainer.exchange_overlap=true"), fitted)
+    assert beside.moe_host_layer_s == pytest.approx(terms.moe_host_layer_s * host * terms.overlap_host_factor)
+    dropped = training_overheads(vary(bridge, "trainer.token_drop=true", "trainer.fp8_attention=true"), fitted)
+    assert dropped.expert_host_s == pytest.approx(found.expert_host_s * terms.static_host_share)
+    assert dropped.attention_speed == terms.fp8_attention_gain
 
 
 def test_a_resolved_scenario_holds_its_stack_and_its_digest_too(tmp_path: Path) -> None:

@@ -40,17 +40,11 @@ def rollout_groups(scenario: Scenario) -> tuple[str, ...]:
 
 
 def trainer_groups(scenario: Scenario) -> tuple[str, ...]:
-    """Groups of log-prob passes and updates."""
-    stack, model, device = scenario.training_stack, scenario.model.name, scenario.training_device.name
-    framework = "other" if stack is None else stack.framework
-    release = "" if stack is None or stack.release is None else f" {series(stack.release)}"
-    return (
-        f"trainer: {framework}",
-        f"trainer release: {framework}{release}",
-        f"trainer on device: {device}",
-        f"trainer with model: {model}",
-        f"trainer with model on device: {framework}, {model}, {device}",
-    )
+    """Groups of log-prob passes and updates: the device alone.
+
+    What terms miss of a model or of a model on a device no other scenario shares; it is in the error of a prediction.
+    """
+    return (f"trainer on device: {scenario.training_device.name}",)
 
 
 def transfer_groups(framework: str, method: str, model: str) -> tuple[str, ...]:

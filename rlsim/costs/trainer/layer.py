@@ -1,7 +1,7 @@
 """One layer of the trainer, forward and backward, part by part.
 
-Forward = max(computation + exposed communication, host floor). Backward: the products of both gradients, twice the
-elementwise traffic, 2.5 times the attention, the communication mirrored.
+Forward = soft maximum of computation + exposed communication and of the host floor. Backward: the products of both
+gradients, twice the elementwise traffic, 2.5 times the attention, the communication mirrored.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ HOST_BACKWARD = 2.0
 """Kernels launched backward over forward: two products for each one."""
 RING_BACKWARD = 2.0
 """Context-parallel traffic backward over forward: keys and values, and their gradients, go round."""
-FITTED_LOCAL_EXPERTS = 16
-"""Most experts on a rank in the runs that the MoE host floor was fitted to (2 to 16). Beyond it grows in proportion, an
-assumption."""
+FLOOR_POWER = 6.0
+"""Power of the soft maximum of device and host: launches come unevenly, so that near the floor each waits for the other
+now and then (1.12 times the larger where both are equal). Assumption; fits have a derivative on both sides."""
 LAUNCHES_PER_LAYER_FACTOR = 1.2
 """Kernels that a training framework launches per layer over an eager engine's. Assumption."""
 
@@ -68,8 +68,18 @@ class LayerTime:
 
 def _with_floor(device: tuple[Part, ...], communication_s: float, floor_s: float) -> tuple[Part, ...]:
     parts = (*device, Part("communication", communication_s, "network"))
-    waiting_s = floor_s - sum(part.seconds for part in parts)
-    return (*parts, Part("host floor", max(0.0, waiting_s), "host"))
+    busy_s = sum(part.seconds for part in parts)
+    return (*parts, Part("host floor", soft_maximum(busy_s, floor_s) - busy_s, "host"))
+
+
+def soft_maximum(first: float, second: float) -> float:
+    """(a^6 + b^6)^(1/6): the larger of two times where they differ, and 12 % more where they are equal.
+
+    >>> round(soft_maximum(1.0, 1.0), 3), soft_maximum(2.0, 0.0)
+    (1.122, 2.0)
+    """
+    low, high = sorted((first, second))
+    return high * (1.0 + (low / high) ** FLOOR_POWER) ** (1.0 / FLOOR_POWER) if high > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -83,15 +93,17 @@ class TrainingLayers:
 
     def layer(self, batch: MicroBatches, moe_layer: bool, shape: LayerShape = WHOLE_LAYER) -> LayerTime:
         """One layer over one micro-batch; a mixer without a feed-forward block counts as its model's layers do."""
-        split = LayerSplit.of(self.trainer, self.overheads.features.moe_dispatcher)
+        split = LayerSplit.of(self.trainer, self.overheads.features)
         raw = layer_work(TrainedLayer(self.card, split, self.device, batch, shape, moe_layer and shape.ffn))
         speed = self.overheads.speed(moe_layer)
         device, backward = self._pass(raw, speed, False), self._pass(raw, speed, True)
+        # One micro-batch's exchange runs beside another's opposite pass: both passes have the mean of both beside them.
+        around_s = self._exchange_s(raw, sum(part.seconds for part in (*device, *backward)) / 2)
         return LayerTime(
             device=device,
             device_backward=backward,
-            communication_s=self._communication_s(raw, device, 1.0),
-            communication_backward_s=self._communication_s(raw, backward, RING_BACKWARD),
+            communication_s=around_s + self._communication_s(raw, device, 1.0),
+            communication_backward_s=around_s + self._communication_s(raw, backward, RING_BACKWARD),
             floor_s=self._floor_s(raw, moe_layer, shape),
         )
 
@@ -110,17 +122,17 @@ class TrainingLayers:
             if self.trainer.lora_rank is None:
                 products, experts = products + raw.products.weights, experts + raw.experts.weights
                 router_s = 2 * router_s
-        dense = _at_efficiency("products", products, own.dense_efficiency * speed)
+        dense = at_efficiency("products", products, own.dense_efficiency * speed)
         parts = [dense.lasting(dense.seconds + router_s / speed, dense.measured)]
         if raw.local_experts:
-            parts.append(_at_efficiency("experts", experts, own.grouped_efficiency * speed))
+            parts.append(at_efficiency("experts", experts, own.grouped_efficiency * speed))
         joined = own.context_attention if self.trainer.context_parallel > 1 else 1.0
-        biased = 0.0 if own.features.fused_grouped_mlp else raw.biased_bytes
+        activated = 0.0 if own.features.fused_grouped_mlp else raw.expert_bytes
         adapted = 0.0 if own.features.fused_adapters else raw.adapter_bytes
-        swept = raw.elementwise_bytes + biased + adapted
+        swept = raw.elementwise_bytes + activated + raw.biased_bytes + adapted
         moved = swept * own.elementwise_passes + raw.routed_bytes * own.permute_passes
         parts += (
-            _at_efficiency("attention", raw.attention.repeated(attended * joined), speed),
+            at_efficiency("attention", raw.attention.repeated(attended * joined), speed * own.attention_speed),
             self._moved("quantisation", raw.quantised[backward] * own.quantise_bytes, speed),
             self._moved("elementwise", small * moved, speed, ELEMENTWISE_KERNELS),
         )
@@ -129,26 +141,32 @@ class TrainingLayers:
     def _moved(self, name: str, moved_bytes: float, speed: float, kernels: float = 1.0) -> Part:
         if moved_bytes <= 0:
             return Part(name, 0.0, "memory")
-        return _at_efficiency(name, self.device.operators.stream([moved_bytes], kernels), speed)
+        return at_efficiency(name, self.device.operators.stream([moved_bytes], kernels), speed)
+
+    def _exchange_s(self, raw: LayerWork, beside_s: float) -> float:
+        """What of dispatch and combine of a pass is not hidden beside ``beside_s`` seconds of computation."""
+        own = self.overheads
+        return own.exposed_s(own.exchange_factor * raw.exchange_s, beside_s, own.features.exchange_overlap)
 
     def _communication_s(self, raw: LayerWork, device: tuple[Part, ...], ring: float) -> float:
-        """What of the tensor, context and expert exchange of a pass is not hidden."""
+        """What of the tensor and context exchange of a pass is not hidden."""
         own = self.overheads
         seconds = {part.name: part.seconds for part in device}
         tensor = own.exposed_s(raw.tensor_pairs * raw.tensor_s, seconds["products"], own.features.tensor_overlap)
-        around = own.exposed_s(raw.exchange_s, sum(seconds.values()), own.features.exchange_overlap)
-        return tensor + around + own.exposed_s(ring * raw.ring_s, seconds["attention"], True)
+        return tensor + own.exposed_s(ring * raw.ring_s, seconds["attention"], True)
 
     def _floor_s(self, raw: LayerWork, moe_layer: bool, shape: LayerShape) -> float:
         """Least host time of a layer; a MoE layer launches the kernels of every expert on its rank."""
         if moe_layer and shape.ffn:
-            return self.overheads.moe_host_layer_s * max(1.0, raw.local_experts / FITTED_LOCAL_EXPERTS)
+            return self.overheads.moe_floor_s(raw.local_experts, raw.matrices)
+        if self.overheads.features.cuda_graphs == "iteration":
+            return 0.0
         launches = {WHOLE_LAYER: UNCOMPILED_LAUNCHES, ALONE: UNCOMPILED_LAUNCHES - MIXER_LAUNCHES}
         count = launches.get(shape, UNCOMPILED_LAUNCHES if shape.ffn else MIXER_LAUNCHES)
-        return count * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s
+        return count * LAUNCHES_PER_LAYER_FACTOR * self.trainer.host_launch_s * self.overheads.launch_factor
 
 
-def _at_efficiency(name: str, timed: OperatorTime, efficiency: float) -> Part:
+def at_efficiency(name: str, timed: OperatorTime, efficiency: float) -> Part:
     """A table's time stretched by the efficiency that training reaches: what is added is modelled, not measured."""
     measured = float(timed.measured[0]) * min(1.0, efficiency)
     return Part(name, float(timed.seconds[0]) / efficiency, timed.bound, "modelled", measured)
@@ -168,28 +186,34 @@ class TrainingUpdate:
     device: Device
     overheads: TrainingOverheads
 
+    @property
+    def _gathered(self) -> float:
+        """Bytes of a gathered parameter: of BF16, or of FP8 where its products run in FP8 and the stack does so."""
+        in_fp8 = self.overheads.features.fp8_parameter_gather and self.trainer.precision == "fp8"
+        return BYTES_PER_ELEMENT["fp8" if in_fp8 else "bf16"]
+
     def gathering_s(self, stage_s: float, backward: bool) -> float:
         """FSDP gathers every layer's weights for each pass and scatters its gradients beside a stage's computation."""
         if self.trainer.backend != "fsdp":
             return 0.0
         layout, fabric = self.layout, self.device.fabric
-        weight, total = BYTES_PER_ELEMENT["bf16"], 0.0
+        gradient, total = BYTES_PER_ELEMENT["bf16"], 0.0
         for elements, trained, shards, stride in layout.groups(self.trainer):
-            gather = float(fabric.collective("all_gather", shards, elements * weight, stride).seconds)
-            scatter = float(fabric.collective("reduce_scatter", shards, trained * weight, stride).seconds)
+            gather = float(fabric.collective("all_gather", shards, elements * self._gathered, stride).seconds)
+            scatter = float(fabric.collective("reduce_scatter", shards, trained * gradient, stride).seconds)
             total += 2 * gather + scatter if backward else gather
         return self.overheads.exposed_s(total, stage_s, True)
 
     def exchange_s(self, forward_s: float, backward_s: float) -> float:
-        """FP32 gradients scattered beside the last backward pass, weights gathered beside the next forward pass."""
+        """Gradients scattered beside the last backward pass, weights gathered beside the next forward pass."""
         if self.trainer.backend == "fsdp":
             return 0.0
-        fabric, overlapped = self.device.fabric, self.overheads.features.gradient_overlap
+        fabric, features = self.device.fabric, self.overheads.features
+        gradient, overlapped = BYTES_PER_ELEMENT[features.gradient_precision], features.gradient_overlap
         scatter = gather = 0.0
         for _, trained, shards, stride in self.layout.groups(self.trainer):
-            gradients, weights = trained * BYTES_PER_ELEMENT["fp32"], trained * BYTES_PER_ELEMENT["bf16"]
-            scatter += float(fabric.collective("reduce_scatter", shards, gradients, stride).seconds)
-            gather += float(fabric.collective("all_gather", shards, weights, stride).seconds)
+            scatter += float(fabric.collective("reduce_scatter", shards, trained * gradient, stride).seconds)
+            gather += float(fabric.collective("all_gather", shards, trained * self._gathered, stride).seconds)
         exposed = self.overheads.exposed_s
         return exposed(scatter, backward_s, overlapped) + exposed(gather, forward_s, overlapped)
 

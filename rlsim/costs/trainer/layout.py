@@ -12,8 +12,9 @@ import numpy as np
 from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import recurrent_matrices
 from rlsim.costs.operators.work import Matrix
+from rlsim.schema.architecture import LayerShape
 from rlsim.schema.model import ModelCard, parameter_counts
-from rlsim.schema.trainer import RankBalance, Trainer
+from rlsim.schema.trainer import PipelineBalance, RankBalance, Trainer
 from rlsim.units import FloatArray
 
 TENSORS_PER_ATTENTION, TENSORS_PER_FFN, TENSORS_PER_EXPERT = 8, 3, 3
@@ -78,6 +79,38 @@ def train_layout(trainer: Trainer, card: ModelCard, gpus: int) -> TrainLayout:
         expert_parameters=experts / (ep * pp),
         trained_share=_trained_share(card, trainer.lora_rank, counts.total),
     )
+
+
+def stage_layers(card: ModelCard, trainer: Trainer, balance: PipelineBalance) -> tuple[float, float]:
+    """Layers of a middle and of the last pipeline stage, each over all layers of :func:`stage_shapes`.
+
+    Where the LM head counts as a layer (``head``), the stages have as few layers as hold all of them and one more; of
+    two free places the embedding takes one (account_for_*_in_pipeline_split), of more a layout of its own keeps all for
+    the end.
+
+    >>> from rlsim.loading.models import load_card
+    >>> card = load_card("qwen3-235b-a22b")
+    >>> [round(share * card.num_layers, 6) for share in stage_layers(card, Trainer(pipeline_parallel=8), "auto")]
+    [12.0, 11.0]
+    """
+    layers, stages = card.num_layers, trainer.pipeline_parallel
+    counted = sum(count for _, _, count in stage_shapes(card, stages))
+    if balance == "layers" or stages == 1 or (balance == "auto" and layers % stages == 0):
+        return layers / stages / counted, layers / stages / counted
+    middle = -(-(layers + 1) // stages)
+    free = stages * middle - layers
+    return middle / counted, max(0, middle - free + (free == 2)) / counted
+
+
+def stage_shapes(card: ModelCard, stages: int) -> tuple[tuple[bool, LayerShape, float], ...]:
+    """(experts, shape, count) of the layers that pipeline stages are made of.
+
+    All but the dense ones at the beginning of a mixture of experts, which are work of the first stage alone.
+    """
+    first = card.moe.first_dense_layers if card.moe is not None and stages > 1 else 0
+    rest = 1.0 - first / card.num_dense_layers if first else 1.0
+    kinds = ((moe, shape, count if moe or not shape.ffn else count * rest) for moe, shape, count in card.layer_shapes)
+    return tuple(kind for kind in kinds if kind[2] > 0)
 
 
 def _trained_share(card: ModelCard, lora_rank: int | None, parameters: int) -> float:

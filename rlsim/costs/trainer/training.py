@@ -1,6 +1,7 @@
 """Train step and log-prob passes: layers through the pipeline, LM head, gradients and optimizer.
 
-1F1B pipeline: (m + PP - 1) x slowest stage with the LM head on the last (Narayanan et al., arXiv 2104.04473, 2.2).
+1F1B pipeline: m x slowest stage + (PP - 1) x a middle one (Narayanan et al., arXiv 2104.04473, 2.2). The last stage has
+the LM head, and as many layers fewer as the layout says.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.trainer import layout
-from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate
+from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficiency
 from rlsim.costs.trainer.layout import Bins, MicroBatches, TrainLayout, train_layout
+from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
@@ -29,8 +31,8 @@ from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import RankBalance, Trainer
 from rlsim.units import BYTES_PER_ELEMENT, FloatArray
 
-HEAD_BACKWARD = 2.0
-"""Two products (input and weight gradient) for the forward one; passes over the logits move twice the bytes as well."""
+LOSS_BACKWARD = 2.0
+"""Bytes that a loss moves backward over forward."""
 MTP_LAYERS = "MTP layers"
 MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
@@ -64,35 +66,45 @@ class TrainingCosts:
         """Gradients and optimizer."""
         return TrainingUpdate(self.card, self.trainer, self.layout, self.device, self.overheads)
 
-    def head(self, batch: MicroBatches) -> tuple[Part, Part]:
-        """(LM head, loss or log-probs) of one micro-batch, forward."""
-        operators = self.device.operators
-        tokens = np.array([batch.tokens / self.trainer.context_parallel])
+    def head(self, batch: MicroBatches, backward: bool = False) -> tuple[Part, Part]:
+        """(LM head, loss or log-probs) of one micro-batch; backward: of that pass. Adapters leave the head frozen."""
+        operators, own = self.device.operators, self.overheads
+        tokens = batch.tokens / self.trainer.context_parallel
         shard = -(-self.card.vocab_size // self.trainer.tensor_parallel)
-        product = operators.gemm(tokens, Matrix("lm_head", shard, self.card.hidden_size), "bf16")
-        loss = operators.stream(tokens * shard * BYTES_PER_ELEMENT["fp32"] * self.overheads.logits_passes)
+        found = passes(self.device, [Matrix("lm_head", shard, self.card.hidden_size)], tokens, "bf16")
+        product = found.forward
+        if backward:
+            product = found.inputs if self.trainer.lora_rank is not None else found.inputs + found.weights
+        share = (LOSS_BACKWARD if backward else 1.0) / (1.0 + LOSS_BACKWARD)
+        loss = operators.stream(np.array([tokens * shard * own.logits_bytes * share]))
+        # One large product of cuBLAS: what slows the many kernels of a stack's layers does not concern it.
+        timed = at_efficiency(LM_HEAD, product, own.dense_efficiency)
         return (
-            Part(LM_HEAD, float(product.seconds[0]), product.bound, "modelled", float(product.measured[0])),
+            timed.lasting(timed.seconds, 0.0 if backward else timed.measured),
             Part(LOSS, float(loss.seconds[0]), loss.bound),
         )
 
-    def _stage(self, batch: MicroBatches, backward: bool) -> PhaseCost:
-        """The layers of one pipeline stage on one micro-batch; log-probs, update and exchange ask for the same one."""
-        if (batch, backward) in self._stages:
-            return self._stages[batch, backward]
+    def _stage(self, batch: MicroBatches, backward: bool, last: bool = False) -> PhaseCost:
+        """The layers of a middle or of the last pipeline stage on one micro-batch.
+
+        Log-probs, update and exchange ask for the same one.
+        """
+        if (batch, backward, last) in self._stages:
+            return self._stages[batch, backward, last]
         parts: list[Part] = []
         layers = replace(self.layers, overheads=self.overheads.of_update) if backward else self.layers
-        for moe_layer, shape, count in self.card.layer_shapes:
+        share = layout.stage_layers(self.card, self.trainer, self.overheads.features.pipeline_balance)[last]
+        for moe_layer, shape, count in layout.stage_shapes(self.card, self.trainer.pipeline_parallel):
             layer = layers.layer(batch, moe_layer, shape)
             once = layer.forward()
             if backward:
                 once += layer.backward() + layer.recomputed(self.trainer.recompute)
-            parts += _times(count / self.trainer.pipeline_parallel, once)
-        found = self._stages[batch, backward] = PhaseCost.of(parts)
+            parts += _times(share * count, once)
+        found = self._stages[batch, backward, last] = PhaseCost.of(parts)
         return found
 
     @cached_property
-    def _stages(self) -> dict[tuple[MicroBatches, bool], PhaseCost]:
+    def _stages(self) -> dict[tuple[MicroBatches, bool, bool], PhaseCost]:
         return {}
 
     def _mtp(self, batch: MicroBatches) -> tuple[Part, ...]:
@@ -106,13 +118,13 @@ class TrainingCosts:
             return ()
         layers = replace(self.layers, overheads=self.overheads.of_update)
         layer = layers.layer(batch, card.moe is not None)
-        tokens = np.array([batch.tokens / trainer.context_parallel])
+        tokens = batch.tokens / trainer.context_parallel
         fusion = Matrix("fusion", card.hidden_size // trainer.tensor_parallel, MTP_INPUTS * card.hidden_size)
-        product = self.device.operators.gemm(tokens, fusion, trainer.precision)
-        joined = Part("products", (1 + HEAD_BACKWARD) * float(product.seconds[0]), product.bound)
+        product = passes(self.device, [fusion], tokens, trainer.precision)
+        whole, efficiency = product.forward + product.inputs + product.weights, self.overheads.dense_efficiency
+        joined = at_efficiency("products", whole, efficiency * self.overheads.of_update.speed(False))
         own = (*layer.forward(), *layer.backward(), *layer.recomputed(trainer.recompute), joined)
-        head = tuple(replace(part, seconds=(1 + HEAD_BACKWARD) * part.seconds) for part in self.head(batch))
-        seconds = depths * sum(part.seconds for part in (*own, *head))
+        seconds = depths * sum(part.seconds for part in (*own, *self.head(batch), *self.head(batch, backward=True)))
         return (Part(MTP_LAYERS, seconds, max(own, key=lambda part: part.seconds).bound),)
 
     def forward(self, batch: MicroBatches) -> PhaseCost:
@@ -124,24 +136,37 @@ class TrainingCosts:
 
         With V virtual stages a GPU holds V pieces of the model and the bubble shrinks to 1 / V (2.3 of the paper).
         """
-        stage, head = self._stage(batch, backward), self.head(batch)
-        trainer, micro_batches = self.trainer, batch.steps * batch.count
-        mtp = self._mtp(batch) if backward else ()
-        # Times that follow from measured ones by a factor of the model.
-        again = _times(micro_batches * HEAD_BACKWARD, [replace(part, measured=0.0) for part in head])
-        own = (
-            *_times(micro_batches, (*stage.parts, *head)),
-            *(again if backward else ()),
-            *_times(micro_batches, mtp),
-        )
-        bubble_s = batch.steps * (trainer.pipeline_parallel - 1) / trainer.virtual_stages * stage.seconds
-        gathered_s = micro_batches * self.update.gathering_s(stage.seconds, backward)
+        middle, trainer, micro_batches = self._stage(batch, backward), self.trainer, batch.steps * batch.count
+        bubble_s = batch.steps * (trainer.pipeline_parallel - 1) / trainer.virtual_stages * middle.seconds
+        gathered_s = micro_batches * self.update.gathering_s(middle.seconds, backward)
         parts = (
-            *_of_mean_rank(own, batch.balance),
+            *_of_mean_rank(_times(micro_batches, self._busiest_stage(batch, backward)), batch.balance),
             Part("pipeline bubble", bubble_s, "schedule"),
+            Part("stage transfers", micro_batches * self._sends_s(batch, backward), "network"),
             Part("parameter gathering", gathered_s, "network"),
         )
         return PhaseCost.of(parts)
+
+    def _busiest_stage(self, batch: MicroBatches, backward: bool) -> tuple[Part, ...]:
+        """Parts of the pipeline stage that sets the pace: a middle one, or the last with LM head and MTP layers."""
+        own: tuple[Part, ...] = self.head(batch)
+        if backward:
+            own += (*self.head(batch, backward=True), *self._mtp(batch))
+        last = (*self._stage(batch, backward, last=True).parts, *own)
+        middle = self._stage(batch, backward)
+        if sum(part.seconds for part in last) >= middle.seconds:
+            return last
+        return (*middle.parts, *_times(0.0, own))
+
+    def _sends_s(self, batch: MicroBatches, backward: bool) -> float:
+        """Activations to the next stage and gradients back, for which a schedule without virtual stages waits."""
+        trainer = self.trainer
+        if trainer.pipeline_parallel == 1 or trainer.virtual_stages > 1:
+            return 0.0
+        tokens = batch.tokens / trainer.context_parallel / trainer.tensor_parallel
+        sent_bytes = (2.0 if backward else 1.0) * tokens * self.card.hidden_size * BYTES_PER_ELEMENT["bf16"]
+        across = self.gpus / trainer.pipeline_parallel >= self.device.fabric.domain
+        return float(self.device.fabric.broadcast(sent_bytes, across).seconds)
 
     def step(self, batch: MicroBatches) -> PhaseCost:
         """Forward, backward, gradient synchronisation and optimizer over all optimizer steps."""

@@ -20,7 +20,7 @@ from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import MicroBatches
 from rlsim.schema.architecture import LayerShape, MoECard
 from rlsim.schema.model import ModelCard
-from rlsim.schema.trainer import Dispatcher, Trainer
+from rlsim.schema.trainer import Dispatcher, StackFeatures, Trainer
 from rlsim.units import BYTES_PER_ELEMENT
 
 BIASED_WIDTHS, BIASED_ROWS = 12, 2
@@ -57,12 +57,14 @@ class LayerWork:
 
     products: dense ones; experts: of every expert on the rank, one after the other; router_s: in BF16, forward.
     quantised: input and output elements of products in low precision, as (forward, backward). elementwise_bytes: of
-    perfectly fused norms, residuals and activations. routed_bytes: one pass over the activations that go to experts.
+    perfectly fused norms, residuals and activations; expert_bytes: of the activation functions of routed experts.
+    routed_bytes: one pass over the activations that go to experts.
     attention, attention_backward: attention or recurrence forward, and how much longer backward takes.
     adapter_bytes, biased_bytes: what adapters (LoRA) and biases of experts move besides, unless a fused kernel holds
     them.
     tensor_s: a gather and a scatter of the activations over the tensor-parallel group; tensor_pairs: how many of them.
-    exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group.
+    exchange_s: dispatch and combine. ring_s: keys and values of the context-parallel group. local_experts: on the rank;
+    matrices: of each.
     """
 
     products: Pass
@@ -72,6 +74,7 @@ class LayerWork:
     attention_backward: float
     quantised: tuple[float, float]
     elementwise_bytes: float
+    expert_bytes: float
     routed_bytes: float
     adapter_bytes: float
     biased_bytes: float
@@ -80,6 +83,7 @@ class LayerWork:
     exchange_s: float
     ring_s: float
     local_experts: float
+    matrices: int
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,13 @@ class LayerSplit:
     precision: str
     lora_rank: int | None
     dispatcher: Dispatcher
+    expert_imbalance: float
 
     @classmethod
-    def of(cls, trainer: Trainer, dispatcher: Dispatcher) -> LayerSplit:
-        """That of ``trainer``, whose stack sends tokens to their experts by ``dispatcher``."""
+    def of(cls, trainer: Trainer, features: StackFeatures) -> LayerSplit:
+        """That of ``trainer``, whose stack has ``features``; the layer is that of the rank with most routed tokens."""
         sizes = trainer.tensor_parallel, trainer.context_parallel, trainer.expert_parallel
-        return cls(*sizes, trainer.precision, trainer.lora_rank, dispatcher)
+        return cls(*sizes, trainer.precision, trainer.lora_rank, features.moe_dispatcher, features.expert_imbalance)
 
 
 @lru_cache(maxsize=LAYERS_KEPT)
@@ -127,35 +132,28 @@ class TrainedLayer:
         """What the layer takes."""
         card, tp, tokens = self.card, self.split.tensor_parallel, self.tokens
         moe = card.moe if self.moe_layer else None
-        matrices = recurrent_matrices(card, tp) if self.shape.mixer == "recurrent" else []
-        if self.shape.mixer == "attention":
-            matrices = work.attention_matrices(card, tp) + indexer_matrices(card)
-        if moe is not None:
-            matrices = matrices + work.shared_expert_matrices(card, tp)
-        elif self.shape.ffn:
-            matrices = matrices + work.ffn_matrices(card.hidden_size, card.intermediate_size, tp, card.gated_ffn)
+        matrices = self._dense_matrices()
         inputs, outputs = (tokens * sum(getattr(one, side) for one in matrices) for side in ("k", "n"))
-        moved = self._elementwise_bytes(moe)
-        routed, inner = 0.0, card.expert_hidden_size
+        routed, inner, activated = 0.0, card.expert_hidden_size, 0.0
         if moe is not None:
-            routed = tokens / tp * moe.top_k
+            routed = tokens / tp * moe.top_k * self.split.expert_imbalance
             width = moe.expert_intermediate_size
             inputs = inputs + routed * (inner + width)
             outputs = outputs + routed * ((moe.matrices - 1) * width + inner)
-            moved += routed * moe.matrices * width * BYTES_PER_ELEMENT["bf16"]
+            activated = routed * moe.matrices * width * BYTES_PER_ELEMENT["bf16"]
         adapted = (inputs + ADAPTER_OUTPUTS * outputs) * BYTES_PER_ELEMENT["bf16"]
         biased = BIASED_WIDTHS * moe.expert_intermediate_size + BIASED_ROWS * card.hidden_size if moe else 0
         gather, scatter = (
             self.device.fabric.collective(op, tp, tokens * (card.hidden_size * BYTES_PER_ELEMENT["bf16"]))
             for op in ("all_gather", "reduce_scatter")
         )
-        products, router_s = self.passes(matrices, tokens, self.split.precision), 0.0
+        products, router_s = self._passes(matrices, tokens, self.split.precision), 0.0
         if moe is not None:
             router = Matrix("router", moe.num_experts, card.hidden_size)
             router_s = float(self.device.operators.gemm(np.array([tokens / tp]), router, "bf16").seconds[0])
         if moe is not None and moe.latent_size is not None:
             # Sequence parallelism divides the tokens here, not the matrices, which every rank holds whole.
-            products = products + self.passes(work.latent_expert_matrices(card), tokens / tp, self.split.precision)
+            products = products + self._passes(work.latent_expert_matrices(card), tokens / tp, self.split.precision)
         return LayerWork(
             products=products,
             experts=self._experts(moe) if moe is not None else _no_pass(),
@@ -163,7 +161,8 @@ class TrainedLayer:
             attention=self._mixing(),
             attention_backward=RECURRENT_BACKWARD if self.shape.mixer == "recurrent" else ATTENTION_BACKWARD,
             quantised=(inputs, outputs) if self.split.precision != "bf16" else (0.0, 0.0),
-            elementwise_bytes=moved,
+            elementwise_bytes=self._elementwise_bytes(moe),
+            expert_bytes=activated,
             routed_bytes=routed * inner * BYTES_PER_ELEMENT["bf16"],
             adapter_bytes=adapted if self.split.lora_rank is not None else 0.0,
             biased_bytes=routed * biased * BYTES_PER_ELEMENT["bf16"] if moe is not None and moe.expert_bias else 0.0,
@@ -172,7 +171,20 @@ class TrainedLayer:
             exchange_s=self._exchange_s(moe) if moe is not None else 0.0,
             ring_s=self._ring_s() if self.shape.mixer != "none" else 0.0,
             local_experts=moe.num_experts / self.split.expert_parallel if moe is not None else 0.0,
+            matrices=moe.matrices if moe is not None else 0,
         )
+
+    def _dense_matrices(self) -> list[Matrix]:
+        """Of the mixer and of the feed-forward block, but for routed experts."""
+        card, tp = self.card, self.split.tensor_parallel
+        matrices = recurrent_matrices(card, tp) if self.shape.mixer == "recurrent" else []
+        if self.shape.mixer == "attention":
+            matrices = work.attention_matrices(card, tp) + indexer_matrices(card)
+        if self.moe_layer and card.moe is not None:
+            return matrices + work.shared_expert_matrices(card, tp)
+        if not self.shape.ffn:
+            return matrices
+        return matrices + work.ffn_matrices(card.hidden_size, card.intermediate_size, tp, card.gated_ffn)
 
     def _elementwise_bytes(self, moe: MoECard | None) -> float:
         """Norms, residuals, activation, the gate of a recurrent mixer; a single block has half of a layer's norms."""
@@ -186,26 +198,16 @@ class TrainedLayer:
             moved += float(gate_bytes(self.tokens, card.recurrent, tp))
         return moved
 
-    def passes(self, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
-        """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
-        total = _no_pass()
-        rows = np.array([tokens])
-        for matrix in matrices:
-            transposed, gradient = Matrix("dx", matrix.k, matrix.n), Matrix("dw", matrix.k, max(1, round(tokens)))
-            total = total + Pass(
-                self.device.operators.gemm(rows, matrix, precision),
-                self.device.operators.gemm(rows, transposed, precision),
-                self.device.operators.gemm(np.array([float(matrix.n)]), gradient, precision),
-            )
-        return total
+    def _passes(self, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
+        return passes(self.device, matrices, tokens, precision)
 
     def _experts(self, moe: MoECard) -> Pass:
         """Every expert of the rank on its even share of the tokens that reach the rank."""
         split, hidden, width = self.split, self.card.expert_hidden_size, moe.expert_intermediate_size
         local = moe.num_experts / split.expert_parallel
-        share = self.tokens / split.tensor_parallel * moe.top_k / local
+        share = self.tokens / split.tensor_parallel * moe.top_k / local * split.expert_imbalance
         matrices = [Matrix("gate and up", (moe.matrices - 1) * width, hidden), Matrix("down", hidden, width)]
-        one = self.passes(matrices, max(1.0, share), split.precision)
+        one = self._passes(matrices, max(1.0, share), split.precision)
         return Pass(*(timed.repeated(local) for timed in (one.forward, one.inputs, one.weights)))
 
     def _mixing(self) -> OperatorTime:
@@ -228,7 +230,7 @@ class TrainedLayer:
     def _exchange_s(self, moe: MoECard) -> float:
         """Dispatch and combine; deepep and hybridep send one copy of a token to each GPU (and domain) that wants it."""
         split = self.split
-        own = self.tokens / split.tensor_parallel
+        own = self.tokens / split.tensor_parallel * split.expert_imbalance
         row_bytes = self.card.expert_hidden_size * BYTES_PER_ELEMENT["bf16"]
         if split.dispatcher == "alltoall":
             return 2.0 * float(
@@ -245,6 +247,19 @@ class TrainedLayer:
             return float(self.device.fabric.collective("alltoall", cp, moved, stride=tp).seconds)
         kv_row = 2.0 * card.num_kv_heads / min(tp, card.num_kv_heads) * card.head_dim * BYTES_PER_ELEMENT["bf16"]
         return float(self.device.fabric.collective("all_gather", cp, self.tokens * cp * kv_row, stride=tp).seconds)
+
+
+def passes(device: Device, matrices: list[Matrix], tokens: float, precision: str) -> Pass:
+    """Products with ``matrices`` on ``tokens`` rows: y = x W, then dx = dy W^T and dW = dy^T x."""
+    total, rows = _no_pass(), np.array([tokens])
+    for matrix in matrices:
+        transposed, gradient = Matrix("dx", matrix.k, matrix.n), Matrix("dw", matrix.k, max(1, round(tokens)))
+        total = total + Pass(
+            device.operators.gemm(rows, matrix, precision),
+            device.operators.gemm(rows, transposed, precision),
+            device.operators.gemm(np.array([float(matrix.n)]), gradient, precision),
+        )
+    return total
 
 
 def _no_pass() -> Pass:
