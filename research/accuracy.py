@@ -56,7 +56,9 @@ _HOW = """Whole groups of measurements are left out of the joint fit and predict
 ([uncertainty.md](uncertainty.md)). An interval of 90 % is right where it holds 90 % of the rows; CRPS and the interval
 score of the 90 % interval (in logarithms, smaller is better; Gneiting and Raftery 2007, doi:10.1198/016214506000001437)
 tell whether it is also narrow. Beside it what one log-normal factor for all rows of a half would have scored around
-the same predictions. Written by `rlsim validate cross`."""
+the same predictions. A training step whose layout another release published too keeps what is known of that layout;
+how well terms alone do on releases, devices and models that were left out stands with the fit of training. Written by
+`rlsim validate cross`."""
 
 
 def accuracy_document(answer: Published, date: str, sweeps: Sequence[IterationSweep] = ()) -> str:
