@@ -16,7 +16,7 @@ def test_steps_and_speedups_are_within_16_percent():
     speedups = found.pop("speedups")
     assert set(found) == {f"{kind}_{gpus}" for kind in ("colocated", "async") for gpus in (32, 64, 128)}
     for name, row in found.items():
-        assert abs(row["predicted_s"] / row["measured_s"] - 1) < 0.16, name
+        assert abs(row["predicted_s"] / row["measured_s"] - 1) < 0.15, name
         assert set(row["phases"]) == ({"generation_s", "logprob_s", "train_s"} if "colo" in name else {"train_s"})
     for gpus, pair in speedups.items():
-        assert abs(pair["predicted"] / pair["measured"] - 1) < 0.16, gpus
+        assert abs(pair["predicted"] / pair["measured"] - 1) < 0.15, gpus
