@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rlsim import vary
 from rlsim.cli import main
 from rlsim.errors import InputError
 from rlsim.readers.frameworks.asked import Asked
-from rlsim.readers.frameworks.importing import import_config
+from rlsim.readers.frameworks.exporting import export_scenario
+from rlsim.readers.frameworks.importing import import_config, read_config
 from rlsim.readers.shell.script import commands_of
 
 VERL = """#!/usr/bin/env bash
@@ -159,6 +161,18 @@ def test_every_framework_means_what_its_words_say(framework: str, folder: Path) 
     assert {key: value(found.scenario, key) for key in expected} == expected
     assert found.accounting.of("not_understood") == ()
     assert not (folder / "harm").exists()
+
+
+@pytest.mark.parametrize("framework", RECIPES)
+def test_export_after_import_is_the_identity_and_a_change_is_its_words(framework: str, folder: Path) -> None:
+    name, text, _ = RECIPES[framework]
+    (folder / name).write_text(text)
+    scenario, base = import_config(framework, Path(name)).scenario, read_config(framework, Path(name))
+    same = export_scenario(scenario, framework, base)
+    assert (same.overrides, same.left) == ((), ())
+    changed = export_scenario(vary(scenario, {"engine.gpu_memory_utilization": 0.55}), framework, base)
+    assert len(changed.overrides) == 1 and "0.55" in changed.overrides[0]
+    assert changed.overrides[0].startswith("--") == (framework in ("slime", "openrlhf", "prime-rl"))
 
 
 def test_variables_and_words_behind_a_script_are_its_own(folder: Path) -> None:

@@ -65,7 +65,9 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
         changed = {**read, **changed}
     changed = {_former(key, tree.aliases): value for key, value in changed.items()}
     overrides = tuple(
-        f"{'' if present(tree.values, key) else '++'}{key}={_word(value)}" for key, value in sorted(changed.items())
+        word
+        for key, value in sorted(changed.items())
+        for word in _override(known, key, value, present(tree.values, key))
     )
     left += _model(known, scenario, base)
     if base is None:
@@ -74,6 +76,16 @@ def export_scenario(scenario: Scenario, framework: str, base: ConfigTree | None 
         head = f"# {tree.where} as rlsim export patches it: {len(changed)} keys changed.\n"
         config = f"{head}{dump_document(_laid_back(values, tree, changed))}"
     return Exported(framework, overrides, config, tuple(left))
+
+
+def _override(framework: Framework, key: str, value: Any, there: bool) -> list[str]:
+    """A key's value as the framework's command line takes it; an option that is off is left away."""
+    if framework.form not in ("words", "toml"):
+        return [f"{'' if there else '++'}{key}={_word(value)}"]
+    option = f"--{key.replace('_', '-') if framework.dashes else key}"
+    if value is None or value is False:
+        return []
+    return [option if value is True else f"{option} {_word(value)}"]
 
 
 def _former(key: str, aliases: Mapping[str, str]) -> str:
@@ -109,7 +121,8 @@ def mean_sample(scenario: Scenario) -> float | None:
 def _start(framework: Framework, scenario: Scenario) -> ConfigTree:
     """The shipped trees, with nodes of the scenario's hardware."""
     names = framework.start_asynchronous if scenario.loop.mode == "async" else framework.start
-    nodes = Layer("", nested({framework.node_size: int(scenario.hardware.gpus_per_node)}), own=True)
+    first = {framework.node_size: int(scenario.hardware.gpus_per_node), **framework.begin}
+    nodes = Layer("", nested(first), own=True)
     return stacked([*map(shipped_layer, names), nodes], f"rlsim's defaults of {framework.name}")
 
 

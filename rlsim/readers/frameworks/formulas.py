@@ -73,10 +73,23 @@ def allocation(given: Any) -> dict[str, dict[str, Any]]:
     return out
 
 
+def spelled(part: Mapping[str, Any], **changed: Any) -> str:
+    """A half of an allocation as AReaL writes it, with some of its dimensions changed."""
+    new = {**part, **changed}
+    dims = "".join(f"{letter}{new[letter]}" for letter in "dtpce" if letter in "dtp" or new[letter] > 1)
+    return f"{new['backend']}:{dims}" if new["backend"] else dims
+
+
+def numbered(start: int, end: int) -> str:
+    """A mapping of GPUs as ROLL writes it."""
+    return f"list(range({start},{end}))"
+
+
 FUNCTIONS: Mapping[str, Any] = {
     "min": min, "max": max, "int": int, "len": len, "str": str, "any": any, "all": all, "isinstance": isinstance,
     "dict": dict, "list": list, "round": round, "gcd": math.gcd, "ceil": math.ceil, "re_match": re.match,
-    "devices": devices, "allocation": allocation, "first": first, "sought": sought, "bool_of": flag, "float": float,
+    "devices": devices, "allocation": allocation, "first": first, "sought": sought, "spelled": spelled,
+    "numbered": numbered, "bool_of": flag, "float": float,
 }  # fmt: skip
 
 

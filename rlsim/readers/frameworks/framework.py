@@ -26,8 +26,11 @@ class Framework:
     that no scenario key says. elsewhere: keys that an assumption or an option reads; the first names the model.
     node_size: key that holds the GPUs of a node. shipped: file names of the framework's own base configurations and
     the shipped trees that stand in for each, one over the other, where the file is not there. start: those under a
-    file that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. hydra:
-    defaults are Hydra's lists. facts: what a configuration says beside its rows. idle: sections that a configuration
+    file that inherits from none of them; start_asynchronous: under an export of an asynchronous scenario. form: hydra
+    (defaults are Hydra's lists), yaml, toml, or words (options as argparse takes them; dashes: with dashes in their
+    names). entry: patterns of the programs that launch it, with what they read unasked (config; or folder and name of
+    a Hydra configuration). renamed: keys of earlier releases by what they are called now. begin: keys that an export
+    without a base begins with. facts: what a configuration says beside its rows. idle: sections that a configuration
     does not use where scenario keys have the values there, or where a test holds, beside those that are not enabled.
     assumptions: tests, sentences that hold then, and scenario keys that they are of; {KEY} in a sentence is what a
     configuration holds.
@@ -45,6 +48,8 @@ class Framework:
     form: str
     entry: Mapping[str, Mapping[str, str]]
     renamed: Mapping[str, str]
+    begin: Mapping[str, Any]
+    dashes: bool
     facts: Callable[[Reader], Facts]
     idle: Mapping[str, Mapping[str, Any] | Test]
     assumptions: Sequence[tuple[Test | None, str, Sequence[str]]]
@@ -159,6 +164,8 @@ def framework_of(
         form=table.get("form", "yaml"),
         entry={pattern: options or {} for pattern, options in table.get("entry", {}).items()},
         renamed=full(table.get("renamed", {})),
+        begin=table.get("begin", {}),
+        dashes=table.get("dashes", False),
         facts=read_facts,
         idle={
             section: known.get(said, Formula(said, known)) if isinstance(said, str) else said
