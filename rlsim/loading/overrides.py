@@ -66,7 +66,7 @@ def _settings(override: str | Mapping[str, Any], section: str = "") -> Iterator[
         yield Setting(dotted.strip(), value, override)
         return
     for key, value in override.items():
-        if isinstance(value, Mapping):  # an empty one names no key, so it changes none
+        if isinstance(value, Mapping) and value:
             yield from _settings(value, f"{section}{key}.")
         else:
             yield Setting(f"{section}{key}", list(value) if isinstance(value, tuple) else value)

@@ -92,7 +92,8 @@ def vary(scenario: Scenario, *overrides: str | Mapping[str, Any]) -> Scenario:
     """A copy of ``scenario`` with overrides, validated like a file; later ones win. Raises InputError.
 
     overrides: ``"a.b=value"``, the value read as YAML, or mappings ``{"a.b": value}`` and ``{"a": {"b": value}}``,
-    whose values are taken as they are; a section keeps the keys that a mapping does not name.
+    whose values are taken as they are; a section keeps the keys that a mapping does not name, and an empty mapping
+    takes it back to its defaults.
     """
     given = settings_of(overrides)
     where = f"scenario '{shortened(scenario.name)}'"

@@ -42,7 +42,7 @@ class StepRecord:
     rollouts: int
     cost: StepCost
     overlapped_s: float = 0.0
-    token_ages: dict[int, float] = field(default_factory=dict)
+    token_ages: dict[int, float] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(

@@ -12,7 +12,7 @@ CHAIN = {"speculation": {"draft_length": 8, "acceptance_length": 4.0}, "simulati
 
 
 def generation_s(**speculation):
-    scenario = vary(load_scenario("quickstart"), CHAIN, {"speculation": speculation})
+    scenario = vary(load_scenario("quickstart"), CHAIN, {"speculation": {"tree_width": 1, **speculation}})
     return rlsim.project(scenario).candidate.phases.generation_s.mean
 
 

@@ -28,7 +28,10 @@ def test_a_repository_is_the_card_of_its_dimensions(repository: str, card: str) 
 
 def test_the_repositories_that_cards_come_from_are_known() -> None:
     for card in list_cards():
-        repository = load_card(card).source.partition("config.json of ")[2].partition(" on Hugging Face")[0]
+        source, _, repository = load_card(card).source.partition("config.json of ")
+        if source and not repository:  # from a framework's own table of models, or from memory
+            continue
+        repository = repository.partition(" on Hugging Face")[0]
         assert "/" in repository
         if not repository.endswith("-FP8"):
             assert load_card(repository) == load_card(card)

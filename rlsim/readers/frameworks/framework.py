@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -128,23 +128,7 @@ def framework_of(
     table = read_yaml(Path(__file__).parent / "keys" / f"{file}.yaml")
     sections = {f"{name}/": f"{section}." for name, section in table.pop("sections", {}).items()}
 
-    def full(value: Any) -> Any:
-        """``value`` with the names of sections written out, in keys of mappings and within formulas too."""
-        if isinstance(value, dict):
-            return {full(name): full(inner) for name, inner in value.items()}
-        if isinstance(value, list):
-            return [full(inner) for inner in value]
-        if isinstance(value, str) and "[" in value:
-            return re.sub(r"(?<=\[)(\w+/)", lambda found: sections.get(found[1], found[1]), value)
-        head, slash, name = value.partition("/") if isinstance(value, str) else ("", "", "")
-        return f"{sections[head + slash]}{name}" if head + slash in sections else value
-
-    def dotted(unused: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-        return {
-            reason: tuple(f"{section}.{name}".lstrip(".") for section, names in group.items() for name in names.split())
-            for reason, group in unused.items()
-        }
-
+    full = partial(_written_out, sections=sections)
     rows = {target: dict([row.split()]) if isinstance(row, str) else row for target, row in table["rows"].items()}
     known: dict[str, Test] = dict(tests or {})
     known.update({name: Formula(text, known) for name, text in full(table.get("tests", {})).items()})
@@ -154,8 +138,8 @@ def framework_of(
     return Framework(
         name=table["name"],
         rows=table_rows(full(rows), functions or {}, known),
-        irrelevant=dotted(table["irrelevant"]),
-        not_simulated=dotted(table["not_simulated"]),
+        irrelevant=_dotted(table["irrelevant"]),
+        not_simulated=_dotted(table["not_simulated"]),
         elsewhere=(table["model"], *full(table.get("elsewhere", [])), *elsewhere),
         node_size=full(table["node_size"]),
         shipped=table["shipped"],
@@ -175,6 +159,26 @@ def framework_of(
             (test_of(full(one.get("when")), known), one["text"], one["keys"]) for one in table.get("assumptions", [])
         ],
     )
+
+
+def _written_out(value: Any, sections: Mapping[str, str]) -> Any:
+    """``value`` with the names of sections written out, in keys of mappings and within formulas too."""
+    if isinstance(value, dict):
+        return {_written_out(name, sections): _written_out(inner, sections) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_written_out(inner, sections) for inner in value]
+    if isinstance(value, str) and "[" in value:
+        return re.sub(r"(?<=\[)(\w+/)", lambda found: sections.get(found[1], found[1]), value)
+    head, slash, name = value.partition("/") if isinstance(value, str) else ("", "", "")
+    return f"{sections[head + slash]}{name}" if head + slash in sections else value
+
+
+def _dotted(unused: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Whole keys by the reason that they are not used for."""
+    return {
+        reason: tuple(f"{section}.{name}".lstrip(".") for section, names in group.items() for name in names.split())
+        for reason, group in unused.items()
+    }
 
 
 def _facts(
