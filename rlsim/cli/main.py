@@ -108,12 +108,19 @@ def program() -> None:
     try:
         main()
     except SystemExit as end:
-        if "joblib" in sys.modules or not isinstance(end.code, int | None):
+        if not _owns_process() or "joblib" in sys.modules or not isinstance(end.code, int | None):
             raise  # worker processes are ended by the handlers of an ordinary exit
         with suppress(OSError):  # nobody reads on
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(end.code or 0)
+
+
+def _owns_process() -> bool:
+    """Whether the process is ``rlsim`` or ``python -m rlsim``, not a program that calls this one's entry point."""
+    started = sys.modules["__main__"]
+    spec = getattr(started, "__spec__", None)
+    return getattr(spec, "name", "") == "rlsim.__main__" or Path(getattr(started, "__file__", "")).stem == "rlsim"
 
 
 REMOVED = {
