@@ -5,7 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-CALLED = "from rlsim.cli import program\ntry:\n    program()\nexcept SystemExit as end:\n    print('went on after', end.code)\n"
+CALLED = """
+from rlsim.cli import program
+try:
+    program()
+except SystemExit as end:
+    print("went on after", end.code)
+"""
 
 
 def test_another_program_goes_on_after_it():
