@@ -1,141 +1,26 @@
 """A second reading of recipes, for ``scripts/corpus --check``: it shares no code with rlsim's importer.
 
-Scripts are followed by bash itself, with every program replaced by one that writes down its words; configurations are
-merged by OmegaConf; what they mean is written down here a second time, framework by framework.
+Scripts are followed by bash itself (scripts/corpus_words.py), configurations are merged by OmegaConf; what they mean is
+written down here a second time, framework by framework.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
+from corpus_words import View, dotted, launched, options
 from omegaconf import OmegaConf
 
 from rlsim.errors import InputError
 
-TOOLS = "dirname basename date cat tr sed grep wc head tail cut seq realpath sort pwd env uname expr awk readlink"
-_HOOK = r"""
-command_not_found_handle() { case "$1" in nvidia-smi|npu-smi|rocm-smi|hostname) return 1;; esac; note "$@"; }
-note() { for w in "$@"; do printf '%s\0' "$w"; done >> "$CORPUS_LOG"; printf '\1\0' >> "$CORPUS_LOG"; }
-python3() { case "$1" in -c|-) return 1;; esac; note python3 "$@"; }; python() { python3 "$@"; }
-bash() { case "$1" in *.sh) command bash "$@";; -c) eval "$2";; *) note bash "$@";; esac; }
-sleep() { :; }; exec() { case "$1" in ""|*[0-9]*|">"*) :;; *) "$@";; esac; }
-set() { case "$1" in --) builtin set "$@";; esac; return 0; }
-exit() { case "${1:-0}" in 0) builtin exit 0;; esac; return 0; }
-curl() { note curl "$@"; return 0; }
-export -f set exit curl command_not_found_handle note python3 python bash sleep exec
-"""
 
-
-SLURM = {
-    r"(?:--nodes[= ]|-N\s*)(\d+)": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    r"--gpus-per-node[= ](\d+)": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-}
-
-
-def argvs(checkout: Path, script: Path) -> list[list[str]]:
-    """Words of all programs that a script starts, as bash expands them."""
-    with tempfile.TemporaryDirectory() as folder:
-        tools, log = Path(folder) / "bin", Path(folder) / "log"
-        tools.mkdir()
-        for tool in [*TOOLS.split(), "bash"]:
-            if found := shutil.which(tool):
-                (tools / tool).symlink_to(found)
-        hook = Path(folder) / "hook"
-        hook.write_text(_HOOK)
-        log.touch()
-        variables = {"PATH": str(tools), "HOME": "/home/user", "BASH_ENV": str(hook), "CORPUS_LOG": str(log)}
-        text = script.read_text()
-        for pattern, names in SLURM.items():
-            if given := re.search(rf"^#SBATCH.*?{pattern}", text, re.MULTILINE):
-                variables |= dict.fromkeys(names, given[1])
-        try:
-            subprocess.run([str(tools / "bash"), str(script)], cwd=checkout, env=variables, timeout=20, check=False,
-                           stdin=subprocess.DEVNULL, capture_output=True)  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return []
-        out: list[list[str]] = [[]]
-        for word in log.read_bytes().decode(errors="replace").split("\0"):
-            if word == "\1":
-                out.append([])
-            else:
-                out[-1].append(word)
-        return [words for words in out if any(words)]
-
-
-def launched(checkout: Path, path: Path, entry: str) -> tuple[str, list[str]] | None:
-    """The program that matches ``entry`` and the words behind it."""
-    for words in argvs(checkout, path):
-        for at, word in enumerate(words):
-            if re.search(entry, word):
-                return word, words[at + 1 :]
-    return None
-
-
-def plain(text: str) -> Any:
-    """A word's value; a text where it is no YAML."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def options(words: list[str]) -> dict[str, Any]:
-    """Options in argparse's manner."""
-    out: dict[str, Any] = {}
-    name = ""
-    for word in words:
-        if re.match(r"--[a-zA-Z]", word):
-            name, _, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            out[name] = plain(value) if value else True
-        elif name and out[name] is True:
-            out[name] = plain(word)
-    return out
-
-
-def dotted(words: list[str], below: Any) -> Any:
-    """k=v words over a configuration."""
-    config = below
-    for word in words:
-        found = re.match(r"^\+{0,2}([A-Za-z_][\w.\-]*)=(.*)$", word, re.DOTALL)
-        if found:
-            value = plain(re.sub(r"([{,]\s*\w+):(?=\S)", r"\1: ", found[2]))
-            try:
-                value = float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+e-?\d+", value) else value
-                OmegaConf.update(config, found[1], value, merge=True, force_add=True)
-            except Exception:
-                continue
-    return config
-
-
-class View:
-    """Values by dotted name, with a default where null or missing."""
-
-    def __init__(self, config: Any) -> None:
-        self.config = config if OmegaConf.is_config(config) else OmegaConf.create(config)
-
-    def __call__(self, name: str, default: Any = None) -> Any:
-        try:
-            found = OmegaConf.select(self.config, name)
-        except Exception:
-            return default
-        return default if found is None else found
-
-
-def _verl(checkout: Path, path: Path) -> dict[str, Any] | None:
-    found = launched(checkout, path, r"verl\.(trainer\.main_ppo|experimental\.\w+\.\w*main)|recipe\.dapo|verl_mlite")
-    if found is None:
-        return None
-    entry, words = found
+def _verl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str, Any] | None:
     text = " ".join(words)
     mega = "model_engine=megatron" in words or "megatron_trainer" in text
     folder = checkout / "verl/trainer/config"
@@ -175,13 +60,7 @@ def _verl(checkout: Path, path: Path) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _skyrl(checkout: Path, path: Path) -> dict[str, Any] | None:
-    found = launched(
-        checkout, path, r"skyrl\.train\.entrypoints|^examples\.[\w.]*main_|entrypoint\.py$|integrations[\w.]*main"
-    )
-    if found is None:
-        return None
-    entry, words = found
+def _skyrl(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str, Any] | None:
     v = View(dotted(words, OmegaConf.create({})))
     flat = v("generator.num_inference_engines") is not None
     old = {"num_engines": "num_inference_engines", "tensor_parallel_size": "inference_engine_tensor_parallel_size"}
@@ -282,11 +161,7 @@ def _nemo(checkout: Path, path: Path) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _slime(checkout: Path, path: Path) -> dict[str, Any] | None:
-    found = launched(checkout, path, r"(^|/)train(_async)?\.py$")
-    if found is None:
-        return None
-    entry, words = found
+def _slime(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str, Any] | None:
     o = options(words)
     split = not o.get("colocate")
     n, prompts = o.get("n_samples_per_prompt", 1), o["rollout_batch_size"]
@@ -303,11 +178,8 @@ def _slime(checkout: Path, path: Path) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _openrlhf(checkout: Path, path: Path) -> dict[str, Any] | None:
-    found = launched(checkout, path, r"train_ppo_ray$")
-    if found is None:
-        return None
-    o = options(found[1])
+def _openrlhf(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str, Any] | None:
+    o = options(words)
     split = not o.get("train.colocate_all")
     engines = o.get("vllm.num_engines", 1) * o.get("vllm.tensor_parallel_size", 1)
     return {
@@ -365,11 +237,8 @@ def _prime(checkout: Path, path: Path) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _roll(checkout: Path, path: Path) -> dict[str, Any] | None:
-    found = launched(checkout, path, r"start_\w+_pipeline\.py$")
-    if found is None:
-        return None
-    o = options(found[1])
+def _roll(checkout: Path, path: Path, entry: str, words: list[str]) -> dict[str, Any] | None:
+    o = options(words)
     place = checkout / "examples" / str(o.get("config_path", ""))
     file = next((f for f in (place, path.parent) if (f / f"{o.get('config_name')}.yaml").exists()), None)
     if file is None:
@@ -377,7 +246,9 @@ def _roll(checkout: Path, path: Path) -> dict[str, Any] | None:
     v = View(yaml.safe_load((file / f"{o['config_name']}.yaml").read_text()))
 
     def cards(name: str) -> set[int]:
-        return set(eval(v(name), {"__builtins__": {}}, {"list": list, "range": range}))
+        ranges = re.findall(r"range\(([\d, ]+)\)", str(v(name)))
+        listed = re.findall(r"\d+", "" if ranges else str(v(name)))
+        return {int(one) for one in listed} | {one for given in ranges for one in range(*map(int, given.split(",")))}
 
     train, gen = cards("actor_train.device_mapping"), cards("actor_infer.device_mapping")
     apart = not train & gen
@@ -397,10 +268,27 @@ def _roll(checkout: Path, path: Path) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-READINGS: dict[str, Callable[[Path, Path], dict[str, Any] | None]] = {
-    "verl": _verl, "skyrl": _skyrl, "nemo-rl": _nemo, "slime": _slime, "vime": _slime, "miles": _slime,
-    "openrlhf": _openrlhf, "areal": _areal, "prime-rl": _prime, "roll": _roll,
+LAUNCHED: dict[str, tuple[str, Callable[[Path, Path, str, list[str]], dict[str, Any] | None]]] = {
+    "verl": (r"verl\.(trainer\.main_ppo|experimental\.\w+\.\w*main)|recipe\.dapo|verl_mlite", _verl),
+    "skyrl": (r"skyrl\.train\.entrypoints|^examples\.[\w.]*main_|entrypoint\.py$|integrations[\w.]*main", _skyrl),
+    "slime": (r"(^|/)train(_async)?\.py$", _slime),
+    "openrlhf": (r"train_ppo_ray$", _openrlhf),
+    "roll": (r"start_\w+_pipeline\.py$", _roll),
 }  # fmt: skip
+"""Frameworks whose recipes are launch scripts: what the program's name matches, and the reading of its words."""
+CONFIGURED: dict[str, Callable[[Path, Path], dict[str, Any] | None]] = {
+    "nemo-rl": _nemo, "areal": _areal, "prime-rl": _prime,
+}  # fmt: skip
+SAME_WORDS = {"vime": "slime", "miles": "slime"}
+
+
+def read(framework: str, checkout: Path, path: Path) -> dict[str, Any] | None:
+    """What a recipe says; None where bash reaches no launch."""
+    if framework in CONFIGURED:
+        return CONFIGURED[framework](checkout, path)
+    entry, reading = LAUNCHED[framework]
+    found = launched(checkout, path, entry)
+    return None if found is None else reading(checkout, path, *found)
 
 
 def said(scenario: Any) -> dict[str, Any]:
@@ -423,7 +311,8 @@ def said(scenario: Any) -> dict[str, Any]:
 def compare(framework: str, checkout: Path, path: Path, importer: Callable[..., Any]) -> Iterator[str]:
     """Values of one recipe that differ between both readings; what this one does not know is None."""
     os.environ.setdefault("HF_HOME", "/home/user/hf")
-    if framework not in READINGS:
+    like = SAME_WORDS.get(framework, framework)
+    if like not in LAUNCHED and like not in CONFIGURED:
         return
     try:
         scenario = importer(framework, checkout, path).scenario
@@ -431,7 +320,7 @@ def compare(framework: str, checkout: Path, path: Path, importer: Callable[..., 
         return
     name = path.relative_to(checkout)
     try:
-        expected = READINGS[framework](checkout, path)
+        expected = read(like, checkout, path)
     except (KeyError, TypeError, AttributeError) as error:
         yield f"not checked: {name}: {error!r}"
         return

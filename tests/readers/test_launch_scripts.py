@@ -43,7 +43,7 @@ python3 -m verl.trainer.main_ppo "${DATA[@]}" \\
 SLIME = """
 SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"
 source "${SCRIPT_DIR}/models/m.sh"
-ARGS=( --hf-checkpoint /root/Qwen3-4B --rollout-batch-size 32 --n-samples-per-prompt 8
+ARGS=( --hf-checkpoint /models/Qwen3-4B --rollout-batch-size 32 --n-samples-per-prompt 8
   --rollout-max-response-len 4096 --rollout-max-prompt-len 1024 --global-batch-size 128
   --use-dynamic-batch-size --max-tokens-per-gpu 9216 --use-kl-loss )
 ray job submit --runtime-env-json="{\\"a\\": 1}" -- python3 train_async.py --actor-num-nodes 1 \\
