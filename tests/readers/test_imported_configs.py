@@ -139,6 +139,23 @@ def test_what_no_configuration_says_is_assumed_or_asked() -> None:
     assert not any("--mean-response-tokens" in one.text for one in asked.assumptions)
 
 
+def test_an_assumed_device_holds_the_layout() -> None:
+    """A stated one is kept, though the trainer does not fit it."""
+    large = ("actor_rollout_ref.model.path=Qwen/Qwen3-32B", "trainer.nnodes=1")
+    path = CORPUS / "verl_fsdp.yaml"
+    assert imported(path, *large, asked=Asked()).scenario.hardware.name == "h200_sxm"
+    assert "too small for its layout" in imported(path, *large, asked=Asked()).text
+    assert imported(path, *large).scenario.hardware.name == "h100_sxm"
+
+
+def test_a_guessed_length_fits_a_packed_micro_batch() -> None:
+    path = CORPUS / "verl_fsdp.yaml"
+    tokens = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=700"
+    found = imported(path, tokens, "actor_rollout_ref.actor.use_dynamic_bsz=true").scenario
+    mean = getattr(found.workload.response_tokens, "mean_tokens", None)
+    assert mean is not None and mean < found.trainer.micro_batch_tokens
+
+
 def test_modes_of_the_frameworks_are_their_styles() -> None:
     loop = imported(CORPUS / "verl_fully_async.yaml").scenario.loop
     assert (loop.style, loop.staleness_fraction, loop.update_every) == ("verl", 0.5, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ DEVICES = (
     "gb200_nvl72",
     "gb300_nvl72",
 )
+LARGER = {"h100_sxm": ("h200_sxm", "b300_sxm"), "b200_sxm": ("b300_sxm",), "gb200_nvl72": ("gb300_nvl72",)}
+"""Devices of the same nodes with more memory, by the one that is assumed where none is named."""
 MEAN_TURNS = 10.0
 """Mean turns under a higher limit, else half of it. Assumption."""
 USABLE_SHARE = 0.6
@@ -64,6 +66,19 @@ class Asked:
     mean_turns: float | None = None
     observation_tokens: int | None = None
     environment_s: float | None = None
+    smaller_device: str | None = None
+    """``hardware`` is not the user's word: it was taken because this device is too small for the layout."""
+
+    @property
+    def larger_devices(self) -> tuple[Asked, ...]:
+        """The same with each device of more memory than the assumed one, the least first; none where one is stated."""
+        if self.hardware is not None:
+            return ()
+        return tuple(
+            replace(self, hardware=larger, smaller_device=smaller)
+            for smaller, choices in LARGER.items()
+            for larger in choices
+        )
 
 
 @dataclass(frozen=True)
@@ -143,9 +158,13 @@ def _card_of_placeholder(model: str, where: str) -> tuple[str, str] | None:
 
 
 def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
-    """The device: as asked, as the file's name says, or as the size of its nodes and its precisions suggest."""
+    """The device: as asked, as the file's name says, as the size of its nodes and its precisions suggest, or, where
+    this one was found too small, the least that holds the layout."""
     if asked.hardware is not None:
         draft.keys["hardware"] = asked.hardware
+        if asked.smaller_device is not None:
+            gpus = facts.gpus_per_node
+            draft.assume("larger", hardware=asked.hardware, smaller=asked.smaller_device, gpus=gpus)
         return
     words = re.split(r"[^a-z0-9]+", where.lower())
     named = next((profile for word in words for profile in DEVICES if profile.startswith(word) and word in NAMED), None)
@@ -174,6 +193,8 @@ def _means(facts: Facts, asked: Asked, cap: int) -> tuple[int, float]:
 
 def _lengths(draft: Draft, facts: Facts, asked: Asked) -> None:
     cap = draft.keys["workload.max_sequence_tokens"]
+    if draft.keys.get("trainer.sequence_packing", True):  # a packed micro-batch holds at least a mean sample
+        cap = min(cap, draft.keys.get("trainer.micro_batch_tokens") or cap)
     prompt, mean = _means(facts, asked, cap)
     draft.keys["workload.prompt_tokens"] = {"kind": "constant", "tokens": prompt}
     if asked.mean_prompt_tokens is None:

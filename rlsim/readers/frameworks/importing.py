@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlsim.errors import InputError, readable, shortened
+from rlsim.costs.memory import engine_memory, trainer_memory
+from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.files.yaml import dump_document
 from rlsim.loading.scenario import scenario_of_text
@@ -88,13 +89,42 @@ def import_config(
         verb = "are" if len(refused) > 1 else "is"
         hint = "" if strict else "; --lenient leaves them out" if len(refused) > 1 else "; --lenient leaves it out"
         raise InputError(f"{tree.where}: {listed}{more} {verb} not understood{hint}")
-    text = f"{_head(path, accounting)}{dump_document(document)}"
-    scenario = scenario_of_text(text, f"{tree.where} as a scenario", Path())
+    imported = _imported(path, tree, document, accounting)
+    if lacking := _lacking(imported.scenario):
+        imported = _on_larger_device(framework, path, tree, asked or Asked(), lacking) or imported
+    scenario = imported.scenario
     if strict and scenario.model.source.startswith(FROM_MEMORY):
         raise InputError(
             f"{tree.where}: the card of {scenario.model.name} is {FROM_MEMORY}; give --model its config.json"
         )
-    return Imported(scenario, text, accounting)
+    return imported
+
+
+def _imported(path: Path, tree: ConfigTree, document: dict[str, Any], accounting: Accounting) -> Imported:
+    text = f"{_head(path, accounting)}{dump_document(document)}"
+    return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
+
+
+def _lacking(scenario: Scenario) -> str | None:
+    """The device, where its memory holds the engine or the trainer not."""
+    try:
+        engine_memory(scenario)
+        trainer_memory(scenario)
+    except Infeasible as error:
+        return scenario.hardware.name if error.unit == "bytes" else None
+    return None
+
+
+def _on_larger_device(framework: str, path: Path, tree: ConfigTree, asked: Asked, small: str) -> Imported | None:
+    """The import on the least device that holds what an assumed one does not; None where a device is stated or none
+    holds it. Recipes are run by those who publish them: a layout that exceeds a guessed device says that the guess is
+    wrong."""
+    for larger in asked.larger_devices:
+        if larger.smaller_device == small:
+            imported = _imported(path, tree, *document_of(framework, tree, larger))
+            if _lacking(imported.scenario) is None:
+                return imported
+    return None
 
 
 def read_config(
