@@ -12,7 +12,7 @@ from rlsim.costs.memory import engine_memory, trainer_memory
 from rlsim.errors import Infeasible, InputError, readable, shortened
 from rlsim.files.reading import shown_path
 from rlsim.files.yaml import dump_document
-from rlsim.loading.scenario import scenario_of_text
+from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.readers.frameworks.accounting import Accounting, account_for
 from rlsim.readers.frameworks.adapters import ADAPTERS, FORKS
 from rlsim.readers.frameworks.asked import Asked, Draft, complete, mean_sample_tokens
@@ -90,8 +90,8 @@ def import_config(
         hint = "" if strict else "; --lenient leaves them out" if len(refused) > 1 else "; --lenient leaves it out"
         raise InputError(f"{tree.where}: {listed}{more} {verb} not understood{hint}")
     imported = _imported(path, tree, document, accounting)
-    if lacking := _lacking(imported.scenario):
-        imported = _on_larger_device(framework, path, tree, asked or Asked(), lacking) or imported
+    if _too_small(imported.scenario):
+        imported = _on_larger_device(framework, path, tree, asked or Asked(), imported.scenario) or imported
     scenario = imported.scenario
     if strict and scenario.model.source.startswith(FROM_MEMORY):
         raise InputError(
@@ -105,25 +105,26 @@ def _imported(path: Path, tree: ConfigTree, document: dict[str, Any], accounting
     return Imported(scenario_of_text(text, f"{tree.where} as a scenario", Path()), text, accounting)
 
 
-def _lacking(scenario: Scenario) -> str | None:
-    """The device, where its memory holds the engine or the trainer not."""
+def _too_small(scenario: Scenario) -> bool:
+    """Whether the device's memory does not hold the engine or the trainer."""
     try:
         engine_memory(scenario)
         trainer_memory(scenario)
     except Infeasible as error:
-        return scenario.hardware.name if error.unit == "bytes" else None
-    return None
+        return error.unit == "bytes"
+    return False
 
 
-def _on_larger_device(framework: str, path: Path, tree: ConfigTree, asked: Asked, small: str) -> Imported | None:
+def _on_larger_device(
+    framework: str, path: Path, tree: ConfigTree, asked: Asked, scenario: Scenario
+) -> Imported | None:
     """The import on the least device that holds what an assumed one does not; None where a device is stated or none
     holds it. Recipes are run by those who publish them: a layout that exceeds a guessed device says that the guess is
     wrong."""
+    small = scenario.hardware.name
     for larger in asked.larger_devices:
-        if larger.smaller_device == small:
-            imported = _imported(path, tree, *document_of(framework, tree, larger))
-            if _lacking(imported.scenario) is None:
-                return imported
+        if larger.smaller_device == small and not _too_small(vary(scenario, {"hardware": larger.hardware})):
+            return _imported(path, tree, *document_of(framework, tree, larger))
     return None
 
 
