@@ -24,15 +24,16 @@ def project(
     seed: o.SeedOption = None,
     replications: o.ReplicationsOption = None,
     brief: o.BriefOption = False,
+    full: o.FullOption = False,
 ) -> None:
     """Project one RL step of a scenario.
 
-    The autoregressive baseline stands beside the candidate, both on the same drawn work. Prints the phases of both,
-    rollout and end-to-end speedup with 90 % intervals, memory, what bounds each phase, and how much of the time rests
-    on measured, modelled and assumed values. --out DIR writes projection.json, phases.png, timeline.json (opens in
-    Perfetto) and scenario.yaml (resolved).
+    The autoregressive baseline stands beside the candidate, both on the same drawn work. Prints the verdict, the phases
+    of both with 90 % intervals, what bounds them, memory, price and warnings; --full all there is to say. --out DIR
+    writes projection.json, phases.png, timeline.json (opens in Perfetto) and scenario.yaml (resolved).
     """
     from rlsim.projection.project import project as run
+    from rlsim.report.text.answer import render_answer
     from rlsim.report.text.projection import render, render_brief
 
     given = given_scenario(scenario, words, overrides, *_simulation(seed=seed, replications=replications))
@@ -42,7 +43,7 @@ def project(
         from rlsim.report.files import write_out
 
         write_out(answer, out)
-    written = render_brief if brief else render
+    written = render_brief if brief else render if full else render_answer
     print_answer(answer.to_json() if as_json else written(answer, terminal_style()))
 
 

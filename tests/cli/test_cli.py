@@ -87,7 +87,7 @@ def test_project_prints_a_table(run: Run, small: str) -> None:
 @pytest.mark.parametrize("command", ["project", "compare"])
 def test_output_in_any_encoding(small: str, encoding: str, bar: str, command: str) -> None:
     Path(small).write_text(SMALL.replace("name: small", "name: größe"), encoding="utf-8")
-    words = [command, small, *([small] if command == "compare" else [])]
+    words = [command, small, small if command == "compare" else "--full"]
     code = "from rlsim.cli import main; import sys; main(sys.argv[1:])"
     given = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "72"}
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, env=given)

@@ -8,9 +8,11 @@ import re
 
 import pytest
 
+from rlsim.loading.explain import explain
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.text import findings
+from rlsim.report.text.answer import MOST_LINES, TRIES, render_answer
 from rlsim.report.text.projection import render, render_brief
 from rlsim.report.text.support import BAR_CELLS
 from rlsim.results import EngineStatistics, Interval, Provenance
@@ -41,7 +43,7 @@ def numbers(line: str) -> list[float]:
 
 @pytest.mark.parametrize("width", [100, 72, 60])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
-@pytest.mark.parametrize("written", [render, render_brief])
+@pytest.mark.parametrize("written", [render, render_brief, render_answer])
 def test_lines_fit_any_width_and_any_encoding(projection, width, encoding, written):
     named = replace(projection, question="Сколько стоит шаг?")
     lines = written(named, Style(width, encoding=encoding)).splitlines()
@@ -270,3 +272,22 @@ def test_ratio(before, after, text):
 
 def test_small_positive_values_never_print_as_zero():
     assert (fmt.fixed(0.004, 1), fmt.fixed(0.0, 1), fmt.percent(0.001)) == ("<0.1", "0.0", "<1 %")
+
+
+def test_the_default_answer_is_one_screen(projection):
+    crowded = replace(projection, warnings=tuple(f"Warning {i}: {'word ' * 40}" for i in range(9)))
+    for one in (projection, crowded):
+        lines = render_answer(one).splitlines()
+        assert len(lines) <= MOST_LINES
+        assert " ".join(lines).startswith(findings.headline(one)[:40])
+        for title in ("Time per step", "What bounds it", "Try first", "Memory and price", "How sure"):
+            assert any(line.strip().startswith(title) for line in lines)
+    assert "9 more" not in render_answer(projection)
+    assert re.search(r"\d more \(--full\)|Warnings: 9", render_answer(crowded))
+
+
+def test_what_to_try_names_keys_that_there_are():
+    for ideas in TRIES.values():
+        for idea in ideas.values():
+            for key in re.findall(r"\b(?:engine|trainer|loop|workload)\.[a-z_]+", idea):
+                assert explain(key).as_dict()

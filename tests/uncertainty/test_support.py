@@ -108,7 +108,7 @@ def test_the_answer_holds_its_support_and_says_it(answer: Projection) -> None:
     assert (1 + support.half_width) ** 2 == pytest.approx(high / low)
     for width in (60, 100):
         text = render(answer, Style(width))
-        section = text[text.index("\nSupport\n") :].split("\n\n")[0].strip()
+        section = text[text.index("\nNearest measurements\n") :].split("\n\n")[0].strip()
         assert "either way (90 %); the nearest measured step, " in " ".join(section.split())
         assert "rlsim calibrate" in " ".join(section.split())
         assert max(map(len, section.splitlines()[1:])) <= width

@@ -169,7 +169,7 @@ def _row(axes: Axes, lane: Lane, y: float, window: tuple[float, float]) -> None:
 
 def _bars(page: _Page, projection: Projection) -> None:
     """The bars of a step; the note tells the time that generation takes beside an asynchronous one."""
-    arms, note = projection.variants, "mean of the measured steps; whisker: 90 % interval"
+    arms, note = projection.variants, "mean of the simulated steps; whisker: 90 % interval"
     if projection.asynchronous:
         busy = " → ".join(fmt.seconds(arm.phases.generation_s.mean) for arm in arms.values())
         note = f"trainer's path, {note}; beside it generation is busy for {busy}"

@@ -48,17 +48,23 @@ def parts_by_phase(arm: Variant) -> dict[str, list[PhasePart]]:
     return {name: sorted(found[name], key=lambda part: -part.seconds) for name in ranked}
 
 
-def look_here_first(projection: Projection) -> str:
-    """The candidate's longest phase, asynchronously of the side that sets the pace, and its largest part.
+def leading_phase(projection: Projection) -> tuple[str, list[PhasePart]]:
+    """The candidate's longest phase, asynchronously of the side that sets the pace, and its parts, the largest first.
 
     It needs a part that takes time.
     """
-    arm, asynchronous = projection.candidate, projection.asynchronous
+    arm = projection.candidate
     groups = parts_by_phase(arm)
-    if asynchronous:
+    if projection.asynchronous:
         hidden = trainer_sets_pace(arm)
         groups = {name: parts for name, parts in groups.items() if (name == "generation_s") is not hidden}
-    phase, parts = next(iter(groups.items()))
+    return next(iter(groups.items()))
+
+
+def look_here_first(projection: Projection) -> str:
+    """:func:`leading_phase` and its largest part in a sentence."""
+    arm, asynchronous = projection.candidate, projection.asynchronous
+    phase, parts = leading_phase(projection)
     seconds, part = arm.phases[phase].mean, parts[0]
     name, size = fmt.phase_label(phase, asynchronous), fmt.seconds(seconds)
     if phase != "generation_s" or not asynchronous:

@@ -53,7 +53,28 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
     """What differs between baseline and candidate, the step, throughput and cost: phases of both sides and their
     speedups, equal ones in one row; one side's shares where nothing is drafted."""
     arms = projection.variants
-    decimals = fmt.decimals_for(max(arm.step_s.mean for arm in arms.values()))
+    rows: list[Row] = []
+    if projection.asynchronous:
+        busy = [arm.phases.generation_s for arm in arms.values()]
+        rows.append(_row(projection, "generation_s", busy, _decimals(projection)))
+    rates = {
+        "tokens/s/GPU": [arm.tokens_per_s_per_gpu for arm in arms.values()],
+        "USD/step": [cost_usd(projection, arm.step_s) for arm in arms.values()],
+    }
+    rows += [Row((*cells(label, values), "")) for label, values in rates.items()]
+    price = fmt.price_remark([projection.price_per_gpu_hour_usd], projection.price_source)
+    return [*times_table(projection, style, rows), *style.paragraphs([price, *_remarks(projection)])]
+
+
+def _decimals(projection: Projection) -> int:
+    return fmt.decimals_for(max(arm.step_s.mean for arm in projection.variants.values()))
+
+
+def times_table(projection: Projection, style: Style, below: Sequence[Row] = ()) -> list[str]:
+    """What differs between the sides and the step that it adds up to, ``below`` it further rows, and what is the same
+    in both."""
+    arms = projection.variants
+    decimals = _decimals(projection)
     phases = _phases(projection)
     same = {
         phase: values
@@ -65,20 +86,10 @@ def times_lines(projection: Projection, style: Style) -> list[str]:
         added = [values for phase, values in same.items() if not _inside(projection, phase)]
         sums = [sum(values[i].mean for values in added) for i in range(len(arms))]
         rows.append(Row(("same in both", *(fmt.fixed(total, decimals) for total in sums), "")))
-    rows += [RULE, _row(projection, "step", [arm.step_s for arm in arms.values()], decimals)]
-    if projection.asynchronous:
-        busy = [arm.phases.generation_s for arm in arms.values()]
-        rows.append(_row(projection, "generation_s", busy, decimals))
-    rates = {
-        "tokens/s/GPU": [arm.tokens_per_s_per_gpu for arm in arms.values()],
-        "USD/step": [cost_usd(projection, arm.step_s) for arm in arms.values()],
-    }
-    rows += [Row((*cells(label, values), "")) for label, values in rates.items()]
+    rows += [RULE, _row(projection, "step", [arm.step_s for arm in arms.values()], decimals), *below]
     heads = ("", *arms, "speedup") if len(arms) == 2 else ("", "mean", "of step")
-    remarks = [_same(projection, same, decimals)] if same else []
-    remarks += [fmt.price_remark([projection.price_per_gpu_hour_usd], projection.price_source), *_remarks(projection)]
     times = Table("Time per step", "seconds, mean [90 % interval]", heads, rows)
-    return [*times.lines(style), *style.paragraphs(remarks)]
+    return [*times.lines(style), *style.paragraphs([_same(projection, same, decimals)] if same else [])]
 
 
 def cost_usd(projection: Projection, seconds: Interval) -> Interval:

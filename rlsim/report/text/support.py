@@ -104,7 +104,8 @@ def support_lines(support: Support | None, style: Style) -> list[str]:
     shown = [runs for runs in support.nearest if runs.kind == "step" or runs.share >= LEAST_RUNS_SHARE]
     rows = [_row(runs) for runs in sorted(shown, key=lambda runs: -runs.share)]
     nearest = table(("", "share", "nearest measured", "which has"), rows, style, "<><<")
-    return [style.bold("Support"), *style.wrapped(nearest_step(support), "  "), *nearest, *_sources(support, style)]
+    title = style.bold("Nearest measurements")
+    return [title, *style.wrapped(nearest_step(support), "  "), *nearest, *_sources(support, style)]
 
 
 def nearest_step(support: Support) -> str:
