@@ -159,7 +159,7 @@ def render_techniques(found: Techniques, style: Style = DEFAULT_STYLE) -> str:
         about += style.wrapped(f"{one.name}: {one.title}. Asks for {one.asks}. Source: {one.source}.", "  ")
         about += style.wrapped(f"{' '.join(one.changes)}", "    ")
     return sections(
-        [_best_technique(found)],
+        style.opening(_best_technique(found)),
         table.lines(style),
         ["What they ask and set", *about] if about else [],
         style.numbered("Not possible here", [f"{one.title}: {one.reason}" for one in found.left_out]),
