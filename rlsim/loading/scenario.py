@@ -39,6 +39,9 @@ from rlsim.tables.fingerprint import file_digest, tables_digest
 DIGEST_CHARACTERS = 16
 """Characters of a scenario's digest: 64 bits of its SHA-256, enough to tell scenarios apart in file names."""
 
+FOREIGN_SUFFIXES = (".md", ".py", ".txt", ".csv", ".ipynb", ".html", ".png")
+"""Files that are no scenario, whatever they hold."""
+
 
 def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     """Scenario from a YAML file, or by name one of those that come with rlsim (``quickstart``).
@@ -50,6 +53,8 @@ def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Sc
     InputError naming file, line, key and bound.
     """
     path = find_scenario(path_or_name)
+    if path.is_file() and path.suffix.lower() in FOREIGN_SUFFIXES:
+        raise InputError(f"{shown_path(path)}: a scenario is a YAML file ({path.suffix} is none); rlsim new writes one")
     return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, overrides, path)
 
 

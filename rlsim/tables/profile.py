@@ -24,7 +24,9 @@ def load_profile(name_or_path: str | Path, base: Path | None = None) -> Hardware
     base: folder from which a relative path counts. Raises InputError for an unknown name or an invalid file.
     """
     name = str(name_or_path)
-    path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, catalogue("hardware_profiles"), "hardware profile")
+    otherwise = "; rlsim hardware list names all, or give the path of a profile"
+    known = catalogue("hardware_profiles")
+    path = as_path(name, YAML_SUFFIXES, base) or find_entry(name, known, "hardware profile", otherwise)
     profile = read_record(path, HardwareProfile)
     own = anchored_tables(profile.operator_tables, path.parent)
     return profile if own == profile.operator_tables else changed(profile, operator_tables=own)

@@ -156,6 +156,15 @@ def test_a_guessed_length_fits_a_packed_micro_batch() -> None:
     assert mean is not None and mean < found.trainer.micro_batch_tokens
 
 
+def test_a_file_of_another_kind_is_recognised(tmp_path: Path) -> None:
+    nemo = written(tmp_path, "grpo: {num_prompts_per_step: 8}\npolicy: {generation: {backend: vllm}}\n")
+    with pytest.raises(InputError, match="rlsim import nemo-rl"):
+        import_config("verl", nemo, ("data.train_batch_size=8",), HOPPER)
+    tuning = written(tmp_path, START + "sft: {val_batches: 2}\n")
+    with pytest.raises(InputError, match="supervised fine-tuning"):
+        import_config("nemo-rl", tuning, (), HOPPER)
+
+
 def test_modes_of_the_frameworks_are_their_styles() -> None:
     loop = imported(CORPUS / "verl_fully_async.yaml").scenario.loop
     assert (loop.style, loop.staleness_fraction, loop.update_every) == ("verl", 0.5, 4)

@@ -29,6 +29,13 @@ ASYNC_REPLICATIONS = 4
 """Of an asynchronous scenario, which measures several steps in each."""
 LONGEST = "workload.max_sequence_tokens"
 """The scenario key without which no length can be told."""
+NO_RL = {
+    "sft": "supervised fine-tuning",
+    "dpo": "preference tuning",
+    "rm": "reward modelling",
+    "distillation": "distillation",
+}
+"""Sections of configurations without RL."""
 MOST_NAMED = 40
 """Keys that a refusal names."""
 FROM_MEMORY = "from memory"
@@ -73,6 +80,7 @@ def import_config(
     try:
         tree = read_config(framework, path, overrides, root, start)
         document, accounting = document_of(framework, tree, asked or Asked())
+        _check_understood(tree, accounting, strict, lenient)
     except InputError as error:
         whose = framework_of_file(path)
         if whose in (None, framework) or framework in FORKS:
@@ -80,15 +88,6 @@ def import_config(
         raise InputError(
             f"{shown_path(path)}: is {whose}'s; rlsim import {whose} {shown_path(path)} ({shortened(str(error))})"
         ) from error
-    refused = accounting.of("not_understood") if strict else () if lenient else accounting.heavy
-    if refused:
-        listed = ", ".join(
-            f"'{shortened(one.key, 100)}'" + (f" ({one.detail})" if one.detail else "") for one in refused[:MOST_NAMED]
-        )
-        more = f" and {len(refused) - MOST_NAMED} more" if len(refused) > MOST_NAMED else ""
-        verb = "are" if len(refused) > 1 else "is"
-        hint = "" if strict else "; --lenient leaves them out" if len(refused) > 1 else "; --lenient leaves it out"
-        raise InputError(f"{tree.where}: {listed}{more} {verb} not understood{hint}")
     imported = _imported(path, tree, document, accounting)
     if _too_small(imported.scenario):
         imported = _on_larger_device(framework, path, tree, asked or Asked(), imported.scenario) or imported
@@ -98,6 +97,23 @@ def import_config(
             f"{tree.where}: the card of {scenario.model.name} is {FROM_MEMORY}; give --model its config.json"
         )
     return imported
+
+
+def _check_understood(tree: ConfigTree, accounting: Accounting, strict: bool, lenient: bool) -> None:
+    """Raise InputError with the keys that are not understood and may not be left out."""
+    refused = accounting.of("not_understood") if strict else () if lenient else accounting.heavy
+    if not refused:
+        return
+    other = next((kind for kind in NO_RL if all(one.key.startswith(f"{kind}.") for one in refused)), "")
+    if other:
+        raise InputError(f"{tree.where}: is of {NO_RL[other]} ('{other}'), and rlsim projects steps of RL")
+    listed = ", ".join(
+        f"'{shortened(one.key, 100)}'" + (f" ({one.detail})" if one.detail else "") for one in refused[:MOST_NAMED]
+    )
+    more = f" and {len(refused) - MOST_NAMED} more" if len(refused) > MOST_NAMED else ""
+    verb = "are" if len(refused) > 1 else "is"
+    hint = "" if strict else "; --lenient leaves them out" if len(refused) > 1 else "; --lenient leaves it out"
+    raise InputError(f"{tree.where}: {listed}{more} {verb} not understood{hint}")
 
 
 def _imported(path: Path, tree: ConfigTree, document: dict[str, Any], accounting: Accounting) -> Imported:
