@@ -1,0 +1,192 @@
+"""The catalogue of known misconfigurations (faults.yaml), each as changes of a scenario by its severity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rlsim.attribution.causes import Cause, Changes
+from rlsim.costs.interface import PhaseCost, Prices, StepCost
+from rlsim.files.yaml import lists_beside
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.workload import ConstantLength, ConstantTime
+from rlsim.units import FloatArray
+
+GIVEN = "given"
+"""In a condition: any value but none."""
+FORMS: Mapping[str, Callable[[float, float, float], float]] = {
+    "x": lambda now, x, step: x,
+    "now * x": lambda now, x, step: now * x,
+    "now / x": lambda now, x, step: now / x,
+    "step * x": lambda now, x, step: step * x,
+    "1 + (now - 1) * x": lambda now, x, step: 1 + (now - 1) * x,
+}
+"""What a key becomes: from its value now, the severity x and the expected seconds of a step."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known misconfiguration as faults.yaml has it (its head says what each field means)."""
+
+    name: str
+    title: str
+    cure: str
+    prior: float
+    set: Changes = field(default_factory=dict)
+    severities: tuple[float, ...] = ()
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
+    does: str = ""
+    cured: Changes = field(default_factory=dict)
+    misstated: bool = False
+
+    def possible(self, scenario: Scenario) -> bool:
+        """Whether the scenario states what the fault needs."""
+        return all(_holds(value_of(scenario, key), allowed) for key, allowed in self.when.items())
+
+    def at(self, scenario: Scenario, severity: float, step_s: float) -> Cause | None:
+        """The fault at a severity in a scenario whose step is expected to take ``step_s``; None where it has no key."""
+        if self.does:
+            return FUNCTIONS[self.does](scenario, severity)
+        changes: dict[str, Any] = {}
+        for key, form in self.set.items():
+            if form not in FORMS:
+                changes[key] = form
+                continue
+            now = value_of(scenario, key)
+            if now is None and key in self.instead:
+                now = value_of(scenario, self.instead[key])
+            if now is None and "now" in str(form):
+                return None
+            value = FORMS[str(form)](now or 0.0, severity, step_s)
+            changes[key] = max(1, round(value)) if isinstance(now, int) else value
+        return Cause(self.name, self.title, changes)
+
+
+def _holds(value: Any, allowed: tuple[Any, ...]) -> bool:
+    return value in allowed or (GIVEN in allowed and value is not None)
+
+
+def value_of(scenario: Scenario, key: str) -> Any:
+    """What a dotted key or property of a scenario is; None where a section of it is missing."""
+    found: Any = scenario
+    for name in key.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def catalogue() -> tuple[Fault, ...]:
+    """All known faults."""
+    return tuple(
+        Fault(name=name, **{key: tuple(value) if key == "severities" else value for key, value in one.items()})
+        for name, one in _lists()["faults"].items()
+    )
+
+
+def prior_of(name: str) -> float:
+    """Prior weight of ``healthy`` or ``unlisted`` beside 1 for all faults together."""
+    return float(_lists()[name])
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that logs tell. spread: deviation of its logarithm by which the model may miss it; floor: next to
+    nothing of it."""
+
+    title: str
+    how: str
+    spread: float
+    floor: float
+
+
+def figures() -> dict[str, Figure]:
+    """What a run tells besides its phases, by name, cheapest to read first."""
+    return {name: Figure(**one) for name, one in _lists()["figures"].items()}
+
+
+def _lists() -> dict[str, Any]:
+    return lists_beside(__file__, "faults.yaml")
+
+
+def _idle_replicas(scenario: Scenario, share: float) -> Cause:
+    return Cause(
+        "idle_replicas",
+        "work goes to a share of the replicas",
+        prices=lambda prices: replace(prices, replicas=max(1, round(share * prices.replicas))),
+    )
+
+
+def _slow_trainer(scenario: Scenario, factor: float) -> Cause:
+    return Cause("slow_rank", "log-probs and updates take longer", prices=lambda prices: _trained(prices, factor))
+
+
+def _slow_devices(scenario: Scenario, factor: float) -> Cause:
+    def slower(prices: Prices) -> Prices:
+        table = prices.iteration
+        longer = {
+            name: factor * getattr(table, name) for name in ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+        }
+        return _trained(replace(prices, iteration=replace(table, **longer)), factor)
+
+    return Cause("throttled_device", "all kernels take longer", prices=slower)
+
+
+def _trained(prices: Prices, factor: float) -> Prices:
+    batch = prices.batch
+
+    def slower(total_tokens: FloatArray, generated_samples: int) -> StepCost:
+        return _longer(batch(total_tokens, generated_samples), factor)
+
+    return replace(prices, steps=tuple(_longer(cost, factor) for cost in prices.steps), batch=slower)
+
+
+def _longer(cost: StepCost, factor: float) -> StepCost:
+    def longer(phase: PhaseCost) -> PhaseCost:
+        return PhaseCost.of(part.lasting(factor * part.seconds, part.measured) for part in phase.parts)
+
+    return replace(cost, logprob=longer(cost.logprob), train=longer(cost.train))
+
+
+def _little_kv_cache(scenario: Scenario, divisor: float) -> Cause:
+    least = float(scenario.workload.max_sequence_tokens)
+
+    def smaller(prices: Prices) -> Prices:
+        table = prices.iteration
+        capacity = min(table.kv_capacity_tokens, max(least, table.kv_capacity_tokens / divisor))
+        return replace(prices, iteration=replace(table, kv_capacity_tokens=capacity))
+
+    return Cause("little_kv_cache", "a replica's cache holds less", prices=smaller)
+
+
+def _longer_responses(scenario: Scenario, factor: float) -> Cause | None:
+    """Mean length times ``factor``, within what the cap leaves; None where the lengths have no mean to change."""
+    length, key = scenario.workload.response_tokens, "workload.response_tokens"
+    room = 0.95 * (scenario.workload.max_sequence_tokens - 1)
+    if isinstance(length, ConstantLength):
+        return Cause("responses", "", {f"{key}.tokens": max(1, round(min(room, factor * length.tokens)))})
+    if length.mean_tokens is None or factor * length.mean_tokens > room:
+        return None
+    return Cause("responses", "", {f"{key}.mean_tokens": factor * length.mean_tokens})
+
+
+def _slow_turns(scenario: Scenario, factor: float) -> Cause | None:
+    agent = scenario.workload.agent
+    if agent is None:
+        return None
+    constant = isinstance(agent.environment_s, ConstantTime)
+    name = "seconds" if constant else "mean_s"
+    return Cause(
+        "slow_turns", "", {f"workload.agent.environment_s.{name}": factor * getattr(agent.environment_s, name)}
+    )
+
+
+FUNCTIONS: Mapping[str, Callable[[Scenario, float], Cause | None]] = {
+    "idle_replicas": _idle_replicas,
+    "slow_trainer": _slow_trainer,
+    "slow_devices": _slow_devices,
+    "little_kv_cache": _little_kv_cache,
+    "longer_responses": _longer_responses,
+    "slow_turns": _slow_turns,
+}
+"""Faults that no key says."""
