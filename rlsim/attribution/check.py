@@ -4,44 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rlsim.attribution.expected import (
+    NOISE,
+    Noise,
+    checked_phase,
+    expected_phases,
+    logs_of,
+    observed_of,
+    sorted_out,
+)
 from rlsim.attribution.faults import Fault, catalogue, figures, prior_of
-from rlsim.attribution.likelihood import (
-    FLOOR,
-    LEAST_NOISE,
-    Fit,
-    Observed,
-    Path,
-    covariance,
-    fitted,
-    probabilities,
-)
-from rlsim.attribution.patterns import Faulty, Pattern, contract_name, figures_of, pattern_of, phase_names
-from rlsim.errors import InputError
+from rlsim.attribution.likelihood import FLOOR, Fit, Observed, Path, fitted, probabilities
+from rlsim.attribution.patterns import Faulty, Pattern
 from rlsim.loading.scenario import scenario_digest
-from rlsim.projection.summary import around_phase
-from rlsim.projection.uncertainty.predictive import DRAWS, prediction_of
-from rlsim.projection.variant import SimulatedVariant, simulate_variant
+from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
-from rlsim.results.check import (
-    Check,
-    CheckedPhase,
-    Explanation,
-    ExplanationGroup,
-    Measurement,
-    StatedFault,
-    Verdict,
-)
-from rlsim.results.record import widened
+from rlsim.results.check import Check, Explanation, ExplanationGroup, Measurement, StatedFault
 from rlsim.schema.scenario import Scenario
-from rlsim.units import FloatArray
 
 Progress = Callable[[int, int], object]
-NOISE = 0.05
-"""Deviation of a pasted time's logarithm, by default."""
 REFINED = 14
 """Faults whose milder severities are simulated too: those that explain the run best at the gravest or on the way."""
 SHOWN = 0.005
@@ -50,6 +35,14 @@ DISTINCT = 4.0
 """Deviations of a figure by which it tells two explanations apart."""
 LEAST_PART = 0.03
 """Share of a step by which a part must differ for a profile to tell."""
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Seconds of the step: measured (expected where it is not), and expected."""
+
+    measured_s: float
+    expected_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +59,7 @@ class _Scored:
 def check(
     scenario: Scenario,
     measured: Mapping[str, float],
-    noise: float | Mapping[str, float] = NOISE,
+    noise: Noise = NOISE,
     faulty: Faulty | None = None,
     progress: Progress | None = None,
 ) -> Check:
@@ -78,118 +71,57 @@ def check(
     Raises InputError where nothing that was measured can be expected, and Infeasible where the scenario cannot run.
     """
     run = simulate_variant(scenario)
-    given, remarks = _sorted_out(scenario, run, measured)
-    expected = _expected(run)
-    observed = _observed(run, expected, given, noise)
+    given, remarks = sorted_out(run, measured)
+    expected = expected_phases(run)
+    observed = observed_of(run, expected, given, noise)
     faulty = faulty or Faulty(scenario)
-    healthy = _logs(observed, expected, faulty.healthy, faulty.healthy)
-    scored, tried, silent = _scores(observed, expected, faulty, progress)
-    weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
-    weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
-    shares = probabilities([*weights, *(one.log_weight for one in scored)])
-    ranked = sorted(
-        (
-            _Scored(one.fault, one.fit, one.nearest, one.log_weight, float(share))
-            for one, share in zip(scored, shares[2:], strict=True)
-        ),
-        key=lambda one: -one.probability,
-    )
-    groups = _grouped(observed, [one for one in ranked if one.probability >= SHOWN])
-    step_s = given.get("step", expected["step"].mean)
-    cluster = scenario.cluster
+    hypotheses = _hypotheses(observed, expected, faulty, progress)
+    groups = _grouped(observed, [one for one in hypotheses.ranked if one.probability >= SHOWN])
+    seconds = _Steps(given.get("step", expected["step"].mean), expected["step"].mean)
     return Check(
         scenario=scenario.name,
         digest=scenario_digest(scenario),
         mode=scenario.loop.mode,
-        num_gpus=cluster.num_gpus,
+        num_gpus=scenario.cluster.num_gpus,
         model=scenario.model.name,
         hardware=scenario.hardware.name,
         method=scenario.speculation.method if scenario.speculation.active else "none",
         noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [NOISE])),
-        phases=tuple(_phase(name, expected[name], given.get(name), observed) for name in expected),
+        phases=tuple(checked_phase(name, expected[name], given.get(name), observed) for name in expected),
         figures={name: value for name, value in given.items() if name not in expected},
-        healthy=float(shares[0]),
-        unlisted=float(shares[1]),
-        groups=tuple(_group(group, observed, faulty, step_s) for group in groups),
+        healthy=hypotheses.healthy,
+        unlisted=hypotheses.unlisted,
+        groups=tuple(_group(group, observed, faulty, seconds) for group in groups),
         tests=_tests(groups, faulty.healthy.step_s),
         stated=_stated(faulty, expected["step"].mean),
-        tried=tried,
-        without_effect=silent,
+        tried=hypotheses.tried,
+        without_effect=hypotheses.silent,
         remarks=remarks,
     )
 
 
-def _sorted_out(
-    scenario: Scenario, run: SimulatedVariant, measured: Mapping[str, float]
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """What of ``measured`` the scenario has, and remarks on the rest."""
-    known = {*phase_names(scenario), *figures_of(run)}
-    every = {"generation", "exposed_generation", *known, *figures()}
-    for name, value in measured.items():
-        if name not in every:
-            raise InputError(f"unknown measurement '{name}'; known are {', '.join(sorted(every))}")
-        if not (value >= 0 and math.isfinite(value)):
-            raise InputError(f"{name}: must be a number of at least 0, got {value:g}")
-    given = {name: float(value) for name, value in measured.items() if name in known}
-    if not given:
-        raise InputError(f"no time of the run is given; give one of {', '.join(phase_names(scenario))}")
-    left = [name for name in measured if name not in known]
-    return given, tuple(f"{name}: a scenario with loop.mode {scenario.loop.mode} has none of it" for name in left)
+@dataclass(frozen=True, eq=False)
+class _Hypotheses:
+    """Probabilities of a healthy run, of an unlisted cause and of every fault, most probable first."""
+
+    healthy: float
+    unlisted: float
+    ranked: list[_Scored]
+    tried: int
+    silent: int
 
 
-def _expected(run: SimulatedVariant) -> dict[str, Interval]:
-    """Each phase with its 90 % interval, as ``rlsim project`` answers it."""
-    mode = run.scenario.loop.mode
-    return {
-        name: around_phase(run, name if name == "step" else contract_name(name, mode))
-        for name in phase_names(run.scenario)
-    }
-
-
-def _observed(
-    run: SimulatedVariant,
-    expected: Mapping[str, Interval],
-    given: Mapping[str, float],
-    noise: float | Mapping[str, float],
-) -> Observed:
-    """What was measured with its floors, its noise and the model's error."""
-    names = tuple(name for name in (*expected, *figures()) if name in given)
-    phases = [name for name in names if name in expected]
-    listed = figures()
-    floor_s = FLOOR * max(expected["step"].mean, given.get("step", 0.0))
-    values = np.array([given[name] for name in names])
-    floors = np.array([floor_s if name in expected else listed[name].floor for name in names])
-    own = [_noise(name, noise) if name in expected else listed[name].spread for name in names]
-    error = np.zeros((len(names), len(names)))
-    if phases:
-        means = np.array([expected[name].mean for name in phases])
-        factors = np.array([_factors(run, name, expected[name].mean) for name in phases])
-        error[: len(phases), : len(phases)] = covariance(means, factors, floors[: len(phases)])
-    # Noise is of a time, and of its logarithm with a floor the less the smaller it is.
-    return Observed(names, values, floors, np.maximum(LEAST_NOISE, np.array(own) * values / (values + floors)), error)
-
-
-def _noise(name: str, noise: float | Mapping[str, float]) -> float:
-    return noise if isinstance(noise, float) else noise.get(name, NOISE)
-
-
-def _factors(run: SimulatedVariant, name: str, mean: float) -> FloatArray:
-    predicted = prediction_of(run)
-    if name == "step":
-        return predicted.step_factor
-    if name == "exposed_generation":
-        return predicted.exposed_factor(mean) if mean > 0 else np.ones(DRAWS)
-    return predicted.phase_factor(contract_name(name, run.scenario.loop.mode))
-
-
-def _logs(
-    observed: Observed, expected: Mapping[str, Interval], healthy: Pattern, pattern: Pattern
-) -> FloatArray:
-    """Logarithms of what a run with ``pattern`` is expected to show: the answer moved as the simulations differ."""
-    moved = {name: one.mean + pattern.phases[name] - healthy.phases[name] for name, one in expected.items()}
-    wanted = [name for name in observed.names if name not in expected]
-    told = {name: pattern.figures.get(name, healthy.figures[name]) for name in wanted}
-    return observed.logs({**moved, **told})
+def _hypotheses(
+    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
+) -> _Hypotheses:
+    scored, tried, silent = _scores(observed, expected, faulty, progress)
+    healthy = logs_of(observed, expected, faulty.healthy, faulty.healthy)
+    weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
+    weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
+    shares = probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
+    told = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
+    ranked = sorted(told, key=lambda one: -one.probability)
+    return _Hypotheses(shares[0], shares[1], ranked, tried, silent)
 
 
 def _scores(
@@ -202,7 +134,7 @@ def _scores(
     """
     possible = [fault for fault in catalogue() if fault.possible(faulty.scenario)]
     whole = sum(one.prior for one in possible)
-    healthy = _logs(observed, expected, faulty.healthy, faulty.healthy)
+    healthy = logs_of(observed, expected, faulty.healthy, faulty.healthy)
     crude: list[_Scored] = []
     silent = 0
     for done, fault in enumerate(possible, start=1):
@@ -211,7 +143,7 @@ def _scores(
             silent += 1
         else:
             severity, pattern = gravest
-            logs = _logs(observed, expected, faulty.healthy, pattern)
+            logs = logs_of(observed, expected, faulty.healthy, pattern)
             points = [logs] if not fault.severities else [healthy + s * (logs - healthy) for s in (0.25, 0.5, 0.75, 1)]
             path = Path(np.full(len(points), severity), np.array(points))
             crude.append(_scored(observed, fault, path, pattern, whole))
@@ -244,10 +176,11 @@ def _refined(
         for severity in one.fault.severities
         if (found := faulty.with_fault(one.fault, severity)) is not None
     ]
-    path = Path.through([(severity, _logs(observed, expected, faulty.healthy, found)) for severity, found in simulated])
+    logs = [(severity, logs_of(observed, expected, faulty.healthy, found)) for severity, found in simulated]
+    path = Path.through(logs, one.fault.whole)
     best = _scored(observed, one.fault, path, one.nearest, whole)
     nearest = min(simulated, key=lambda pair: abs(math.log(pair[0] / best.fit.severity)))[1]
-    return _Scored(one.fault, best.fit, nearest, best.log_weight)
+    return replace(best, nearest=nearest)
 
 
 def _scored(observed: Observed, fault: Fault, path: Path, nearest: Pattern, whole: float) -> _Scored:
@@ -267,12 +200,12 @@ def _grouped(observed: Observed, ranked: Sequence[_Scored]) -> list[list[_Scored
     return sorted(groups, key=lambda group: -sum(one.probability for one in group))
 
 
-def _group(group: Sequence[_Scored], observed: Observed, faulty: Faulty, step_s: float) -> ExplanationGroup:
-    members = tuple(_explanation(one, observed, faulty, step_s) for one in group)
+def _group(group: Sequence[_Scored], observed: Observed, faulty: Faulty, steps: _Steps) -> ExplanationGroup:
+    members = tuple(_explanation(one, observed, faulty, steps) for one in group)
     return ExplanationGroup(probability=sum(one.probability for one in group), members=members)
 
 
-def _explanation(one: _Scored, observed: Observed, faulty: Faulty, step_s: float) -> Explanation:
+def _explanation(one: _Scored, observed: Observed, faulty: Faulty, steps: _Steps) -> Explanation:
     fault, healthy = one.fault, faulty.healthy
     values = np.exp(one.fit.logs) - observed.floors
     phases = {
@@ -280,7 +213,7 @@ def _explanation(one: _Scored, observed: Observed, faulty: Faulty, step_s: float
         for name, value in zip(observed.names, values, strict=True)
         if name in healthy.phases
     }
-    faulty_s = phases.get("step", one.nearest.step_s)
+    faulty_s = phases.get("step", steps.expected_s + one.nearest.step_s - healthy.step_s)
     return Explanation(
         name=fault.name,
         title=fault.title,
@@ -289,7 +222,7 @@ def _explanation(one: _Scored, observed: Observed, faulty: Faulty, step_s: float
         changes=_changes(fault, faulty, one.fit.severity),
         phases_s=phases,
         cure=fault.cure,
-        gain_s=step_s * (1.0 - min(1.0, healthy.step_s / faulty_s)),
+        gain_s=steps.measured_s * (1.0 - min(1.0, steps.expected_s / faulty_s)),
         misstated=fault.misstated,
     )
 
@@ -352,19 +285,3 @@ def _stated(faulty: Faulty, expected_s: float) -> tuple[StatedFault, ...]:
             told = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}
             found.append(StatedFault(**told, saved_s=saved * expected_s))
     return tuple(sorted(found, key=lambda one: -one.saved_s))
-
-
-def _phase(name: str, expected: Interval, measured: float | None, observed: Observed) -> CheckedPhase:
-    if measured is None:
-        return CheckedPhase(phase=name, expected_s=expected, measured_s=None, ratio=None, lost_s=None, verdict="not given")
-    place = observed.names.index(name)
-    wide, floor = widened(expected, float(observed.noise[place])), float(observed.floors[place])
-    verdict: Verdict = "as expected"
-    if measured > wide.high + floor:
-        verdict = "slow"
-    elif measured < wide.low - floor:
-        verdict = "fast"
-    ratio = measured / expected.mean if expected.mean > floor else None
-    return CheckedPhase(
-        phase=name, expected_s=expected, measured_s=measured, ratio=ratio, lost_s=measured - expected.mean, verdict=verdict
-    )

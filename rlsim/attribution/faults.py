@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,11 +35,12 @@ class Fault:
     prior: float
     set: Changes = field(default_factory=dict)
     severities: tuple[float, ...] = ()
-    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    when: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     instead: Mapping[str, str] = field(default_factory=dict)
     does: str = ""
     cured: Changes = field(default_factory=dict)
     misstated: bool = False
+    whole: bool = False
 
     def possible(self, scenario: Scenario) -> bool:
         """Whether the scenario states what the fault needs."""
@@ -64,7 +65,7 @@ class Fault:
         return Cause(self.name, self.title, changes)
 
 
-def _holds(value: Any, allowed: tuple[Any, ...]) -> bool:
+def _holds(value: Any, allowed: Sequence[Any]) -> bool:
     return value in allowed or (GIVEN in allowed and value is not None)
 
 
@@ -78,10 +79,11 @@ def value_of(scenario: Scenario, key: str) -> Any:
 
 def catalogue() -> tuple[Fault, ...]:
     """All known faults."""
-    return tuple(
-        Fault(name=name, **{key: tuple(value) if key == "severities" else value for key, value in one.items()})
-        for name, one in _lists()["faults"].items()
-    )
+    found = []
+    for name, told in _lists()["faults"].items():
+        fields: dict[str, Any] = {**told, "severities": tuple(told.get("severities", ()))}
+        found.append(Fault(name=name, **fields))
+    return tuple(found)
 
 
 def prior_of(name: str) -> float:

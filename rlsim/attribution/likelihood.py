@@ -89,11 +89,11 @@ class Path:
     logs: FloatArray
 
     @classmethod
-    def through(cls, simulated: Sequence[tuple[float, FloatArray]]) -> Path:
-        """Through simulated points, linear in the logarithms of severity and times."""
+    def through(cls, simulated: Sequence[tuple[float, FloatArray]], whole: bool = False) -> Path:
+        """Through simulated points, linear in the logarithms of severity and times; whole: nothing between them."""
         severities, logs = [simulated[0][0]], [simulated[0][1]]
         for (low, before), (high, after) in pairwise(simulated):
-            for share in np.arange(1, BETWEEN + 1) / BETWEEN:
+            for share in [1.0] if whole else np.arange(1, BETWEEN + 1) / BETWEEN:
                 severities.append(low ** (1 - share) * high**share)
                 logs.append((1 - share) * before + share * after)
         return cls(np.array(severities), np.array(logs))
