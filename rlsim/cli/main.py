@@ -55,6 +55,7 @@ for command in (
     project.report,
     project.plot,
     guidance.new,
+    guidance.size,
     guidance.explain,
     guidance.support,
     traces.traces,
