@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlsim.attribution.causes import Cause, Changes
-from rlsim.costs.interface import PhaseCost, Prices, StepCost
+from rlsim.attribution.causes import Cause, Changes, Priced, iterations_with, passes_with
+from rlsim.costs.interface import Prices
 from rlsim.files.yaml import lists_beside
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTime
-from rlsim.units import FloatArray
 
 GIVEN = "given"
 """In a condition: any value but none."""
@@ -120,34 +119,19 @@ def _idle_replicas(scenario: Scenario, share: float) -> Cause:
 
 
 def _slow_trainer(scenario: Scenario, factor: float) -> Cause:
-    return Cause("slow_rank", "log-probs and updates take longer", prices=lambda prices: _trained(prices, factor))
+    return Cause("slow_rank", "log-probs and updates take longer", prices=_passes(factor))
 
 
 def _slow_devices(scenario: Scenario, factor: float) -> Cause:
     def slower(prices: Prices) -> Prices:
-        table = prices.iteration
-        longer = {
-            name: factor * getattr(table, name) for name in ("step_s", "attention_s", "prefill_s", "prefill_context_s")
-        }
-        return _trained(replace(prices, iteration=replace(table, **longer)), factor)
+        return _passes(factor)(iterations_with(factor)(prices))
 
     return Cause("throttled_device", "all kernels take longer", prices=slower)
 
 
-def _trained(prices: Prices, factor: float) -> Prices:
-    batch = prices.batch
-
-    def slower(total_tokens: FloatArray, generated_samples: int) -> StepCost:
-        return _longer(batch(total_tokens, generated_samples), factor)
-
-    return replace(prices, steps=tuple(_longer(cost, factor) for cost in prices.steps), batch=slower)
-
-
-def _longer(cost: StepCost, factor: float) -> StepCost:
-    def longer(phase: PhaseCost) -> PhaseCost:
-        return PhaseCost.of(part.lasting(factor * part.seconds, part.measured) for part in phase.parts)
-
-    return replace(cost, logprob=longer(cost.logprob), train=longer(cost.train))
+def _passes(factor: float) -> Priced:
+    """Log-probs and updates times ``factor``."""
+    return passes_with(lambda phase, part: 1.0 if phase == "data" else factor)
 
 
 def _little_kv_cache(scenario: Scenario, divisor: float) -> Cause:

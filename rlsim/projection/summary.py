@@ -15,6 +15,7 @@ import numpy as np
 from rlsim.costs.engine.draft_policy import counted, tokens_factor
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import kv_bytes_per_gpu_token
+from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results import (
@@ -133,6 +134,7 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         sampling=Sampling(sampling_error(seconds), float(np.std([step.seconds for step in steps]))),
         # Where the response tokens of a step went, mean over all steps and replications.
         ledger=functools.reduce(operator.add, ledgers).scaled(1.0 / len(steps)) if ledgers else None,
+        efficiency=efficiency_of(run),
         spans=tuple(run.traces[0].spans),
         curves=tuple(run.traces[0].curves),
     )
