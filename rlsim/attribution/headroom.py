@@ -32,7 +32,7 @@ SAME = 1e-9
 HOST = ("host", "launch")
 LINKS = ("network", "host link")
 ENGINE_WRITERS = "writers of the engine and of the training framework"
-KERNEL_WRITERS = "writers of kernels: measured on this device, though not on this model"
+KERNEL_WRITERS = "writers of kernels: measured on this device"
 NOBODY = "nobody can"
 
 
@@ -200,9 +200,15 @@ def _even(scenario: Scenario) -> list[Cause]:
 
 
 def _best(scenario: Scenario) -> Mapping[str, float]:
-    """The best measured shares on the device: MFU of updates and bandwidth use of iterations."""
-    found = measured_beside(scenario)
-    return {phase: max((one.best for one in found if one.phase == phase), default=0.0) for phase in ("train", "decode")}
+    """The best measured shares on the device, of the scenario's precision where any was measured: MFU of updates and
+    bandwidth use of iterations; 0 where nothing was."""
+    precisions = {"train": scenario.trainer.precision, "decode": scenario.engine.weight_precision}
+    out = {}
+    for phase, precision in precisions.items():
+        found = [one for one in measured_beside(scenario) if one.phase == phase]
+        same = [one for one in found if one.precision == precision] or found
+        out[phase] = max((one.best for one in same), default=0.0)
+    return out
 
 
 def _faster(run: SimulatedVariant, shares: Mapping[str, float]) -> Cause:

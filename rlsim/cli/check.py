@@ -1,4 +1,4 @@
-"""``rlsim check``."""
+"""``rlsim check`` and ``rlsim headroom``."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ LogOption = Annotated[
 NoiseOption = Annotated[
     float | None, typer.Option("--noise", metavar="X", min=0.005, max=1, help="Error of pasted times; default 0.05.")
 ]
+PlanOption = Annotated[
+    bool, typer.Option("--plan", help="Also look for the best layout on these GPUs (rlsim plan), the first rung.")
+]
 
 
 def check(
@@ -95,6 +98,47 @@ def check(
         files: dict[str, Content] = {"check.json": answer.to_json(), "check.png": checked_figure(answer)}
         write_files(files, out)
     print_answer(answer.to_json() if as_json else render_check(answer, terminal_style()))
+
+
+def headroom(
+    scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
+    overrides: o.SetOption = None,
+    plan: PlanOption = False,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+) -> None:
+    """Say how far a step is from what would be possible, rung by rung.
+
+    As it is, best layout (--plan), no host time, kernels at their best measured speed, perfect overlap, no straggler
+    tail, roofline; each rung is simulated on the same drawn work with all those before it, and says which keys climb
+    it or that nobody can. --out DIR writes headroom.json and headroom.png.
+    """
+    from rlsim.attribution.headroom import headroom as run
+    from rlsim.report.figures.bars import ladder_figure
+    from rlsim.report.files import write_files
+    from rlsim.report.text.headroom import render_headroom
+
+    given = given_scenario(scenario, words, overrides)
+    planned = _planned(given) if plan else None
+    with ProgressLine("rungs") as progress:
+        answer = run(given, planned, progress.reach)
+    if out is not None:
+        files: dict[str, Content] = {"headroom.json": answer.to_json(), "headroom.png": ladder_figure(answer)}
+        write_files(files, out)
+    print_answer(answer.to_json() if as_json else render_headroom(answer, terminal_style()))
+
+
+def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario in the fastest layout of its own GPUs, lag and drafter, and the overrides that lead there."""
+    from rlsim.loading.scenario import vary
+    from rlsim.planning.plan import plan
+    from rlsim.planning.space import SearchLimits
+
+    drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
+    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), o.PLAN_HEADROOM, draft_lengths=drafted)
+    found = plan(scenario, limits=limits)
+    return vary(scenario, *found.changes), found.changes
 
 
 def _scenario(name: str, words: Sequence[str] | None, overrides: Sequence[str] | None) -> tuple[Scenario, str]:

@@ -61,6 +61,7 @@ for command in (
     traces.traces,
     log.log,
     check.check,
+    check.headroom,
 ):
     app.command()(command)
 app.command("import")(interop.import_config)
