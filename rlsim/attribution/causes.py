@@ -87,6 +87,7 @@ def _further(loop: Loop) -> Changes:
 
 
 def equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
+    """All responses of a step with their mean length."""
     return DrawnWorkload(tuple(_equal_step(step) for step in workload.steps), workload.trained)
 
 
@@ -108,6 +109,7 @@ def _evenly(values: IntArray) -> IntArray:
 
 
 def no_refit(prices: Prices) -> Prices:
+    """Weights that reach the engine at once."""
     nothing = PhaseCost(0.0)
     return replace(prices, refit=nothing, prepare=nothing, wake=nothing)
 

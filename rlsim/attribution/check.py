@@ -11,7 +11,7 @@ import numpy as np
 from rlsim.attribution.expected import (
     NOISE,
     Noise,
-    checked_phase,
+    checked_phases,
     expected_phases,
     logs_of,
     observed_of,
@@ -87,7 +87,7 @@ def check(
         hardware=scenario.hardware.name,
         method=scenario.speculation.method if scenario.speculation.active else "none",
         noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [NOISE])),
-        phases=tuple(checked_phase(name, expected[name], given.get(name), observed) for name in expected),
+        phases=checked_phases(run, expected, given, observed),
         figures={name: value for name, value in given.items() if name not in expected},
         healthy=hypotheses.healthy,
         unlisted=hypotheses.unlisted,

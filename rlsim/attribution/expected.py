@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from rlsim.attribution.faults import figures
 from rlsim.attribution.likelihood import FLOOR, LEAST_NOISE, Observed, covariance
 from rlsim.attribution.patterns import Pattern, contract_name, figures_of, phase_names
 from rlsim.errors import InputError
+from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.summary import around_phase
 from rlsim.projection.uncertainty.predictive import DRAWS, prediction_of
 from rlsim.projection.variant import SimulatedVariant
@@ -98,12 +100,21 @@ def logs_of(observed: Observed, expected: Mapping[str, Interval], healthy: Patte
     return observed.logs({**moved, **told})
 
 
-def checked_phase(name: str, expected: Interval, measured: float | None, observed: Observed) -> CheckedPhase:
+def checked_phases(
+    run: SimulatedVariant, expected: Mapping[str, Interval], given: Mapping[str, float], observed: Observed
+) -> tuple[CheckedPhase, ...]:
+    """Every phase with its verdict and its MFU."""
+    shares = {one.phase.removesuffix("_s"): one.mfu for one in efficiency_of(run)}
+    return tuple(_checked(name, expected[name], given.get(name), observed, shares.get(name)) for name in expected)
+
+
+def _checked(
+    name: str, expected: Interval, measured: float | None, observed: Observed, mfu: float | None
+) -> CheckedPhase:
     """A phase with its verdict: outside the interval, widened by the noise, or within it."""
+    told: dict[str, Any] = {"phase": name, "expected_s": expected, "expected_mfu": mfu}
     if measured is None:
-        return CheckedPhase(
-            phase=name, expected_s=expected, measured_s=None, ratio=None, lost_s=None, verdict="not given"
-        )
+        return CheckedPhase(**told, measured_s=None, ratio=None, lost_s=None, verdict="not given")
     place = observed.names.index(name)
     wide, floor = widened(expected, float(observed.noise[place])), float(observed.floors[place])
     verdict: Verdict = "as expected"
@@ -112,10 +123,10 @@ def checked_phase(name: str, expected: Interval, measured: float | None, observe
     elif measured < wide.low - floor:
         verdict = "fast"
     return CheckedPhase(
-        phase=name,
-        expected_s=expected,
+        **told,
         measured_s=measured,
         ratio=measured / expected.mean if expected.mean > floor else None,
         lost_s=measured - expected.mean,
         verdict=verdict,
+        mfu=mfu * expected.mean / measured if mfu and measured > 0 else None,
     )

@@ -16,6 +16,8 @@ class CheckedPhase(Record):
     """A phase of the step. expected_s: with its 90 % interval; measured_s: None where it was not given.
 
     ratio: measured over expected; lost_s: measured beyond expected. verdict: against the interval and the noise.
+    expected_mfu, mfu: share of the GPUs' peak that the model's own FLOP are, expected and at the measured time; None of
+    phases that compute nothing (docs/glossary.md).
     """
 
     phase: str
@@ -24,6 +26,8 @@ class CheckedPhase(Record):
     ratio: Rounded6 | None
     lost_s: Rounded | None
     verdict: Verdict
+    expected_mfu: Rounded6 | None = None
+    mfu: Rounded6 | None = None
 
 
 class Explanation(Record):

@@ -192,6 +192,25 @@ def test_times_that_no_run_has_are_refused() -> None:
         check(scenario, {})
 
 
+def test_the_mfu_follows_the_time() -> None:
+    found = {one.phase: one for one in check(load_scenario("quickstart"), {"train": 60.0, "step": 115.0}).phases}
+    train = found["train"]
+    assert train.mfu is not None and train.expected_mfu is not None
+    assert train.mfu * 60.0 == pytest.approx(train.expected_mfu * train.expected_s.mean)
+    assert found["logprob"].expected_mfu is not None and found["logprob"].mfu is None
+    assert found["refit"].expected_mfu is None
+
+
+def test_a_frameworks_configuration_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[1] / "readers" / "corpus" / "nemo_rl_async.yaml"
+    with pytest.raises(SystemExit) as end:
+        main(["check", str(path), "--step", "300", "--json"])
+    assert not end.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert told["mode"] == "async"
+    assert told["source"].startswith("imported from nemo-rl's")
+
+
 def test_the_text_fits_a_screen(quickstart: Faulty) -> None:
     scenario = load_scenario("quickstart")
     for measured in ({"step": 250.0, "generation": 190.0, "train": 40.0}, {"step": 83.0}, {"step": 40.0}):

@@ -57,16 +57,18 @@ def verdict_words(check: Check) -> str:
 
 
 def phases_table(check: Check) -> Table:
-    """Expected with its interval beside what was measured."""
+    """What was measured with its MFU, beside the MFU and the time expected."""
     rows = [Row(_phase_row(one), strong=one.phase == "step") for one in check.phases]
-    return Table("", "", ("seconds", "yours", "ratio", "", "expected"), rows, "<>><>")
+    return Table("", "", ("seconds", "yours", "ratio", "", "MFU", "usual MFU", "expected (s)"), rows, "<>><>>>")
 
 
 def _phase_row(one: CheckedPhase) -> tuple[Cell | str, ...]:
     measured = "-" if one.measured_s is None else fmt.fixed(one.measured_s, 1)
     ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
     verdict = "" if one.verdict == "not given" else one.verdict
-    return LABELS[one.phase], measured, ratio, verdict, cell(one.expected_s, 1)
+    used = "" if one.mfu is None else fmt.percent(one.mfu, 1)
+    usual = "" if one.expected_mfu is None else fmt.percent(one.expected_mfu, 1)
+    return LABELS[one.phase], measured, ratio, verdict, used, usual, cell(one.expected_s, 1)
 
 
 def _explanations(check: Check, style: Style) -> list[str]:
