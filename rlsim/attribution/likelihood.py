@@ -22,8 +22,8 @@ DEGREES = 5.0
 """Degrees of freedom of the likelihood: model errors have heavier tails than a normal distribution. Assumption."""
 FLOOR = 0.01
 """Share of a step that is added to times before their logarithm is taken."""
-BETWEEN = 4
-"""Points of a path from one simulated severity to the next."""
+BETWEEN = 16
+"""Points of a path from one simulated severity to the next, so close that neighbours differ by less than the noise."""
 LEAST_NOISE = 0.005
 UNLISTED_DEVIATION = 1.0
 """Deviation of the logarithm of each phase under a cause that is in no list: any phase up to several times off."""
