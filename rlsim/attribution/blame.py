@@ -7,16 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from rlsim.attribution.causes import Cause, Policy, causes_of, tail_policies
-from rlsim.costs.interface import Prices
-from rlsim.costs.prices import PriceInputs, priced
+from rlsim.attribution.counterfactual import simulate_changed
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.projection.idle import idle_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results.planning import Blame, Removal, WhatIf
 from rlsim.schema.scenario import Scenario
-from rlsim.simulation.run import simulate
-from rlsim.workload.draw import draw
 
 Progress = Callable[[int, int], None]
 SAME = 1e-9
@@ -91,17 +88,8 @@ def _in_turn(
 
 def _without(scenario: Scenario, causes: Sequence[Cause]) -> float:
     """Mean step time on the same drawn work with causes taken away."""
-    for cause in causes:
-        scenario = vary(scenario, cause.changes) if cause.changes else scenario
-    inputs, found = PriceInputs(scenario), []
-    for replication in range(scenario.simulation.replications):
-        workload = draw(scenario, replication, inputs.draft_plan)
-        prices: Prices = priced(inputs, workload)
-        for cause in causes:
-            workload, prices = cause.workload(workload), cause.prices(prices)
-        trace = simulate(scenario, workload, prices)
-        found.append([step.seconds for step in trace.steps[scenario.measured_steps.start :]])
-    return _step_s(found)
+    run = simulate_changed(scenario, causes)
+    return _step_s([[step.seconds for step in steps] for steps in run.steps])
 
 
 def _tried(scenario: Scenario, policy: Policy) -> WhatIf:

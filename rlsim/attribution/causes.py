@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlsim.costs.interface import PhaseCost, Prices, StepCost
+from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
 from rlsim.costs.trainer.training import IMBALANCE
 from rlsim.projection.idle import BUBBLE
 from rlsim.schema.loop import Loop
@@ -69,8 +69,8 @@ def causes_of(scenario: Scenario) -> tuple[Cause, ...]:
             found.append(Cause("polling", "the trainer sees its batch at once", {"loop.poll_s": 0.0}))
     if agent is None:
         how = "all responses of a step have their mean length"
-        found.append(Cause("straggler tail", how, workload=_equal_lengths, rebound=REBOUND))
-    found.append(Cause("refit", "weights reach the engine at once", prices=_no_refit))
+        found.append(Cause("straggler tail", how, workload=equal_lengths, rebound=REBOUND))
+    found.append(Cause("refit", "weights reach the engine at once", prices=no_refit))
     if scenario.trainer.pipeline_parallel > 1:
         found.append(Cause(BUBBLE, "stages never wait for each other", prices=_without(BUBBLE)))
     if scenario.trainer.sequence_packing:
@@ -86,7 +86,8 @@ def _further(loop: Loop) -> Changes:
     return {"loop.policy_lag": min(64, loop.lag + FURTHER_BATCHES)}
 
 
-def _equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
+def equal_lengths(workload: DrawnWorkload) -> DrawnWorkload:
+    """All responses of a step with their mean length."""
     return DrawnWorkload(tuple(_equal_step(step) for step in workload.steps), workload.trained)
 
 
@@ -107,31 +108,52 @@ def _evenly(values: IntArray) -> IntArray:
     return np.where(np.arange(values.size) < larger, low + 1, low).astype(np.int64)
 
 
-def _no_refit(prices: Prices) -> Prices:
+def no_refit(prices: Prices) -> Prices:
+    """Weights that reach the engine at once."""
     nothing = PhaseCost(0.0)
     return replace(prices, refit=nothing, prepare=nothing, wake=nothing)
 
 
-def _without(name: str) -> Priced:
-    """Log-probs and updates without their part ``name``."""
+def without_parts(named: Callable[[Part], bool]) -> Priced:
+    """Log-probs and updates, and a driver's work on the batch, without the parts that are ``named``."""
+    return passes_with(lambda phase, part: 0.0 if named(part) else 1.0)
+
+
+def passes_with(factor: Callable[[str, Part], float]) -> Priced:
+    """Data handling, log-probs and updates with each part times ``factor`` of its phase (data, logprob, train)."""
+
+    def changed(cost: StepCost) -> StepCost:
+        def phase(name: str) -> PhaseCost:
+            parts = getattr(cost, name).parts
+            return PhaseCost.of(part.lasting(factor(name, part) * part.seconds, part.measured) for part in parts)
+
+        return StepCost(data=phase("data"), logprob=phase("logprob"), train=phase("train"))
 
     def priced(prices: Prices) -> Prices:
         batch = prices.batch
 
-        def shortened(total_tokens: FloatArray, generated_samples: int) -> StepCost:
-            return _shortened(batch(total_tokens, generated_samples), name)
+        def again(total_tokens: FloatArray, generated_samples: int) -> StepCost:
+            return changed(batch(total_tokens, generated_samples))
 
-        steps = tuple(_shortened(cost, name) for cost in prices.steps)
-        return replace(prices, steps=steps, batch=shortened)
+        return replace(prices, steps=tuple(changed(cost) for cost in prices.steps), batch=again)
 
     return priced
 
 
-def _shortened(cost: StepCost, name: str) -> StepCost:
-    logprob, train = (
-        PhaseCost.of(part for part in phase.parts if part.name != name) for phase in (cost.logprob, cost.train)
-    )
-    return replace(cost, logprob=logprob, train=train)
+def iterations_with(factor: float) -> Priced:
+    """Engine iterations times ``factor``."""
+    names = ("step_s", "attention_s", "prefill_s", "prefill_context_s")
+
+    def priced(prices: Prices) -> Prices:
+        table = prices.iteration
+        return replace(prices, iteration=replace(table, **{name: factor * getattr(table, name) for name in names}))
+
+    return priced
+
+
+def _without(name: str) -> Priced:
+    """Log-probs and updates without their part ``name``."""
+    return without_parts(lambda part: part.name == name)
 
 
 CARRIED_SHARE = 0.25

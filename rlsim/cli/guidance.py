@@ -1,4 +1,4 @@
-"""``rlsim explain``, ``new`` and ``support``."""
+"""``rlsim explain``, ``new``, ``size`` and ``support``."""
 
 from __future__ import annotations
 
@@ -37,6 +37,19 @@ EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="vllm, sgl
 ClusterOption = Annotated[
     int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs; default the fewest of 8, 16, 32... that fit.")
 ]
+DevicesOption = Annotated[str, typer.Option("--device", metavar="D1,D2", help="Hardware profiles, with commas.")]
+SizeBatchOption = Annotated[
+    str, typer.Option("--batch", metavar="PROMPTSxSAMPLES", help="Prompts of a step and samples of each.")
+]
+SizeResponseOption = Annotated[str, typer.Option("--response-tokens", metavar="N", help="Mean length of a response.")]
+StepDeadlineOption = Annotated[
+    float | None, typer.Option("--deadline", metavar="S", help="Longest step, kept with 90 %.")
+]
+StepBudgetOption = Annotated[float | None, typer.Option("--budget", metavar="USD", help="Highest price of a step.")]
+LoraOption = Annotated[
+    int | None, typer.Option("--lora", metavar="RANK", min=1, max=4096, help="Train adapters, not all weights.")
+]
+SizeEngineOption = Annotated[str, typer.Option("--engine", metavar="NAME", help="vllm, sglang or trtllm.")]
 
 
 def explain(
@@ -102,6 +115,42 @@ def support(
 
     answer = coverage(model, device, engine, gpus)
     print_answer(answer.to_json() if as_json else render_coverage(answer, SHAPE, terminal_style()))
+
+
+def size(
+    model: ModelArgument,
+    device: DevicesOption,
+    batch: SizeBatchOption = "64x16",
+    response_tokens: SizeResponseOption = "2000",
+    deadline: StepDeadlineOption = None,
+    budget: StepBudgetOption = None,
+    lora: LoraOption = None,
+    engine: SizeEngineOption = "vllm",
+    as_json: o.JsonOption = False,
+) -> None:
+    """Size a cluster for a model: the fewest GPUs that fit, how far more of them pay, and which to take.
+
+    For each device the least cluster and doublings of it, each in the layout that plan finds fastest, the knee of the
+    step, the cheapest within a deadline or the fastest within a budget, and the largest safe memory share of the
+    engine. rlsim new writes the scenario of the one you take.
+    """
+    from rlsim.files.progress import ProgressLine
+    from rlsim.planning.new import CHECKS, Answers
+    from rlsim.planning.size import Wanted
+    from rlsim.planning.size import size as run
+    from rlsim.report.text.size import render_size
+
+    devices = [name.strip() for name in device.split(",") if name.strip()]
+    if not devices:
+        raise InputError("--device: name at least one, such as h100_sxm,h200_sxm")
+    given = {"model": model, "hardware": devices[0], "batch": batch, "response-tokens": response_tokens}
+    answers = Answers.parse({**given, "gpus": "8"})
+    for name in devices:
+        CHECKS["hardware"](name)
+    wanted = Wanted(answers, engine, lora, deadline, budget)
+    with ProgressLine("clusters planned") as progress:
+        answer = run(wanted, devices, progress.advance)
+    print_answer(answer.to_json() if as_json else render_size(answer, terminal_style()))
 
 
 def _asked(option: str) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_scenario, print_answer, terminal_style
-from rlsim.errors import InputError, shortened
+from rlsim.cli.output import given_scenario, print_answer, step_range, terminal_style
 from rlsim.files.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ def log(
     from rlsim.readers.logs.text import render_run, run_picture
     from rlsim.report.files import write_files
 
-    chosen = None if steps is None else _range(steps)
+    chosen = None if steps is None else step_range(steps)
     given = given_scenario(scenario, words, overrides)
     with ProgressLine("records") as progress:
         found = read_log(file, progress.reach)
@@ -55,11 +53,3 @@ def log(
         write_files(files, out)
         told += f"\nwritten: {out}; predict with what is known now: rlsim project {out / 'scenario.yaml'}"
     print_answer(json.dumps(answer.as_dict()) if as_json else told)
-
-
-def _range(text: str) -> tuple[int, int]:
-    """First and last step of FIRST:LAST."""
-    found = re.fullmatch(r"(\d{1,12}):(\d{1,12})", text)
-    if found is None or int(found[1]) > int(found[2]):
-        raise InputError(f"--steps {shortened(text)}: expected FIRST:LAST, such as 5:20")
-    return int(found[1]), int(found[2])

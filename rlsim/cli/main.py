@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import calibrate, guidance, interop, log, planning, project, traces, validate
+from rlsim.cli import calibrate, check, guidance, interop, log, planning, project, traces, validate
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
 
@@ -55,10 +55,13 @@ for command in (
     project.report,
     project.plot,
     guidance.new,
+    guidance.size,
     guidance.explain,
     guidance.support,
     traces.traces,
     log.log,
+    check.check,
+    check.headroom,
 ):
     app.command()(command)
 app.command("import")(interop.import_config)

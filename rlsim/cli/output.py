@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlsim.errors import InputError
+from rlsim.errors import InputError, shortened
 from rlsim.files.reading import shown_path
 from rlsim.report.style import Style
 
@@ -53,3 +54,11 @@ def print_answer(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output: {error.strerror}") from error
+
+
+def step_range(text: str) -> tuple[int, int]:
+    """First and last step of FIRST:LAST. Raises InputError."""
+    found = re.fullmatch(r"(\d{1,12}):(\d{1,12})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise InputError(f"--steps {shortened(text)}: expected FIRST:LAST, such as 5:20")
+    return int(found[1]), int(found[2])

@@ -100,14 +100,14 @@ def with_layout(answers: Answers, name: str, folder: Path, engine: str = "vllm")
     """
     limits = SearchLimits((answers.gpus,), (0,), HEADROOM, draft_lengths=(0,))
     own = {} if engine == Engine().name else {"name": engine}
-    base = scenario_of_text(_text(answers, name, own, {}), f"the scenario for {name}", folder)
+    base = scenario_of_text(scenario_text(answers, name, own, {}), f"the scenario for {name}", folder)
     recompute: dict[str, int | str] = {}
     try:
         sizes = plan(base, limits=limits).best.overrides
     except (Infeasible, InputError):  # activations may be all that does not fit
         recompute = {"recompute": "full"}
         sizes = plan(vary(base, {"trainer": recompute}), limits=limits).best.overrides
-    return _text(answers, name, {**own, **_sizes(sizes, "engine")}, {**recompute, **_sizes(sizes, "trainer")})
+    return scenario_text(answers, name, {**own, **_sizes(sizes, "engine")}, {**recompute, **_sizes(sizes, "trainer")})
 
 
 def write_new(answers: Answers, target: Path, overwrite: bool = False) -> Scenario:
@@ -131,7 +131,9 @@ def _sizes(overrides: Mapping[str, int], section: str) -> dict[str, int]:
     return {name: size for (head, _, name), size in split if head == section and size != 1}
 
 
-def _text(answers: Answers, name: str, engine: Mapping[str, int | str], trainer: Mapping[str, int | str]) -> str:
+def scenario_text(
+    answers: Answers, name: str, engine: Mapping[str, int | str], trainer: Mapping[str, int | str]
+) -> str:
     """The file; engine, trainer: keys of these sections."""
 
     def section(key: str, keys: Mapping[str, int | str]) -> str:

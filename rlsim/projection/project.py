@@ -7,6 +7,7 @@ from typing import Any
 
 from rlsim.loading.scenario import dump_scenario, scenario_digest
 from rlsim.projection.assumptions import assumptions_of, caveats_of, warnings_of
+from rlsim.projection.efficiency import measured_beside
 from rlsim.projection.summary import phase_parts, price_usd, provenance_of, speedups, timed, variant_of
 from rlsim.projection.uncertainty.nearest import support_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
@@ -56,6 +57,7 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
         assumptions=assumptions_of(cand),
         warnings=warnings_of(cand),
         support=support_of(cand),
+        measured_efficiency=measured_beside(scenario),
         caveats=caveats_of(scenario),
     )
 

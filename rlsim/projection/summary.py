@@ -15,6 +15,7 @@ import numpy as np
 from rlsim.costs.engine.draft_policy import counted, tokens_factor
 from rlsim.costs.interface import Part, PhaseCost, add_up
 from rlsim.costs.memory import kv_bytes_per_gpu_token
+from rlsim.projection.efficiency import efficiency_of
 from rlsim.projection.uncertainty.predictive import Prediction, around, prediction_of
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results import (
@@ -97,6 +98,16 @@ def iteration_tokens(run: SimulatedVariant) -> list[float]:
     return [factor * tokens for tokens in step_values(run, lambda step: step.tokens_per_verification)]
 
 
+def around_phase(run: SimulatedVariant, name: str) -> Interval:
+    """A phase of the contract, or ``step``, with its 90 % interval, seconds."""
+    predicted = prediction_of(run)
+    if name == "step":
+        return around(mean_value(run, lambda step: step.seconds), predicted.step_factor)
+    mean = mean_value(run, lambda step: step.phases[name])
+    exposed = name == "exposed_generation_s"
+    return around(mean, predicted.exposed_factor(mean) if exposed else predicted.phase_factor(name))
+
+
 def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     """One side of the answer; ``parts`` as from :func:`phase_parts`."""
     speculation, predicted, steps = run.scenario.speculation, prediction_of(run), run.every_step
@@ -106,19 +117,14 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
     for step in steps:
         tokens.update(step.token_ages)
 
-    def phase(name: str) -> Interval:
-        mean = mean_value(run, lambda step: step.phases[name])
-        exposed = name == "exposed_generation_s"
-        return around(mean, predicted.exposed_factor(mean) if exposed else predicted.phase_factor(name))
-
     seconds = step_values(run, lambda step: step.seconds)
     ledgers = [trace.ledger for trace in run.traces if trace.ledger is not None]
     return Variant(
         method=speculation.method if speculation.active else "none",
         draft_length=speculation.draft_length if speculation.active else 0,
         acceptance_length=interval(iteration_tokens(run)),
-        step_s=around(float(np.mean(seconds)), predicted.step_factor),
-        phases=StepPhases(**{name: phase(name) for name in PHASES}),
+        step_s=around_phase(run, "step"),
+        phases=StepPhases(**{name: around_phase(run, name) for name in PHASES}),
         tokens_per_s_per_gpu=around(tokens_per_s_per_gpu(run), 1.0 / predicted.step_factor),
         memory=memory_of(run),
         parts=parts,
@@ -128,6 +134,7 @@ def variant_of(run: SimulatedVariant, parts: tuple[PhasePart, ...]) -> Variant:
         sampling=Sampling(sampling_error(seconds), float(np.std([step.seconds for step in steps]))),
         # Where the response tokens of a step went, mean over all steps and replications.
         ledger=functools.reduce(operator.add, ledgers).scaled(1.0 / len(steps)) if ledgers else None,
+        efficiency=efficiency_of(run),
         spans=tuple(run.traces[0].spans),
         curves=tuple(run.traces[0].curves),
     )

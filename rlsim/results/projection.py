@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field, PlainSerializer
 
+from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
 
 if TYPE_CHECKING:
@@ -291,7 +292,8 @@ class Variant(Side):
     memory: by pool. staleness: share of consumed samples by age in versions of the weights, youngest first.
     token_ages: share of consumed response tokens by the age of the weights that generated them; empty for agents and
     synchronous loops. ledger:
-    where the response tokens of a step went; None for agents. spans, curves: of the timeline, not in projection.json.
+    where the response tokens of a step went; None for agents. efficiency: by phase. spans, curves: of the timeline,
+    not in projection.json.
     """
 
     acceptance_length: Interval
@@ -305,6 +307,7 @@ class Variant(Side):
     ledger: TokenLedger | None = Field(alias="tokens")
     sampling: Sampling
     statistics: Annotated[EngineStatistics, PlainSerializer(EngineStatistics.known)] = Field(alias="facts")
+    efficiency: tuple[PhaseEfficiency, ...] = ()
     spans: Spans = Field(default=(), exclude=True, repr=False)
     curves: Curves = Field(default=(), exclude=True, repr=False)
 
@@ -335,7 +338,8 @@ class About(Record):
 class Projection(About):
     """The answer to a scenario: baseline and candidate on the same drawn work.
 
-    price_per_gpu_hour_usd: of the hardware profile; price_source: where it comes from, mostly assumed. caveats: what
+    measured_efficiency: what measured runs of the model on its devices reached. price_per_gpu_hour_usd: of the
+    hardware profile; price_source: where it comes from, mostly assumed. caveats: what
     the verdict is said with, such as a guessed length.
     """
 
@@ -346,6 +350,7 @@ class Projection(About):
     end_to_end_speedup: Interval
     provenance: Provenance
     support: Support | None = None
+    measured_efficiency: tuple[MeasuredEfficiency, ...] = ()
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
     caveats: tuple[str, ...] = Field(default=(), exclude=True)

@@ -15,7 +15,7 @@ INTERVAL = {"mean", "low", "high"}
 PHASES = {"data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s"}
 ARM = {
     *("method", "draft_length", "acceptance_length", "step_s", "phases", "tokens_per_s_per_gpu", "memory", "bounds"),
-    *("staleness", "token_ages", "tokens", "sampling", "facts"),
+    *("staleness", "token_ages", "tokens", "sampling", "facts", "efficiency"),
 }
 FACTS = {
     *("replicas", "decode_iterations", "mean_batch", "mean_context_tokens", "eager_share", "prefill_iterations"),
@@ -38,7 +38,7 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
     whole = answer(case).as_dict()
     assert whole.keys() == {
         *("schema", "scenario", "digest", "seed", "baseline", "candidate", "rollout_speedup", "end_to_end_speedup"),
-        *("provenance", "support", "assumptions", "warnings"),
+        *("provenance", "support", "measured_efficiency", "assumptions", "warnings"),
     }
     assert whole["provenance"].keys() == {"measured", "modelled", "assumed"}
     assert whole["support"].keys() == {"half_width", "nearest", "sources"}
@@ -53,6 +53,8 @@ def test_keys_of_the_json_are_the_contract(case, more, answer):
         intervals = (arm["step_s"], arm["acceptance_length"], arm["tokens_per_s_per_gpu"], *arm["phases"].values())
         assert all(value.keys() == INTERVAL for value in intervals)
         assert all(part.keys() == {"phase", "part", "seconds", "bound", "root"} for part in arm["bounds"])
+        shares = {"phase", "tokens_per_s_per_gpu", "mfu", "hfu", "bandwidth_use", "peak_flops", "precision"}
+        assert all(one.keys() == shares for one in arm["efficiency"])
         assert arm["memory"].keys() == {"generation", "training"}
         assert all(use.keys() == {"parts_bytes", "total_bytes", "available_bytes"} for use in arm["memory"].values())
 

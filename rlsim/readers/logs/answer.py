@@ -15,6 +15,7 @@ import numpy as np
 from rlsim.errors import Infeasible, shortened
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.parameters.posterior import SUFFIX, Posterior
+from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.summary import speedups, timed
 from rlsim.projection.uncertainty.predictive import around, prediction_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
@@ -24,6 +25,7 @@ from rlsim.readers.logs.names import PHASES, Quantity
 from rlsim.readers.logs.reading import RunLog
 from rlsim.readers.logs.steady import Measured, Steady, steady_of
 from rlsim.results import Interval
+from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.base import changed
 from rlsim.schema.scenario import Scenario
@@ -71,7 +73,10 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class RunAnswer:
-    """All that a log says of a scenario. calibrated: the scenario as the log tells it, without the posterior."""
+    """All that a log says of a scenario. calibrated: the scenario as the log tells it, without the posterior.
+
+    efficiency: of the measured phases; measured_efficiency: what other runs of the model on the device reached.
+    """
 
     log: RunLog
     steady: Steady
@@ -82,6 +87,8 @@ class RunAnswer:
     posterior: Posterior
     what_ifs: tuple[WhatIf, ...]
     remarks: tuple[str, ...]
+    efficiency: tuple[PhaseEfficiency, ...] = ()
+    measured_efficiency: tuple[MeasuredEfficiency, ...] = ()
 
     def scenario_yaml(self) -> str:
         """The calibrated scenario, to lie beside the posterior's file."""
@@ -120,6 +127,8 @@ class RunAnswer:
                 }
                 for one in self.what_ifs
             ],
+            "efficiency": [one.as_dict() for one in self.efficiency],
+            "measured_efficiency": [one.as_dict() for one in self.measured_efficiency],
             "remarks": list(self.remarks),
         }
 
@@ -169,7 +178,23 @@ def answer_run(
             _what_if(text, one, vary(one, own), after, counted) for text, one in zip(what_ifs, varied, strict=True)
         )
     remarks = (*steady.remarks, *_remarks(log, given, lines))
-    return RunAnswer(log, steady, given, taken, lines, learned.explained, learned.posterior, tried, remarks)
+    return RunAnswer(
+        log, steady, given, taken, lines, learned.explained, learned.posterior, tried, remarks,
+        _efficiency(after, lines), measured_beside(given),
+    )  # fmt: skip
+
+
+def _efficiency(run: SimulatedVariant, lines: Sequence[PhaseLine]) -> tuple[PhaseEfficiency, ...]:
+    """Of the phases that the log tells: the simulated work over the measured seconds."""
+    measured = {f"{line.quantity}_s": line.measured.median for line in lines if line.measured.median > 0}
+    out = []
+    for one in efficiency_of(run):
+        if one.phase in measured:
+            faster = run.phases_s[one.phase] / measured[one.phase]
+            names = ("tokens_per_s_per_gpu", "mfu", "hfu", "bandwidth_use")
+            rates = {name: None if (rate := getattr(one, name)) is None else rate * faster for name in names}
+            out.append(one.model_copy(update=rates))
+    return tuple(out)
 
 
 def _line(quantity: Quantity, steady: Steady, before: SimulatedVariant, after: SimulatedVariant) -> PhaseLine:

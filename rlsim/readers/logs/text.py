@@ -11,6 +11,7 @@ from rlsim.readers.logs.learned import TOLD, Explained
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import Cell, cell, table
+from rlsim.report.text.efficiency import EFFICIENCY_HEADS, efficiency_row, measured_words, peak_words
 from rlsim.results import Interval
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ def render_run(answer: RunAnswer, style: Style = DEFAULT_STYLE) -> str:
     lines += [*table(heads, _rows(answer), style, "<>>>>>"), ""]
     for kind, found in answer.explained.items():
         lines += style.wrapped(_explained(kind, found))
+    if answer.efficiency:
+        rows = [efficiency_row(_label(one.phase.removesuffix("_s")), one) for one in answer.efficiency]
+        lines += ["", *table(EFFICIENCY_HEADS, rows, style)]
+        lines += [*style.paragraphs([peak_words(answer.efficiency), *measured_words(answer.measured_efficiency)]), ""]
     for remark in answer.remarks:
         lines += style.wrapped(remark, "- ")
     if answer.what_ifs:

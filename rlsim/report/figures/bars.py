@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from rlsim.report import format as fmt
 from rlsim.report.figures.style import BACKGROUND, DPI, GREY, INK, LINE_COLORS, picture_style
 from rlsim.results import Interval
+from rlsim.results.headroom import Headroom
 from rlsim.results.planning import Blame
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
@@ -142,3 +143,15 @@ def waterfall_figure(blame: Blame) -> Figure:
     rows.append(BarRow("work", f"{blame.left_s:.1f} s{small}", [Bar.of(blame.left_s, GREY)]))
     title = f"{blame.scenario}: what keeps {blame.num_gpus:,} GPUs waiting"
     return bars_figure(rows, "seconds per step", title=title)
+
+
+def ladder_figure(found: Headroom) -> Figure:
+    """A bar for the step at each rung, and what the rung saved."""
+    rows = []
+    for place, one in enumerate(found.rungs):
+        color = INK if place == 0 else GREY if "nobody" in one.who else LINE_COLORS[0]
+        saved = "" if place == 0 else f", {found.ratio(one):.2f}x faster"
+        bar = Bar(areas=[(0.0, one.step_s, color), (one.step_s, one.step_s + max(0.0, one.saved_s), BACKGROUND)])
+        rows.append(BarRow(one.name, f"{one.step_s:.1f} s{saved}", [bar]))
+    key = {INK: "as it is", LINE_COLORS[0]: "somebody can", GREY: "nobody can", BACKGROUND: "saved"}
+    return bars_figure(rows, "seconds per step", key, title=f"{found.scenario}: what each rung leaves of a step")

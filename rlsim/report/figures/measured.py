@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from rlsim.report.figures.bars import Bar, BarRow, bars_figure
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style
 from rlsim.results import Interval
+from rlsim.results.check import Check
 from rlsim.units import FloatArray
 
 POINTS = 400
@@ -31,6 +32,22 @@ def log_figure(title: str, phases: Mapping[str, Sequence[Interval | None]]) -> F
         told = [(value, side) for value, side in zip(values, SIDES, strict=True) if value is not None]
         rows.append(BarRow(label, "", [Bar(value, color=color, mark=mark) for value, (color, mark, _) in told]))
     return bars_figure(rows, "seconds of a step", {color: words for color, _, words in SIDES}, title=title)
+
+
+def checked_figure(check: Check) -> Figure:
+    """Seconds of each phase of a checked run: measured, expected, and under the best explanation."""
+    best = check.groups[0].members[0] if check.groups and not check.likely_healthy else None
+    sides = {INK: "measured", GREY: "expected, 90 % interval"} | ({LINE_COLORS[0]: best.title} if best else {})
+    rows = []
+    for one in check.phases:
+        bars = [Bar(one.expected_s, color=GREY, mark="s")]
+        if one.measured_s is not None:
+            bars.append(Bar(Interval(one.measured_s, one.measured_s, one.measured_s), color=INK, mark="o"))
+        if best is not None and one.phase in best.phases_s:
+            value = best.phases_s[one.phase]
+            bars.append(Bar(Interval(value, value, value), color=LINE_COLORS[0], mark="D"))
+        rows.append(BarRow(one.phase.replace("_", " "), "", bars))
+    return bars_figure(rows, "seconds of a step", sides, title=f"{check.scenario}: measured beside expected")
 
 
 @dataclass(frozen=True, eq=False)

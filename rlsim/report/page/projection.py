@@ -11,6 +11,7 @@ from rlsim.report.figures.style import GREY, LINE_COLORS, VARIANT_COLORS
 from rlsim.report.page.parts import Block, Part, Sections, Text, assumed, picture, ranged, speedup, table
 from rlsim.report.table import Table
 from rlsim.report.text import findings
+from rlsim.report.text.efficiency import efficiency_table, measured_words
 from rlsim.report.text.projection import statistics_cells
 from rlsim.report.text.support import LABELS, nearest_step, shown_sources
 from rlsim.results import PHASES, Interval, Projection
@@ -111,7 +112,11 @@ def _bounds(data: Projection) -> list[Block]:
         if any(shown)
     ]
     engines = Table("What the engines did", "mean over the simulated steps", ("", *data.variants), statistics)
-    return [picture("projection-parts", bars[:MOST_PARTS], numbers, key), engines]
+    blocks: list[Block] = [picture("projection-parts", bars[:MOST_PARTS], numbers, key), engines]
+    if data.candidate.efficiency:
+        blocks.append(efficiency_table(data))
+        blocks += [Text(sentence) for sentence in measured_words(data.measured_efficiency)]
+    return blocks
 
 
 def _pool(data: Projection, pool: str) -> Block:

@@ -8,6 +8,7 @@ from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell, cells, table
 from rlsim.report.text import findings
+from rlsim.report.text.efficiency import efficiency_lines
 from rlsim.report.text.support import ROOTS, bottleneck_lines, provenance_lines, support_lines
 from rlsim.results import Interval, MemoryUse, Projection, Variant
 from rlsim.units import GIB, SECONDS_PER_HOUR
@@ -29,6 +30,7 @@ def render(projection: Projection, style: Style = DEFAULT_STYLE) -> str:
         provenance_lines(projection.provenance, style),
         support_lines(projection.support, style),
         _statistics(projection, style),
+        efficiency_lines(projection, style),
         style.numbered("Assumptions", projection.assumptions),
         style.numbered("Warnings", projection.warnings),
     )

@@ -1,0 +1,287 @@
+"""check(): is a run healthy, and if not, which known misconfiguration explains its phases best?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlsim.attribution.expected import (
+    NOISE,
+    Noise,
+    checked_phases,
+    expected_phases,
+    logs_of,
+    observed_of,
+    sorted_out,
+)
+from rlsim.attribution.faults import Fault, catalogue, figures, prior_of
+from rlsim.attribution.likelihood import FLOOR, Fit, Observed, Path, fitted, probabilities
+from rlsim.attribution.patterns import Faulty, Pattern
+from rlsim.loading.scenario import scenario_digest
+from rlsim.projection.variant import simulate_variant
+from rlsim.results import Interval
+from rlsim.results.check import Check, Explanation, ExplanationGroup, Measurement, StatedFault
+from rlsim.schema.scenario import Scenario
+
+Progress = Callable[[int, int], object]
+REFINED = 14
+"""Faults whose milder severities are simulated too: those that explain the run best at the gravest or on the way."""
+SHOWN = 0.005
+"""Least probability of an explanation that is told."""
+DISTINCT = 4.0
+"""Deviations of a figure by which it tells two explanations apart."""
+LEAST_PART = 0.03
+"""Share of a step by which a part must differ for a profile to tell."""
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Seconds of the step: measured (expected where it is not), and expected."""
+
+    measured_s: float
+    expected_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """A fault with its fit and the simulated pattern nearest to it."""
+
+    fault: Fault
+    fit: Fit
+    nearest: Pattern
+    log_weight: float
+    probability: float = 0.0
+
+
+def check(
+    scenario: Scenario,
+    measured: Mapping[str, float],
+    noise: Noise = NOISE,
+    faulty: Faulty | None = None,
+    progress: Progress | None = None,
+) -> Check:
+    """Whether a run of ``scenario`` is as expected, and what explains it where it is not.
+
+    measured: seconds of phases (step, generation or exposed_generation, logprob, train, refit, data), and figures of
+    the catalogue by name. noise: deviation of the logarithms of the times, of all or by name. faulty: simulations of
+    the scenario under faults, to be used again for further runs of it. progress: called with (done, total) faults.
+    Raises InputError where nothing that was measured can be expected, and Infeasible where the scenario cannot run.
+    """
+    run = simulate_variant(scenario)
+    given, remarks = sorted_out(run, measured)
+    expected = expected_phases(run)
+    observed = observed_of(run, expected, given, noise)
+    faulty = faulty or Faulty(scenario)
+    hypotheses = _hypotheses(observed, expected, faulty, progress)
+    groups = _grouped(observed, [one for one in hypotheses.ranked if one.probability >= SHOWN])
+    seconds = _Steps(given.get("step", expected["step"].mean), expected["step"].mean)
+    return Check(
+        scenario=scenario.name,
+        digest=scenario_digest(scenario),
+        mode=scenario.loop.mode,
+        num_gpus=scenario.cluster.num_gpus,
+        model=scenario.model.name,
+        hardware=scenario.hardware.name,
+        method=scenario.speculation.method if scenario.speculation.active else "none",
+        noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [NOISE])),
+        phases=checked_phases(run, expected, given, observed),
+        figures={name: value for name, value in given.items() if name not in expected},
+        healthy=hypotheses.healthy,
+        unlisted=hypotheses.unlisted,
+        groups=tuple(_group(group, observed, faulty, seconds) for group in groups),
+        tests=_tests(groups, faulty.healthy.step_s),
+        stated=_stated(faulty, expected["step"].mean),
+        tried=hypotheses.tried,
+        without_effect=hypotheses.silent,
+        remarks=remarks,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Hypotheses:
+    """Probabilities of a healthy run, of an unlisted cause and of every fault, most probable first."""
+
+    healthy: float
+    unlisted: float
+    ranked: list[_Scored]
+    tried: int
+    silent: int
+
+
+def _hypotheses(
+    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
+) -> _Hypotheses:
+    scored, tried, silent = _scores(observed, expected, faulty, progress)
+    healthy = logs_of(observed, expected, faulty.healthy, faulty.healthy)
+    weights = [math.log(prior_of("healthy")) + observed.log_likelihood(healthy)]
+    weights.append(math.log(prior_of("unlisted")) + observed.log_likelihood_unlisted(healthy))
+    shares = probabilities([*weights, *(one.log_weight for one in scored)]).tolist()
+    told = [replace(one, probability=share) for one, share in zip(scored, shares[2:], strict=True)]
+    ranked = sorted(told, key=lambda one: -one.probability)
+    return _Hypotheses(shares[0], shares[1], ranked, tried, silent)
+
+
+def _scores(
+    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, progress: Progress | None
+) -> tuple[list[_Scored], int, int]:
+    """Faults that the scenario can have with their fits, how many were simulated, and how many change nothing.
+
+    Each is simulated at its gravest first, which gives a path from the healthy run; those that fit best at all their
+    severities.
+    """
+    possible = [fault for fault in catalogue() if fault.possible(faulty.scenario)]
+    whole = sum(one.prior for one in possible)
+    healthy = logs_of(observed, expected, faulty.healthy, faulty.healthy)
+    crude: list[_Scored] = []
+    silent = 0
+    for done, fault in enumerate(possible, start=1):
+        gravest = _gravest(faulty, fault)
+        if gravest is None:
+            silent += 1
+        else:
+            severity, pattern = gravest
+            logs = logs_of(observed, expected, faulty.healthy, pattern)
+            points = [logs] if not fault.severities else [healthy + s * (logs - healthy) for s in (0.25, 0.5, 0.75, 1)]
+            path = Path(np.full(len(points), severity), np.array(points))
+            crude.append(_scored(observed, fault, path, pattern, whole))
+        if progress is not None:
+            progress(done, len(possible) + REFINED)
+    crude.sort(key=lambda one: -one.log_weight)
+    refined = []
+    for done, one in enumerate(crude[:REFINED], start=1):
+        refined.append(_refined(observed, expected, faulty, one, whole))
+        if progress is not None:
+            progress(len(possible) + done, len(possible) + REFINED)
+    return [*refined, *crude[REFINED:]], len(possible), silent
+
+
+def _gravest(faulty: Faulty, fault: Fault) -> tuple[float, Pattern] | None:
+    for severity in reversed(fault.severities or (1.0,)):
+        found = faulty.with_fault(fault, severity)
+        if found is not None:
+            return severity, found
+    return None
+
+
+def _refined(
+    observed: Observed, expected: Mapping[str, Interval], faulty: Faulty, one: _Scored, whole: float
+) -> _Scored:
+    if not one.fault.severities:
+        return one
+    simulated = [
+        (severity, found)
+        for severity in one.fault.severities
+        if (found := faulty.with_fault(one.fault, severity)) is not None
+    ]
+    logs = [(severity, logs_of(observed, expected, faulty.healthy, found)) for severity, found in simulated]
+    path = Path.through(logs, one.fault.whole)
+    best = _scored(observed, one.fault, path, one.nearest, whole)
+    nearest = min(simulated, key=lambda pair: abs(math.log(pair[0] / best.fit.severity)))[1]
+    return replace(best, nearest=nearest)
+
+
+def _scored(observed: Observed, fault: Fault, path: Path, nearest: Pattern, whole: float) -> _Scored:
+    fit = fitted(observed, path)
+    return _Scored(fault, fit, nearest, math.log(fault.prior / whole) + fit.log_likelihood)
+
+
+def _grouped(observed: Observed, ranked: Sequence[_Scored]) -> list[list[_Scored]]:
+    """Explanations that agree with the best of their group within the noise, the most probable group first."""
+    groups: list[list[_Scored]] = []
+    for one in ranked:
+        home = next((group for group in groups if observed.agree(group[0].fit.logs, one.fit.logs)), None)
+        if home is None:
+            groups.append([one])
+        else:
+            home.append(one)
+    return sorted(groups, key=lambda group: -sum(one.probability for one in group))
+
+
+def _group(group: Sequence[_Scored], observed: Observed, faulty: Faulty, steps: _Steps) -> ExplanationGroup:
+    members = tuple(_explanation(one, observed, faulty, steps) for one in group)
+    return ExplanationGroup(probability=sum(one.probability for one in group), members=members)
+
+
+def _explanation(one: _Scored, observed: Observed, faulty: Faulty, steps: _Steps) -> Explanation:
+    fault, healthy = one.fault, faulty.healthy
+    values = np.exp(one.fit.logs) - observed.floors
+    phases = {
+        name: max(0.0, float(value))
+        for name, value in zip(observed.names, values, strict=True)
+        if name in healthy.phases
+    }
+    faulty_s = phases.get("step", steps.expected_s + one.nearest.step_s - healthy.step_s)
+    return Explanation(
+        name=fault.name,
+        title=fault.title,
+        probability=one.probability,
+        severity=one.fit.severity if fault.severities else None,
+        changes=_changes(fault, faulty, one.fit.severity),
+        phases_s=phases,
+        cure=fault.cure,
+        gain_s=steps.measured_s * (1.0 - min(1.0, steps.expected_s / faulty_s)),
+        misstated=fault.misstated,
+    )
+
+
+def _changes(fault: Fault, faulty: Faulty, severity: float) -> tuple[str, ...]:
+    """What the run then is, as overrides; in words where no key says it."""
+    cause = fault.at(faulty.scenario, severity, faulty.healthy.step_s)
+    if cause is None:
+        return ()
+    if not cause.changes:
+        return (f"{cause.how}, {severity:.3g}",)
+    return tuple(f"{key}={_plain(value)}" for key, value in cause.changes.items() if value is not None)
+
+
+def _plain(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _tests(groups: Sequence[Sequence[_Scored]], step_s: float) -> tuple[Measurement, ...]:
+    """What tells the best explanation from the next ones of its group, and from the next group's best."""
+    if not groups:
+        return ()
+    first, *others = groups[0]
+    rivals = [*others[:3], *(group[0] for group in groups[1:2])]
+    found = [_test(first, rival, step_s) for rival in rivals]
+    return tuple(one for one in found if one is not None)
+
+
+def _test(first: _Scored, second: _Scored, step_s: float) -> Measurement | None:
+    """The cheapest figure, else the part of a profile, that differs most between two explanations."""
+    between = (first.fault.name, second.fault.name)
+    one, other = first.nearest.figures, second.nearest.figures
+    for name, figure in figures().items():
+        if name in one and name in other:
+            apart = abs(math.log((one[name] + figure.floor) / (other[name] + figure.floor)))
+            if apart > DISTINCT * figure.spread:
+                values = one[name], other[name]
+                return Measurement(between=between, figure=name, title=figure.title, how=figure.how, values=values)
+    parts, rest = first.nearest.parts, second.nearest.parts
+    every = {key: (parts.get(key, 0.0), rest.get(key, 0.0)) for key in (*parts, *rest)}
+    if not every:
+        return None
+    (phase, part), values = max(every.items(), key=lambda item: abs(item[1][0] - item[1][1]))
+    if abs(values[0] - values[1]) < LEAST_PART * step_s:
+        return None
+    title = f"seconds of {part} in {phase.removesuffix('_s')}"
+    return Measurement(between=between, figure=f"{phase}/{part}", title=title, how="a profile of a step", values=values)
+
+
+def _stated(faulty: Faulty, expected_s: float) -> tuple[StatedFault, ...]:
+    """Known misconfigurations that the scenario states itself and that cost it time."""
+    found = []
+    for fault in catalogue():
+        cured = faulty.cured(fault) if fault.possible(faulty.scenario) else None
+        if cured is None:
+            continue
+        saved = 1.0 - cured.step_s / faulty.healthy.step_s
+        if saved >= 2 * FLOOR:
+            changes = tuple(f"{key}={_plain(value)}" for key, value in fault.cured.items())
+            told = {"name": fault.name, "title": fault.title, "cure": fault.cure, "changes": changes}
+            found.append(StatedFault(**told, saved_s=saved * expected_s))
+    return tuple(sorted(found, key=lambda one: -one.saved_s))

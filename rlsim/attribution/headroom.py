@@ -1,0 +1,255 @@
+"""headroom(): how far a step is from what would be possible, rung by rung, each simulated on the same drawn work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.attribution.causes import (
+    Cause,
+    causes_of,
+    equal_lengths,
+    iterations_with,
+    no_refit,
+    passes_with,
+    without_parts,
+)
+from rlsim.attribution.counterfactual import simulate_changed
+from rlsim.costs.efficiency import iteration_bytes
+from rlsim.costs.interface import EngineCounters, IterationTable, Prices
+from rlsim.errors import Infeasible, InputError
+from rlsim.loading.scenario import scenario_digest
+from rlsim.projection.efficiency import efficiency_of, measured_beside
+from rlsim.projection.summary import mean_value
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.results.headroom import Headroom, Rung
+from rlsim.schema.scenario import Scenario
+
+Progress = Callable[[int, int], object]
+SAME = 1e-9
+HOST = ("host", "launch")
+LINKS = ("network", "host link")
+ENGINE_WRITERS = "writers of the engine and of the training framework"
+KERNEL_WRITERS = "writers of kernels: measured on this device"
+NOBODY = "nobody can"
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A rung to climb: the causes taken away there, known once those below are. changes: keys that do the same."""
+
+    name: str
+    how: str
+    who: str
+    causes: Callable[[SimulatedVariant], Sequence[Cause]]
+    changes: tuple[str, ...] = ()
+
+
+def headroom(
+    scenario: Scenario, planned: tuple[Scenario, Sequence[str]] | None = None, progress: Progress | None = None
+) -> Headroom:
+    """The ladder of a scenario: best layout (where ``planned`` gives one), no host time, kernels at their best measured
+    speed, perfect overlap, no straggler tail, roofline.
+
+    planned: the scenario in its best layout, and the overrides that lead there. A rung that would cost time on top of
+    those below it is left out and says so. progress: called with (done, total) rungs. Raises Infeasible where the
+    scenario cannot run.
+    """
+    run = simulate_changed(scenario, ())
+    rungs = [_rung("as it is", "", run, None, (), "")]
+    if planned is not None:
+        laid_out, changes = planned
+        found = simulate_changed(laid_out, ())
+        better = _step_s(found) <= rungs[-1].step_s
+        told = ("best layout", "the layout that rlsim plan finds fastest on these GPUs", found if better else run)
+        rungs.append(_rung(*told, rungs[-1], tuple(changes) if better else (), "you: keys"))
+        scenario, run = (laid_out, found) if better else (scenario, run)
+    climbed: list[Cause] = []
+    steps = _steps(scenario)
+    for done, step in enumerate(steps, start=1):
+        causes = [*climbed, *step.causes(run)]
+        try:
+            found = simulate_changed(scenario, causes)
+        except (Infeasible, InputError) as error:
+            rungs.append(_rung(step.name, step.how, run, rungs[-1], (), step.who, str(error)))
+            continue
+        if _step_s(found) <= rungs[-1].step_s * (1.0 + SAME):
+            climbed, run, why = causes, found, ""
+        else:
+            why = f"on top of the rungs below it costs {_step_s(found) - rungs[-1].step_s:.1f} s: other waits grow"
+        rungs.append(_rung(step.name, step.how, run, rungs[-1], step.changes, step.who, why))
+        if progress is not None:
+            progress(done, len(steps))
+    return Headroom(
+        scenario=scenario.name,
+        digest=scenario_digest(scenario),
+        mode=scenario.loop.mode,
+        num_gpus=scenario.cluster.num_gpus,
+        model=scenario.model.name,
+        hardware=scenario.hardware.name,
+        rungs=tuple(rungs),
+    )
+
+
+def _rung(
+    name: str, how: str, run: SimulatedVariant, below: Rung | None, changes: tuple[str, ...], who: str, why: str = ""
+) -> Rung:
+    step_s = _step_s(run)
+    return Rung(
+        name=name,
+        how=how,
+        step_s=step_s,
+        generation_s=run.phases_s["generation_s"],
+        saved_s=0.0 if below is None else below.step_s - step_s,
+        changes=changes,
+        who=who,
+        why=why,
+    )
+
+
+def _step_s(run: SimulatedVariant) -> float:
+    return mean_value(run, lambda step: step.seconds)
+
+
+def _steps(scenario: Scenario) -> tuple[_Step, ...]:
+    """The rungs above the layout, bottom first."""
+    changes = _hostless(scenario)
+    return (
+        _Step(
+            "no host time",
+            "nothing waits for a host: no scheduler, no launches, no driver",
+            ENGINE_WRITERS,
+            lambda run: [Cause("host", "", changes), Cause("host parts", "", prices=_no_host)],
+            tuple(f"{key}={str(value).lower()}" for key, value in changes.items() if value not in (0, 0.0)),
+        ),
+        _Step(
+            "best kernels",
+            "updates at the best measured MFU, decoding at the best measured share of the memory bandwidth",
+            KERNEL_WRITERS,
+            lambda run: [_faster(run, _best(scenario))],
+        ),
+        _Step(
+            "perfect overlap",
+            "weight updates, offloading and exchanges between GPUs beside the computation",
+            NOBODY,
+            lambda run: [Cause("refit", "", prices=no_refit), Cause("links", "", prices=_no_links)],
+            _overlapping(scenario),
+        ),
+        _Step(
+            "no straggler tail",
+            "responses of equal length, ranks with equal tokens, stages that never wait",
+            f"{NOBODY} wholly; partial rollouts, tail batching, lag",
+            lambda run: _even(scenario),
+        ),
+        _Step(
+            "roofline",
+            "all FLOP at the datasheet's rate, weights and caches at its bandwidth",
+            NOBODY,
+            lambda run: [_faster(run, {"train": 1.0, "decode": 1.0}), Cause("data", "", prices=_no_data)],
+        ),
+    )
+
+
+def _hostless(scenario: Scenario) -> dict[str, float | bool | None]:
+    """Keys without which an engine waits for no host."""
+    changes: dict[str, float | bool | None] = {
+        "engine.host_iteration_s": 0.0,
+        "engine.host_sequence_s": 0.0,
+        "engine.cuda_graphs": True,
+        "engine.async_scheduling": True,
+        "trainer.host_launch_s": 0.0,
+        "trainer.moe_host_layer_s": 0.0,
+        "loop.driver_sample_s": 0.0,
+    }
+    if scenario.speculation.active and not scenario.speculation.draft_graph:
+        changes["speculation.draft_graph"] = True
+    if scenario.loop.mode == "async":
+        changes["loop.poll_s"] = 0.0
+    return changes
+
+
+def _no_host(prices: Prices) -> Prices:
+    return without_parts(lambda part: part.bound in HOST)(prices)
+
+
+def _no_links(prices: Prices) -> Prices:
+    return without_parts(lambda part: part.bound in LINKS)(prices)
+
+
+def _no_data(prices: Prices) -> Prices:
+    return passes_with(lambda phase, part: 0.0 if phase == "data" else 1.0)(prices)
+
+
+def _overlapping(scenario: Scenario) -> tuple[str, ...]:
+    """Keys that go some of the way to perfect overlap."""
+    keys = {
+        "trainer.gradient_overlap": scenario.trainer.gradient_overlap,
+        "trainer.tensor_overlap": scenario.trainer.tensor_overlap,
+    }
+    if scenario.model.moe is not None:
+        keys["trainer.exchange_overlap"] = scenario.trainer.exchange_overlap
+    return tuple(f"{key}=true" for key, value in keys.items() if not value)
+
+
+def _even(scenario: Scenario) -> list[Cause]:
+    """Equal lengths, and what the trainer's ranks and stages wait for each other."""
+    found = [one for one in causes_of(scenario) if one.name in ("pipeline bubble", "rank imbalance")]
+    return [*found, *([] if scenario.workload.agent is not None else [Cause("tail", "", workload=equal_lengths)])]
+
+
+def _best(scenario: Scenario) -> Mapping[str, float]:
+    """The best measured shares on the device, of the scenario's precision where any was measured: MFU of updates and
+    bandwidth use of iterations; 0 where nothing was."""
+    precisions = {"train": scenario.trainer.precision, "decode": scenario.engine.weight_precision}
+    out = {}
+    for phase, precision in precisions.items():
+        found = [one for one in measured_beside(scenario) if one.phase == phase]
+        same = [one for one in found if one.precision == precision] or found
+        out[phase] = max((one.best for one in same), default=0.0)
+    return out
+
+
+def _faster(run: SimulatedVariant, shares: Mapping[str, float]) -> Cause:
+    """All work at a share of the device's peak: passes by their MFU, iterations by the larger of bandwidth and MFU.
+
+    What is at or above it already stays; a share of 0 stands for nothing measured.
+    """
+    used = {one.phase: one for one in efficiency_of(run)}
+    passes = {
+        name: min(1.0, used[f"{name}_s"].mfu / shares["train"])
+        for name in ("logprob", "train")
+        if f"{name}_s" in used and shares["train"]
+    }
+    iterations = min(1.0, _iteration_share(run) / shares["decode"]) if shares["decode"] else 1.0
+
+    def faster(prices: Prices) -> Prices:
+        return passes_with(lambda phase, part: passes.get(phase, 1.0))(iterations_with(iterations)(prices))
+
+    return Cause("kernels", "", prices=faster)
+
+
+def _iteration_share(run: SimulatedVariant) -> float:
+    """The larger of bandwidth use and MFU of the engines' iterations alone, without any wait for others."""
+    scenario, counters, table = run.scenario, run.counters, run.prices.iteration
+    seconds = _iteration_seconds(table, counters)
+    times = np.array(counters.iterations_at, dtype=np.float64)
+    context = np.array(counters.context_at) / np.maximum(times, 1.0)
+    sizes = np.arange(len(times), dtype=np.float64)
+    read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, context)).sum())
+    bandwidth = read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value if seconds else 1.0
+    generation = next((one for one in efficiency_of(run) if one.phase == "generation_s"), None)
+    busy = seconds / run.prices.replicas / len(run.every_step)
+    computed = 0.0 if generation is None or not busy else generation.hfu * run.phases_s["generation_s"] / busy
+    return max(bandwidth, computed)
+
+
+def _iteration_seconds(table: IterationTable, counters: EngineCounters) -> float:
+    """Seconds of all counted iterations of all replicas."""
+    times = np.array(counters.iterations_at, dtype=np.float64)
+    columns = np.array(counters.context_at) / np.maximum(times, 1.0) / table.context_step_tokens
+    below = np.clip(columns.astype(np.int64), 0, table.attention_s.shape[1] - 2)
+    rows, weight = np.arange(len(times)), columns - below
+    attention = table.attention_s[rows, below] * (1 - weight) + table.attention_s[rows, below + 1] * weight
+    return float((times * (table.step_s[: len(times)] + attention)).sum()) + counters.prefill_s

@@ -1,0 +1,192 @@
+"""``rlsim check`` and ``rlsim headroom``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlsim.cli import options as o
+from rlsim.cli.output import given_scenario, print_answer, step_range, terminal_style
+from rlsim.errors import InputError, shortened
+from rlsim.files.progress import ProgressLine
+from rlsim.files.reading import shown_path
+
+if TYPE_CHECKING:
+    from rlsim.report.files import Content
+    from rlsim.schema.scenario import Scenario
+
+CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
+LEAST_NOISE = 0.02
+"""Deviation of a logged median's logarithm at least: what one run differs by from the next. Assumption."""
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCENARIO", help="A scenario, a bundled one's name, or a framework's configuration or launch script."
+    ),
+]
+StepOption = Annotated[float | None, typer.Option("--step", metavar="S", help="Seconds of a step.")]
+GenerationOption = Annotated[
+    float | None,
+    typer.Option("--generation", metavar="S", help="Of these, generation; asynchronous: waiting for samples."),
+]
+TrainOption = Annotated[float | None, typer.Option("--train", metavar="S", help="The update.")]
+LogprobOption = Annotated[float | None, typer.Option("--logprob", metavar="S", help="Log-probs, all passes.")]
+UpdateOption = Annotated[
+    float | None, typer.Option("--weight-update", metavar="S", help="Weights to the engine, with all around it.")
+]
+DataOption = Annotated[float | None, typer.Option("--data", metavar="S", help="Rewards and the driver's own work.")]
+FigureOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--figure", metavar="NAME=VALUE", help="What else you know, such as response_tokens=1200. Repeatable."
+    ),
+]
+LogOption = Annotated[
+    Path | None, typer.Option("--log", metavar="LOG", help="Times from a log or a TensorBoard folder (rlsim log).")
+]
+NoiseOption = Annotated[
+    float | None, typer.Option("--noise", metavar="X", min=0.005, max=1, help="Error of pasted times; default 0.05.")
+]
+PlanOption = Annotated[
+    bool, typer.Option("--plan", help="Also look for the best layout on these GPUs (rlsim plan), the first rung.")
+]
+
+
+def check(
+    scenario: RunArgument,
+    words: o.WordsArgument = None,
+    overrides: o.SetOption = None,
+    step: StepOption = None,
+    generation: GenerationOption = None,
+    train: TrainOption = None,
+    logprob: LogprobOption = None,
+    weight_update: UpdateOption = None,
+    data: DataOption = None,
+    figure: FigureOption = None,
+    log: LogOption = None,
+    steps: o.LogStepsOption = None,
+    noise: NoiseOption = None,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+) -> None:
+    """Is my run healthy? Its times beside what is expected, and what explains the difference.
+
+    Paste seconds or name a log. Known faults (an eager engine, idle replicas, padding, a serial reward...) are
+    simulated on your scenario and ranked by how well each explains the phases, with the key that cures it and what
+    that saves. --out DIR writes check.json and check.png.
+    """
+    from rlsim.attribution.check import check as run
+    from rlsim.report.figures.measured import checked_figure
+    from rlsim.report.files import write_files
+    from rlsim.report.text.check import render_check
+
+    given, source = _scenario(scenario, words, overrides)
+    waited = "generation" if given.loop.mode == "sync" else "exposed_generation"
+    pasted = {
+        "step": step, waited: generation, "train": train, "logprob": logprob, "refit": weight_update, "data": data
+    }  # fmt: skip
+    logged, noises = _logged(log, steps)
+    measured = {**logged, **{name: value for name, value in pasted.items() if value is not None}, **_figures(figure)}
+    with ProgressLine("known faults") as progress:
+        answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
+    answer = answer.model_copy(update={"source": source})
+    if out is not None:
+        files: dict[str, Content] = {"check.json": answer.to_json(), "check.png": checked_figure(answer)}
+        write_files(files, out)
+    print_answer(answer.to_json() if as_json else render_check(answer, terminal_style()))
+
+
+def headroom(
+    scenario: o.ScenarioArgument,
+    words: o.WordsArgument = None,
+    overrides: o.SetOption = None,
+    plan: PlanOption = False,
+    as_json: o.JsonOption = False,
+    out: o.OutOption = None,
+) -> None:
+    """Say how far a step is from what would be possible, rung by rung.
+
+    As it is, best layout (--plan), no host time, kernels at their best measured speed, perfect overlap, no straggler
+    tail, roofline; each rung is simulated on the same drawn work with all those before it, and says which keys climb
+    it or that nobody can. --out DIR writes headroom.json and headroom.png.
+    """
+    from rlsim.attribution.headroom import headroom as run
+    from rlsim.report.figures.bars import ladder_figure
+    from rlsim.report.files import write_files
+    from rlsim.report.text.headroom import render_headroom
+
+    given = given_scenario(scenario, words, overrides)
+    planned = _planned(given) if plan else None
+    with ProgressLine("rungs") as progress:
+        answer = run(given, planned, progress.reach)
+    if out is not None:
+        files: dict[str, Content] = {"headroom.json": answer.to_json(), "headroom.png": ladder_figure(answer)}
+        write_files(files, out)
+    print_answer(answer.to_json() if as_json else render_headroom(answer, terminal_style()))
+
+
+def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario in the fastest layout of its own GPUs, lag and drafter, and the overrides that lead there."""
+    from rlsim.loading.scenario import vary
+    from rlsim.planning.plan import plan
+    from rlsim.planning.space import SearchLimits
+
+    drafted = (scenario.speculation.draft_length,) if scenario.speculation.active else (0,)
+    limits = SearchLimits((scenario.cluster.num_gpus,), (scenario.loop.lag,), o.PLAN_HEADROOM, draft_lengths=drafted)
+    found = plan(scenario, limits=limits)
+    return vary(scenario, *found.changes), found.changes
+
+
+def _scenario(name: str, words: Sequence[str] | None, overrides: Sequence[str] | None) -> tuple[Scenario, str]:
+    """The scenario, or that of a framework's configuration, and where it is from."""
+    from rlsim.loading.scenario import vary
+    from rlsim.readers.frameworks.importing import import_config
+    from rlsim.readers.frameworks.recognise import framework_of_file
+
+    path = Path(name)
+    framework = framework_of_file(path) if path.suffix in CONFIGURATIONS and path.is_file() else None
+    if framework is None:
+        return given_scenario(name, words, overrides), ""
+    found = import_config(framework, path)
+    source = f"imported from {framework}'s {shown_path(path)}, lengths and GPU assumed where it names none"
+    changes = [*(words or ()), *(overrides or ())]
+    return (vary(found.scenario, *changes) if changes else found.scenario), source
+
+
+def _logged(path: Path | None, steps: str | None) -> tuple[dict[str, float], Mapping[str, float]]:
+    """Medians of the steady steps of a log by name, and the deviations of their logarithms."""
+    if path is None:
+        if steps is not None:
+            raise InputError("--steps takes steps of a log: it needs --log")
+        return {}, {}
+    from rlsim.readers.logs.reading import read_log
+    from rlsim.readers.logs.steady import MEDIAN_ERROR, steady_of
+
+    with ProgressLine("records") as progress:
+        steady = steady_of(read_log(path, progress.reach), None if steps is None else step_range(steps))
+    taken = {name: one for name, one in steady.found.items() if name != "prompt_tokens"}
+    errors = {
+        name: max(LEAST_NOISE, MEDIAN_ERROR * one.log_deviation / one.count**0.5)
+        for name, one in taken.items()
+        if one.log_deviation is not None
+    }
+    return {
+        name: one.mean if name.endswith(("tokens", "length")) else one.median for name, one in taken.items()
+    }, errors
+
+
+def _figures(given: Sequence[str] | None) -> dict[str, float]:
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InputError(f"--figure {shortened(text)}: expected NAME=VALUE, such as response_tokens=1200")
+    return found

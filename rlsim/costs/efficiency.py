@@ -1,0 +1,151 @@
+"""Floating-point work and memory traffic that a model itself asks for: what MFU, HFU and bandwidth use are shares of.
+
+Model FLOP of a forward pass: 2 per weight that a token passes (experts: the chosen ones; embedding look-ups: none) and
+4 h d per pair of query and key, causal (Kaplan et al., arXiv 2001.08361, section 2.1; PaLM, arXiv 2204.02311, appendix
+B, which also defines MFU). A training pass takes three times that; with frozen weights (LoRA) two times, since only
+gradients of activations are needed. The chunk products of recurrent mixers are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsim.costs.interface import EngineCounters
+from rlsim.costs.memory import kv_bytes_per_gpu_token, weight_bytes
+from rlsim.costs.operators.work import causal_attention_flops, windowed_prompts
+from rlsim.results import MemoryParts
+from rlsim.schema.model import ModelCard, parameter_counts
+from rlsim.schema.scenario import Scenario
+from rlsim.units import BYTES_PER_ELEMENT, FloatArray
+
+RATES = {"fp8_block": "fp8"}
+"""Precisions whose peak rate has another name."""
+
+
+def peak_flops(scenario: Scenario, training: bool) -> float:
+    """Peak dense FLOP/s of a GPU of the trainer, or of the engine, in the precision of its products."""
+    if training:
+        return scenario.training_device.flops(scenario.trainer.precision)
+    precision = scenario.engine.weight_precision
+    return scenario.hardware.flops(RATES.get(precision, precision))
+
+
+def passed_weights(card: ModelCard) -> float:
+    """Weights of the products that a token passes.
+
+    >>> from rlsim.loading.models import load_card
+    >>> round(passed_weights(load_card("llama-3.1-8b")) / 1e9, 2)  # 8.03 less an embedding of 0.53
+    7.5
+    """
+    counts = parameter_counts(card)
+    return float(counts.active - (counts.embedding if counts.lm_head else 0))
+
+
+def _pair_flops(card: ModelCard, pairs: FloatArray) -> FloatArray:
+    """FLOP of ``pairs`` of query and key in one layer."""
+    width = card.head_dim if card.mla is None else (card.head_dim + card.mla.v_head_dim) / 2
+    return 4.0 * card.num_heads * width * pairs
+
+
+def attention_flops(card: ModelCard, tokens: FloatArray) -> float:
+    """Forward FLOP of attention over whole sequences of ``tokens`` each, all layers."""
+    width = card.head_dim if card.mla is None else (card.head_dim + card.mla.v_head_dim) / 2
+    total = 0.0
+    for layers, window in card.prompt_kinds:
+        count, length = windowed_prompts(np.ones_like(tokens), tokens, window)
+        total += layers * float(causal_attention_flops((count * length**2).sum(), card.num_heads, width))
+    return total
+
+
+def forward_flops(card: ModelCard, tokens: FloatArray) -> float:
+    """Model FLOP of a forward pass over sequences of ``tokens`` each.
+
+    >>> from rlsim.loading.models import load_card
+    >>> tokens = np.array([1000.0])
+    >>> card = load_card("llama-3.1-8b")
+    >>> forward_flops(card, tokens) == 2 * 1000 * passed_weights(card) + 32 * 2 * 1000**2 * 32 * 128
+    True
+    """
+    return 2.0 * passed_weights(card) * float(tokens.sum()) + attention_flops(card, tokens)
+
+
+@dataclass(frozen=True)
+class PassFlops:
+    """FLOP over all GPUs: model for MFU, hardware for HFU, which counts recomputation and padding too."""
+
+    model: float
+    hardware: float
+
+
+def update_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
+    """Of the updates of a step on samples of ``tokens`` each."""
+    card, trainer = scenario.model, scenario.trainer
+    passes = 3.0 if trainer.lora_rank is None else 2.0
+    forward, executed = forward_flops(card, tokens), _executed(scenario, tokens)
+    again = {"none": 0.0, "selective": attention_flops(card, executed), "full": forward_flops(card, executed)}
+    hardware = passes * forward_flops(card, executed) + again[trainer.recompute]
+    return PassFlops(passes * forward * trainer.epochs, hardware * trainer.epochs)
+
+
+def logprob_flops(scenario: Scenario, tokens: FloatArray) -> PassFlops:
+    """Of the log-prob passes of a step."""
+    passes = int(scenario.policy_logprobs) + int(scenario.trainer.reference_logprobs)
+    card = scenario.model
+    return PassFlops(passes * forward_flops(card, tokens), passes * forward_flops(card, _executed(scenario, tokens)))
+
+
+def _executed(scenario: Scenario, tokens: FloatArray) -> FloatArray:
+    """Tokens that are computed for each sample: with padding its cap."""
+    if scenario.sequence_packing:
+        return tokens
+    return np.full_like(tokens, float(scenario.workload.max_sequence_tokens))
+
+
+def generation_flops(scenario: Scenario, counters: EngineCounters, generated_tokens: float) -> PassFlops:
+    """Of engine iterations: model FLOP of the ``generated_tokens`` and prompts, and of all positions verified."""
+    card, queries = scenario.model, scenario.speculation.queries
+    sizes = np.arange(len(counters.iterations_at), dtype=np.float64)
+    sequences = float((sizes * np.array(counters.iterations_at)).sum())
+    context = float((sizes * np.array(counters.context_at)).sum())
+    weights = 2.0 * passed_weights(card)
+    pairs = sum(layers * _reach(context, sequences, window) for layers, window in card.attention_kinds)
+    each = weights + float(_pair_flops(card, np.array(pairs / max(1.0, sequences))))
+    prefill = weights * counters.prefill_tokens
+    return PassFlops(each * generated_tokens + prefill, each * sequences * queries + prefill)
+
+
+def _reach(context_tokens: float, sequences: float, window: int | None) -> float:
+    """Cached tokens that all sequence-iterations attend to; a window holds the mean context at most."""
+    if window is None or not sequences:
+        return context_tokens
+    return min(context_tokens, window * sequences)
+
+
+def iteration_bytes(scenario: Scenario, memory: MemoryParts, sequences: FloatArray, context: FloatArray) -> FloatArray:
+    """Bytes that one GPU reads from its memory in an iteration of ``sequences`` at a mean ``context`` (of a replica).
+
+    Weights once (experts: those that some token chose, by even routing), the cache of every sequence, and the drafter's
+    weights once for each drafted token.
+    """
+    card, engine, speculation = scenario.model, scenario.engine, scenario.speculation
+    touched = 1.0 - _expert_share(card, engine.weight_precision) * (1.0 - _chosen(card, sequences, speculation.queries))
+    drafts = (memory.draft or 0.0) * (speculation.draft_length if speculation.active else 0)
+    cache = sequences * context * kv_bytes_per_gpu_token(scenario) / engine.attention_data_parallel
+    return np.asarray(memory.weights * touched + drafts + cache)
+
+
+def _expert_share(card: ModelCard, precision: str) -> float:
+    """Share of routed experts of all weights' bytes."""
+    if card.moe is None:
+        return 0.0
+    experts = card.num_moe_layers * card.moe.num_experts * parameter_counts(card).expert
+    return experts * BYTES_PER_ELEMENT[precision] / weight_bytes(card, precision)
+
+
+def _chosen(card: ModelCard, sequences: FloatArray, queries: int) -> FloatArray:
+    """Share of experts that at least one of ``sequences`` x ``queries`` tokens chose."""
+    if card.moe is None:
+        return np.ones_like(sequences)
+    return np.asarray(1.0 - (1.0 - card.moe.top_k / card.moe.num_experts) ** (sequences * queries))

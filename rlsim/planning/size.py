@@ -1,0 +1,246 @@
+"""size(): the fewest GPUs that hold a model, how far more of them pay, and the cheapest within a deadline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, trainer_memory
+from rlsim.errors import Infeasible, InputError
+from rlsim.loading.scenario import scenario_of_text, vary
+from rlsim.planning.new import HEADROOM, Answers, scenario_text
+from rlsim.planning.plan import plan
+from rlsim.planning.space import SearchLimits, build_space, nearest_miss
+from rlsim.results.record import Interval
+from rlsim.results.size import ClusterSize, DeviceSize, MemoryShare, Sizing
+from rlsim.results.sweep import Plan
+from rlsim.schema.scenario import Scenario
+
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Numbers of GPUs that are looked at for the fewest: part of a node, then whole ones of eight."""
+MOST_GPUS = 4096
+KNEE_GAIN = 1.4
+"""Times by which a doubling must shorten the step to be sensible: 70 % of the GPUs added. Convention."""
+LEAST_GAIN = 1.15
+"""Times below which no further doubling is looked at."""
+REPLICATIONS = 3
+RECOMPUTE = ("none", "full")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a cluster is for. answers: model, device, batch and mean response; its number of GPUs does not count.
+
+    lora_rank: train adapters of this rank; None: all weights. deadline_s: longest step; budget_usd: price of one.
+    """
+
+    answers: Answers
+    engine: str = "vllm"
+    lora_rank: int | None = None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+
+    def check(self) -> None:
+        """Raise InputError where limits are none or contradict each other."""
+        for name, value in (("--deadline", self.deadline_s), ("--budget", self.budget_usd)):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{name} must be above 0, got {value:g}")
+        if self.deadline_s is not None and self.budget_usd is not None:
+            raise InputError("--deadline and --budget: give one of them, the other is the answer")
+
+    def scenario(self, device: str, gpus: int, recompute: str) -> Scenario:
+        """The plain scenario on so many GPUs of a device."""
+        trainer: dict[str, int | str] = {} if recompute == "none" else {"recompute": recompute}
+        if self.lora_rank is not None:
+            trainer["lora_rank"] = self.lora_rank
+        engine = {"name": self.engine} if self.engine != "vllm" else {}
+        answers = replace(self.answers, hardware=device, gpus=gpus)
+        text = scenario_text(answers, "size", engine, trainer)
+        scenario = scenario_of_text(text, f"the scenario for {gpus} {device}", Path())
+        return vary(scenario, {"simulation.replications": REPLICATIONS})
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A cluster with its best plan and the scenario in that layout."""
+
+    size: ClusterSize
+    scenario: Scenario
+
+
+def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] = lambda done: None) -> Sizing:
+    """Clusters of each of ``devices`` for a model: the least, the knee of the step, and the one to take.
+
+    told: called with 1 for every cluster planned. Raises InputError where a device or a limit makes no sense.
+    """
+    wanted.check()
+    if not devices:
+        raise InputError("--device: name at least one, such as h100_sxm,h200_sxm")
+    found = tuple(_device(wanted, device, told) for device in dict.fromkeys(devices))
+    able = [(one, chosen) for one in found if (chosen := one.at(one.chosen)) is not None]
+    by_step = wanted.budget_usd is not None
+    best = min(able, key=lambda pair: pair[1].step_s.mean if by_step else pair[1].usd_per_step, default=None)
+    example = wanted.scenario(devices[0], 8, "none")
+    return Sizing(
+        model=example.model.name,
+        batch=wanted.answers.batch,
+        response_tokens=wanted.answers.response_tokens,
+        max_sequence_tokens=example.workload.max_sequence_tokens,
+        lora_rank=wanted.lora_rank,
+        deadline_s=wanted.deadline_s,
+        budget_usd=wanted.budget_usd,
+        devices=found,
+        best=None if best is None else best[0].device,
+        assumptions=(
+            "synchronous GRPO, generation and training in turn on all GPUs, BF16 weights, Adam, without speculation",
+            *(one.text for one in example.assumptions),
+        ),
+    )
+
+
+def _device(wanted: Wanted, device: str, told: Callable[[int], object]) -> DeviceSize:
+    least, reason = _least(wanted, device)
+    price = wanted.scenario(device, 8, "none").hardware.price_per_gpu_hour_usd.value
+    if least is None:
+        return DeviceSize(
+            device=device, usd_per_gpu_hour=price, least=None, knee=None, chosen=None, sizes=(), memory_share=None,
+            reason=reason,
+        )  # fmt: skip
+    planned = _curve(wanted, device, least, told)
+    sizes = [one.size for one in planned]
+    chosen, why = _chosen(wanted, sizes)
+    at = next((one for one in planned if one.size.gpus == chosen), planned[0])
+    return DeviceSize(
+        device=device,
+        usd_per_gpu_hour=price,
+        least=least,
+        knee=knee_of(sizes),
+        chosen=chosen,
+        sizes=tuple(sizes),
+        memory_share=memory_share(at.scenario),
+        reason=why,
+    )
+
+
+def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
+    """The fewest GPUs on which some engine and some trainer layout fit, or the nearest miss on the most of them."""
+    rejected = []
+    for gpus in SIZES:
+        for recompute in RECOMPUTE:
+            try:
+                space = build_space(wanted.scenario(device, gpus, recompute), _limits(gpus))
+            except Infeasible as error:
+                return None, str(error)
+            if space.usable:
+                return gpus, ""
+            rejected += space.rejected
+    nearest = nearest_miss(rejected)
+    return None, f"up to {SIZES[-1]:,} GPUs nothing fits{'' if nearest is None else f': {nearest.reason}'}"
+
+
+def _limits(gpus: int) -> SearchLimits:
+    return SearchLimits((gpus,), (0,), HEADROOM, draft_lengths=(0,))
+
+
+def _curve(wanted: Wanted, device: str, least: int, told: Callable[[int], object]) -> list[_Planned]:
+    """The least cluster and doublings of it, until they hardly pay any more."""
+    out: list[_Planned] = []
+    gpus = least
+    while gpus <= MOST_GPUS:
+        before = out[-1].size if out else None
+        found = _planned(wanted, device, gpus, before)
+        told(1)
+        if found is None:
+            if before is not None:
+                break
+        else:
+            out.append(found)
+            if found.size.speedup is not None and found.size.speedup < LEAST_GAIN:
+                break
+        gpus *= 2
+    return out
+
+
+def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None) -> _Planned | None:
+    """The fastest layout on so many GPUs, with the least recomputation that fits; None where none does."""
+    for recompute in RECOMPUTE:
+        scenario = wanted.scenario(device, gpus, recompute)
+        try:
+            found = plan(scenario, limits=_limits(gpus))
+        except (Infeasible, InputError):
+            continue
+        changes = {**({} if recompute == "none" else {"trainer.recompute": recompute}), **found.best.overrides}
+        laid_out = vary(scenario, found.best.overrides)
+        return _Planned(_cluster(found, changes, before, laid_out), laid_out)
+    return None
+
+
+def _cluster(found: Plan, changes: dict[str, int | str], before: ClusterSize | None, scenario: Scenario) -> ClusterSize:
+    numbers, available = found.best.numbers, scenario.hardware.memory_bytes.value
+    step_s = numbers.step_s if isinstance(numbers.step_s, Interval) else Interval(*[numbers.step_s.mean] * 3)
+    return ClusterSize(
+        gpus=numbers.num_gpus,
+        step_s=step_s,
+        step_p90_s=found.best.step_p90_s or step_s.high,
+        usd_per_step=numbers.cost_per_step_usd,
+        speedup=None if before is None else before.step_s.mean / step_s.mean,
+        layout=found.best.name.partition("sync, ")[2].replace("no speculation, ", ""),
+        changes={key: value for key, value in changes.items() if key.partition(".")[0] in ("engine", "trainer")},
+        generation_share=numbers.generation_memory_bytes / available,
+        training_share=numbers.training_memory_bytes / available,
+    )
+
+
+def knee_of(sizes: Sequence[ClusterSize]) -> int:
+    """The last size of which every doubling so far shortened the step by KNEE_GAIN."""
+    found = sizes[0].gpus
+    for one in sizes[1:]:
+        if one.speedup is None or one.speedup < KNEE_GAIN:
+            break
+        found = one.gpus
+    return found
+
+
+def _chosen(wanted: Wanted, sizes: Sequence[ClusterSize]) -> tuple[int | None, str]:
+    """The cheapest within the deadline, the fastest within the budget, or the knee; and why there is none."""
+    if wanted.deadline_s is not None:
+        within = [one for one in sizes if one.step_p90_s <= wanted.deadline_s]
+        if not within:
+            fastest = min(one.step_p90_s for one in sizes)
+            return None, f"no step keeps to {wanted.deadline_s:g} s with 90 %; the fastest keeps to {fastest:.1f} s"
+        return min(within, key=lambda one: one.usd_per_step).gpus, ""
+    if wanted.budget_usd is not None:
+        within = [one for one in sizes if one.usd_per_step <= wanted.budget_usd]
+        if not within:
+            least = min(one.usd_per_step for one in sizes)
+            return None, f"no step costs as little as {wanted.budget_usd:g} USD; the cheapest costs {least:.2f} USD"
+        return min(within, key=lambda one: one.step_s.mean).gpus, ""
+    return knee_of(sizes), ""
+
+
+def memory_share(scenario: Scenario, headroom: float = HEADROOM) -> MemoryShare:
+    """Shares of a GPU for the engine of a colocated scenario, beside what its trainer keeps there.
+
+    The trainer's process keeps its runtime; without trainer.offload its weights, gradients and optimizer too.
+    """
+    available, held = scenario.hardware.memory_bytes.value, trainer_memory(scenario)
+    stays = RUNTIME_BYTES
+    if not scenario.trainer.offload:
+        stays += held.weights + (held.gradients or 0.0) + (held.optimizer or 0.0)
+    handover = stays if not scenario.trainer.offload else stays + held.weights
+    engine = engine_memory(vary(scenario, {"engine.gpu_memory_utilization": 1.0}))
+    sequence = scenario.workload.max_sequence_tokens * kv_bytes_per_gpu_token(scenario)
+    least = (engine.parts.total + sequence) / available
+    return MemoryShare(
+        safe=_floored(1.0 - headroom - handover / available),
+        after_offload=_floored(1.0 - headroom - stays / available),
+        least=math.ceil(100 * least) / 100,
+        headroom=headroom,
+    )
+
+
+def _floored(share: float) -> float:
+    """A share in whole hundredths, none below 0."""
+    return max(0.0, math.floor(100 * share + 1e-9) / 100)

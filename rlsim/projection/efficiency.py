@@ -1,0 +1,102 @@
+"""How well a simulated step uses its GPUs: MFU, HFU, tokens and memory bandwidth by phase, beside measured runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from functools import cache
+
+import numpy as np
+
+from rlsim.costs.efficiency import (
+    PassFlops,
+    generation_flops,
+    iteration_bytes,
+    logprob_flops,
+    peak_flops,
+    update_flops,
+)
+from rlsim.files.reading import TABLE_BYTES, data_folder, read_text
+from rlsim.projection.variant import SimulatedVariant
+from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
+from rlsim.schema.scenario import Scenario
+
+TABLE = "efficiency.csv"
+"""What measured runs reached, under calibration/; written by scripts/efficiency from calibration/published."""
+
+
+def efficiency_of(run: SimulatedVariant) -> tuple[PhaseEfficiency, ...]:
+    """Generation, log-probs and updates of a run, means over its steps; phases without any time are left out."""
+    scenario, seconds = run.scenario, run.phases_s
+    steps = len(run.every_step)
+    trained = float(np.mean([step.total_tokens for step in run.every_step]))
+    lengths = run.first_step.trained_tokens.astype(np.float64)
+    lengths = lengths * (trained / lengths.sum())  # those of one step stand for all
+    generated = float(np.mean([step.generated_tokens for step in run.every_step]))
+    whole = generation_flops(scenario, run.counters, generated * steps)
+    decoded = PassFlops(whole.model / steps, whole.hardware / steps)
+    found = [
+        _phase(scenario, "generation_s", seconds["generation_s"], generated, decoded, _bandwidth_use(run)),
+        _phase(scenario, "logprob_s", seconds["logprob_s"], trained, logprob_flops(scenario, lengths)),
+        _phase(scenario, "train_s", seconds["train_s"], trained, update_flops(scenario, lengths)),
+    ]
+    return tuple(one for one in found if one is not None)
+
+
+def _phase(
+    scenario: Scenario, name: str, seconds: float, tokens: float, flops: PassFlops, bandwidth: float | None = None
+) -> PhaseEfficiency | None:
+    if seconds <= 0 or tokens <= 0:
+        return None
+    training = name != "generation_s"
+    gpus = scenario.cluster.training if training else scenario.cluster.generation
+    peak = peak_flops(scenario, training)
+    return PhaseEfficiency(
+        phase=name,
+        tokens_per_s_per_gpu=tokens / seconds / gpus,
+        mfu=flops.model / seconds / gpus / peak,
+        hfu=flops.hardware / seconds / gpus / peak,
+        bandwidth_use=bandwidth,
+        peak_flops=peak,
+        precision=scenario.trainer.precision if training else scenario.engine.weight_precision,
+    )
+
+
+def _bandwidth_use(run: SimulatedVariant) -> float | None:
+    """Share of the generating GPUs' memory bandwidth that reading weights and caches takes in the generation phase."""
+    scenario, counters = run.scenario, run.counters
+    times = np.array(counters.iterations_at, dtype=np.float64)
+    seconds = sum(step.phases.generation_s for step in run.every_step) * run.prices.replicas
+    if seconds <= 0:
+        return None
+    sizes = np.arange(len(times), dtype=np.float64)
+    context = np.array(counters.context_at) / np.maximum(times, 1.0)
+    read = float((times * iteration_bytes(scenario, run.prices.engine_memory.parts, sizes, context)).sum())
+    return read / seconds / scenario.hardware.memory_bandwidth_bytes_per_s.value
+
+
+@cache
+def _measured() -> tuple[MeasuredEfficiency, ...]:
+    text = read_text(data_folder("calibration") / TABLE, TABLE_BYTES)
+    return tuple(
+        MeasuredEfficiency(
+            phase=row["phase"],
+            model=row["model"],
+            device=row["device"],
+            precision=row["precision"],
+            runs=int(row["runs"]),
+            median=float(row["median"]),
+            best=float(row["best"]),
+            best_run=row["best_run"],
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    )
+
+
+def measured_beside(scenario: Scenario) -> tuple[MeasuredEfficiency, ...]:
+    """What measured runs of the scenario's model on its devices reached; of other models there where none was run."""
+    every, devices = _measured(), {scenario.hardware.name, scenario.training_device.name}
+    on_device = [one for one in every if one.device in devices]
+    same = [one for one in on_device if one.model == scenario.model.name]
+    told = {one.phase for one in same}
+    return (*same, *(one for one in on_device if one.model == "any" and one.phase not in told))

@@ -1,0 +1,132 @@
+"""A check of a run in a terminal, in at most 40 lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlsim.report import format as fmt
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import Cell, Row, Table, cell
+from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement
+
+MOST_GROUPS, MOST_MEMBERS, MOST_ALIKE, MOST_TESTS, MOST_STATED = 3, 3, 6, 2, 2
+LABELS = {
+    "step": "step",
+    "generation": "generation",
+    "exposed_generation": "waiting for samples",
+    "logprob": "log-probs",
+    "train": "train",
+    "refit": "weight update",
+    "data": "data",
+}
+"""Phases as a check names them."""
+
+
+def render_check(check: Check, style: Style = DEFAULT_STYLE) -> str:
+    """Verdict, phases, what explains them best, what tells explanations apart, and what the configuration costs."""
+    about = f"{check.model} on {check.num_gpus:,} {check.hardware}, {check.scenario}"
+    if check.source:
+        about += f"; {check.source}"
+    return sections(
+        style.opening(verdict_words(check), about),
+        phases_table(check).lines(style)[1:],
+        _explanations(check, style),
+        _tests(() if check.likely_healthy else check.tests[:MOST_TESTS], style),
+        _stated(check, style),
+        [line for remark in check.remarks for line in style.wrapped(remark, "- ")],
+    )
+
+
+def verdict_words(check: Check) -> str:
+    """One sentence: healthy or not, and where the time is."""
+    step = check.step
+    slow = [one for one in check.phases[1:] if one.verdict == "slow"]
+    fast = [one for one in check.phases[1:] if one.verdict == "fast"]
+    where = ", ".join(LABELS[one.phase] for one in sorted(slow, key=lambda one: -(one.lost_s or 0.0)))
+    expected = f"{step.expected_s.mean:.1f} s [{step.expected_s.low:.1f}, {step.expected_s.high:.1f}] expected"
+    head = "Your run" if step.measured_s is None else f"A step of {step.measured_s:.1f} s, {expected}"
+    if check.likely_healthy and not slow and step.verdict != "slow":
+        shorter = f", shorter in {', '.join(LABELS[one.phase] for one in fast)}" if fast else ""
+        return f"{head}: as it should be{shorter} (healthy with {fmt.percent(check.healthy)})."
+    told = (
+        f"slow in {where}" if where else {"slow": "slow", "fast": "faster than expected"}.get(step.verdict, "unclear")
+    )
+    ratio = "" if step.ratio is None else f", {step.ratio:.2f}x"
+    lost = "" if step.lost_s is None or step.lost_s <= 0 else f"; {step.lost_s:.1f} s are lost"
+    return f"{head}{ratio}: {told}{lost} (healthy with {fmt.percent(check.healthy)})."
+
+
+def phases_table(check: Check) -> Table:
+    """What was measured with its MFU, beside the MFU and the time expected."""
+    rows = [Row(_phase_row(one), strong=one.phase == "step") for one in check.phases]
+    return Table("", "", ("seconds", "yours", "ratio", "", "MFU", "usual MFU", "expected (s)"), rows, "<>><>>>")
+
+
+def _phase_row(one: CheckedPhase) -> tuple[Cell | str, ...]:
+    measured = "-" if one.measured_s is None else fmt.fixed(one.measured_s, 1)
+    ratio = "" if one.ratio is None else f"{one.ratio:.2f}x"
+    verdict = "" if one.verdict == "not given" else one.verdict
+    used = "" if one.mfu is None else fmt.percent(one.mfu, 1)
+    usual = "" if one.expected_mfu is None else fmt.percent(one.expected_mfu, 1)
+    return LABELS[one.phase], measured, ratio, verdict, used, usual, cell(one.expected_s, 1)
+
+
+def _explanations(check: Check, style: Style) -> list[str]:
+    """The best groups, with cures of the first where the run is not healthy."""
+    if not check.groups:
+        why = f"Nothing on the list of known faults explains it ({check.tried} simulated on this scenario)."
+        return [] if check.likely_healthy else style.wrapped(why)
+    title = "If something is wrong all the same" if check.likely_healthy else "What would explain it best"
+    lines = [style.bold(title) + style.dim(f"  of {check.tried} known faults, each simulated on this scenario")]
+    for number, group in enumerate(check.groups[:MOST_GROUPS], start=1):
+        lines += _group(number, group, style, cures=number == 1 and not check.likely_healthy)
+    if check.unlisted > max(group.probability for group in check.groups):
+        text = f"likelier than any of these: a cause that is not on the list ({fmt.percent(check.unlisted)})"
+        lines += style.wrapped(text, "  ")
+    return lines
+
+
+def _group(number: int, group: ExplanationGroup, style: Style, cures: bool) -> list[str]:
+    label = f"  {number}. {fmt.percent(group.probability):>5}  "
+    most = MOST_MEMBERS if cures else 1
+    shown, rest = group.members[:most], group.members[most:]
+    lines: list[str] = []
+    for place, one in enumerate(shown):
+        head = label if place == 0 else " " * (len(label) - 4) + "or  "
+        lines += style.wrapped(_explanation_words(one), head, len(label))
+        if cures:
+            lines += style.wrapped(_cure_words(one), " " * len(label) + "-> ", len(label) + 3)
+    if rest:
+        names = ", ".join(one.name.replace("_", " ") for one in rest[:MOST_ALIKE])
+        lines += style.wrapped(f"looks the same: {names}", " " * len(label))
+    return lines
+
+
+def _explanation_words(one: Explanation) -> str:
+    gain = f"; {one.gain_s:.0f} s of the step" if one.gain_s >= 0.5 else ""
+    return f"{one.title}{f' ({one.changes[0]})' if one.changes else ''}{gain}"
+
+
+def _cure_words(one: Explanation) -> str:
+    return f"put right {one.cure}" if one.misstated else one.cure
+
+
+def _tests(tests: Sequence[Measurement], style: Style) -> list[str]:
+    if not tests:
+        return []
+    lines = [style.bold("What tells them apart")]
+    for one in tests:
+        first, second = (name.replace("_", " ") for name in one.between)
+        values = f"{fmt.number(one.values[0])} if {first}, {fmt.number(one.values[1])} if {second}"
+        lines += style.wrapped(f"{one.title} ({one.how}): {values}", "  - ")
+    return lines
+
+
+def _stated(check: Check, style: Style) -> list[str]:
+    if not check.stated:
+        return []
+    lines = [style.bold("In the configuration itself")]
+    for one in check.stated[:MOST_STATED]:
+        text = f"{one.title}: {', '.join(one.changes)} saves {one.saved_s:.1f} s of the expected step"
+        lines += style.wrapped(text, "  - ")
+    return lines

@@ -1,0 +1,69 @@
+"""Clusters for a model in a terminal."""
+
+from __future__ import annotations
+
+from rlsim.report import format as fmt
+from rlsim.report.style import DEFAULT_STYLE, Style, sections
+from rlsim.report.table import Cell, Row, Table, cell
+from rlsim.results.size import ClusterSize, DeviceSize, Sizing
+
+
+def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
+    """The recommendation, and for each device its clusters."""
+    trained = "all weights" if sizing.lora_rank is None else f"LoRA of rank {sizing.lora_rank}"
+    prompts, samples = sizing.batch
+    about = (
+        f"{sizing.model}, {trained}; {prompts} prompts x {samples} samples, mean response "
+        f"{sizing.response_tokens:,} tokens, cap {sizing.max_sequence_tokens:,}"
+    )
+    priced = fmt.price_remark([one.usd_per_gpu_hour for one in sizing.devices])
+    return sections(
+        style.opening(recommendation(sizing), about),
+        *(_device(one, style) for one in sizing.devices),
+        [line for text in (*sizing.assumptions, priced) for line in style.wrapped(text, "- ")],
+    )
+
+
+def recommendation(sizing: Sizing) -> str:
+    """One sentence: which cluster to take and why."""
+    one = next((one for one in sizing.devices if one.device == sizing.best), None)
+    chosen = None if one is None else one.at(one.chosen)
+    if one is None or chosen is None:
+        return f"Nothing fits: {'; '.join(f'{each.device}: {each.reason}' for each in sizing.devices)}."
+    why = "the knee: beyond it a doubling of GPUs brings less than 1.4x"
+    if sizing.deadline_s is not None:
+        why = f"the cheapest that keeps to {sizing.deadline_s:g} s with 90 %"
+    elif sizing.budget_usd is not None:
+        why = f"the fastest within {sizing.budget_usd:g} USD a step"
+    elif len(sizing.devices) > 1:
+        why = "the cheapest step of all devices at their knees"
+    step = f"{chosen.step_s.mean:.1f} s [{chosen.step_s.low:.1f}, {chosen.step_s.high:.1f}]"
+    return f"Take {chosen.gpus:,} {one.device}: {step} and {chosen.usd_per_step:.2f} USD a step ({why})."
+
+
+def _device(one: DeviceSize, style: Style) -> list[str]:
+    if one.least is None:
+        return [style.bold(one.device), *style.wrapped(one.reason, "  ")]
+    told = f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
+    rows = [Row(_row(size, one), strong=size.gpus == one.chosen) for size in one.sizes]
+    heads = ("GPUs", "", "layout", "memory", "USD/step", "over half", "step (s)")
+    lines = Table(one.device, told, heads, rows, "><<>>>>").lines(style)
+    if one.reason:
+        lines += style.wrapped(one.reason, "  ")
+    share = one.memory_share
+    if share is not None:
+        text = (
+            f"engine.gpu_memory_utilization: at most {share.safe:.2f} while the trainer's weights lie beside the "
+            f"engine, {share.after_offload:.2f} where the cache is taken after they are gone, at least "
+            f"{share.least:.2f} ({fmt.percent(share.headroom)} of the GPU stays free)"
+        )
+        lines += style.wrapped(text, "  ")
+    return lines
+
+
+def _row(size: ClusterSize, one: DeviceSize) -> tuple[Cell | str, ...]:
+    marks = (one.least, "least"), (one.knee, "knee"), (one.chosen, "take this")
+    named = ", ".join(word for gpus, word in marks if gpus == size.gpus)
+    gain = "" if size.speedup is None else f"{size.speedup:.2f}x"
+    used = fmt.percent(max(size.generation_share, size.training_share))
+    return f"{size.gpus:,}", named, size.layout, used, f"{size.usd_per_step:.2f}", gain, cell(size.step_s, 1)

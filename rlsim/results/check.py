@@ -1,0 +1,115 @@
+"""What a check of a run holds: its phases beside what is expected, and what explains the difference."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlsim.results.projection import Method
+from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6
+
+Verdict = Literal["as expected", "slow", "fast", "not given"]
+
+
+class CheckedPhase(Record):
+    """A phase of the step. expected_s: with its 90 % interval; measured_s: None where it was not given.
+
+    ratio: measured over expected; lost_s: measured beyond expected. verdict: against the interval and the noise.
+    expected_mfu, mfu: share of the GPUs' peak that the model's own FLOP are, expected and at the measured time; None of
+    phases that compute nothing (docs/glossary.md).
+    """
+
+    phase: str
+    expected_s: Interval
+    measured_s: Rounded | None
+    ratio: Rounded6 | None
+    lost_s: Rounded | None
+    verdict: Verdict
+    expected_mfu: Rounded6 | None = None
+    mfu: Rounded6 | None = None
+
+
+class Explanation(Record):
+    """A fault that may be behind a run. name: of the catalogue; changes: what the scenario then is, at the severity
+    that explains the run best. phases_s: what it then expects. gain_s: seconds of the measured step that a cure saves.
+    misstated: the scenario and not the run is to be put right.
+    """
+
+    name: str
+    title: str
+    probability: Rounded6
+    severity: Rounded6 | None
+    changes: tuple[str, ...]
+    phases_s: dict[str, Rounded]
+    cure: str
+    gain_s: Rounded
+    misstated: bool = False
+
+
+class Measurement(Record):
+    """What tells two explanations apart: a figure or a part of a phase, how to read it, and what each expects of it."""
+
+    between: tuple[str, str]
+    figure: str
+    title: str
+    how: str
+    values: tuple[Number, Number]
+
+
+class ExplanationGroup(Record):
+    """Explanations whose expected phases agree within the noise. probability: that one of them is behind the run."""
+
+    probability: Rounded6
+    members: tuple[Explanation, ...]
+
+
+class StatedFault(Record):
+    """A known misconfiguration that the scenario itself states. saved_s: of the expected step, without it."""
+
+    name: str
+    title: str
+    cure: str
+    changes: tuple[str, ...]
+    saved_s: Rounded
+
+
+class Check(Record):
+    """A run beside what is expected of it. noise: deviation of each measured time's logarithm.
+
+    healthy, unlisted: probability that nothing is wrong, and that the cause is in no list. groups: explanations, most
+    probable first. tests: what tells the first ones apart, cheapest first. stated: what the scenario itself states.
+    tried: faults simulated; without_effect: those that would not change the scenario's step.
+    """
+
+    schema_: Literal["rlsim.check/1"] = Field(default="rlsim.check/1", alias="schema")
+    scenario: str
+    digest: str
+    source: str = ""
+    mode: Literal["sync", "async"]
+    num_gpus: int
+    model: str
+    hardware: str
+    method: Method
+    noise: Rounded6
+    phases: tuple[CheckedPhase, ...]
+    figures: dict[str, Rounded] = Field(default_factory=dict)
+    healthy: Rounded6
+    unlisted: Rounded6
+    groups: tuple[ExplanationGroup, ...]
+    tests: tuple[Measurement, ...]
+    stated: tuple[StatedFault, ...]
+    tried: int
+    without_effect: int
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> CheckedPhase:
+        """The step as a whole."""
+        return self.phases[0]
+
+    @property
+    def likely_healthy(self) -> bool:
+        """Whether nothing being wrong explains the run best."""
+        first = self.groups[0].probability if self.groups else 0.0
+        return self.healthy >= max(first, self.unlisted)

@@ -1,0 +1,266 @@
+"""A check of a run: healthy ones, faults that were put in, and published runs that were slow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlsim.attribution.check import check
+from rlsim.attribution.faults import FORMS, FUNCTIONS, catalogue, figures
+from rlsim.attribution.likelihood import Observed, fitted, student_log_density
+from rlsim.attribution.likelihood import Path as Severities
+from rlsim.attribution.patterns import Faulty
+from rlsim.cli.main import main
+from rlsim.errors import InputError
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.projection.project import project
+from rlsim.report.text.check import render_check
+from rlsim.results.check import Check
+
+TRANSFERS = {"slow_tensors", "per_tensor_refit", "disk_refit", "slow_refit_link", "slow_handshake", "slow_network"}
+
+
+def names(found: Check, most: int = 2) -> set[str]:
+    return {one.name for group in found.groups[:most] for one in group.members}
+
+
+@pytest.fixture(scope="module")
+def quickstart() -> Faulty:
+    return Faulty(load_scenario("quickstart"))
+
+
+def test_the_catalogue_is_complete() -> None:
+    known = catalogue()
+    assert len(known) >= 20
+    assert {fault.does for fault in known} - {""} == set(FUNCTIONS)
+    used = {form for fault in known for form in fault.set.values() if isinstance(form, str)}
+    assert set(FORMS) <= used
+    for fault in known:
+        assert fault.title and fault.cure and fault.prior > 0
+        assert bool(fault.set) != bool(fault.does)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "qwen235b_512", "qwen8b_async_lag1"])
+def test_every_fault_runs_or_is_impossible_somewhere(name: str) -> None:
+    scenario = load_scenario(name)
+    faulty = Faulty(scenario)
+    moved = [
+        fault.name
+        for fault in catalogue()
+        if fault.possible(scenario) and faulty.with_fault(fault, (fault.severities or (1.0,))[-1]) is not None
+    ]
+    assert len(moved) >= 20
+
+
+def test_a_published_healthy_run_is_healthy() -> None:
+    """NVIDIA-NeMo/RL issue 959: the autoregressive arm of the quickstart."""
+    found = check(
+        load_scenario("quickstart", ["k=0"]),
+        {"step": 114.0, "generation": 57.0, "logprob": 18.0, "train": 27.5, "refit": 6.5},
+    )
+    assert found.likely_healthy
+    assert {one.verdict for one in found.phases} == {"as expected", "not given"}
+
+
+def test_what_is_expected_is_what_project_answers() -> None:
+    scenario = load_scenario("quickstart")
+    answer, found = project(scenario), check(scenario, {"step": 84.0})
+    expected = {one.phase: one.expected_s for one in found.phases}
+    assert expected["step"] == answer.candidate.step_s
+    assert expected["generation"] == answer.candidate.phases.generation_s
+    assert expected["refit"] == answer.candidate.phases.prepare_s
+
+
+@pytest.mark.parametrize(
+    ("fault", "severity"),
+    [("padding", 1.0), ("serial_reward", 0.4), ("slow_rank", 2.0), ("longer_responses", 2.0), ("slow_tensors", 0.02)],
+)
+def test_a_fault_that_was_put_in_is_named(quickstart: Faulty, fault: str, severity: float) -> None:
+    known = next(one for one in catalogue() if one.name == fault)
+    pattern = quickstart.with_fault(known, severity)
+    assert pattern is not None
+    found = check(load_scenario("quickstart"), pattern.phases, 0.05, quickstart)
+    assert fault in names(found)
+    assert not found.likely_healthy
+    named = next(one for group in found.groups for one in group.members if one.name == fault)
+    assert named.gain_s == pytest.approx(pattern.step_s - quickstart.healthy.step_s, rel=0.15)
+
+
+def test_groups_hold_only_what_agrees(quickstart: Faulty) -> None:
+    found = check(load_scenario("quickstart"), {"step": 250.0, "generation": 190.0, "train": 40.0}, 0.05, quickstart)
+    assert not found.likely_healthy
+    total = found.healthy + found.unlisted + sum(group.probability for group in found.groups)
+    assert 0.9 < total <= 1.0 + 1e-9
+    for group in found.groups:
+        first = group.members[0].phases_s
+        for one in group.members[1:]:
+            for phase, seconds in one.phases_s.items():
+                assert abs(np.log((seconds + 2.5) / (first[phase] + 2.5))) <= 0.06
+
+
+def test_a_figure_of_the_engines_log_tells_alike_faults_apart(quickstart: Faulty) -> None:
+    scenario = load_scenario("quickstart")
+    known = {one.name: one for one in catalogue()}
+    busy = quickstart.with_fault(known["busy_host"], 0.03)
+    assert busy is not None
+    assert set(busy.figures) <= set(figures())
+    plain = check(scenario, busy.phases, 0.05, quickstart)
+    told = check(scenario, {**busy.phases, "iteration_s": busy.figures["iteration_s"]}, 0.05, quickstart)
+    before, after = (
+        sum(one.probability for group in found.groups for one in group.members if one.name == "busy_host")
+        for found in (plain, told)
+    )
+    assert after > max(before, 0.8)
+    assert plain.tests
+
+
+def test_what_the_scenario_itself_states_is_told() -> None:
+    found = check(load_scenario("qwen8b_rl_think", ["engine.cuda_graphs=false"]), {"step": 220.0})
+    eager = next(one for one in found.stated if one.name == "eager")
+    assert eager.changes == ("engine.cuda_graphs=true",)
+    assert eager.saved_s > 20
+
+
+@pytest.mark.parametrize("seconds", [80.0, 200.0])
+def test_published_weight_updates_that_took_minutes(seconds: float) -> None:
+    """80 s where the wire needs 2.8 s (OpenRLHF issue 647); 200 s, later 16 s (Awesome-ML-SYS-Tutorial issue 169), in a
+    run of the size that these were."""
+    scenario = load_scenario("qwen8b_rl_think")
+    healthy = Faulty(scenario).healthy.phases
+    found = check(scenario, {**healthy, "refit": seconds, "step": healthy["step"] - healthy["refit"] + seconds})
+    assert [one.phase for one in found.phases if one.verdict == "slow"] in (["step", "refit"], ["refit"])
+    assert {one.name for one in found.groups[0].members} <= TRANSFERS
+
+
+def test_a_published_weight_update_of_two_thirds_of_the_step() -> None:
+    """147 of 217 s (marin issue 8936), in an asynchronous run whose step takes the other 70 s."""
+    found = check(load_scenario("qwen8b_async_lag1"), {"step": 217.0, "refit": 147.0})
+    assert next(one for one in found.phases if one.phase == "refit").verdict == "slow"
+    assert names(found) <= TRANSFERS
+
+
+def test_drafts_that_cost_half_a_step() -> None:
+    """Drafting made a rollout on H20 about half as long again (UniRL issue 94): the drafts are among the suspects."""
+    drafting = ["hardware=h20_sxm", "speculation.draft_graph=true"]
+    scenario = load_scenario("quickstart", drafting)
+    without = Faulty(vary(scenario, "k=0")).healthy.phases
+    slower = {**without, "generation": 1.5 * without["generation"]}
+    slower["step"] += slower["generation"] - without["generation"]
+    found = check(scenario, slower)
+    assert not found.likely_healthy
+    assert names(found) & {"rejected_drafts", "busy_host", "slow_environment", "eager"}
+
+
+def test_four_times_as_long_as_another_framework() -> None:
+    """slime issue 1072 has no phases: four times the step on 8 H800. It is no healthy run, and what to measure is
+    told."""
+    scenario = load_scenario("quickstart", ["model=qwen3-1.7b", "hardware=h800_sxm", "k=0"])
+    found = check(scenario, {"step": 4 * Faulty(scenario).healthy.step_s})
+    assert not found.likely_healthy
+    assert found.step.verdict == "slow"
+    assert found.tests
+
+
+def test_small_densities() -> None:
+    """The multivariate t of one dimension is Student's t."""
+    from scipy.stats import t
+
+    drawn = [student_log_density(np.array([x]), np.array([[0.04]])) for x in (0.0, 0.3)]
+    reference = [float(t.logpdf(x, 5.0, scale=0.2)) for x in (0.0, 0.3)]
+    assert drawn[0] - drawn[1] == pytest.approx(reference[0] - reference[1])
+
+
+def test_a_path_that_fits_anything_is_not_preferred_for_it() -> None:
+    one = np.ones(1)
+    observed = Observed(("step",), 10 * one, 0 * one, 0.05 * one, np.zeros((1, 1)))
+    exact = Severities.through([(1.0, np.log(10 * one))])
+    wide = Severities.through([(1.0, np.log(1 * one)), (2.0, np.log(10 * one)), (4.0, np.log(100 * one))])
+    assert fitted(observed, wide).log_likelihood < fitted(observed, exact).log_likelihood - 1.0
+    assert fitted(observed, wide).severity == pytest.approx(2.0)
+
+
+def test_times_that_no_run_has_are_refused() -> None:
+    scenario = load_scenario("quickstart")
+    with pytest.raises(InputError, match="must be a number of at least 0, got -1"):
+        check(scenario, {"step": -1.0})
+    with pytest.raises(InputError, match="unknown measurement 'stepp'"):
+        check(scenario, {"stepp": 1.0})
+    with pytest.raises(InputError, match="no time of the run is given"):
+        check(scenario, {})
+
+
+def test_the_mfu_follows_the_time() -> None:
+    found = {one.phase: one for one in check(load_scenario("quickstart"), {"train": 60.0, "step": 115.0}).phases}
+    train = found["train"]
+    assert train.mfu is not None and train.expected_mfu is not None
+    assert train.mfu * 60.0 == pytest.approx(train.expected_mfu * train.expected_s.mean)
+    assert found["logprob"].expected_mfu is not None and found["logprob"].mfu is None
+    assert found["refit"].expected_mfu is None
+
+
+def test_a_frameworks_configuration_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[1] / "readers" / "corpus" / "nemo_rl_async.yaml"
+    with pytest.raises(SystemExit) as end:
+        main(["check", str(path), "--step", "300", "--json"])
+    assert not end.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert told["mode"] == "async"
+    assert told["source"].startswith("imported from nemo-rl's")
+
+
+def test_the_text_fits_a_screen(quickstart: Faulty) -> None:
+    scenario = load_scenario("quickstart")
+    for measured in ({"step": 250.0, "generation": 190.0, "train": 40.0}, {"step": 83.0}, {"step": 40.0}):
+        told = render_check(check(scenario, measured, 0.05, quickstart))
+        assert len(told.splitlines()) <= 40
+        assert max(map(len, told.splitlines())) <= 100
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    words = ["check", "quickstart", "--step", "250", "--generation", "190", "--figure", "response_tokens=810"]
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--json", "--out", str(out)])
+    assert not end.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "rlsim.check/1"
+    assert told == json.loads((out / "check.json").read_text())
+    assert Check.read(out / "check.json").figures == {"response_tokens": 810.0}
+    assert (out / "check.png").stat().st_size > 5000
+
+
+def test_a_log_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train.jsonl"
+    rows = [
+        {"step": i, "timing_s/step": 150 + i % 3, "timing_s/gen": 90 + i % 2, "timing_s/update_actor": 29.0}
+        for i in range(12)
+    ]
+    log.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit) as end:
+        main(["check", "quickstart", "--log", str(log), "--json"])
+    assert not end.value.code
+    told = {one["phase"]: one for one in json.loads(capsys.readouterr().out)["phases"]}
+    assert told["step"]["measured_s"] == 151
+    assert told["generation"]["verdict"] == "slow"
+    assert told["train"]["verdict"] == "as expected"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--figure", "mfu"], "--figure mfu: expected NAME=VALUE"),
+        (["--steps", "1:2"], "--steps takes steps of a log"),
+        (["--noise", "3"], "less than or equal to 1"),
+        ([], "no time of the run is given; give one of step, generation"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["check", "quickstart", *words])
+    assert end.value.code == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert len(message.splitlines()) == 1

@@ -1,0 +1,136 @@
+"""rlsim size: the fewest GPUs that fit, the knee, what keeps to a deadline or a budget, and the engine's share."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from rlsim.cli.main import main
+from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, trainer_memory
+from rlsim.errors import Infeasible, InputError
+from rlsim.loading.scenario import load_scenario, vary
+from rlsim.planning.new import Answers
+from rlsim.planning.size import KNEE_GAIN, Wanted, knee_of, memory_share, size
+from rlsim.report.text.size import render_size
+from rlsim.results.record import Interval
+from rlsim.results.size import ClusterSize, Sizing
+
+SMALL = Answers("qwen3-1.7b", "h100_sxm", 8, (16, 8), 500)
+
+
+@cache
+def sized(model: str = "qwen3-8b", lora: int | None = None) -> Sizing:
+    return size(Wanted(Answers(model, "h100_sxm", 8, (16, 8), 500), lora_rank=lora), ["h100_sxm"])
+
+
+def cluster(gpus: int, step_s: float, speedup: float | None) -> ClusterSize:
+    return ClusterSize(
+        gpus=gpus, step_s=Interval(step_s, step_s, step_s), step_p90_s=step_s, usd_per_step=1.0, speedup=speedup,
+        layout="", changes={}, generation_share=0.5, training_share=0.5,
+    )  # fmt: skip
+
+
+def test_the_least_cluster_fits_and_half_of_it_does_not() -> None:
+    one = sized().devices[0]
+    least = one.at(one.least)
+    assert least is not None and one.least == 4
+    wanted = Wanted(Answers("qwen3-8b", "h100_sxm", 8, (16, 8), 500))
+    fits = vary(wanted.scenario("h100_sxm", 4, "none"), least.changes)
+    assert trainer_memory(fits).total < 0.9 * fits.hardware.memory_bytes.value
+    half = vary(wanted.scenario("h100_sxm", 2, "full"), {"trainer.tensor_parallel": 2})
+    assert trainer_memory(half).total > 0.9 * half.hardware.memory_bytes.value
+
+
+def test_adapters_need_fewer_gpus() -> None:
+    full, lora = sized().devices[0], sized(lora=32).devices[0]
+    assert full.least is not None and lora.least is not None
+    assert lora.least < full.least
+    assert sized(lora=32).lora_rank == 32
+
+
+def test_steps_shorten_and_the_knee_is_where_they_stop_to() -> None:
+    one = sized().devices[0]
+    steps = [each.step_s.mean for each in one.sizes]
+    assert steps == sorted(steps, reverse=True)
+    assert [each.gpus for each in one.sizes] == [4 * 2**i for i in range(len(steps))]
+    assert knee_of([cluster(8, 100, None), cluster(16, 60, 1.67), cluster(32, 50, 1.2), cluster(64, 30, 1.67)]) == 16
+    assert KNEE_GAIN < 1.67
+
+
+def test_a_deadline_takes_the_cheapest_and_a_budget_the_fastest() -> None:
+    every = sized().devices[0].sizes
+    deadline = 1.01 * every[1].step_p90_s
+    within = size(Wanted(Answers("qwen3-8b", "h100_sxm", 8, (16, 8), 500), deadline_s=deadline), ["h100_sxm"])
+    assert within.devices[0].chosen == every[1].gpus
+    budget = 1.001 * every[1].usd_per_step
+    bought = size(Wanted(Answers("qwen3-8b", "h100_sxm", 8, (16, 8), 500), budget_usd=budget), ["h100_sxm"])
+    assert bought.devices[0].chosen == every[1].gpus
+    hopeless = size(Wanted(SMALL, deadline_s=0.01), ["h100_sxm"])
+    assert hopeless.best is None
+    assert "no step keeps to 0.01 s with 90 %" in hopeless.devices[0].reason
+    assert render_size(hopeless).startswith("Nothing fits")
+
+
+def test_the_engine_may_take_what_the_trainer_leaves() -> None:
+    scenario = load_scenario("quickstart", ["k=0"])
+    share = memory_share(scenario, headroom=0.1)
+    available = scenario.hardware.memory_bytes.value
+    beside = RUNTIME_BYTES + trainer_memory(scenario).weights
+    assert share.safe * available + beside <= 0.9 * available
+    assert (share.safe + 0.01) * available + beside > 0.9 * available
+    assert share.after_offload > share.safe > share.least
+    engine_memory(vary(scenario, {"engine.gpu_memory_utilization": share.least}))
+    with pytest.raises(Infeasible):
+        engine_memory(vary(scenario, {"engine.gpu_memory_utilization": share.least - 0.02}))
+    kept = memory_share(vary(scenario, {"trainer.offload": False, "trainer.optimizer_bytes_per_parameter": 2}))
+    assert kept.safe == kept.after_offload < share.safe
+
+
+def test_what_fits_nowhere_says_why() -> None:
+    told = size(Wanted(Answers("llama-3.1-405b", "h100_sxm", 8, (1, 8), 500)), ["h100_sxm"])
+    assert told.best is None
+    assert told.devices[0].least is None
+    assert told.devices[0].reason
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["size", "qwen3-1.7b", "--device", "h100_sxm,a100_sxm", "--batch", "16x8", "--response-tokens", "500"]
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--json"])
+    assert not end.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "rlsim.size/1"
+    assert [one["device"] for one in told["devices"]] == ["h100_sxm", "a100_sxm"]
+    answer = Sizing.model_validate_json(json.dumps(told))
+    assert answer.best in ("h100_sxm", "a100_sxm")
+    assert f"Take {next(one for one in answer.devices if one.device == answer.best).chosen}" in render_size(answer)
+    (tmp_path / "size.json").write_text(json.dumps(told))
+    assert Sizing.read(tmp_path / "size.json") == answer
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "h101"], "h101"),
+        (["--device", ","], "--device: name at least one"),
+        (["--device", "h100_sxm", "--deadline", "-3"], "--deadline must be above 0"),
+        (["--device", "h100_sxm", "--deadline", "3", "--budget", "1"], "give one of them"),
+        (["--device", "h100_sxm", "--batch", "64"], "must be PROMPTSxSAMPLES"),
+        (["--device", "h100_sxm", "--engine", "vlm"], "vlm"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["size", "qwen3-1.7b", *words])
+    assert end.value.code == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert len(message.splitlines()) == 1
+
+
+def test_no_device_is_no_sizing() -> None:
+    with pytest.raises(InputError, match="name at least one"):
+        size(Wanted(SMALL), [])
