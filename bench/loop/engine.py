@@ -68,18 +68,18 @@ class Engine:
         """Queue samples."""
         self.waiting.extend(requests)
 
-    @torch.no_grad()
     def iterate(self) -> Iteration | None:
         """One iteration; None where nothing runs or waits."""
         start_s = time.monotonic()
-        if self.waiting and len(self.running) < self.settings.running:
-            return self._prefill(start_s)
-        if not self.running:
-            return None
-        decoding, lengths = len(self.running), self.lengths[: len(self.running)]
-        context = float(lengths.sum()) / decoding
-        accepted = self._decode(decoding)
-        finished = self._leave()
+        with torch.no_grad():
+            if self.waiting and len(self.running) < self.settings.running:
+                return self._prefill(start_s)
+            if not self.running:
+                return None
+            decoding, lengths = len(self.running), self.lengths[: len(self.running)]
+            context = float(lengths.sum()) / decoding
+            accepted = self._decode(decoding)
+            finished = self._leave()
         return Iteration(start_s, time.monotonic() - start_s, decoding, context, 0, accepted, finished)
 
     def tokens_of(self, request: Request) -> NDArray[np.int64]:

@@ -68,7 +68,7 @@ def measure_loop(base: LoopSettings, plan: Plan, say: Say) -> dict[str, Any]:
         stacks[setting] = _split(base, plan, setting == "beside", say)
     return {
         "schema": SCHEMA, "model": base.model, "prompt_tokens": base.prompt_tokens, "threads": threads,
-        "about": about.as_json() if hasattr(about, "as_json") else vars(about),
+        "about": vars(about),
         "host": _host(base), "acceptance": _acceptance(base, plan, say), "stacks": stacks,
     }  # fmt: skip
 
@@ -123,9 +123,7 @@ def _middle(seconds: Sequence[float]) -> float:
     return float(f"{statistics.median(seconds):.5g}")
 
 
-def _iterations(
-    base: LoopSettings, plan: Plan, drafts: Sequence[tuple[str, int]], say: Say
-) -> tuple[Seconds, Seconds]:
+def _iterations(base: LoopSettings, plan: Plan, drafts: Sequence[tuple[str, int]], say: Say) -> tuple[Seconds, Seconds]:
     """Seconds of iterations by (drafter, k, sequences, context), and of prefills by prompt tokens."""
     rows, longest = max(plan.sequences), int(max(plan.contexts) * 1.5)
     growth = (MOST_DRAFTED + 1) * (plan.iterations + 2)
@@ -251,10 +249,8 @@ def _acceptance(base: LoopSettings, plan: Plan, say: Say) -> dict[str, list[floa
     found = {}
     for drafter in dict.fromkeys(name for name, k in plan.drafts if k):
         longest = max(k for name, k in plan.drafts if name == drafter)
-        settings = replace(
-            base, drafter=drafter, draft_length=longest, steps=plan.acceptance_steps, warmup_steps=0, lag=0,
-            placement="shared", lengths=(), seed=base.seed,
-        )  # fmt: skip
+        drafting: dict[str, Any] = {"drafter": drafter, "draft_length": longest, "steps": plan.acceptance_steps}
+        settings = replace(base, warmup_steps=0, lag=0, placement="shared", lengths=(), **drafting)
         engine = Engine(random_policy(base.dims, base.seed), settings, settings.capacity)
         engine.generator.manual_seed(base.seed + 1000)
         for step in range(plan.acceptance_steps):

@@ -62,10 +62,10 @@ def copied(policy: Target) -> Target:
     return replace(policy, layers=layers, **heads)
 
 
-@torch.no_grad()
 def hand_over(source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
     """Copy weights, tensor by tensor."""
-    torch._foreach_copy_(list(target), list(source))
+    with torch.no_grad():
+        torch._foreach_copy_(list(target), list(source))
 
 
 class CachedModel:

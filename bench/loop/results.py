@@ -12,6 +12,7 @@ from bench.loop.events import PHASES, Event, EventLog
 from bench.loop.settings import LoopSettings
 from bench.loop.together import run_together
 
+POOLS = ("generator", "trainer")
 SCHEMA = "rlsim.loop/1"
 Row = dict[str, Any]
 
@@ -57,7 +58,7 @@ def row_of(settings: LoopSettings, events: list[Event]) -> Row:
         "predicted_s": None,
         "steps_s": [round(step["measured_s"], 6) for step in steps],
         "phases": {name: {"measured_s": mean[name], "predicted_s": None} for name in PHASES},
-        "idle": {name: {"measured_s": mean[f"{name}_idle_s"], "predicted_s": None} for name in ("generator", "trainer")},
+        "idle": {name: {"measured_s": mean[f"{name}_idle_s"], "predicted_s": None} for name in POOLS},
         "reward": mean["reward"],
         "tokens_per_verification": tokens_per_verification(events),
         "others_cpu_s": mean["others_cpu_s"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -80,7 +81,7 @@ class LoopSettings:
 
     def _check_lengths(self) -> None:
         quantiles, tokens = self.quantiles, self.response_tokens
-        ordered = all(a < b for a, b in zip(quantiles, quantiles[1:], strict=False))
+        ordered = all(a < b for a, b in pairwise(quantiles))
         if len(quantiles) != len(tokens) or len(tokens) < 2 or (quantiles[0], quantiles[-1]) != (0, 1) or not ordered:
             raise BenchError("quantiles must rise from 0 to 1, with one of response_tokens for each")
         if min(tokens) < 1 or list(tokens) != sorted(tokens):

@@ -41,10 +41,10 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.weights, lr=settings.learning_rate, fused=True)
         self.angles = rope_table(capacity, policy.dims.head_dim, torch.device("cpu"))
 
-    @torch.no_grad()
     def logprobs(self, samples: Samples) -> list[Tensor]:
         """Log-probs of the policy as it is, by micro-batch."""
-        return [self.logprobs_of(tokens) for tokens, _ in self._micro_batches(samples)]
+        with torch.no_grad():
+            return [self.logprobs_of(tokens) for tokens, _ in self._micro_batches(samples)]
 
     def logprobs_of(self, tokens: Tensor) -> Tensor:
         """Those of one micro-batch [m, T - 1]."""
