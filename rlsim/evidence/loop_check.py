@@ -41,13 +41,9 @@ class Prediction:
 def configurations() -> list[tuple[LoopSettings, str]]:
     """Configurations of loop_check.yaml, with the name of that without drafts that each is compared with."""
     told = lists_beside(__file__, "loop_check.yaml")
-    return [
-        (
-            settings_of({**told["common"], **{k: v for k, v in one.items() if k != "speedup_over"}}),
-            one.get("speedup_over", ""),
-        )
-        for one in told["configurations"]
-    ]
+    stated = [{**told["common"], **one} for one in told["configurations"]]
+    over = [one.pop("speedup_over", "") for one in stated]
+    return [(settings_of(one), name) for one, name in zip(stated, over, strict=True)]
 
 
 def check_loop(folder: Path, say: Say, measured: bool = False) -> LoopCheck:

@@ -122,12 +122,7 @@ def speedups_of(rows: Iterable[LoopRow], drafter: str) -> dict[int, Speedup]:
 def _best(rows: list[LoopRow]) -> dict[str, tuple[int, int, float]]:
     out: dict[str, tuple[int, int, float]] = {}
     for drafter in dict.fromkeys(row.settings["drafter"] for row in rows if row.speedup):
-        own = {0: Speedup(measured=1.0, predicted=1.0)}
-        own |= {
-            row.settings["draft_length"]: row.speedup
-            for row in rows
-            if row.speedup and row.settings["drafter"] == drafter
-        }
+        own = speedups_of(rows, drafter)
         measured, predicted = (max(own, key=lambda k: getattr(own[k], side)) for side in ("measured", "predicted"))
         out[drafter] = (measured, predicted, own[measured].measured / own[predicted].measured - 1.0)
     return out

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rlsim.report.figures.style import GREY, INK, LINE_COLORS, PHASE_COLORS, picture_style
-from rlsim.results.loop_check import LoopCheck, LoopRow
+from rlsim.results.loop_check import LoopCheck, LoopRow, speedups_of
 
 STACKED = {
     "shared": ("prepare_s", "generation_s", "data_s", "logprob_s", "train_s"),
@@ -50,10 +50,7 @@ def _bars(axes: Axes, row: LoopRow, place: int) -> None:
 def _speedups(axes: Axes, found: LoopCheck) -> None:
     drafters = dict.fromkeys(row.settings["drafter"] for row in found.rows if row.speedup)
     for color, drafter in zip(LINE_COLORS, drafters, strict=False):
-        own = {0: Speedup(measured=1.0, predicted=1.0)}
-        own |= {
-            r.settings["draft_length"]: r.speedup for r in found.rows if r.speedup and r.settings["drafter"] == drafter
-        }
+        own = speedups_of(found.rows, drafter)
         k = sorted(own)
         axes.plot(k, [own[one].measured for one in k], "o-", color=color, label=f"{drafter}, measured")
         axes.plot(k, [own[one].predicted for one in k], "s--", color=color, alpha=0.7, label=f"{drafter}, predicted")
