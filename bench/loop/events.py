@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.cases import write_whole
+from bench.loop.settings import LoopSettings
 
 PHASES = ("data_s", "prepare_s", "generation_s", "logprob_s", "train_s", "refit_s", "exposed_generation_s")
 """Names of the phases, as in projection.json."""
@@ -51,7 +53,11 @@ class EventLog:
         self.add("phase", start_s, seconds, phase=name, step=step, cpu_s=round(time.process_time() - cpu_s, 6))
 
 
-def write_events(events: list[Event], path: Path) -> None:
-    """Write a journal, one JSON object a line, whole or not at all. BenchError where that fails."""
-    text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
+def write_events(settings: LoopSettings, events: list[Event], folder: Path) -> Path:
+    """Write a journal, settings first, one JSON object a line, whole or not at all; its file in ``folder``, called
+    after the configuration. BenchError where that fails."""
+    path = folder / ("_".join(re.findall(r"[A-Za-z0-9.-]+", settings.name)) + ".jsonl")
+    lines = [{"event": "settings", "settings": asdict(settings)}, *events]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     write_whole(path, text, f"cannot write {path}")
+    return path

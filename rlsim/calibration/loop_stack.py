@@ -27,8 +27,6 @@ from rlsim.workload.draw import draw
 if TYPE_CHECKING:
     from bench.loop.results import Row
 
-    Events = list[dict[str, Any]]
-
 ENGINE, STYLE = "torch_eager", "nemo_rl_in_order"
 MEASUREMENTS = "loop_measurements.json"
 METHODS = {"none": "none", "model": "draft_model", "ngram": "ngram"}
@@ -97,13 +95,15 @@ def measure_stacks(folder: Path, say: Say, again: bool = True) -> LoopStacks:
     return stacks
 
 
-def run_settings(settings: LoopSettings, say: Say) -> tuple[Row, Events]:
-    """Run one configuration for real; its row and its journal."""
+def run_settings(settings: LoopSettings, say: Say, journals: Path) -> Row:
+    """Run one configuration for real; its row. Its journal goes to the folder ``journals``."""
     with _as_input_errors(), _torch():
+        from bench.loop.events import write_events
         from bench.loop.results import row_of, run_loop
 
         events = run_loop(settings, say).events
-        return row_of(settings, events), events
+        write_events(settings, events, journals)
+        return row_of(settings, events)
 
 
 @contextmanager

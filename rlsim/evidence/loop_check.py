@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +65,10 @@ def predict(stacks: LoopStacks, settings: LoopSettings, over: str = "") -> Predi
 def run_predicted(stacks: LoopStacks, said: list[Prediction], folder: Path, say: Say) -> LoopCheck:
     """Run what was predicted, one after the other."""
     rows: dict[str, LoopRow] = {}
+    journals = folder / "journals"
     for number, one in enumerate(said):
         say(number, len(said), one.settings.name)
-        found, events = run_settings(one.settings, lambda line, at=number: say(at, len(said), line))  # type: ignore[misc]
-        _write_journal(folder / "journals" / f"{_file_name(one.settings.name)}.jsonl", one.settings, events)
+        found = run_settings(one.settings, lambda line, at=number: say(at, len(said), line), journals)  # type: ignore[misc]
         rows[one.settings.name] = _row(one, found, rows.get(one.over))
     say(len(said), len(said), "done")
     device = str(stacks.measured["about"]["device"])
@@ -112,13 +111,3 @@ def _why(row: LoopRow) -> str:
     if others > LARGE:
         told += f"; other processes and the hypervisor took {others:.1f} cores"
     return told
-
-
-def _write_journal(path: Path, settings: LoopSettings, events: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    own = {"event": "settings", **{name: getattr(settings, name) for name in replace(settings).__dataclass_fields__}}
-    path.write_text("".join(json.dumps(one, separators=(",", ":")) + "\n" for one in (own, *events)), encoding="utf-8")
-
-
-def _file_name(name: str) -> str:
-    return "_".join(name.replace("=", "").replace(",", "").split())
