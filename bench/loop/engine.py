@@ -36,11 +36,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration: when it began (monotonic clock), how long it took, sequences that it decoded at which mean
-    context, prompt tokens that it prefilled, tokens accepted of each sequence, and samples that it finished."""
+    """One iteration: when it began (monotonic clock), how long it took, CPU time in it, sequences that it decoded at
+    which mean context, prompt tokens that it prefilled, tokens accepted of each sequence, samples that it finished."""
 
     start_s: float
     seconds: float
+    cpu_s: float
     decoding: int
     context_tokens: float
     prefill_tokens: int
@@ -70,23 +71,23 @@ class Engine:
 
     def iterate(self) -> Iteration | None:
         """One iteration; None where nothing runs or waits."""
-        start_s = time.monotonic()
+        start_s, cpu_s = time.monotonic(), time.process_time()
         with torch.no_grad():
             if self.waiting and len(self.running) < self.settings.running:
-                return self._prefill(start_s)
+                return self._prefill(start_s, cpu_s)
             if not self.running:
                 return None
             decoding, lengths = len(self.running), self.lengths[: len(self.running)]
             context = float(lengths.sum()) / decoding
             accepted = self._decode(decoding)
             finished = self._leave()
-        return Iteration(start_s, time.monotonic() - start_s, decoding, context, 0, accepted, finished)
+        return Iteration(start_s, *_since(start_s, cpu_s), decoding, context, 0, accepted, finished)
 
     def tokens_of(self, request: Request) -> NDArray[np.int64]:
         """Prompt and response of a sample that has just finished."""
         return self._ended[request.sample]
 
-    def _prefill(self, start_s: float) -> Iteration:
+    def _prefill(self, start_s: float, cpu_s: float) -> Iteration:
         """Admit whole prompts while slots and token budget last."""
         settings, first, tokens = self.settings, len(self.running), 0
         while self.waiting and len(self.running) < settings.running:
@@ -110,7 +111,7 @@ class Engine:
         for one in self.running[rows]:
             one.emitted = 1
         finished = self._leave()
-        return Iteration(start_s, time.monotonic() - start_s, 0, 0.0, tokens, (), finished)
+        return Iteration(start_s, *_since(start_s, cpu_s), 0, 0.0, tokens, (), finished)
 
     def _decode(self, n: int) -> tuple[int, ...]:
         """Draft, verify, and take what was accepted, at most to each sequence's end."""
@@ -152,3 +153,7 @@ class Engine:
                 self.running[row] = self.running[final]
             self.running.pop()
         return tuple(finished)
+
+
+def _since(start_s: float, cpu_s: float) -> tuple[float, float]:
+    return time.monotonic() - start_s, time.process_time() - cpu_s

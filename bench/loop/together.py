@@ -30,7 +30,8 @@ def requests_of(settings: LoopSettings, step: int) -> list[Request]:
 def note_iteration(log: EventLog, done: Iteration) -> None:
     """Record an iteration and the samples that it finished."""
     log.add(
-        "iteration", done.start_s, done.seconds, decoding=done.decoding, context_tokens=round(done.context_tokens, 2),
+        "iteration", done.start_s, done.seconds, cpu_s=round(done.cpu_s, 6),
+        decoding=done.decoding, context_tokens=round(done.context_tokens, 2),
         prefill_tokens=done.prefill_tokens, accepted_tokens=sum(done.accepted),
     )  # fmt: skip
     for one in done.finished:

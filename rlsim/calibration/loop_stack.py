@@ -95,15 +95,14 @@ def measure_stacks(folder: Path, say: Say, again: bool = True) -> LoopStacks:
     return stacks
 
 
-def run_settings(settings: LoopSettings, say: Say, journals: Path) -> Row:
-    """Run one configuration for real; its row. Its journal goes to the folder ``journals``."""
+def run_settings(settings: LoopSettings, say: Say, journals: Path) -> tuple[Row, Path]:
+    """Run one configuration for real; its row, and its journal in the folder ``journals``."""
     with _as_input_errors(), _torch():
         from bench.loop.events import write_events
         from bench.loop.results import row_of, run_loop
 
         events = run_loop(settings, say).events
-        write_events(settings, events, journals)
-        return row_of(settings, events)
+        return row_of(settings, events), write_events(settings, events, journals)
 
 
 @contextmanager

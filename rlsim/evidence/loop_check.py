@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rlsim.calibration.loop_stack import (
@@ -15,6 +16,7 @@ from rlsim.calibration.loop_stack import (
     settings_of,
     with_drawn_lengths,
 )
+from rlsim.evidence.loop_replay import read_journal, replay, undisturbed
 from rlsim.files.yaml import lists_beside
 from rlsim.projection.project import project
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of
@@ -68,14 +70,16 @@ def run_predicted(stacks: LoopStacks, said: list[Prediction], folder: Path, say:
     journals = folder / "journals"
     for number, one in enumerate(said):
         say(number, len(said), one.settings.name)
-        found = run_settings(one.settings, lambda line, at=number: say(at, len(said), line), journals)  # type: ignore[misc]
-        rows[one.settings.name] = _row(one, found, rows.get(one.over))
+        found, journal = run_settings(one.settings, lambda line, at=number: say(at, len(said), line), journals)  # type: ignore[misc]
+        settings, events = read_journal(journal)
+        alone = replay(stacks, settings, undisturbed(events))
+        rows[one.settings.name] = _row(one, found, fmean(alone.simulated_s), rows.get(one.over))
     say(len(said), len(said), "done")
     device = str(stacks.measured["about"]["device"])
     return LoopCheck(device=device, rows=tuple(rows.values()), scores=scores_of(rows.values()))
 
 
-def _row(said: Prediction, found: Mapping[str, Any], over: LoopRow | None) -> LoopRow:
+def _row(said: Prediction, found: Mapping[str, Any], undisturbed_s: float, over: LoopRow | None) -> LoopRow:
     side, phases = said.side, {}
     for name in PHASES:
         phases[name] = Pair(measured_s=found["phases"][name]["measured_s"], predicted_s=side.phases[name].mean)
@@ -95,7 +99,8 @@ def _row(said: Prediction, found: Mapping[str, Any], over: LoopRow | None) -> Lo
               for name in idle_s},
         speedup=speedup, steps_s=tuple(found["steps_s"]),
         tokens_per_verification=(found["tokens_per_verification"], side.acceptance_length.mean),
-        others_cpu_s=found["others_cpu_s"], steal_s=found["steal_s"], settings=found["settings"],
+        undisturbed_s=undisturbed_s, others_cpu_s=found["others_cpu_s"], steal_s=found["steal_s"],
+        settings=found["settings"],
     )  # fmt: skip
     return LoopRow(**{**dict(row), "why": _why(row)})
 

@@ -37,8 +37,9 @@ class Speedup(Record):
 class LoopRow(Record):
     """One configuration: mean of its measured steps beside the prediction made before it ran.
 
-    interval: 90 % of the step. idle: of generator and trainer on their own cores. others_cpu_s: CPU time of other
-    processes of the machine in a step, steal_s: what a hypervisor kept from it. why: what a large miss comes from.
+    interval: 90 % of the step. undisturbed_s: the journal replayed by the simulation with CPU time in place of seconds:
+    the step without what others took. idle: of generator and trainer on cores of their own. others_cpu_s: CPU time of
+    other processes in a step, steal_s: what a hypervisor kept from it. why: what a large miss comes from.
     """
 
     name: str
@@ -50,6 +51,7 @@ class LoopRow(Record):
     speedup: Speedup | None = None
     steps_s: tuple[Rounded6, ...]
     tokens_per_verification: tuple[Rounded6, Rounded6]
+    undisturbed_s: Rounded6
     others_cpu_s: Rounded6
     steal_s: Rounded6
     why: str = ""
@@ -69,14 +71,15 @@ class LoopRow(Record):
 class LoopScores(Record):
     """Errors over all configurations, as shares of the measured; null where nothing tells of it.
 
-    best: by drafter the draft length of the fastest generation as measured, as predicted, and how much slower the
-    predicted one was measured than the best.
+    undisturbed: of the steps without what other processes took. best: by drafter the draft length of the fastest
+    generation as measured, as predicted, and how much slower the predicted one was measured than the best.
     """
 
     n: int
     median_abs_error: Rounded6
     p90_abs_error: Rounded6
     coverage: Rounded6
+    undisturbed_median_abs_error: Rounded6
     speedup_median_abs_error: Rounded6 | None
     exposed_median_abs_error: Rounded6 | None
     best: dict[str, tuple[int, int, Rounded6]]
@@ -107,6 +110,7 @@ def scores_of(rows: Iterable[LoopRow]) -> LoopScores:
         median_abs_error=statistics.median(errors),
         p90_abs_error=errors[math.ceil(0.9 * len(errors)) - 1],
         coverage=sum(row.covered for row in rows) / len(rows),
+        undisturbed_median_abs_error=statistics.median(abs(row.predicted_s / row.undisturbed_s - 1.0) for row in rows),
         speedup_median_abs_error=statistics.median(speedups) if speedups else None,
         exposed_median_abs_error=statistics.median(told) if told else None,
         best=_best(rows),
