@@ -36,7 +36,7 @@ class LoopSettings:
     budget_tokens: most prompt tokens of an iteration that prefills. placement: shared, one process that takes turns on
     all cores, or split, generator and trainer as processes with a core each. lag: of a split loop, as loop.policy_lag.
     micro_batch: samples. lengths: response tokens of every sample, by step; by default drawn from the inverse
-    distribution at ``quantiles``. threads: of a shared loop; 0 takes all cores.
+    distribution at ``quantiles``. learning_rate: so small that the acceptance of drafts stays what it was. threads: of a shared loop; 0 takes all cores.
     """
 
     name: str = "loop"
@@ -58,7 +58,7 @@ class LoopSettings:
     lengths: tuple[tuple[int, ...], ...] = ()
     policy_logprobs: bool = True
     temperature: float = 1.0
-    learning_rate: float = 1e-5
+    learning_rate: float = 1e-7
     threads: int = 0
     seed: int = 0
 

@@ -41,12 +41,20 @@ def device(
     name: NameOption = None,
     out: FolderOption = None,
 ) -> None:
-    """Measure a device of this machine; writes tables of its operators and a hardware profile."""
+    """Measure a device of this machine; writes tables of its operators and a hardware profile.
+
+    A CPU without --quick also as the real loop of bench/loop uses it (DIR/loop).
+    """
     from rlsim.calibration.calibrate import calibrate_device
 
     folder = out or Path("calibration_" + name_of_device.replace(":", "_"))
     found = calibrate_device(name_of_device, folder, quick, resume=not restart, name=name, style=terminal_style())
     print_answer(found.text)
+    if name_of_device == "cpu" and not quick:
+        from rlsim.calibration.loop_stack import measure_stacks
+
+        measure_stacks(folder / "loop", _say)
+        print_answer(f"the loop of bench/loop: rlsim project {folder / 'loop' / 'loop.yaml'}")
 
 
 @app.command("check-loop")

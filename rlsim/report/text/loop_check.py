@@ -8,8 +8,7 @@ from rlsim.report.table import table
 from rlsim.results.loop_check import LoopCheck, LoopRow
 
 HEADS = (
-    "configuration", "measured s", "alone s", "predicted s", "90 % interval", "error", "generation", "exposed",
-    "speed-up",
+    "configuration", "step s", "alone", "predicted", "interval", "error", "generation", "exposed", "speed-up",
 )  # fmt: skip
 
 
@@ -36,7 +35,7 @@ def _cells(row: LoopRow) -> tuple[str, ...]:
     generation, exposed = row.phases["generation_s"], row.phases["exposed_generation_s"]
     return (
         row.name, f"{row.measured_s:.3f}", f"{row.undisturbed_s:.3f}", f"{row.predicted_s:.3f}",
-        f"{row.interval[0]:.2f} to {row.interval[1]:.2f}",
+        f"{row.interval[0]:.2f}-{row.interval[1]:.2f}",
         signed_percent(row.error, 1), f"{generation.measured_s:.2f} / {generation.predicted_s:.2f}",
         f"{exposed.measured_s:.2f} / {exposed.predicted_s:.2f}" if row.settings["placement"] == "split" else "",
         f"{row.speedup.measured:.2f} / {row.speedup.predicted:.2f}" if row.speedup else "",
