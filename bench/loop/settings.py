@@ -36,7 +36,8 @@ class LoopSettings:
     budget_tokens: most prompt tokens of an iteration that prefills. placement: shared, one process that takes turns on
     all cores, or split, generator and trainer as processes with a core each. lag: of a split loop, as loop.policy_lag.
     micro_batch: samples. lengths: response tokens of every sample, by step; by default drawn from the inverse
-    distribution at ``quantiles``. learning_rate: so small that the acceptance of drafts stays what it was. threads: of a shared loop; 0 takes all cores.
+    distribution at ``quantiles``. learning_rate: so small that drafts are accepted
+    as often in the last step as in the first. threads: of a shared loop; 0 takes all cores.
     """
 
     name: str = "loop"

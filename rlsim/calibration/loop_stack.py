@@ -158,11 +158,12 @@ def scenario_of(stacks: LoopStacks, settings: LoopSettings) -> Scenario:
     return scenario_of_text(dump_document(document), f"configuration {settings.name}")
 
 
-def with_drawn_lengths(scenario: Scenario, settings: LoopSettings) -> LoopSettings:
-    """The configuration with the response lengths that the scenario's seed draws: both sides meet the same work."""
+def with_drawn_lengths(stacks: LoopStacks, scenario: Scenario, settings: LoopSettings) -> LoopSettings:
+    """The configuration with the response lengths that the scenario's seed draws, and the threads that were measured:
+    both sides meet the same work on the same machine."""
     drawn = draw(vary(scenario, "speculation.method=none"), 0).steps
     lengths = tuple(tuple(step.rollouts[0].batch.response_tokens.tolist()) for step in drawn)
-    return replace(settings, lengths=lengths)
+    return replace(settings, lengths=lengths, threads=int(stacks.measured["threads"]))
 
 
 def _speculation(stacks: LoopStacks, settings: LoopSettings) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def check_loop(folder: Path, say: Say, measured: bool = False) -> LoopCheck:
 def predict(stacks: LoopStacks, settings: LoopSettings, over: str = "") -> Prediction:
     """Project the scenario of a configuration, whose lengths are then those that the scenario draws."""
     scenario = scenario_of(stacks, settings)
-    return Prediction(with_drawn_lengths(scenario, settings), over, project(scenario).candidate)
+    return Prediction(with_drawn_lengths(stacks, scenario, settings), over, project(scenario).candidate)
 
 
 def run_predicted(stacks: LoopStacks, said: list[Prediction], folder: Path, say: Say) -> LoopCheck:

@@ -65,7 +65,7 @@ def test_undisturbed_events_are_never_longer() -> None:
 def test_a_configuration_is_a_scenario_that_meets_the_same_lengths(stacks: LoopStacks) -> None:
     for settings, _ in configurations():
         scenario = scenario_of(stacks, settings)
-        asked = with_drawn_lengths(scenario, settings)
+        asked = with_drawn_lengths(stacks, scenario, settings)
         lengths = asked.response_lengths()
         assert lengths.shape == (settings.generated_steps, settings.batch)
         assert lengths.max() <= settings.response_tokens[-1]
