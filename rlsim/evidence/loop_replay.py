@@ -101,7 +101,8 @@ def _simulated(
     def batch(total_tokens: FloatArray, generated: int) -> StepCost:
         raise AssertionError("batches of the loop are known beforehand")
 
-    prices = Prices(_table(settings, events), 1, hand_over, hand_over, PhaseCost(0.0), costs, batch)
+    table = _table(settings, _measured(settings, events))
+    prices = Prices(table, 1, hand_over, hand_over, PhaseCost(0.0), costs, batch)
     trace = simulate(asked, DrawnWorkload(drawn, trained), prices)
     counts = Counter({n: count for n, count in enumerate(trace.counters.iterations_at) if count})
     return tuple(step.seconds for step in trace.steps), counts
@@ -118,9 +119,18 @@ def _drawn(settings: LoopSettings, events: Events, step: int) -> DrawnStep:
     return DrawnStep((Generated(batch, np.ones(settings.batch, dtype=np.bool_)),), (iterations,))
 
 
+def _measured(settings: LoopSettings, events: Events) -> Events:
+    """Iterations in the measured steps alone, where these hold every size: a machine changes its pace."""
+    steps = [one for one in events if one["event"] == "step" and one["step"] >= settings.warmup_steps]
+    begin, end = steps[0]["at_s"], steps[-1]["at_s"] + steps[-1]["seconds"]
+    own = [one for one in events if one["event"] in ("iteration", "idle", "publish") and begin <= one["at_s"] <= end]
+    kinds = [any(one.get("decoding") for one in own), any(one.get("prefill_tokens") for one in own)]
+    return own if all(kinds) else events
+
+
 def _table(settings: LoopSettings, events: Events) -> IterationTable:
     """Mean seconds of iterations by decoding sequences and of prefills by tokens."""
-    done = [one for one in events if one["event"] == "iteration"]
+    done = _until_next(events)
     step = _means([(one["decoding"], one["seconds"]) for one in done if one["decoding"]])
     fill = _means([(one["prefill_tokens"], one["seconds"]) for one in done if one["prefill_tokens"]])
     n = np.arange(settings.running + 1, dtype=np.float64)
@@ -132,6 +142,14 @@ def _table(settings: LoopSettings, events: Events) -> IterationTable:
         tokens_per_sequence=settings.queries, max_batched_tokens=max(settings.budget_tokens, 1),
         max_running_sequences=settings.running, kv_capacity_tokens=1e9, chunked_prefill=False,
     )  # fmt: skip
+
+
+def _until_next(events: Events) -> list[Mapping[str, Any]]:
+    """Iterations that last until the engine's next act: what passes between two of them belongs to the first."""
+    acts = [one for one in events if one["event"] in ("iteration", "idle", "publish")]
+    ends = [one["at_s"] for one in acts[1:]]
+    timed = [{**one, "seconds": max(one["seconds"], end - one["at_s"])} for one, end in zip(acts, ends, strict=False)]
+    return [one for one in (*timed, *acts[-1:]) if one["event"] == "iteration"]
 
 
 def _means(pairs: Sequence[tuple[int, float]]) -> dict[float, float]:
