@@ -66,7 +66,7 @@ class LoopStacks:
 
     def files(self) -> dict[str, str]:
         """Profile, engine family, stacks and a scenario, by name of the file."""
-        shown = scenario_of(self, LoopSettings())
+        shown = scenario_of(self, LoopSettings(model=self.card.name, prompt_tokens=self.measured["prompt_tokens"]))
         engines = shown.simulation.engine_parameters
         assert engines is not None
         out = {f"stack_{name}.yaml": dump_yaml(stack) for name, stack in self.stacks.items()}
