@@ -32,7 +32,7 @@ from bench.metadata import describe
 SCHEMA = "rlsim.loop_measurements/1"
 SETTINGS = ("shared", "alone", "beside")
 Say = Callable[[str], None]
-_READY_S = 120.0
+_READY_S = 300.0
 
 
 @dataclass(frozen=True)
