@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from rlsim.cli.former import FormerWords
+from rlsim.cli.options import JsonOption
 from rlsim.cli.output import print_answer, terminal_style
 from rlsim.errors import InputError
+from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
 
@@ -39,12 +41,49 @@ def device(
     name: NameOption = None,
     out: FolderOption = None,
 ) -> None:
-    """Measure a device of this machine; writes tables of its operators and a hardware profile."""
+    """Measure a device of this machine; writes tables of its operators and a hardware profile.
+
+    A CPU without --quick also as the real loop of bench/loop uses it (DIR/loop).
+    """
     from rlsim.calibration.calibrate import calibrate_device
 
     folder = out or Path("calibration_" + name_of_device.replace(":", "_"))
     found = calibrate_device(name_of_device, folder, quick, resume=not restart, name=name, style=terminal_style())
     print_answer(found.text)
+    if name_of_device == "cpu" and not quick:
+        from rlsim.calibration.loop_stack import measure_stacks
+
+        measure_stacks(folder / "loop", _say)
+        print_answer(f"the loop of bench/loop: rlsim project {folder / 'loop' / 'loop.yaml'}")
+
+
+@app.command("check-loop")
+def check_loop(
+    as_json: JsonOption = False,
+    out: FolderOption = None,
+    measured: Annotated[bool, typer.Option("--measured", help="Take the measurements that lie in DIR.")] = False,
+) -> None:
+    """Predict a small real RL loop, run it (needs PyTorch), and compare: 17 configurations in under ten minutes.
+
+    --out DIR (default: loop_check) takes measurements, profile, stacks, journals, check.json and check.png.
+    """
+    from rlsim.evidence.loop_check import check_loop as checked
+    from rlsim.report.figures.loop_check import loop_check_figure
+    from rlsim.report.files import write_files
+    from rlsim.report.text.loop_check import loop_check_text
+
+    folder = out or Path("loop_check")
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProgressLine("configurations") as progress:
+
+        def say(done: int, total: int, line: str) -> None:
+            progress.remark = line
+            progress.reach(done, total)
+
+        found = checked(folder, say, measured)
+    text = loop_check_text(found)
+    write_files({"check.json": found.to_json(), "check.txt": text, "check.png": loop_check_figure(found)}, folder)
+    print_answer(found.to_json() if as_json else loop_check_text(found, terminal_style()))
 
 
 @app.command("cases")

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from rlsim.errors import InputError
 
 JOBS = {
+    "--check-loop": "check-loop",
     "--cases": "cases",
     "--device": "device",
     "--from": "import",
@@ -26,7 +27,7 @@ JOBS = {
     "--cross": "cross",
 }
 """Sub-command of each former option; of several that are given the first here counts."""
-SWITCHES = ("--refit", "--published", "--cross")
+SWITCHES = ("--check-loop", "--refit", "--published", "--cross")
 GONE = {
     "--write-accuracy": "docs/ACCURACY.md is written by `python -m research.accuracy` in a checkout",
     "--date": "docs/ACCURACY.md is written by `python -m research.accuracy` in a checkout",

@@ -11,6 +11,7 @@ from rlsim.costs.engine.draft_policy import DraftPolicy
 from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, running_at_most
 from rlsim.costs.interface import Prices, StepCost
+from rlsim.costs.measured import hand_over, stack_of
 from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
 from rlsim.costs.operators.device import Device, device_of, tables_error
 from rlsim.costs.overheads import Overheads, overheads_of
@@ -67,7 +68,8 @@ class PriceInputs:
     @cached_property
     def overheads(self) -> Overheads:
         """Host and framework costs."""
-        error = tables_error(self.device.operators.sources)
+        measured = stack_of(self.scenario)
+        error = tables_error(self.device.operators.sources) if measured is None else measured.error
         return overheads_of(self.scenario, fitted_of(self.scenario), error)
 
     @cached_property
@@ -117,11 +119,12 @@ class PriceInputs:
         """All that no drawn work changes, without any steps. Raises Infeasible where the scenario cannot run."""
         scenario, transfers = self.scenario, self.transfers
         engine, lagged = engine_prices(self.engine), scenario.loop.mode == "async"
+        handed = None if (stack := stack_of(scenario)) is None else hand_over(stack)
         return ScenarioPrices(
             iteration=engine.table,
             replicas=scenario.cluster.generation // scenario.engine.gpus_per_replica,
-            prepare=transfers.prepare(),
-            refit=transfers.prepare() if lagged and scenario.cluster.colocated else transfers.transfer(),
+            prepare=handed or transfers.prepare(),
+            refit=handed or (transfers.prepare() if lagged and scenario.cluster.colocated else transfers.transfer()),
             wake=transfers.sleep_between_rollouts(),
             steps=(),
             batch=self.batch_cost,

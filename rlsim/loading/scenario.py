@@ -131,6 +131,8 @@ def scenario_digest(scenario: Scenario) -> str:
     """
     content = scenario.model_dump(mode="json", exclude={"question", "assumptions"})
     fitted = own_sets(scenario)
+    if scenario.simulation.measured_stack is None:
+        del content["simulation"]["measured_stack"]  # scenarios of before have no such key
     content["simulation"] |= {
         "parameters": fitted.steps.model_dump(mode="json"),
         "engine_parameters": fitted.engines.model_dump(mode="json"),

@@ -13,6 +13,7 @@ from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
 from rlsim.parameters.posterior import Posterior
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters, standing_for, version_order
+from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.messages import read_record
 from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 from rlsim.schema.scenario import Scenario
@@ -100,6 +101,11 @@ def load_transfer_parameters(name_or_path: str | None = None, base: Path | None 
     """Transfer parameters, default the fit to measured ones; arguments and errors as of :func:`load_parameters`."""
     found = _found(name_or_path or DEFAULT_TRANSFERS, base, "transfers", "transfer parameters")
     return read_record(found, TransferParameters)
+
+
+def load_measured(path: str, base: Path | None = None) -> MeasuredStack:
+    """A stack measured whole, from a file of that path; errors as of :func:`load_parameters`."""
+    return read_record(_found(path, base, "measured", "measured stack"), MeasuredStack)
 
 
 def _found(name: str, base: Path | None, folder: str, what: str) -> Path:

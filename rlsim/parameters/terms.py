@@ -87,7 +87,8 @@ def _engine_terms(fitted: Fitted) -> list[Term]:
     now, start = fitted.engines, load_engine_parameters(START)
     out = [_assumed("engines/network_hop_s", ENGINE_VALUE_SPREAD, now.network_hop_s, start.network_hop_s)]
     for family in now.families:
-        before, at = start.family(family.engine), f"engines/{family.engine}"
+        known = family.engine in start.names
+        before, at = start.family(family.engine) if known else family, f"engines/{family.engine}"
         out += [
             _assumed(f"{at}/{name}", ENGINE_VALUE_SPREAD, getattr(family, name), getattr(before, name))
             for name in ENGINE_VALUES

@@ -33,26 +33,8 @@ TOLD_EAGER_SHARE = 0.02
 
 def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     """What the scenario's author assumed, then what the model assumes for it; each names the key that changes it."""
-    scenario, found, engine = run.scenario, run.prices.overheads, run.prices.overheads.engine
-    job, stated = job_of(scenario), scenario.loop.refit_tensor_s is not None
-    own = [
-        *training_assumptions(scenario, found.training),
-        said(
-            "host",
-            iteration_ms=engine.iteration_s * 1e3,
-            sequence_us=engine.sequence_s * 1e6,
-            source=_host_source(scenario),
-        ),
-        said(
-            "refit",
-            method=job.method,
-            framework=found.refit.family.framework,
-            tensor_ms=tensor_s(job, found.refit) * 1e3,
-            source="stated" if stated else f"fitted: {found.refit.source}",
-        ),
-        said("captured", tokens=run.prices.engine.captured_tokens),
-        said("groups", share=scenario.workload.group_correlation),
-    ]
+    scenario, found = run.scenario, run.prices.overheads
+    own = [*_terms(run), said("groups", share=scenario.workload.group_correlation)]
     if run.prices.stand_in is not None:
         device = scenario.hardware.name
         own.append(said("stand-in", engine=scenario.engine.name, device=device, other=run.prices.stand_in))
@@ -72,6 +54,32 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     if found.tables_error > 0:
         own.append(said("tables", error=percent(found.tables_error)))
     return (*(assumption.text for assumption in scenario.assumptions), *own)
+
+
+def _terms(run: SimulatedVariant) -> list[str]:
+    """Where the times come from that operators do not hold: of a measured stack, where all do."""
+    scenario, found, engine = run.scenario, run.prices.overheads, run.prices.overheads.engine
+    stack = scenario.simulation.measured_stack
+    if stack is not None:
+        return [said("measured stack", name=stack.name, source=stack.source)]
+    job, stated = job_of(scenario), scenario.loop.refit_tensor_s is not None
+    return [
+        *training_assumptions(scenario, found.training),
+        said(
+            "host",
+            iteration_ms=engine.iteration_s * 1e3,
+            sequence_us=engine.sequence_s * 1e6,
+            source=_host_source(scenario),
+        ),
+        said(
+            "refit",
+            method=job.method,
+            framework=found.refit.family.framework,
+            tensor_ms=tensor_s(job, found.refit) * 1e3,
+            source="stated" if stated else f"fitted: {found.refit.source}",
+        ),
+        said("captured", tokens=run.prices.engine.captured_tokens),
+    ]
 
 
 def _host_source(scenario: Scenario) -> str:
@@ -124,6 +132,8 @@ def _drafting(scenario: Scenario, choice: PolicyChoice | None) -> list[str]:
     """What speculation adds to the host's time, whether speculating engines showed it, and how acceptance varies."""
     if not scenario.speculation.active:
         return []
+    if scenario.simulation.measured_stack is not None:
+        return drafting_assumptions(scenario, choice)
     engines = own_sets(scenario).engines
     family = engines.family(scenario.engine.name)
     rows = family.drafting_rows

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from rlsim.schema.base import Fraction01, NonNegativeFloat, PositiveFloat, PositiveFraction, Strict
 
 Record = TypeVar("Record")
-EngineName = Literal["vllm", "sglang", "trtllm"]
+EngineName = Literal["vllm", "sglang", "trtllm", "torch_eager"]
 
 
 @lru_cache(maxsize=1024)

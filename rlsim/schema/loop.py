@@ -21,6 +21,7 @@ from rlsim.schema.asynchrony import (
 )
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters
+from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.parameters import GlobalParameters, TrainingParameters
 
 ASYNCHRONOUS_KEYS = (
@@ -303,6 +304,9 @@ class Simulation(Strict):
     transfer_parameters: TransferParameters | None = None
     """Weight transfers by framework: a name of calibration/transfers, a path, or inline; default the fit to measured
     transfers."""
+    measured_stack: MeasuredStack | None = None
+    """Whole iterations, micro-batches and hand-over as measured on this device, in place of operators, fitted terms and
+    groups: a path to a file of rlsim calibrate device cpu, or inline."""
     posterior: str | None = Field(None, min_length=1, max_length=1000)
     """What all measurements together say of the sets above and of groups of runs: a name of calibration/posterior, a
     path to a file of rlsim calibrate, or none for the sets alone; default joint."""

@@ -15,10 +15,12 @@ from rlsim.costs.engine.draft import Drafting
 from rlsim.costs.engine.draft_policy import DraftPolicy, policy_costs
 from rlsim.costs.engine.iteration import DevicePoints, IterationCosts
 from rlsim.costs.engine.layers import EngineLayers
+from rlsim.costs.measured import measured_costs, measured_iterations, of_method, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.overheads import HostOverheads
 from rlsim.schema.base import changed, replaced
 from rlsim.schema.engine import Engine
+from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.speculation import Speculation
@@ -57,6 +59,7 @@ class EngineInputs:
     prompt_tokens: float
     kv_capacity_tokens: float
     policy: DraftPolicy | None = None
+    measured: MeasuredStack | None = None
 
 
 def engine_inputs(
@@ -69,7 +72,7 @@ def engine_inputs(
         drafting = replaced(scenario.speculation, {name: getattr(drafting, name) for name in ACCEPTANCE_KEYS})
     return EngineInputs(
         scenario.model, device, scenario.released_engine, drafting, host, most_sequences(scenario),
-        scenario.workload.max_sequence_tokens, prompt_tokens, kv_capacity_tokens,
+        scenario.workload.max_sequence_tokens, prompt_tokens, kv_capacity_tokens, measured=stack_of(scenario),
     )  # fmt: skip
 
 
@@ -99,6 +102,9 @@ def engine_prices(inputs: EngineInputs) -> IterationCosts:
         lengths = range(inputs.drafting.draft_length + 1)
         return policy_costs([engine_prices(drafting_fixed(inputs, k)) for k in lengths], inputs.policy)
     context = float(inputs.max_context_tokens)
+    if inputs.measured is not None:
+        limits = inputs.max_sequences, context, inputs.kv_capacity_tokens
+        return measured_costs(inputs.measured, inputs.engine, inputs.drafting, limits)
     return iteration.build_iteration(
         _engine(inputs), inputs.max_sequences, context, inputs.prompt_tokens, inputs.kv_capacity_tokens
     )
@@ -134,6 +140,10 @@ def decode_points_of_hosts_s(
     chosen = _chosen_points_s(inputs, hosts, sequences, context_tokens)
     if chosen is not None:
         return chosen
+    if inputs.measured is not None:
+        drafted = float(inputs.drafting.draft_length if inputs.drafting.active else 0)
+        plain, token = measured_iterations(inputs.measured, of_method(inputs.drafting)).at(drafted, sequences)
+        return np.tile(plain + token * context_tokens, (len(hosts), 1))
     # Of the host, kernels know two values alone: many hosts, and the cells of a sweep over them, share a device's work.
     engine = changed(inputs.engine, **dict.fromkeys(HOST_KEYS))
     points = np.asarray(sequences, dtype=np.float64).tobytes(), np.asarray(context_tokens, dtype=np.float64).tobytes()

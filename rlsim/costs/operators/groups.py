@@ -74,6 +74,8 @@ def phase_groups(scenario: Scenario, run: str | None = None) -> dict[str, tuple[
     run: name of a run that stands for its layout, as of measured rows that no scenario repeats; default what the
     scenario's layout is.
     """
+    if scenario.simulation.measured_stack is not None and run is None:  # its own times, from which no group deviates
+        return dict.fromkeys(("generation", "logprob", "train", "transfer"), ())
     engine, trainer, drafts = scenario.engine, scenario.trainer, scenario.speculation
     speculation: tuple[str, ...] = ()
     rollout = run or (

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlsim.costs.engine.draft import trained_draft
 from rlsim.costs.interface import Part, PhaseCost, StepCost
+from rlsim.costs.measured import measured_passes, measured_update, stack_of
 from rlsim.costs.operators.device import Device
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
@@ -26,6 +27,7 @@ from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
+from rlsim.schema.measured import MeasuredStack
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.trainer import RankBalance, Trainer
@@ -50,6 +52,7 @@ class TrainingCosts:
     device: Device
     overheads: TrainingOverheads
     gpus: int
+    measured: MeasuredStack | None = None
 
     @cached_property
     def layout(self) -> TrainLayout:
@@ -129,6 +132,8 @@ class TrainingCosts:
 
     def forward(self, batch: MicroBatches) -> PhaseCost:
         """One log-prob pass over the whole step's samples."""
+        if self.measured is not None:
+            return PhaseCost.of([measured_passes("log-prob passes", self.measured.logprob, batch)])
         return self._passes(batch, backward=False)
 
     def _passes(self, batch: MicroBatches, backward: bool) -> PhaseCost:
@@ -170,6 +175,8 @@ class TrainingCosts:
 
     def step(self, batch: MicroBatches) -> PhaseCost:
         """Forward, backward, gradient synchronisation and optimizer over all optimizer steps."""
+        if self.measured is not None:
+            return measured_update(self.measured, batch)
         passes = self._passes(batch, backward=True)
         forward_s = self._stage(batch, backward=False).seconds / self.overheads.update_speed
         backward_s = self._stage(batch, backward=True).seconds - forward_s
@@ -250,6 +257,7 @@ class TrainerInputs:
     driver_bytes_per_s: float | None = None
     collected: bool = False
     batch_reward_s: float = 0.0
+    measured: MeasuredStack | None = None
 
 
 def trainer_inputs(
@@ -274,6 +282,7 @@ def trainer_inputs(
         driver_bytes_per_s=scenario.driver_bytes_per_s,
         collected=scenario.loop.mode == "async",
         batch_reward_s=scenario.workload.batch_reward_s,
+        measured=stack_of(scenario),
     )  # fmt: skip
 
 
@@ -310,7 +319,7 @@ def train_cost(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
 
 @lru_cache(maxsize=TRAINERS_KEPT)
 def _training(inputs: TrainerInputs) -> TrainingCosts:
-    return TrainingCosts(inputs.model, inputs.trainer, inputs.device, inputs.overheads, inputs.gpus)
+    return TrainingCosts(inputs.model, inputs.trainer, inputs.device, inputs.overheads, inputs.gpus, inputs.measured)
 
 
 def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:

@@ -71,7 +71,7 @@ def phase_slopes(run: SimulatedVariant) -> PhaseSlopes:
         generation={**generation, **({LAUNCH.name: launched} if launched > 0 else {})},
         logprob=logprob,
         train=train,
-        transfer=_transfer(kept),
+        transfer=_transfer(kept) if run.scenario.simulation.measured_stack is None else {},
     )
 
 

@@ -1,0 +1,312 @@
+"""What the loop's parts take on this machine: iterations, micro-batches, optimizer, hand-over, launches, products.
+
+Every part runs the loop's own code. Three settings of the machine: ``shared`` (one process), ``alone`` (one core, the
+other one idle) and ``beside`` (one core, the other half of the loop at work on the other one). Rounds over all points
+take turns, so that a disturbance meets each of them once and its median drops it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+
+from bench import BenchError
+from bench.loop.apart import GENERATOR_CORE, TRAINER_CORE, on_one_core
+from bench.loop.engine import Engine, Request
+from bench.loop.events import EventLog
+from bench.loop.policy import copied, hand_over, random_policy, tensors_of
+from bench.loop.settings import MOST_DRAFTED, LoopSettings, Samples
+from bench.loop.together import note_iteration, requests_of
+from bench.loop.training import Trainer, rewards_of
+from bench.metadata import describe
+
+SCHEMA = "rlsim.loop_measurements/1"
+SETTINGS = ("shared", "alone", "beside")
+Say = Callable[[str], None]
+_READY_S = 300.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Points to measure. drafts: (drafter, k) of iterations in a shared loop; split: the same on one core."""
+
+    sequences: tuple[int, ...] = (1, 2, 4, 8, 16)
+    contexts: tuple[int, ...] = (48, 144)
+    drafts: tuple[tuple[str, int], ...] = (
+        ("none", 0), ("model", 1), ("model", 3), ("model", 7), ("ngram", 1), ("ngram", 3), ("ngram", 7),
+    )  # fmt: skip
+    split: tuple[tuple[str, int], ...] = (("none", 0), ("model", 3))
+    prompts: tuple[int, ...] = (1, 2, 4, 8, 16)
+    micro_batches: tuple[tuple[int, int], ...] = ((2, 96), (2, 200), (4, 96), (4, 200), (8, 96), (8, 200))
+    iterations: int = 8
+    rounds: int = 3
+    acceptance_steps: int = 3
+
+
+QUICK = Plan((1, 4), (16, 40), (("none", 0), ("model", 2), ("ngram", 2)), (("none", 0),), (1, 4), ((2, 24), (2, 48)),
+             3, 1, 1)  # fmt: skip
+"""For tests."""
+Point = tuple[Any, ...]
+Seconds = dict[Point, list[float]]
+
+
+def measure_loop(base: LoopSettings, plan: Plan, say: Say) -> dict[str, Any]:
+    """Measure all parts for loops with the model and the prompts of ``base``; a JSON object (docs/contracts.md)."""
+    about = describe(torch.device("cpu"), "loop")
+    threads = _threads(base, plan, say)
+    stacks = {"shared": _shared(base, plan, threads, say)}
+    for setting in SETTINGS[1:]:
+        stacks[setting] = _split(base, plan, setting == "beside", say)
+    return {
+        "schema": SCHEMA, "model": base.model, "prompt_tokens": base.prompt_tokens, "threads": threads,
+        "about": vars(about),
+        "host": _host(base), "acceptance": _acceptance(base, plan, say), "stacks": stacks,
+    }  # fmt: skip
+
+
+def _threads(base: LoopSettings, plan: Plan, say: Say) -> int:
+    """Threads with which a shared loop trains fastest; generation has one, which its small kernels keep busy."""
+    trainer, found = _trainer(base, plan), dict[int, float]()
+    before = torch.get_num_threads()
+    for threads in sorted({1, os.cpu_count() or 1}) * 2:
+        torch.set_num_threads(threads)
+        start_s = time.monotonic()
+        _train(trainer, *plan.micro_batches[-1])
+        seconds = time.monotonic() - start_s
+        found[threads] = min(seconds, found.get(threads, seconds))
+        say(f"threads {threads}")
+    torch.set_num_threads(before)
+    # More threads count where they are a tenth faster: less than that a shared machine takes back at any moment.
+    return min(found, key=lambda threads: found[threads] * (1.0 if threads == 1 else 1.1))
+
+
+def _shared(base: LoopSettings, plan: Plan, threads: int, say: Say) -> dict[str, Any]:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        generated = _iterations(base, plan, plan.drafts, say)
+        torch.set_num_threads(threads)
+        return _stack(generated, _passes(base, plan, say))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _split(base: LoopSettings, plan: Plan, beside: bool, say: Say) -> dict[str, Any]:
+    """Each half on its core, with the other half at work on the other core or not."""
+    with on_one_core(GENERATOR_CORE), _busy(base, plan, "trainer" if beside else ""):
+        generated = _iterations(base, plan, plan.split, say)
+    with on_one_core(TRAINER_CORE), _busy(base, plan, "generator" if beside else ""):
+        return _stack(generated, _passes(base, plan, say))
+
+
+def _stack(generated: tuple[Seconds, Seconds], trained: Seconds) -> dict[str, Any]:
+    iterations, prefills = generated
+    every = [seconds for part in (iterations, prefills, trained) for seconds in part.values()]
+    spread = [max(one) / min(one) - 1.0 for one in every]
+    names = {"logprob": [], "update": [], "optimizer": [], "hand_over": [], "data": []}  # type: dict[str, list[Any]]
+    for (kind, *sizes), seconds in trained.items():
+        names[kind].append([*sizes, _middle(seconds)])
+    return {
+        "iterations": [[*point, _middle(seconds)] for point, seconds in iterations.items()],
+        "prefill": [[*point, _middle(seconds)] for point, seconds in prefills.items()],
+        **names, "spread": round(statistics.median(spread), 4),
+    }  # fmt: skip
+
+
+def _middle(seconds: Sequence[float]) -> float:
+    return float(f"{statistics.median(seconds):.5g}")
+
+
+def _iterations(base: LoopSettings, plan: Plan, drafts: Sequence[tuple[str, int]], say: Say) -> tuple[Seconds, Seconds]:
+    """Seconds of iterations by (drafter, k, sequences, context), and of prefills by prompt tokens."""
+    rows, longest = max(plan.sequences), int(max(plan.contexts) * 1.5)
+    growth = (MOST_DRAFTED + 1) * (plan.iterations + 2)
+    decoded, prefilled = Seconds(), Seconds()
+    engines = [_engine(base, drafter, k, rows, longest + growth) for drafter, k in drafts]
+    for number in range(plan.rounds):
+        for (drafter, k), engine in zip(drafts, engines, strict=True):
+            for n in plan.sequences:
+                for context in plan.contexts:
+                    seconds = _decoded(engine, n, context, plan.iterations)
+                    decoded.setdefault((drafter, k, n, context), []).append(seconds)
+        for count in (one for one in plan.prompts if one <= rows):
+            prefilled.setdefault((count * base.prompt_tokens,), []).append(_prefilled(engines[0], count))
+        say(f"iterations, round {number + 1} of {plan.rounds}")
+    return decoded, prefilled
+
+
+def _engine(base: LoopSettings, drafter: str, k: int, rows: int, capacity: int) -> Engine:
+    changed: dict[str, Any] = {"drafter": drafter, "draft_length": k, "running": rows, "budget_tokens": 1 << 20}
+    settings = replace(base, placement="shared", lag=0, lengths=(), **changed)
+    return Engine(random_policy(base.dims, base.seed), settings, capacity)
+
+
+def _decoded(engine: Engine, n: int, context: int, iterations: int) -> float:
+    """Seconds of an iteration of ``n`` sequences whose lengths lie evenly around a mean context."""
+    rng = np.random.default_rng(n * 1000 + context)
+    spread = np.linspace(0.6, 1.4, n) if n > 1 else np.ones(1)
+    engine.lengths[:n] = torch.from_numpy(np.rint(context * spread).astype(np.int64))
+    engine.history.copy_(torch.from_numpy(rng.integers(0, engine.cached.model.dims.vocabulary, engine.history.shape)))
+    engine.running = [Request(row, np.zeros(1, dtype=np.int64), 1 << 30) for row in range(n)]
+    engine.waiting.clear()
+    log, found = EventLog(0.0), []
+    for _ in range(iterations + 1):
+        start_s = _now_s()
+        done = engine.iterate()
+        assert done is not None
+        note_iteration(log, done)
+        found.append(_now_s() - start_s)
+    engine.running = []
+    # The slowest of them, and the first, which finds its data cold, are left out.
+    return float(np.mean(sorted(found[1:])[: max(1, round(0.9 * iterations))]))
+
+
+def _prefilled(engine: Engine, count: int) -> float:
+    prompt, found = engine.settings.prompts_of(0)[0], []
+    for _ in range(3):
+        engine.running = []
+        engine.waiting.clear()
+        engine.submit([Request(row, prompt, 1 << 30) for row in range(count)])
+        found.append(_timed(engine.iterate))
+    engine.running = []
+    return statistics.median(found)
+
+
+def _trainer(base: LoopSettings, plan: Plan) -> Trainer:
+    longest = max(length for _, length in plan.micro_batches)
+    return Trainer(copied(random_policy(base.dims, base.seed)), base, longest)
+
+
+def _train(trainer: Trainer, samples: int, length: int) -> None:
+    tokens = torch.randint(trainer.policy.dims.vocabulary, (samples, length))
+    trainer.backward(tokens, None, torch.ones(samples), torch.ones(samples, length - 1))
+
+
+def _passes(base: LoopSettings, plan: Plan, say: Say) -> Seconds:
+    """Seconds of micro-batches by (kind, samples, tokens of each), of an optimizer step, of a hand-over of weights and
+    of the data of one sample."""
+    trainer, found = _trainer(base, plan), Seconds()
+    target = [tensor.clone() for tensor in tensors_of(random_policy(base.dims, base.seed))]
+    _train(trainer, *plan.micro_batches[0])
+    for number in range(plan.rounds):
+        for samples, length in plan.micro_batches:
+            tokens = torch.randint(base.dims.vocabulary, (samples, length))
+            with torch.no_grad():
+                seconds = _repeated(lambda tokens=tokens: trainer.logprobs_of(tokens))  # type: ignore[misc]
+            found.setdefault(("logprob", samples, length), []).append(seconds)
+            seconds = _repeated(lambda point=(samples, length): _train(trainer, *point))  # type: ignore[misc]
+            found.setdefault(("update", samples, length), []).append(seconds)
+        found.setdefault(("optimizer",), []).append(_timed(lambda: trainer.step(1.0)))
+        _train(trainer, *plan.micro_batches[0])
+        found.setdefault(("hand_over",), []).append(_timed(lambda: hand_over(trainer.weights, target)))
+        found.setdefault(("data",), []).append(_data_s(base))
+        say(f"micro-batches, round {number + 1} of {plan.rounds}")
+    return found
+
+
+def _data_s(base: LoopSettings) -> float:
+    """Seconds to put one sample into a batch and reward it."""
+    tokens, lengths = np.zeros((64, 128), dtype=np.int64), np.full(64, 100)
+
+    def work() -> None:
+        Samples(np.concatenate([row[None] for row in tokens]), 24, lengths, rewards_of(tokens, 24, lengths))
+
+    return _timed(work) / len(tokens)
+
+
+def _now_s() -> float:
+    """CPU time of this process where it has one thread, which is never idle then: what others take does not count."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.monotonic()
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start_s = _now_s()
+    call()
+    return _now_s() - start_s
+
+
+def _repeated(call: Callable[[], object]) -> float:
+    """Seconds of a call after one of the same sizes, whose memory it finds there as in the loop."""
+    call()
+    return _timed(call)
+
+
+def _host(base: LoopSettings) -> dict[str, float]:
+    """Seconds of a smallest kernel, bytes per second of a copy in memory, FLOP per second of the best product."""
+    tiny, size = torch.zeros(1), 1 << 24
+    source, target = torch.zeros(size), torch.zeros(size)
+    launch = min(_timed(lambda: [tiny.add_(1.0) for _ in range(1000)]) for _ in range(5)) / 1000
+    copied_s = min(_timed(lambda: target.copy_(source)) for _ in range(5))
+    products = {}
+    for rows in (1, 16, 1024):
+        for n, k in ((base.dims.qkv_width, base.dims.hidden), (2 * base.dims.width, base.dims.hidden)):
+            left, right = torch.randn(rows, k), torch.randn(n, k)
+            seconds = min(_timed(lambda a=left, b=right: [a @ b.T for _ in range(20)]) for _ in range(5)) / 20  # type: ignore[misc]
+            products[f"{rows}x{n}x{k}"] = 2.0 * rows * n * k / seconds
+    return {
+        "launch_s": launch, "copy_bytes_per_s": 8.0 * size / copied_s, "best_flops": max(products.values()),
+        **{f"product {name}": rate for name, rate in products.items()},
+    }  # fmt: skip
+
+
+def _acceptance(base: LoopSettings, plan: Plan, say: Say) -> dict[str, list[float]]:
+    """Share of verifications in which each position of a draft was accepted, by drafter: a rollout of its own seed."""
+    found = {}
+    for drafter in dict.fromkeys(name for name, k in plan.drafts if k):
+        longest = max(k for name, k in plan.drafts if name == drafter)
+        drafting: dict[str, Any] = {"drafter": drafter, "draft_length": longest, "steps": plan.acceptance_steps}
+        settings = replace(base, warmup_steps=0, lag=0, placement="shared", lengths=(), **drafting)
+        engine = Engine(random_policy(base.dims, base.seed), settings, settings.capacity)
+        engine.generator.manual_seed(base.seed + 1000)
+        for step in range(plan.acceptance_steps):
+            engine.submit(requests_of(settings, step))
+        counts: list[int] = []
+        while (done := engine.iterate()) is not None:
+            counts += done.accepted
+        found[drafter] = [round(float(np.mean(np.array(counts) > place + 1)), 5) for place in range(longest)]
+        say(f"acceptance, {drafter}")
+    return found
+
+
+@contextmanager
+def _busy(base: LoopSettings, plan: Plan, half: str) -> Iterator[None]:
+    """The other half of the loop at work in a process of its own; nothing for an empty name."""
+    if not half:
+        yield
+        return
+    context = mp.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(base, plan, half, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_READY_S):
+            raise BenchError("the process that keeps the other core busy did not start")
+        yield
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def _work(base: LoopSettings, plan: Plan, half: str, told: Any) -> None:
+    with on_one_core(TRAINER_CORE if half == "trainer" else GENERATOR_CORE):
+        trainer, rows = _trainer(base, plan), max(plan.sequences)
+        longest = int(max(plan.contexts) * 1.5) + (MOST_DRAFTED + 1) * 40
+        engine = _engine(base, "none", 0, rows, longest)
+        told.send("ready")
+        while os.getppid() != 1:
+            if half == "trainer":
+                _train(trainer, *plan.micro_batches[-1])
+                trainer.step(1.0)
+            else:
+                _decoded(engine, rows, max(plan.contexts), 30)

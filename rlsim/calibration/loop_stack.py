@@ -1,0 +1,253 @@
+"""The loop of bench/loop as a stack measured whole: its files, and the scenario that each of its configurations is."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import BenchError
+from bench.cases import CPU_CACHE_BYTES, read_json, write_whole
+from bench.loop.settings import DRAFT_LAYERS, LoopSettings, settings_from
+from rlsim.calibration.calibrate import _as_input_errors
+from rlsim.errors import InputError
+from rlsim.files.yaml import dump_document, dump_yaml
+from rlsim.loading.scenario import dump_scenario, scenario_of_text, vary
+from rlsim.schema.drafter import DraftCard
+from rlsim.schema.hardware import HardwareProfile, SourcedValue
+from rlsim.schema.measured import MeasuredStack
+from rlsim.schema.model import ModelCard
+from rlsim.schema.scenario import Scenario
+from rlsim.workload.draw import draw
+
+if TYPE_CHECKING:
+    from bench.loop.results import Row
+
+ENGINE, STYLE = "torch_eager", "nemo_rl_in_order"
+MEASUREMENTS = "loop_measurements.json"
+METHODS = {"none": "none", "model": "draft_model", "ngram": "ngram"}
+RANGE_OF_THREE = 1.69
+"""Mean range of three normal draws, in standard deviations: what the spread of three rounds says of one."""
+UNMEASURED = 0.05
+"""Standard deviation of the logarithm of what no part of the loop alone shows: caches that phases share, and a machine
+that is slower or faster by the hour. Assumption."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LoopStacks:
+    """What was measured (JSON of ``bench.loop.measure``) as records: the loop's model, and stacks by the setting of the
+    machine: shared, alone, beside."""
+
+    measured: Mapping[str, Any]
+    card: ModelCard
+    profile: HardwareProfile
+    stacks: Mapping[str, MeasuredStack]
+
+    @classmethod
+    def of(cls, measured: Mapping[str, Any]) -> LoopStacks:
+        """Records of measurements."""
+        settings = LoopSettings(model=str(measured["model"]), prompt_tokens=int(measured["prompt_tokens"]))
+        about, card = measured["about"], _card(settings)
+        source = f"python -m bench.loop on {about['device']}, torch {about['torch']}, {about['date'][:10]}"
+        made = {
+            name: _stack(f"{ENGINE}, {name}", source, card.name, content)
+            for name, content in measured["stacks"].items()
+        }
+        return cls(measured, card, _profile(measured, source), made)
+
+    def setting(self, settings: LoopSettings) -> str:
+        """Which setting of the machine a configuration has."""
+        return "shared" if settings.placement == "shared" else "beside" if settings.lag else "alone"
+
+    def files(self) -> dict[str, str]:
+        """Profile, engine family, stacks and a scenario, by name of the file."""
+        shown = scenario_of(self, LoopSettings(model=self.card.name, prompt_tokens=self.measured["prompt_tokens"]))
+        engines = shown.simulation.engine_parameters
+        assert engines is not None
+        out = {f"stack_{name}.yaml": dump_yaml(stack) for name, stack in self.stacks.items()}
+        return {
+            **out, "cpu_loop.yaml": dump_yaml(self.profile), f"{ENGINE}.yaml": dump_yaml(engines),
+            "loop.yaml": dump_scenario(shown),
+        }  # fmt: skip
+
+
+def measure_stacks(folder: Path, say: Say, again: bool = True) -> LoopStacks:
+    """Measure the loop's parts into ``folder``, or read what lies there. InputError where torch is missing."""
+    path = folder / MEASUREMENTS
+    with _as_input_errors(), _torch():
+        if again or not path.is_file():
+            import json
+
+            from bench.loop.measure import Plan, measure_loop
+
+            found = measure_loop(LoopSettings(), Plan(), say)
+            write_whole(path, json.dumps(found, indent=1) + "\n", f"cannot write {path}")
+        from bench.loop.measure import SCHEMA
+
+        stacks = LoopStacks.of(read_json(path, SCHEMA, "measurement of the loop"))
+        for name, text in stacks.files().items():
+            write_whole(folder / name, text, f"cannot write {folder / name}")
+    return stacks
+
+
+def run_settings(settings: LoopSettings, say: Say, journals: Path) -> tuple[Row, Path]:
+    """Run one configuration for real; its row, and its journal in the folder ``journals``."""
+    with _as_input_errors(), _torch():
+        from bench.loop.events import write_events
+        from bench.loop.results import row_of, run_loop
+
+        events = run_loop(settings, say).events
+        return row_of(settings, events), write_events(settings, events, journals)
+
+
+@contextmanager
+def _torch() -> Any:
+    """PyTorch as the loop wants it, or an error that says that it is missing."""
+    # Threads that spin at a barrier make a shared CPU tens of times slower; OpenMP reads this as torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise BenchError("the loop needs torch, which is not installed here (pip install torch)") from error
+
+
+def scenario_of(stacks: LoopStacks, settings: LoopSettings) -> Scenario:
+    """The scenario that a configuration of the loop is, on its measured stack. InputError where it was not measured."""
+    if settings.model != stacks.measured["model"] or settings.prompt_tokens != stacks.measured["prompt_tokens"]:
+        raise InputError(f"{settings.name}: model and prompts differ from the measured {stacks.measured['model']}")
+    split, stack = settings.placement == "split", stacks.stacks[stacks.setting(settings)]
+    cluster = {"num_gpus": 2, "generation_gpus": 1, "training_gpus": 1} if split else {"num_gpus": 1}
+    lagged = {"mode": "async", "style": STYLE, "policy_lag": settings.lag, "poll_s": 0.0} if split else {}
+    parts = stacks.measured["stacks"][stacks.setting(settings)]
+    longest = settings.prompt_tokens + round(max(settings.response_tokens))
+    document: dict[str, Any] = {
+        "name": settings.name, "question": "How long is a step of the loop of bench/loop?",
+        "model": stacks.card.model_dump(mode="json"), "hardware": stacks.profile.model_dump(mode="json"),
+        "cluster": cluster,
+        "workload": {
+            "prompts_per_step": settings.prompts, "generations_per_prompt": settings.samples,
+            "prompt_tokens": {"kind": "constant", "tokens": settings.prompt_tokens},
+            "response_tokens": {
+                "kind": "quantiles", "quantiles": list(settings.quantiles), "tokens": list(settings.response_tokens),
+            },
+            "max_sequence_tokens": longest,
+        },
+        "engine": {
+            "name": ENGINE, "max_running_sequences": settings.running, "max_batched_tokens": settings.budget_tokens,
+            "cuda_graphs": False, "prefix_caching": False, "chunked_prefill": False, "host_sequence_s": 0.0,
+            "host_iteration_s": 0.0,
+        },
+        "speculation": _speculation(stacks, settings),
+        "trainer": {
+            "sequence_packing": False, "micro_batch_samples": settings.micro_batch, "reference_logprobs": False,
+            "policy_logprobs": settings.policy_logprobs, "offload": False,
+        },
+        "loop": {**lagged, "driver_sample_s": parts["data"][0][0]},
+        "simulation": {
+            "seed": settings.seed, "replications": 1, "steps": settings.steps, "warmup_steps": settings.warmup_steps,
+            "engine_parameters": _family(stacks), "measured_stack": stack.model_dump(mode="json"),
+        },
+    }  # fmt: skip
+    return scenario_of_text(dump_document(document), f"configuration {settings.name}")
+
+
+def with_drawn_lengths(stacks: LoopStacks, scenario: Scenario, settings: LoopSettings) -> LoopSettings:
+    """The configuration with the response lengths that the scenario's seed draws, and the threads that were measured:
+    both sides meet the same work on the same machine."""
+    drawn = draw(vary(scenario, "speculation.method=none"), 0).steps
+    lengths = tuple(tuple(step.rollouts[0].batch.response_tokens.tolist()) for step in drawn)
+    return replace(settings, lengths=lengths, threads=int(stacks.measured["threads"]))
+
+
+def _speculation(stacks: LoopStacks, settings: LoopSettings) -> dict[str, Any]:
+    if settings.queries == 1:
+        return {"method": "none"}
+    accepted = stacks.measured["acceptance"][settings.drafter]
+    stated = {"position_acceptance": accepted, "acceptance_at_draft_length": len(accepted), "draft_graph": False}
+    if settings.drafter == "model":
+        stated["draft"] = _draft(stacks.card).model_dump(mode="json")
+    return {"method": METHODS[settings.drafter], "draft_length": settings.draft_length, **stated}
+
+
+def _card(settings: LoopSettings) -> ModelCard:
+    dims = settings.dims
+    return ModelCard(
+        name=settings.model, hidden_size=dims.hidden, num_layers=dims.layers, num_heads=dims.heads,
+        num_kv_heads=dims.kv_heads, head_dim=dims.head_dim, intermediate_size=dims.width, vocab_size=dims.vocabulary,
+        max_position_embeddings=4096, source="bench/loop/settings.py",
+    )  # fmt: skip
+
+
+def _draft(card: ModelCard) -> DraftCard:
+    return DraftCard(
+        kind="draft_model", hidden_size=card.hidden_size, num_layers=DRAFT_LAYERS, num_heads=card.num_heads,
+        num_kv_heads=card.num_kv_heads, head_dim=card.head_dim, intermediate_size=card.intermediate_size,
+        vocab_size=card.vocab_size, fused_hidden_states=0, source="bench/loop/settings.py",
+    )  # fmt: skip
+
+
+def _stack(name: str, source: str, model: str, content: Mapping[str, Any]) -> MeasuredStack:
+    points = [[METHODS[method], *rest] for method, *rest in content["iterations"]]
+    deviation = math.log1p(content["spread"]) / RANGE_OF_THREE
+    return MeasuredStack.model_validate({
+        "name": name, "source": source, "model": model, "iterations": points,
+        **{key: content[key] for key in ("prefill", "logprob", "update")},
+        "optimizer_s": content["optimizer"][0][0], "hand_over_s": content["hand_over"][0][0],
+        "error": round(math.hypot(deviation, UNMEASURED), 4),
+    })  # fmt: skip
+
+
+def _family(stacks: LoopStacks) -> dict[str, Any]:
+    """The loop as an engine family: host time of an iteration is that of its launches, which the device waits for."""
+    shared = stacks.stacks["shared"]
+    return {
+        "name": ENGINE, "description": f"Measured by {shared.source}.",
+        "fit": {"command": "rlsim calibrate device cpu", "rows": len(shared.iterations), "data_digest": "measured",
+                "median_error": 0.0, "p90_error": 0.0, "held_out_median_error": 0.0},
+        "network_hop_s": 0.0,
+        "families": [{
+            "engine": ENGINE, "rows": len(shared.iterations), "overlap_s": 0.0, "iteration_s": 0.0, "sequence_s": 0.0,
+            "drafting_iteration_s": 0.0, "drafting_sequence_s": 0.0,
+            "drafting_rows": sum(point[1] > 0 for point in shared.iterations), "error": min(1.0, shared.error),
+        }],
+    }  # fmt: skip
+
+
+def _profile(measured: Mapping[str, Any], source: str) -> HardwareProfile:
+    """The CPU as a device: rates that the loop's own products and copies reached."""
+    host, about = measured["host"], measured["about"]
+
+    def known(value: float) -> SourcedValue:
+        return SourcedValue(value=float(f"{value:.5g}"), source="measured", ref=source)
+
+    def assumed(value: float, reason: str) -> SourcedValue:
+        return SourcedValue(value=value, source="assumed", ref=reason)
+
+    itself = "generator and trainer share the memory of one machine"
+    rate, memory = host["copy_bytes_per_s"], float(about["host_memory_bytes"])
+    return HardwareProfile(
+        name="cpu_loop", description=f"{about['device']}, as the loop of bench/loop uses it",
+        host_cpu=about["host_cpu"], memory_bytes=known(memory), memory_bandwidth_bytes_per_s=known(rate),
+        bf16_flops=known(host["best_flops"]), fp8_flops=assumed(host["best_flops"], "the loop computes in FP32"),
+        nvlink_bandwidth_bytes_per_s=assumed(rate, itself), nvlink_domain_gpus=assumed(2, "a process on each core"),
+        gpus_per_node=assumed(2, "a process on each core"), nvlink_latency_s=assumed(host["launch_s"], itself),
+        network_bandwidth_bytes_per_s=assumed(rate, itself), network_latency_s=assumed(host["launch_s"], itself),
+        host_link_bandwidth_bytes_per_s=assumed(rate, itself), host_memory_bytes=known(max(memory, 1e9)),
+        l2_bytes=assumed(CPU_CACHE_BYTES, "typical cache share of a server CPU"),
+        power_w=assumed(200.0, "typical package power of a server CPU; set your own"),
+        price_per_gpu_hour_usd=assumed(1.0, "round default, no offer; set your own"),
+        eager_launch_s=known(host["launch_s"]),
+    )  # fmt: skip
+
+
+def settings_of(content: Mapping[str, Any]) -> LoopSettings:
+    """Settings of a mapping; InputError for a key that there is none of."""
+    with _as_input_errors():
+        return settings_from(content)

@@ -1,0 +1,165 @@
+"""The real loop beside its predictions: journals replayed by the simulation, scores, files and the command."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from bench.loop.measure import QUICK, measure_loop
+from bench.loop.settings import LoopSettings
+from rlsim.calibration.loop_stack import LoopStacks, measure_stacks, scenario_of, settings_of, with_drawn_lengths
+from rlsim.cli.calibrate import app
+from rlsim.errors import InputError
+from rlsim.evidence.loop_check import configurations, predict, run_predicted
+from rlsim.evidence.loop_replay import read_journal, replay, undisturbed
+from rlsim.loading.scenario import load_scenario
+from rlsim.projection.project import project
+from rlsim.report.figures.loop_check import loop_check_figure
+from rlsim.report.text.loop_check import loop_check_text
+from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of
+
+HERE = Path(__file__).parent / "loop"
+SMALL: dict[str, Any] = {"model": "loop-tiny", "prompts": 2, "samples": 2, "steps": 2, "running": 3, "prompt_tokens": 8,
+                         "response_tokens": [4.0, 10.0, 16.0, 24.0]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stacks() -> LoopStacks:
+    """What a full measurement of the loop on two cores found."""
+    return LoopStacks.of(json.loads((HERE / "loop_measurements.json").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", ["replayed_sync", "replayed_drafts"])
+def test_a_synchronous_journal_replays_iteration_by_iteration(stacks: LoopStacks, name: str) -> None:
+    found = replay(stacks, *read_journal(HERE / f"{name}.jsonl"))
+    assert found.simulated_iterations == found.measured_iterations
+    assert found.simulated_s == pytest.approx(found.measured_s, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["replayed_lag_1"])
+def test_a_lagged_journal_replays_within_two_percent(stacks: LoopStacks, name: str) -> None:
+    settings, events = read_journal(HERE / f"{name}.jsonl")
+    found = replay(stacks, settings, events)
+    assert abs(found.error) < 0.02
+    iterations = [sum(counts.values()) for counts in (found.simulated_iterations, found.measured_iterations)]
+    assert iterations[0] == pytest.approx(iterations[1], rel=0.02)
+
+
+def test_another_rule_does_not_replay(stacks: LoopStacks) -> None:
+    settings, events = read_journal(HERE / "replayed_lag_1.jsonl")
+    turns = replace(settings, lag=0, lengths=tuple(map(tuple, settings.response_lengths().tolist())))
+    assert abs(replay(stacks, turns, events).error) > 0.05
+
+
+def test_undisturbed_events_are_never_longer() -> None:
+    _, events = read_journal(HERE / "replayed_lag_1.jsonl")
+    for before, after in zip(events, undisturbed(events), strict=True):
+        assert after["seconds"] <= before["seconds"]
+        waits = before["event"] in ("idle", "step", "publish", "start") or before.get("phase") == "refit_s"
+        assert not waits or after == before
+
+
+def test_a_configuration_is_a_scenario_that_meets_the_same_lengths(stacks: LoopStacks) -> None:
+    for settings, _ in configurations():
+        scenario = scenario_of(stacks, settings)
+        asked = with_drawn_lengths(stacks, scenario, settings)
+        lengths = asked.response_lengths()
+        assert lengths.shape == (settings.generated_steps, settings.batch)
+        assert lengths.max() <= settings.response_tokens[-1]
+        assert scenario.loop.lag == settings.lag
+        assert scenario.simulation.measured_stack == stacks.stacks[stacks.setting(settings)]
+
+
+def test_the_configurations_cover_what_the_check_promises() -> None:
+    asked = [settings for settings, _ in configurations()]
+    assert len(asked) >= 12
+    assert {one.draft_length for one in asked if one.drafter == "model"} >= {1, 3, 7}
+    assert {one.drafter for one in asked} == {"none", "model", "ngram"}
+    assert {(one.placement, one.lag) for one in asked} == {("shared", 0), ("split", 0), ("split", 1), ("split", 2)}
+    names = {one.name for one in asked}
+    assert {over for _, over in configurations() if over} <= names
+
+
+def test_the_files_load_and_project_like_any_scenario(stacks: LoopStacks, tmp_path: Path) -> None:
+    for name, text in stacks.files().items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    scenario = load_scenario(tmp_path / "loop.yaml")
+    assert scenario.engine.name == "torch_eager"
+    words = ["hardware=cpu_loop.yaml", "simulation.measured_stack=stack_shared.yaml",
+             "simulation.engine_parameters=torch_eager.yaml"]  # fmt: skip
+    named = load_scenario(tmp_path / "loop.yaml", [word.replace("=", f"={tmp_path}/", 1) for word in words])
+    assert (named.hardware, named.simulation) == (scenario.hardware, scenario.simulation)
+    projected = project(scenario)
+    assert projected.provenance.measured > 0.9
+    assert projected.candidate.step_s.low < projected.candidate.step_s.mean < projected.candidate.step_s.high
+
+
+def test_a_loop_that_was_not_measured_is_refused(stacks: LoopStacks) -> None:
+    with pytest.raises(InputError, match="model and prompts differ"):
+        scenario_of(stacks, LoopSettings(model="loop-tiny"))
+    with pytest.raises(InputError, match="'nothing' is no setting"):
+        settings_of({"nothing": 1})
+
+
+def test_a_file_that_is_no_journal_is_one_message(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"event": "iteration"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="is no journal of the loop"):
+        read_journal(path)
+
+
+def test_measure_predict_run_and_compare(tmp_path: Path) -> None:
+    measured = measure_loop(settings_of({**SMALL, "name": "base"}), QUICK, lambda line: None)
+    own = LoopStacks.of(measured)
+    lines: list[str] = []
+    asked = [("plain", {}, ""), ("drafts", {"drafter": "model", "draft_length": 1}, "plain"),
+             ("lagged", {"placement": "split", "lag": 1}, "")]  # fmt: skip
+    said = [predict(own, settings_of({**SMALL, "name": name, **more}), over) for name, more, over in asked]
+    found = run_predicted(own, said, tmp_path, lambda done, total, line: lines.append(line))
+    assert [row.name for row in found.rows] == ["plain", "drafts", "lagged"]
+    assert lines[-1] == "done"
+    assert LoopCheck.model_validate_json(found.to_json()).to_json() == found.to_json()
+    assert all(row.measured_s > 0 and row.predicted_s > 0 and row.undisturbed_s > 0 for row in found.rows)
+    assert found.rows[1].speedup is not None
+    assert {path.name for path in (tmp_path / "journals").iterdir()} == {"plain.jsonl", "drafts.jsonl", "lagged.jsonl"}
+    text = loop_check_text(found)
+    assert "plain" in text
+    assert "median error" in text
+    loop_check_figure(found).savefig(tmp_path / "check.png")
+    folder = tmp_path / "again"
+    folder.mkdir()
+    (folder / "loop_measurements.json").write_text(json.dumps(measured), encoding="utf-8")
+    assert measure_stacks(folder, lambda line: None, again=False).stacks == own.stacks
+
+
+def row(name: str, measured: float, predicted: float, k: int = 0, speedup: Speedup | None = None) -> LoopRow:
+    pair = Pair(measured_s=measured / 2, predicted_s=predicted / 2)
+    return LoopRow(
+        name=name, measured_s=measured, predicted_s=predicted, interval=(predicted * 0.9, predicted * 1.1),
+        phases={"generation_s": pair, "exposed_generation_s": pair}, idle={}, speedup=speedup, steps_s=(measured,),
+        tokens_per_verification=(1.0, 1.0), undisturbed_s=measured, others_cpu_s=0.0, steal_s=0.0,
+        settings={"drafter": "model" if k else "none", "draft_length": k, "placement": "split" if not k else "shared"},
+    )  # fmt: skip
+
+
+def test_scores_count_errors_coverage_and_the_best_draft_length() -> None:
+    rows = [
+        row("a", 1.0, 1.05),
+        row("b", 1.0, 1.3, 1, Speedup(measured=1.5, predicted=1.2)),
+        row("c", 2.0, 1.9, 3, Speedup(measured=1.4, predicted=1.6)),
+    ]
+    scores = scores_of(rows)
+    assert (scores.n, scores.coverage) == (3, pytest.approx(2 / 3))
+    assert scores.median_abs_error == pytest.approx(0.05)
+    assert scores.p90_abs_error == pytest.approx(0.3)
+    assert scores.speedup_median_abs_error == pytest.approx((0.2 + 1.6 / 1.4 - 1) / 2)
+    assert scores.exposed_median_abs_error == pytest.approx(0.05)
+    assert scores.best == {"model": (1, 3, pytest.approx(1.5 / 1.4 - 1))}
+
+
+def test_the_former_spelling_names_the_command() -> None:
+    group: Any = get_command(app)
+    assert group.translated(["--check-loop", "--json"]) == ["check-loop", "--json"]
