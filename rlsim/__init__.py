@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlsim.attribution.blame import blame
     from rlsim.errors import Infeasible, InputError, RlsimError
+    from rlsim.explore.notebook import live
     from rlsim.loading.scenario import load_scenario, vary
     from rlsim.planning.compare import compare
     from rlsim.planning.objective import Objective
@@ -31,6 +32,7 @@ __all__ = [
     "SearchLimits",
     "blame",
     "compare",
+    "live",
     "load_scenario",
     "plan",
     "project",
@@ -49,6 +51,7 @@ _HOMES = {
     "SearchLimits": "rlsim.planning.space",
     "blame": "rlsim.attribution.blame",
     "compare": "rlsim.planning.compare",
+    "live": "rlsim.explore.notebook",
     "load_scenario": "rlsim.loading.scenario",
     "plan": "rlsim.planning.plan",
     "project": "rlsim.projection.project",

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from rlsim.cli import calibrate, check, guidance, interop, log, planning, project, traces, validate
+from rlsim.cli import calibrate, check, explore, guidance, interop, log, planning, project, traces, validate
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
 
@@ -62,6 +62,7 @@ for command in (
     log.log,
     check.check,
     check.headroom,
+    explore.explore,
 ):
     app.command()(command)
 app.command("import")(interop.import_config)

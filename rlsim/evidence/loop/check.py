@@ -16,7 +16,7 @@ from rlsim.calibration.loop_stack import (
     settings_of,
     with_drawn_lengths,
 )
-from rlsim.evidence.loop_replay import read_journal, replay, undisturbed
+from rlsim.evidence.loop.replay import read_journal, replay, undisturbed
 from rlsim.files.yaml import lists_beside
 from rlsim.projection.project import project
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of

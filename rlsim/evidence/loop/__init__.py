@@ -1,0 +1,1 @@
+"""The real loop beside its prediction: configurations run and compared, journals replayed by the simulation."""

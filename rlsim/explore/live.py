@@ -1,0 +1,197 @@
+"""A scenario kept warm: each move is answered at once from what it leaves as it was, and exactly right after."""
+
+from __future__ import annotations
+
+import shlex
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlsim.errors import InputError, shortened
+from rlsim.loading.scenario import vary
+from rlsim.projection.project import project
+from rlsim.projection.summary import mean_value
+from rlsim.projection.variant import simulate_variant
+from rlsim.report.text.findings import ASYNC_PHASES, SYNC_PHASES, headline, step_phases
+from rlsim.results import Projection, Variant
+from rlsim.results.record import Record
+from rlsim.schema.scenario import Scenario
+from rlsim.schema.workload import LognormalLength
+
+QUICK_REPLICATIONS = {"sync": 2, "async": 1}
+"""Drawn batches behind the first answer to a move; the exact one has the scenario's own number."""
+KEPT = 64
+"""Exact answers that are kept."""
+MOST_DRAFTED, MOST_LAG = 8, 4
+SIZES = 3
+"""Doublings and halvings of the cluster that the slider reaches."""
+SHARES = 16
+"""The split moves in this part of the cluster."""
+MEAN_TOKENS = "workload.response_tokens.mean_tokens"
+ACCEPTANCE = "speculation.acceptance_length"
+DRAFTING = ("k", ACCEPTANCE)
+"""Sliders that leave the baseline as it is."""
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A key that can be moved: its label, values and the place of the present one."""
+
+    key: str
+    label: str
+    values: tuple[float, ...]
+    start: int
+
+
+class Side(Record):
+    """A variant of an answer: seconds of a step [mean, low, high] and of its phases."""
+
+    step_s: tuple[float, float, float]
+    phases: dict[str, float]
+
+
+class Moved(Record):
+    """Answer to a move. exact: that of ``rlsim project``; else the candidate alone was simulated, on fewer drawn
+    batches, with the interval's width of the last exact answer. baseline: None until it is known for this move."""
+
+    exact: bool
+    verdict: str
+    command: str
+    candidate: Side
+    baseline: Side | None
+
+
+class Live:
+    """A scenario and its sliders; :meth:`move` answers at once, :meth:`settle` exactly.
+
+    name: what commands call the scenario (a bundled name or a path). Raises InputError and Infeasible as
+    :func:`rlsim.project` does.
+    """
+
+    def __init__(self, scenario: Scenario, name: str = "") -> None:
+        self.scenario, self.name = scenario, name or scenario.name
+        self._exact: OrderedDict[tuple[tuple[str, float], ...], Projection] = OrderedDict()
+        self._last = self._project({})
+        self.sliders = sliders_of(scenario)
+
+    def changes(self, given: Mapping[str, float]) -> dict[str, Any]:
+        """Overrides of a move: the sliders that stand elsewhere than in the scenario. Raises InputError for keys that
+        have no slider and values outside of it."""
+        known = {slider.key: slider for slider in self.sliders}
+        out: dict[str, Any] = {}
+        for key, value in given.items():
+            if key not in known:
+                raise InputError(f"'{shortened(key)}' has no slider; there are {', '.join(known)}")
+            slider = known[key]
+            if not slider.values[0] <= value <= slider.values[-1]:
+                raise InputError(f"{key}: must lie between {slider.values[0]:g} and {slider.values[-1]:g}")
+            if value != slider.values[slider.start]:
+                out[key] = int(value) if float(value).is_integer() and key not in (MEAN_TOKENS, ACCEPTANCE) else value
+        return out
+
+    def move(self, given: Mapping[str, float]) -> Moved:
+        """The answer at once: the exact one where it is known, else the candidate on few drawn batches."""
+        changes = self.changes(given)
+        known = self._exact.get(_key(changes))
+        if known is not None:
+            return self._told(changes, known)
+        scenario = vary(self.scenario, {**changes, "simulation.replications": self._few})
+        run = simulate_variant(scenario)
+        factors = (1.0, *_edges(self._last.candidate))
+        mean = mean_value(run, lambda step: step.seconds)
+        names = ASYNC_PHASES if scenario.loop.mode == "async" else SYNC_PHASES
+        phases = {name: run.phases_s[name] for name in names if run.phases_s[name] > 0}
+        candidate = Side(step_s=(mean, mean * factors[1], mean * factors[2]), phases=phases)
+        before = self._baseline(changes)
+        verdict = f"about {mean:.3g} s a step"
+        if before is not None:
+            verdict += f", {before.step_s[0] / mean:.2f}x of {before.step_s[0]:.3g} s without drafts"
+        return Moved(exact=False, verdict=verdict, command=self.command(changes), candidate=candidate, baseline=before)
+
+    def settle(self, given: Mapping[str, float]) -> Moved:
+        """The exact answer, as ``rlsim project`` gives it."""
+        changes = self.changes(given)
+        return self._told(changes, self._project(changes))
+
+    def command(self, changes: Mapping[str, Any]) -> str:
+        """The command line that gives the same answer."""
+        return shlex.join(["rlsim", "project", self.name, *(f"{key}={value}" for key, value in changes.items())])
+
+    @property
+    def _few(self) -> int:
+        return min(self.scenario.simulation.replications, QUICK_REPLICATIONS[self.scenario.loop.mode])
+
+    def _project(self, changes: Mapping[str, Any]) -> Projection:
+        key = _key(changes)
+        if key not in self._exact:
+            self._exact[key] = project(vary(self.scenario, dict(changes)))
+            while len(self._exact) > KEPT:
+                self._exact.popitem(last=False)
+        self._exact.move_to_end(key)
+        self._last = self._exact[key]
+        return self._last
+
+    def _baseline(self, changes: Mapping[str, Any]) -> Side | None:
+        """The exact baseline of a move, where another move that differs in drafting alone has it."""
+        wanted = _key({key: value for key, value in changes.items() if key not in DRAFTING})
+        for key, found in reversed(self._exact.items()):
+            if tuple(one for one in key if one[0] not in DRAFTING) == wanted:
+                return self._side(found, found.baseline)
+        return None
+
+    def _told(self, changes: Mapping[str, Any], found: Projection) -> Moved:
+        return Moved(
+            exact=True,
+            verdict=headline(found),
+            command=self.command(changes),
+            candidate=self._side(found, found.candidate),
+            baseline=self._side(found, found.baseline),
+        )
+
+    @staticmethod
+    def _side(found: Projection, arm: Variant) -> Side:
+        phases = {name: seconds for name, seconds in step_phases(arm, found.asynchronous).items() if seconds > 0}
+        return Side(step_s=(arm.step_s.mean, arm.step_s.low, arm.step_s.high), phases=phases)
+
+
+def _key(changes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted((key, float(value)) for key, value in changes.items()))
+
+
+def _edges(arm: Variant) -> tuple[float, float]:
+    return arm.step_s.low / arm.step_s.mean, arm.step_s.high / arm.step_s.mean
+
+
+def sliders_of(scenario: Scenario) -> tuple[Slider, ...]:
+    """What can be moved in a scenario: drafts where it has a drafter, the split where it is split, lengths where they
+    have a mean."""
+    cluster, out = scenario.cluster, []
+    if scenario.speculation.active:
+        k = scenario.speculation.draft_length
+        out.append(Slider("k", "draft length k", tuple(map(float, range(max(MOST_DRAFTED, k) + 1))), k))
+        stated = scenario.speculation.acceptance_length
+        if isinstance(stated, int | float):
+            out.append(_around(ACCEPTANCE, "acceptance length", float(stated), 1.0, k + 1.0))
+    least = max(1, cluster.num_gpus >> SIZES)
+    sizes = [float(n) for n in (cluster.num_gpus * 2**step // 2**SIZES for step in range(2 * SIZES + 1)) if n >= least]
+    out.append(Slider("cluster.num_gpus", "GPUs", tuple(sizes), sizes.index(cluster.num_gpus)))
+    if not cluster.colocated:
+        share = cluster.generation / cluster.num_gpus
+        values = sorted({round(i / SHARES, 4) for i in range(1, SHARES)} | {share})
+        out.append(Slider("generation_share", "share that generates", tuple(values), values.index(share)))
+        lags = tuple(map(float, range(1, max(MOST_LAG, scenario.loop.lag) + 1)))
+        if scenario.loop.lag >= 1:
+            out.append(Slider("lag", "policy lag", lags, scenario.loop.lag - 1))
+    lengths = scenario.workload.response_tokens
+    if isinstance(lengths, LognormalLength):
+        most = 0.9 * scenario.workload.max_sequence_tokens
+        mean = lengths.mean_tokens
+        out.append(_around(MEAN_TOKENS, "mean response, tokens", mean, mean / 4, max(mean, min(4 * mean, most))))
+    return tuple(out)
+
+
+def _around(key: str, label: str, now: float, least: float, most: float, steps: int = 20) -> Slider:
+    """A slider of even steps that holds the present value."""
+    values = sorted({round(least + (most - least) * i / steps, 2) for i in range(steps + 1)} | {now})
+    return Slider(key, label, tuple(values), values.index(now))
