@@ -4,12 +4,16 @@ catalogues: ``schema``, ``models``, ``hardware``."""
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import typer
 
 from rlsim.cli import options as o
 from rlsim.cli.output import given_scenario, print_answer, terminal_style
 from rlsim.files.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from rlsim.results import Projection
 
 models = typer.Typer(help="Model cards that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
 hardware = typer.Typer(help="Hardware profiles that come with rlsim.", no_args_is_help=True, rich_markup_mode=None)
@@ -33,8 +37,6 @@ def project(
     writes projection.json, phases.png, timeline.json (opens in Perfetto) and scenario.yaml (resolved).
     """
     from rlsim.projection.project import project as run
-    from rlsim.report.text.answer import render_answer
-    from rlsim.report.text.projection import render, render_brief
 
     given = given_scenario(scenario, words, overrides, *_simulation(seed=seed, replications=replications))
     with ProgressLine("replications") as progress:
@@ -43,8 +45,19 @@ def project(
         from rlsim.report.files import write_out
 
         write_out(answer, out)
-    written = render_brief if brief else render if full else render_answer
-    print_answer(answer.to_json() if as_json else written(answer, terminal_style()))
+    print_answer(answer.to_json() if as_json else _written(answer, brief, full))
+
+
+def _written(answer: Projection, brief: bool, full: bool) -> str:
+    """The answer as text, whose modules ``--json`` does without."""
+    style = terminal_style()
+    if brief or full:
+        from rlsim.report.text.projection import render, render_brief
+
+        return render(answer, style) if full else render_brief(answer, style)
+    from rlsim.report.text.answer import render_answer
+
+    return render_answer(answer, style)
 
 
 def _simulation(**given: int | None) -> list[str]:

@@ -7,7 +7,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.parameters.posterior import DEFAULT, load_posterior
 from rlsim.projection.project import project
 from rlsim.projection.summary import speedups, timed
-from rlsim.projection.uncertainty.predictive import DRAWS, error_draws, log_draws, prediction_of
+from rlsim.projection.uncertainty.predictive import DRAWS, HIGH, LOW, between, error_draws, log_draws, prediction_of
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
 from rlsim.schema.scenario import Scenario
@@ -79,3 +79,10 @@ def test_terms_and_groups_move_together_as_the_posterior_says() -> None:
     direction[0], direction[posterior.terms : posterior.terms + 2] = 0.5, 1.0
     expected = np.sqrt(direction @ posterior.factor @ posterior.factor.T @ direction)
     assert log_draws(posterior, slopes, dict.fromkeys(groups, 1.0)).std() == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 256, 1000])
+def test_bounds_are_numpys_quantiles_to_the_bit(count: int) -> None:
+    for seed in range(20):
+        draws = np.exp(np.random.default_rng(seed).normal(size=count))
+        assert between(draws) == tuple(np.quantile(draws, (LOW, HIGH)))

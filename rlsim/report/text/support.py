@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
 
 from rlsim.report import format as fmt
 from rlsim.report.style import Style
 from rlsim.report.table import Row, Table, table
 from rlsim.report.text import findings
-from rlsim.report.text.validation import TIME_TITLES
 from rlsim.results import PhasePart, Projection, Provenance
-from rlsim.results.planning import Coverage
 from rlsim.results.projection import NearestRuns, Support, VarianceSource
+
+if TYPE_CHECKING:
+    from rlsim.results.planning import Coverage
 
 MOST_PARTS, LEAST_PART_SHARE = 4, 0.08
 """Largest parts shown of a phase, none below this share of it but the first; the others are added up."""
@@ -191,7 +193,10 @@ def _tables(answer: Coverage) -> str:
 def _measured(answer: Coverage, style: Style) -> list[str]:
     """Fitted releases, and measured times that share something with what was asked."""
     releases = ", ".join(f"{version} ({rows})" for version, rows in answer.releases.items()) or "none"
-    rows = [(TIME_TITLES[kind], *(f"{counts[share]:,}" for share in SHARES)) for kind, counts in answer.counts.items()]
+    rows = [
+        (fmt.NAMES["times"][kind], *(f"{counts[share]:,}" for share in SHARES))
+        for kind, counts in answer.counts.items()
+    ]
     heads = ("", "all three", "model, device", "model", "device", "software", "of")
     return [
         *Table("Measured times", "that share model, device, software with it", heads, rows).lines(style),
