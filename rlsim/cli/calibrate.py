@@ -67,7 +67,7 @@ def check_loop(
 
     --out DIR (default: loop_check) takes measurements, profile, stacks, journals, check.json and check.png.
     """
-    from rlsim.evidence.loop_check import check_loop as checked
+    from rlsim.evidence.loop.check import check_loop as checked
     from rlsim.report.figures.loop_check import loop_check_figure
     from rlsim.report.files import write_files
     from rlsim.report.text.loop_check import loop_check_text

@@ -13,8 +13,8 @@ from bench.loop.settings import LoopSettings
 from rlsim.calibration.loop_stack import LoopStacks, measure_stacks, scenario_of, settings_of, with_drawn_lengths
 from rlsim.cli.calibrate import app
 from rlsim.errors import InputError
-from rlsim.evidence.loop_check import configurations, predict, run_predicted
-from rlsim.evidence.loop_replay import read_journal, replay, undisturbed
+from rlsim.evidence.loop.check import configurations, predict, run_predicted
+from rlsim.evidence.loop.replay import read_journal, replay, undisturbed
 from rlsim.loading.scenario import load_scenario
 from rlsim.projection.project import project
 from rlsim.report.figures.loop_check import loop_check_figure

@@ -16,7 +16,7 @@ from rlsim.calibration.loop_stack import (
     settings_of,
     with_drawn_lengths,
 )
-from rlsim.evidence.loop_replay import read_journal, replay, undisturbed
+from rlsim.evidence.loop.replay import read_journal, replay, undisturbed
 from rlsim.files.yaml import lists_beside
 from rlsim.projection.project import project
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of
@@ -40,8 +40,8 @@ class Prediction:
 
 
 def configurations() -> list[tuple[LoopSettings, str]]:
-    """Configurations of loop_check.yaml, with the name of that without drafts that each is compared with."""
-    told = lists_beside(__file__, "loop_check.yaml")
+    """Configurations of check.yaml, with the name of that without drafts that each is compared with."""
+    told = lists_beside(__file__, "check.yaml")
     stated = [{**told["common"], **one} for one in told["configurations"]]
     over = [one.pop("speedup_over", "") for one in stated]
     return [(settings_of(one), name) for one, name in zip(stated, over, strict=True)]
