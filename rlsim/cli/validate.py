@@ -37,7 +37,8 @@ def table(
 
     TABLE.csv is recognised by its columns. Steps: id, model, gpu, num_gpus, on_off_policy, prompts_per_step,
     generations_per_prompt, max_seq_len, avg_seq_len, total_step_time_s and the parallel sizes (gen_tp, train_tp,
-    train_pp...). Engine iterations, training steps, weight transfers, phases and curves: columns in docs/contracts.md.
+    train_pp...). Engine iterations, rollouts, training steps, weight transfers, phases and curves: columns in
+    docs/contracts.md.
     Only what was measured is simulated. Rows that cannot be are listed with the reason. --out DIR writes
     validation.json, rows.csv and pictures.
     """

@@ -12,6 +12,8 @@ from rlsim.errors import InputError, shortened
 from rlsim.evidence.acceptance import CURVES
 from rlsim.evidence.iterations import ITERATIONS
 from rlsim.evidence.phases import PHASE_ROWS, agent_runs, run_rows
+from rlsim.evidence.rollouts import ROLLOUTS
+from rlsim.evidence.rollouts import UNIT as RATE
 from rlsim.evidence.rows import Comparison, compare
 from rlsim.evidence.steps import STEPS
 from rlsim.evidence.structure import ERRORS, structures
@@ -32,6 +34,7 @@ COMPARISONS: Mapping[Kind, Comparison] = {
     Kind.TRANSFERS: TRANSFERS,
     Kind.PHASES: PHASE_ROWS,
     Kind.CURVES: CURVES,
+    Kind.ROLLOUTS: ROLLOUTS,
 }
 
 
@@ -66,10 +69,11 @@ def with_posterior_intervals(found: Validation, kind: Kind, table: Table) -> Val
     if kind not in ERRORS or fitted.posterior is None:
         return found
     rows = list(found.rows)
-    for place, one in structures(kind, rows, table.rows, fitted):
+    for place, one in structures(kind, rows, table.rows, fitted, seed=table.seed):
         row = rows[place]
         logs = log_draws(fitted.posterior, one.slopes, one.groups)
-        low, high = between(np.exp(logs + error_draws(fitted.posterior, ERRORS[kind], row.id)))
+        times = np.exp(logs + error_draws(fitted.posterior, ERRORS[kind], row.id))
+        low, high = between(1 / times if row.unit == RATE else times)
         predicted = row.predicted or 0.0
         rows[place] = changed(row, low=predicted * min(1.0, low), high=predicted * max(1.0, high))
     fields = {name: getattr(found, name) for name in ("table", "digest", "remarks", "speculation_pairs", "ttft")}

@@ -13,7 +13,7 @@ from rlsim.costs.memory import engine_memory
 from rlsim.costs.operators.device import device_of
 from rlsim.costs.operators.groups import engine_groups
 from rlsim.costs.overheads import engine_host
-from rlsim.evidence.names import device_profile_name, model_card_name, release, weight_precision
+from rlsim.evidence.names import by_modelopt, device_profile_name, model_card_name, release, weight_precision
 from rlsim.evidence.rows import constant_workload, row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
 from rlsim.files.yaml import lists_beside
@@ -146,7 +146,7 @@ def engine_setup(cells: Row, load: Load) -> Scenario:
         raise SkippedRow(f"more than {MOST_LOOP_TOKENS:,} prompt tokens at once")
     model = model_card_name(cells["model"])
     profile = load_profile(device_profile_name(cells["gpu"]))
-    precision, copies = weight_precision(cells["precision"], model), _attention_copies(cells, gpus)
+    precision, copies = weight_precision(cells["precision"], model, cells["model"]), _attention_copies(cells, gpus)
     # The next power of two, so that rows of similar size share a table.
     sequences = 1 << (math.ceil(max(load.batch, load.concurrency, LEAST_SEQUENCES)) - 1).bit_length()
     engine = {
@@ -191,12 +191,14 @@ def _attention_copies(cells: Row, gpus: int) -> int:
 def _kv_precision(cells: Row, weights: str, profile: HardwareProfile) -> str:
     """Precision of the cache. Where a row does not tell, quantised checkpoints on Blackwell are taken to cache in FP8.
 
-    Recipes that do tell serve them so there, and on Hopper in BF16; an assumption that the text states.
+    Recipes that do tell serve them so there, and on Hopper in BF16; an assumption that the text states. NVIDIA's own
+    quantised checkpoints (ModelOpt) state FP8 for the cache wherever they run (hf_quant_config.json,
+    kv_cache_quant_algo).
     """
     given = cells.get("kv_precision", "").lower()
     if given:
         return "fp8" if given.startswith("fp8") else "bf16"
-    return "fp8" if weights != "bf16" and profile.nvfp4_flops is not None else "bf16"
+    return "fp8" if weights != "bf16" and (by_modelopt(cells["model"]) or profile.nvfp4_flops is not None) else "bf16"
 
 
 def _expert_parallel(cells: Row, gpus: int, copies: int, profile: HardwareProfile) -> int:

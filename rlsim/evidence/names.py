@@ -45,15 +45,23 @@ BLOCK_SCALED: tuple[str, ...] = tuple(lists_beside(__file__)["block_scaled"])
 MXFP4: tuple[str, ...] = tuple(lists_beside(__file__)["mxfp4"])
 
 
-def weight_precision(text: str, card: str) -> str:
-    """Weight format of an engine that serves the model of ``card``. SkippedRow where it is not given or not known."""
+def by_modelopt(name: str) -> bool:
+    """Whether a quantised checkpoint of this name is NVIDIA's own: one scale a tensor in FP8, and the cache in FP8."""
+    return name.strip().lower().startswith("nvidia/")
+
+
+def weight_precision(text: str, card: str, name: str = "") -> str:
+    """Weight format of an engine that serves the model of ``card``. SkippedRow where it is not given or not known.
+
+    name: of the checkpoint, where the table gives it; NVIDIA's own are scaled by the tensor whoever else publishes one.
+    """
     given = text.strip().lower()
     if not given:
         raise SkippedRow("precision is not given")
     if given in ("bf16", "bfloat16", "fp16"):
         return "bf16"
     if given.startswith(("fp8", "w8a8", "mxfp8", "float8")):
-        return "fp8_block" if card in BLOCK_SCALED else "fp8"
+        return "fp8_block" if card in BLOCK_SCALED and not by_modelopt(name) else "fp8"
     if card in MXFP4 and given.startswith(("fp4", "mxfp4", "w4")):
         raise SkippedRow(f"precision {given[:40]!r} of {card} is MXFP4, which is not simulated")
     if given.startswith(("fp4", "nvfp4")):

@@ -66,20 +66,22 @@ class Comparison:
     """How tables of one kind are put beside predictions.
 
     describe: the measured rows of a record by id and cells. predictor: what predicts those of a table under fitted
-    values. order: in which predictions that share work are made. told: further fields of the Validation.
+    values. order: in which predictions that share work are made. told: further fields of the Validation. told_flags:
+    flags that object to rows of other kinds only.
     """
 
     describe: Callable[[str, Row], Sequence[MeasuredRow]]
     predictor: Callable[[Table, Fitted], Predict]
     told: Callable[[Table, Sequence[ComparedRow]], Mapping[str, Any]] | None = None
     order: Callable[[MeasuredRow], str] | None = None
+    told_flags: tuple[str, ...] = ()
 
 
 def compare(table: Table, of: Comparison, predict: Predict) -> list[ComparedRow]:
     """Every measured row of ``table`` beside its prediction, or skipped with what ``predict`` raised; in its order."""
     described = [
         (row, problem)
-        for (name, problem), record in zip(named(table), table.rows, strict=True)
+        for (name, problem), record in zip(named(table, of.told_flags), table.rows, strict=True)
         for row in of.describe(name, record.cells)
     ]
     keys = [of.order(row) if of.order else "" for row, _ in described]
@@ -106,8 +108,11 @@ def _compared(row: MeasuredRow, problem: str, predict: Predict) -> ComparedRow:
     )  # fmt: skip
 
 
-def named(table: Table) -> list[tuple[str, str]]:
-    """Id of each row (or the line that it stands in), and why it cannot be compared: unreadable, repeated, flagged."""
+def named(table: Table, told_flags: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """Id of each row (or the line that it stands in), and why it cannot be compared: unreadable, repeated, flagged.
+
+    told_flags: flags that object to nothing, beside those that never do.
+    """
     lines: dict[str, int] = {}
     out = []
     for record in table.rows:
@@ -118,7 +123,7 @@ def named(table: Table) -> list[tuple[str, str]]:
             problem = f"the id appears before, in line {lines[name]}"
         elif not problem:
             lines[name] = record.line
-            problem = f"{FLAGGED}{flag[:100]}" if flag and flag not in INFORMATION_FLAGS else ""
+            problem = f"{FLAGGED}{flag[:100]}" if flag and flag not in (*INFORMATION_FLAGS, *told_flags) else ""
         out.append((name, problem))
     return out
 

@@ -18,6 +18,8 @@ from rlsim.costs.transfer.methods import TransferTerms
 from rlsim.errors import RlsimError
 from rlsim.evidence.engines import Load, engine_setup, groups_of, inputs_of, load_of
 from rlsim.evidence.phases import known_phases, phase_scenario
+from rlsim.evidence.rollouts import UNIT as RATE
+from rlsim.evidence.rollouts import rollout_slopes, run_of
 from rlsim.evidence.rows import first_line, named
 from rlsim.evidence.steps import scenario_of
 from rlsim.evidence.tables import STEP_COLUMNS, Kind, Row, SkippedRow, Table, TableRow, number
@@ -38,6 +40,7 @@ ERRORS: Mapping[Kind, TimeKind] = {
     Kind.ITERATIONS: "iteration",
     Kind.TRAINING: "training",
     Kind.TRANSFERS: "transfer",
+    Kind.ROLLOUTS: "iteration",
 }
 """Kinds of tables whose rows are predicted without a simulated step, and the kind of time that they measure."""
 REPLICATIONS = 2
@@ -60,12 +63,19 @@ def was_predicted(row: ComparedRow) -> bool:
 
 
 def structures(
-    kind: Kind, rows: Sequence[ComparedRow], records: Sequence[TableRow], fitted: Fitted, usable: Usable = was_predicted
+    kind: Kind,
+    rows: Sequence[ComparedRow],
+    records: Sequence[TableRow],
+    fitted: Fitted,
+    usable: Usable = was_predicted,
+    seed: int = 0,
 ) -> Iterator[tuple[int, Evidence]]:
     """Places of usable rows of a table of a kind in ERRORS (by default of all that were predicted), as evidence."""
     predicted = [(place, record.cells) for place, record in enumerate(records) if usable(rows[place])]
     if kind is Kind.ITERATIONS:
         found = _iterations(rows, predicted, fitted)
+    elif kind is Kind.ROLLOUTS:
+        found = _rollouts(predicted, fitted, seed)
     else:
         structure = _training if kind is Kind.TRAINING else _transfer
         moves = _moves(fitted, *(("training/", "steps/") if kind is Kind.TRAINING else ("transfers/",)))
@@ -73,9 +83,16 @@ def structures(
     for place, (slopes, groups, about) in found:
         row = rows[place]
         if row.measured and row.predicted:
-            log_error = float(np.log(row.measured / row.predicted))
-            measured_s = row.measured * (1e-3 if row.unit == "ms" else 1.0)
+            measured_s, predicted_s = (_seconds(row, value) for value in (row.measured, row.predicted))
+            log_error = float(np.log(measured_s / predicted_s))
             yield place, Evidence(ERRORS[kind], row.id, log_error, slopes, groups, {**about, MEASURED_S: measured_s})
+
+
+def _seconds(row: ComparedRow, value: float) -> float:
+    """Seconds that a measured or predicted value of a row stands for; of a rate those of the tokens of a GPU."""
+    if row.unit == RATE:
+        return float(row.details["tokens_per_gpu"] or 0.0) / value
+    return value * (1e-3 if row.unit == "ms" else 1.0)
 
 
 def _moves(fitted: Fitted, *heads: str) -> dict[str, Fitted]:
@@ -112,6 +129,21 @@ def _iterations(
             whole_s = base_s[at] + other_s
             slopes = {name: float(change[at] / whole_s) for name, change in changes_s.items() if change[at]}
             yield place, (slopes, groups, _about_iteration(setup, load))
+
+
+def _rollouts(predicted: Sequence[tuple[int, Row]], fitted: Fitted, seed: int) -> Iterator[tuple[int, Structure]]:
+    """Of every predicted rollout, which its engine's iterations make up."""
+    moves = _moves(fitted, "engines/")
+    for place, cells in predicted:
+        run = run_of(cells)
+        engine = run.setup.released_engine
+        hosts = {
+            name: engine_host(engine, sets.engines)
+            for name, sets in moves.items()
+            if len(parts := name.split("/")) < 3 or parts[1] == engine.name
+        }
+        slopes = rollout_slopes(run, fitted, hosts, seed)
+        yield place, (slopes, _iteration_groups(run.setup), _about_iteration(run.setup, run.load))
 
 
 def tokens_of(row: ComparedRow) -> float:

@@ -40,6 +40,7 @@ class Kind(StrEnum):
     TRANSFERS = "transfers"
     PHASES = "phases"
     CURVES = "curves"
+    ROLLOUTS = "rollouts"
 
 
 # Of alternatives separated by | one must be there. The first kind whose columns are all there is the table's. They
@@ -54,6 +55,8 @@ COLUMNS = {
     Kind.PHASES: "id model gpu num_gpus prompts_per_step samples_per_prompt|generations_per_prompt "
     "total_step_s|train_step_time_s|total_step_time_s train_s|policy_training_time_s",
     Kind.CURVES: "id curve_kind series x_name x y_name y",
+    Kind.ROLLOUTS: "id engine model precision gpu decode_gpus_per_engine isl osl num_requests|notes "
+    "tokens_per_s_per_gpu spec_method",
 }
 STEP_COLUMNS = tuple(COLUMNS[Kind.STEPS].split())
 """Columns of a measured RL step without which nothing can be simulated."""

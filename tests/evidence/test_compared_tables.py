@@ -29,6 +29,11 @@ TABLES = {
     Kind.CURVES: {
         "id": "a", "curve_kind": "run", "series": "s", "x_name": "step", "x": "1", "y_name": "reward", "y": "0.5",
     },
+    Kind.ROLLOUTS: {
+        "id": "a", "engine": "trtllm", "model": "Llama-3.1-8B", "precision": "bf16", "gpu": "H100",
+        "decode_gpus_per_engine": "1", "isl": "128", "osl": "64", "num_requests": "64", "spec_method": "none",
+        "tokens_per_s_per_gpu": "8000",
+    },
 }  # fmt: skip
 """One row of each kind."""
 
