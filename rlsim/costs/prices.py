@@ -67,7 +67,7 @@ class PriceInputs:
     @cached_property
     def overheads(self) -> Overheads:
         """Host and framework costs."""
-        error = tables_error(self.device.operators.sources)
+        error = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
         return overheads_of(self.scenario, fitted_of(self.scenario), error)
 
     @cached_property
