@@ -19,7 +19,19 @@ from rlsim.schema.keys import Key, all_keys, as_yaml, keys_named
 from rlsim.schema.messages import unknown_key
 from rlsim.schema.scenario import Scenario
 
-ONE_STEP = ("project", "sweep", "plan", "sensitivity", "techniques", "compare", "blame", "log", "run")
+ONE_STEP = (
+    "project",
+    "sweep",
+    "plan",
+    "sensitivity",
+    "techniques",
+    "compare",
+    "blame",
+    "check",
+    "headroom",
+    "log",
+    "run",
+)
 """Commands that simulate steps of a scenario."""
 _ONLY_TOLD = ("name", "question", "assumptions")
 _LISTS = lists_beside(__file__, "explain.yaml")
