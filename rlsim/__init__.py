@@ -1,6 +1,6 @@
 """Performance simulator and capacity planner for RL post-training of large language models.
 
-Library use: ``rlsim.project(rlsim.load_scenario("quickstart", ["speculation.draft_length=2"]))``.
+Library use: ``print(rlsim.project(rlsim.load_scenario("quickstart", {"k": 2})))``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlsim.attribution.blame import blame
+    from rlsim.attribution.check import check
+    from rlsim.attribution.headroom import headroom
     from rlsim.errors import Infeasible, InputError, RlsimError
     from rlsim.explore.notebook import live
     from rlsim.loading.scenario import load_scenario, vary
     from rlsim.planning.compare import compare
+    from rlsim.planning.new import Answers
     from rlsim.planning.objective import Objective
     from rlsim.planning.plan import plan
     from rlsim.planning.sensitivity import sensitivity
+    from rlsim.planning.size import Wanted, size
     from rlsim.planning.space import SearchLimits
     from rlsim.planning.sweep import sweep
     from rlsim.projection.project import project
@@ -24,39 +28,49 @@ if TYPE_CHECKING:
     from rlsim.schema.scenario import Scenario
 
 __all__ = [
+    "Answers",
     "Infeasible",
     "InputError",
     "Objective",
     "RlsimError",
     "Scenario",
     "SearchLimits",
+    "Wanted",
     "blame",
+    "check",
     "compare",
+    "headroom",
     "live",
     "load_scenario",
     "plan",
     "project",
     "run",
     "sensitivity",
+    "size",
     "sweep",
     "vary",
 ]
 
 _HOMES = {
+    "Answers": "rlsim.planning.new",
     "Infeasible": "rlsim.errors",
     "InputError": "rlsim.errors",
     "Objective": "rlsim.planning.objective",
     "RlsimError": "rlsim.errors",
     "Scenario": "rlsim.schema.scenario",
     "SearchLimits": "rlsim.planning.space",
+    "Wanted": "rlsim.planning.size",
     "blame": "rlsim.attribution.blame",
+    "check": "rlsim.attribution.check",
     "compare": "rlsim.planning.compare",
+    "headroom": "rlsim.attribution.headroom",
     "live": "rlsim.explore.notebook",
     "load_scenario": "rlsim.loading.scenario",
     "plan": "rlsim.planning.plan",
     "project": "rlsim.projection.project",
     "run": "rlsim.runs.run",
     "sensitivity": "rlsim.planning.sensitivity",
+    "size": "rlsim.planning.size",
     "sweep": "rlsim.planning.sweep",
     "vary": "rlsim.loading.scenario",
 }
@@ -79,4 +93,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, "__version__"})

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+KILO = 1e3
+MEGA = 1e6
 GIGA = 1e9
 TERA = 1e12
 GIB = float(2**30)

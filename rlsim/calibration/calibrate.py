@@ -174,6 +174,12 @@ def comparison_text(measured: Measurements, name: str, style: Style = DEFAULT_ST
 MEASUREMENTS = "measurements.json"
 _KNOWN_DEVICES = {
     r"A100-SXM": "a100_sxm",
+    r"A100 80GB PCIe": "a100_pcie",
+    r"H100 PCIe": "h100_pcie",
+    r"H100 NVL": "h100_nvl",
+    r"L40S": "l40s",
+    r"RTX PRO 6000 Blackwell Server": "rtx_pro_6000_server",
+    r"RTX 4090$": "rtx_4090",
     r"H100 80GB HBM3|H100 SXM": "h100_sxm",
     r"H200": "h200_sxm",
     r"GB200": "gb200_nvl72",

@@ -4,7 +4,8 @@ catalogues: ``schema``, ``models``, ``hardware``."""
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -174,10 +175,48 @@ def show_model(name: o.NameArgument) -> None:
 
 @hardware.command("list")
 def list_hardware() -> None:
-    """List the hardware profiles."""
-    from rlsim.tables.profile import list_profiles
+    """List the hardware profiles: memory, its bandwidth, BF16 rate, and whether kernels were measured."""
+    from rlsim.report.table import table
+    from rlsim.tables.operators import available
+    from rlsim.tables.profile import list_profiles, load_profile
+    from rlsim.units import GIB, TERA
 
-    print_answer("\n".join(list_profiles()))
+    known, rows = available(), list[tuple[str, ...]]()
+    for profile in map(load_profile, list_profiles()):
+        measured = profile.operator_tables
+        engines = ", ".join(engine for system, engine in known if system == measured)
+        told = (
+            f"measured tables ({engines})"
+            if measured == profile.name
+            else f"measured tables of {measured}, carried over"
+        )
+        rates = profile.memory_bandwidth_bytes_per_s.value / TERA, profile.bf16_flops.value / TERA
+        memory = f"{profile.memory_bytes.value / GIB:.0f}"
+        rows.append((profile.name, memory, f"{rates[0]:.2f}", f"{rates[1]:,.0f}", told if measured else "datasheet"))
+    heads = ("name", "GiB", "TB/s", "BF16 TFLOP/s", "rests on")
+    print_answer("\n".join(table(heads, rows, terminal_style(), "<>>><")))
+
+
+@hardware.command("new")
+def new_hardware(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile.")],
+    memory_gib: Annotated[float, typer.Option("--memory-gib", metavar="GIB", help="Memory of a GPU.")],
+    bandwidth: Annotated[float, typer.Option("--memory-gb-per-s", metavar="GB/S", help="Bandwidth of its memory.")],
+    bf16: Annotated[float, typer.Option("--bf16-tflops", metavar="TFLOP/S", help="Dense BF16 rate.")],
+    fp8: Annotated[float | None, typer.Option("--fp8-tflops", metavar="TFLOP/S", help="Dense FP8 rate.")] = None,
+    link: Annotated[float, typer.Option("--link-gb-per-s", metavar="GB/S", help="NVLink or PCIe, a direction.")] = 64.0,
+    gpus: Annotated[int, typer.Option("--gpus-per-node", metavar="N", help="GPUs of a node.")] = 8,
+    power: Annotated[float, typer.Option("--power-w", metavar="W", help="Power limit.")] = 700.0,
+    price: Annotated[float, typer.Option("--price", metavar="USD", help="Price of a GPU hour.")] = 2.0,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.yaml", help="File; default NAME.yaml.")] = None,
+) -> None:
+    """Write a commented hardware profile from eight numbers of a datasheet; an existing file stays."""
+    from rlsim.files.reading import shown_path
+    from rlsim.tables.new_profile import Datasheet, write_profile
+
+    sheet = Datasheet(memory_gib, bandwidth, bf16, fp8 or bf16, link, gpus, power, price)
+    path = shown_path(write_profile(name, sheet, out))
+    print_answer(f"written: {path}; rlsim project quickstart hardware={path}")
 
 
 @hardware.command("show")

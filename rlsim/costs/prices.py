@@ -69,7 +69,8 @@ class PriceInputs:
     def overheads(self) -> Overheads:
         """Host and framework costs."""
         measured = stack_of(self.scenario)
-        error = tables_error(self.device.operators.sources) if measured is None else measured.error
+        tables = max(tables_error(one.operators.sources) for one in (self.device, self.training_device))
+        error = tables if measured is None else measured.error
         return overheads_of(self.scenario, fitted_of(self.scenario), error)
 
     @cached_property

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rlsim.evidence.tables import SkippedRow
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import card_of_published, list_cards
-from rlsim.tables.profile import list_profiles
+from rlsim.tables.profile import list_profiles, profile_called
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
 _CONTAINER_BELOW = (0, 9)
@@ -28,11 +28,9 @@ def device_profile_name(gpu: str, listed: bool = False) -> str:
 
     A name with another memory in brackets is another variant of the GPU, and none of the profiles.
     """
-    words = gpu.lower().split()
-    if words and not re.search(r"\(.*\d\s*gb", gpu.lower()):
-        for name in list_profiles():
-            if words[0] in (name, name.split("_")[0]):
-                return name
+    found = None if re.search(r"\(.*\d\s*gb", gpu.lower()) else profile_called(gpu)
+    if found is not None:
+        return found
     shown = f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given"
     raise SkippedRow(shown + _there_are(list_profiles(), listed))
 

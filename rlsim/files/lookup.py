@@ -32,7 +32,9 @@ def find_entry(name: str, entries: dict[str, Path], what: str, otherwise: str = 
     key = by_normal.get(_normal(name))
     if key is not None:
         return entries[key]
-    near = [by_normal[match] for match in difflib.get_close_matches(_normal(name), by_normal, n=3, cutoff=0.5)]
+    alike = difflib.get_close_matches(_normal(name), by_normal, n=3, cutoff=0.5)
+    family = [one for one in by_normal if _normal(name) and f"{one}-".startswith(f"{_normal(name)}-")]
+    near = [by_normal[match] for match in dict.fromkeys((*family, *alike))]
     hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(entries)}"
     raise InputError(f"unknown {what} '{shortened(name)}'; {hint}{otherwise}")
 

@@ -43,29 +43,57 @@ FOREIGN_SUFFIXES = (".md", ".py", ".txt", ".csv", ".ipynb", ".html", ".png")
 """Files that are no scenario, whatever they hold."""
 
 
-def load_scenario(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """Scenario from a YAML file, or by name one of those that come with rlsim (``quickstart``).
+def load_scenario(
+    path_or_name: str | Path | Mapping[str, Any],
+    overrides: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = (),
+) -> Scenario:
+    """Scenario from a YAML file, by name one of those that come with rlsim (``quickstart``), or from a mapping of what
+    a file would hold (``{"extends": "quickstart", "model": "qwen3-8b"}``), whose relative paths count from here.
 
-    overrides: ``a.b.c=value`` each, the value read as YAML; later ones win, and the whole is validated again.
+    overrides: ``a.b.c=value`` each, the value read as YAML, or mappings as of :func:`vary`; later ones win, and the
+    whole is validated again.
     Words are overrides too (:mod:`rlsim.loading.variation`: ``k=5``, ``lag=1``). ``model``, ``hardware`` and
     ``speculation.draft`` may be a name, a path or an inline mapping; relative paths count from the scenario's folder
     first, then from the current one. A file may change another: ``extends`` (:mod:`rlsim.loading.extends`). Raises
     InputError naming file, line, key and bound.
     """
+    given = [overrides] if isinstance(overrides, str | Mapping) else overrides
+    if isinstance(path_or_name, Mapping):
+        document = {"name": "mapping", **_plain(path_or_name)}
+        return _of_document(*with_parents(document, "", "the scenario", Path()), Path(), given)
     path = find_scenario(path_or_name)
     if path.is_file() and path.suffix.lower() in FOREIGN_SUFFIXES:
         raise InputError(f"{shown_path(path)}: a scenario is a YAML file ({path.suffix} is none); rlsim new writes one")
-    return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, overrides, path)
+    return scenario_of_text(read_text(path, DOCUMENT_BYTES), shown_path(path), path.parent, given, path)
+
+
+def _plain(value: Any) -> Any:
+    """A document as a file would give it: sequences as lists, paths as text, nothing shared with the caller."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def scenario_of_text(
-    text: str, where: str, folder: Path | None = None, overrides: Sequence[str] = (), path: Path | None = None
+    text: str,
+    where: str,
+    folder: Path | None = None,
+    overrides: Sequence[str | Mapping[str, Any]] = (),
+    path: Path | None = None,
 ) -> Scenario:
     """Scenario of a YAML document; where: its origin in messages; folder: what relative paths in it count from.
 
     path: of the file that holds it, which it must not extend.
     """
-    document, places = with_parents(parse_yaml(text, where), text, where, folder, path)
+    return _of_document(*with_parents(parse_yaml(text, where), text, where, folder, path), folder, overrides)
+
+
+def _of_document(
+    document: dict[str, Any], places: Places, folder: Path | None, overrides: Sequence[str | Mapping[str, Any]]
+) -> Scenario:
+    """Scenario of a whole document with overrides."""
     given: Sequence[Setting] = settings_of(overrides)
     if has_words(given):
         given = _worded(document, places, folder, given)

@@ -29,8 +29,9 @@ DeviceOrder = Mapping[str, Mapping[str, float]]
 
 
 def shipped_order() -> DeviceOrder:
-    """Order of the profiles that come with rlsim."""
-    return order_of([load_profile(name) for name in sorted(catalogue("hardware_profiles"))])
+    """Order of the profiles that come with rlsim and have measured kernels; a datasheet alone orders none."""
+    known = (load_profile(name) for name in sorted(catalogue("hardware_profiles")))
+    return order_of([profile for profile in known if profile.operator_tables is not None])
 
 
 def order_of(profiles: Iterable[HardwareProfile]) -> DeviceOrder:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import parse_value
@@ -65,6 +67,29 @@ def parse_axis(text: str) -> Axis:
     if repeated is not None:
         raise InputError(f"{whole}: the value {shortened(repeated)} stands there twice")
     return Axis(keys, values)
+
+
+def axis_of(keys: str, values: Any) -> Axis:
+    """Axis of values as Python holds them: each of a sequence, or what a text or a number says of itself.
+
+    >>> axis_of("k", range(0, 5, 2)).values
+    ('0', '2', '4')
+    """
+    if isinstance(values, str):
+        return parse_axis(f"{keys}={values}")
+    given = list(values) if isinstance(values, Iterable) and not isinstance(values, Mapping) else [values]
+    try:
+        return parse_axis(f"{keys}={','.join(map(_written, given))}")
+    except (TypeError, ValueError):
+        raise InputError(f"{shortened(keys)}: values of a sweep are numbers, texts, lists and mappings") from None
+
+
+def _written(value: Any) -> str:
+    """A value as YAML reads it again: texts as they are where nothing in them means something else."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_./][\w./-]*", value) and parse_value(value, value) == value:
+        return value
+    plain = value.item() if hasattr(value, "item") else value
+    return json.dumps(dict(plain) if isinstance(plain, Mapping) else plain)
 
 
 def _values(text: str, whole: str) -> tuple[str, ...]:

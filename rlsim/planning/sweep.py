@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rlsim.errors import InputError
 from rlsim.files.journal import Journal, journal_name, opened_journal
@@ -17,7 +18,7 @@ from rlsim.loading.scenario import scenario_digest
 from rlsim.loading.variation import Overrides
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor, local_jobs
-from rlsim.planning.grammar import Axis, grid, parse_axis
+from rlsim.planning.grammar import Axis, axis_of, grid, parse_axis
 from rlsim.projection.assumptions import caveats_of
 from rlsim.results.record import Row
 from rlsim.results.sweep import SweepResult, identity_in, write_csv, write_parquet
@@ -43,7 +44,7 @@ class _Chunk:
 
 def sweep(
     scenario: Scenario,
-    vary: Sequence[str | Axis],
+    vary: Sequence[str | Axis] | Mapping[str, Any],
     *,
     replications: int | None = None,
     run_steps: int | None = None,
@@ -51,7 +52,8 @@ def sweep(
     out: Path | None = None,
     overwrite: bool = False,
 ) -> SweepResult:
-    """Evaluate ``scenario`` over the grid of ``vary`` (``key=values`` each, see :func:`parse_axis`).
+    """Evaluate ``scenario`` over the grid of ``vary`` (``key=values`` each, see :func:`parse_axis`, or a mapping of
+    keys to their values: ``{"k": [0, 2, 4]}``, a text being read as ``1:8`` is on the command line).
 
     replications: per cell, default SWEEP_REPLICATIONS or the scenario's where that is less; all cells draw the same
     work. run_steps: adds time, cost and energy of a run of that many steps. jobs: processes (None: all cores), or the
@@ -59,7 +61,8 @@ def sweep(
     into the same folder goes on where it stopped, and finished results there are replaced only with ``overwrite``.
     Raises InputError for wrong axes, where ``out`` holds results, and where no cell can run, which writes nothing.
     """
-    axes = tuple(axis if isinstance(axis, Axis) else parse_axis(axis) for axis in vary)
+    asked = [axis_of(*one) for one in vary.items()] if isinstance(vary, Mapping) else vary
+    axes = tuple(axis if isinstance(axis, Axis) else parse_axis(axis) for axis in asked)
     if not axes:
         raise InputError("a sweep needs at least one --vary KEY=VALUES")
     cells = grid(axes)

@@ -51,8 +51,12 @@ def assumptions_of(run: SimulatedVariant) -> tuple[str, ...]:
     own += model_assumptions(scenario, run.prices.engine_memory.running_sequences)
     own += _drafting(scenario, run.prices.engine.choice)
     own.append(said("intervals"))
+    devices = dict.fromkeys((scenario.hardware, scenario.training_device))
+    bare = [device.name for device in devices if device.operator_tables is None]
     if found.tables_error > 0:
-        own.append(said("tables", error=percent(found.tables_error)))
+        own.append(
+            said("datasheet" if bare else "tables", error=percent(found.tables_error), device=" and ".join(bare))
+        )
     return (*(assumption.text for assumption in scenario.assumptions), *own)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
+from rlsim.results.answer import Answer
 from rlsim.results.projection import Method
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6
 
@@ -74,7 +76,7 @@ class StatedFault(Record):
     saved_s: Rounded
 
 
-class Check(Record):
+class Check(Answer):
     """A run beside what is expected of it. noise: deviation of each measured time's logarithm.
 
     healthy, unlisted: probability that nothing is wrong, and that the cause is in no list. groups: explanations, most
@@ -113,3 +115,7 @@ class Check(Record):
         """Whether nothing being wrong explains the run best."""
         first = self.groups[0].probability if self.groups else 0.0
         return self.healthy >= max(first, self.unlisted)
+
+    def rows_shown(self) -> Sequence[Record]:
+        """The phases."""
+        return self.phases

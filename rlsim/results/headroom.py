@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
+from rlsim.results.answer import Answer
 from rlsim.results.record import Record, Rounded
 
 
@@ -25,7 +27,7 @@ class Rung(Record):
     why: str = ""
 
 
-class Headroom(Record):
+class Headroom(Answer):
     """How far a step is from what would be possible. rungs: the first is the step as it is."""
 
     schema_: Literal["rlsim.headroom/1"] = Field(default="rlsim.headroom/1", alias="schema")
@@ -45,3 +47,7 @@ class Headroom(Record):
     def ratio(self, rung: Rung) -> float:
         """Times by which the step as it is exceeds that of a rung."""
         return self.step_s / rung.step_s if rung.step_s > 0 else float("inf")
+
+    def rows_shown(self) -> Sequence[Record]:
+        """The rungs."""
+        return self.rungs

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
+from rlsim.results.answer import Answer
 from rlsim.results.projection import Provenance, Support
 from rlsim.results.record import Interval, Number, Record, Rounded6
 
@@ -19,7 +21,7 @@ class PhaseChange(Record):
     share: Number | None
 
 
-class Comparison(Record):
+class Comparison(Answer):
     """B against A. differences: dotted key -> (value in A, value in B); None where a side lacks the key.
 
     modes: sync or async; of an asynchronous one ``phases`` holds the exposed generation, which the trainer waits for.
@@ -40,6 +42,10 @@ class Comparison(Record):
     energy_per_step_j: tuple[Number, Number]
     price_per_gpu_hour_usd: tuple[Number, Number]
     warnings: tuple[str, ...] = ()
+
+    def rows_shown(self) -> Sequence[Record]:
+        """The phases."""
+        return self.phases
 
 
 class Choice(Record):
@@ -89,7 +95,7 @@ class InputEffect(Record):
     reason: str
 
 
-class Sensitivity(Record):
+class Sensitivity(Answer):
     """What is worth measuring, largest first.
 
     step_s: the interval of ``project``; step_with_inputs_s: with the stated inputs uncertain as well. chosen: the
@@ -105,6 +111,10 @@ class Sensitivity(Record):
     alternatives: tuple[Choice, ...]
     sources: tuple[SourceValue, ...]
     inputs: tuple[InputEffect, ...]
+
+    def rows_shown(self) -> Sequence[Record]:
+        """The sources of the interval."""
+        return self.sources
 
 
 class Technique(Record):
@@ -132,7 +142,7 @@ class LeftOut(Record):
     reason: str
 
 
-class Techniques(Record):
+class Techniques(Answer):
     """What published techniques would bring, fastest first; best_pair: two together, None where one does better."""
 
     schema_: Literal["rlsim.techniques/1"] = Field(default="rlsim.techniques/1", alias="schema")
@@ -142,6 +152,10 @@ class Techniques(Record):
     techniques: tuple[Technique, ...]
     best_pair: Technique | None
     left_out: tuple[LeftOut, ...]
+
+    def rows_shown(self) -> Sequence[Record]:
+        """The techniques."""
+        return self.techniques
 
 
 class Idle(Record):
@@ -177,7 +191,7 @@ class WhatIf(Record):
     reason: str = ""
 
 
-class Blame(Record):
+class Blame(Answer):
     """Idle time of a scenario's step by cause, what each removal gains, and tail policies as what-ifs.
 
     step_s, left_s: mean step, and without every cause. work_share: of all GPU-seconds in which the GPUs compute.
@@ -193,6 +207,10 @@ class Blame(Record):
     idle: tuple[Idle, ...]
     removals: tuple[Removal, ...]
     what_ifs: tuple[WhatIf, ...]
+
+    def rows_shown(self) -> Sequence[Record]:
+        """The causes, taken away."""
+        return self.removals
 
 
 class TableSet(Record):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeVar
 
 from pydantic import Field, PlainSerializer
 
+from rlsim.results.answer import Answer
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency
 from rlsim.results.record import Interval, Number, Record, Rounded, Rounded6, rounded
 
@@ -312,7 +313,7 @@ class Variant(Side):
     curves: Curves = Field(default=(), exclude=True, repr=False)
 
 
-class About(Record):
+class About(Answer):
     """Which scenario an answer is of, and what was asked. The answer's file repeats no more of it than schema,
     scenario, digest and seed: it is in scenario.yaml beside it."""
 

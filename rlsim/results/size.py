@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from rlsim.results.answer import Answer, flat, frame_of
 from rlsim.results.record import Interval, Record, Rounded, Rounded6
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class ClusterSize(Record):
@@ -61,7 +65,7 @@ class DeviceSize(Record):
         return next((one for one in self.sizes if one.gpus == gpus), None)
 
 
-class Sizing(Record):
+class Sizing(Answer):
     """Clusters for a model by device. best: the device to take; None where nothing keeps to what was asked.
 
     deadline_s: longest step; budget_usd: highest price of one.
@@ -78,3 +82,7 @@ class Sizing(Record):
     devices: tuple[DeviceSize, ...]
     best: str | None
     assumptions: tuple[str, ...]
+
+    def to_frame(self) -> DataFrame:
+        """The clusters of every device as a pandas table."""
+        return frame_of([{"device": one.device, **flat(size)} for one in self.devices for size in one.sizes])

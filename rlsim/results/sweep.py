@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 
+from rlsim.results.answer import Answer, frame_of, interval_columns
 from rlsim.results.record import Interval, Number, Record, Row
 
 if TYPE_CHECKING:
@@ -20,12 +21,6 @@ BATCH_KEYS = ("workload.prompts_per_step", "workload.generations_per_prompt")
 """Axes that change how many samples a step consumes."""
 ACCEPTANCE_KEY = "speculation.acceptance_length"
 DRAFT_KEYS = ("speculation.draft_length", "k")
-
-
-def interval_columns(name: str) -> tuple[str, str, str]:
-    """Columns of the mean and the ends of the quantity ``name``: step_s, step_low_s, step_high_s."""
-    stem, unit = (name[:-2], "_s") if name.endswith("_s") else (name, "")
-    return name, f"{stem}_low{unit}", f"{stem}_high{unit}"
 
 
 def interval_in(row: Mapping[str, Any], name: str) -> Interval:
@@ -94,7 +89,7 @@ class StepNumbers:
         return out
 
 
-class SweepResult(Record):
+class SweepResult(Answer):
     """Rows in the order of the grid: the axes, status (ok, infeasible, invalid), reason, then the numbers.
 
     axes: values as written by the keys that take them, separated by commas. batch: prompts per step and generations
@@ -156,32 +151,6 @@ def break_even_lengths(rows: Sequence[Row], draft: str, column: str = "rollout_s
                 out[k] = low + (1.0 - before) / (after - before) * (high - low)
                 break
     return out
-
-
-LARGEST_INT = 2**63 - 1
-
-
-def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> DataFrame:
-    """A table with whole numbers, floats or text in each column, and nothing where a row has no value.
-
-    columns: default all, in the order of first appearance.
-    """
-    from pandas import DataFrame, Series
-
-    names = list(columns or dict.fromkeys(name for row in rows for name in row))
-    return DataFrame({name: Series(*_column([row.get(name) for row in rows])) for name in names})
-
-
-def _column(values: list[Any]) -> tuple[list[Any], None, str]:
-    """Values, no index, and the type that holds them all: text where whole numbers exceed 64 bits."""
-    given = [value for value in values if value is not None]
-    types = {type(value) for value in given}
-    numeric = bool(given) and types <= {int, float} and all(abs(v) <= LARGEST_INT for v in given if type(v) is int)
-    if numeric and types == {int}:
-        return values, None, "int64" if len(given) == len(values) else "Int64"
-    if numeric:
-        return values, None, "float64"
-    return [None if value is None else str(value) for value in values], None, "str"
 
 
 def write_csv(frame: DataFrame, path: Path) -> None:
@@ -309,7 +278,7 @@ class ConstraintMet(Record):
     probability: Number | None
 
 
-class Plan(Record):
+class Plan(Answer):
     """The answer.
 
     objective, statistic: what is made best; objective_value: of the best plan, in the objective's unit.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from rlsim.errors import InputError
 from rlsim.schema.base import Name, PositiveFloat, Strict
+from rlsim.units import GIGA, KILO, MEGA, MICROSECOND, TERA
 
 Provenance = Literal["datasheet", "measured", "assumed"]
 
@@ -29,6 +31,30 @@ BOUNDS: dict[str, tuple[float, float, str]] = {
 }
 """Least and greatest values and their unit: from a core of a busy processor to ten times the largest announced GPU, so
 that what is off by a prefix (GB/s, TFLOP/s, GiB, microseconds) falls outside."""
+
+
+_SLIPS = {
+    "bytes/s": {"GB/s": GIGA, "TB/s": TERA},
+    "FLOP/s": {"TFLOP/s": TERA, "PFLOP/s": KILO * TERA},
+    "bytes": {"MB": MEGA, "GB": GIGA, "TB": TERA},
+    "seconds": {"microseconds": MICROSECOND, "nanoseconds": KILO**-3},
+}
+"""Units that datasheets use instead, by what one of them is in the unit that the key names."""
+
+
+def _slip(value: float, least: float, most: float, unit: str) -> str:
+    """The unit that ``value`` was likely meant in: that which brings it nearest to the middle of the bounds.
+
+    >>> _slip(1790, *BOUNDS["memory_bandwidth_bytes_per_s"])
+    ': if those are GB/s, write 1.79e+12'
+    >>> _slip(-1, *BOUNDS["memory_bandwidth_bytes_per_s"])
+    ''
+    """
+    meant = {name: value * factor for name, factor in _SLIPS[unit].items() if least <= value * factor <= most}
+    if not meant:
+        return ""
+    name = min(meant, key=lambda one: abs(math.log(meant[one] ** 2 / (least * most))))
+    return f": if those are {name}, write {meant[name]:.4g}"
 
 
 class SourcedValue(Strict):
@@ -99,7 +125,10 @@ class HardwareProfile(Strict):
         for key, (least, most, unit) in BOUNDS.items():
             quantity = getattr(self, key)
             if quantity is not None and not least <= quantity.value <= most:
-                raise ValueError(f"{key} must be in {unit}, between {least:g} and {most:g}; got {quantity.value:g}")
+                slip = _slip(quantity.value, least, most, unit)
+                raise ValueError(
+                    f"{key} must be in {unit}, between {least:g} and {most:g}; got {quantity.value:g}{slip}"
+                )
         return self
 
     @model_validator(mode="after")

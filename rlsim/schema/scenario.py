@@ -11,6 +11,7 @@ from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
+from rlsim.schema.messages import InOurWords
 from rlsim.schema.model import ModelCard
 from rlsim.schema.run import RunConditions
 from rlsim.schema.speculation import Speculation
@@ -54,7 +55,7 @@ class Assumption(Strict):
         return {"text": data} if isinstance(data, str) else data
 
 
-class Scenario(Strict):
+class Scenario(Strict, metaclass=InOurWords):
     """Everything a projection depends on. Same scenario and seed, same answer."""
 
     name: str = Field(min_length=1, max_length=200)

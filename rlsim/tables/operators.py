@@ -134,10 +134,10 @@ class OperatorTables:
         if not (here / METADATA).is_file():
             here = root / system / MEASURED
         if not (here / METADATA).is_file():
-            known = ", ".join(f"{name} ({engine})" for name, engine in available(root)) or "none"
+            known = ", ".join(dict.fromkeys(name for name, _ in available(root))) or "none"
             raise InputError(
-                f"no measured tables of system '{system}' with backend '{backend}'; available: {known}; "
-                "others are imported with rlsim calibrate --from aiconfigurator"
+                f"no measured tables of system '{system}' with backend '{backend}': leave operator_tables out to model "
+                f"the device from its datasheet; available: {known}; rlsim calibrate import brings others"
             )
         return cls(here, read_metadata(here))
 

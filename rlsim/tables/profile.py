@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +17,26 @@ from rlsim.schema.messages import read_record
 def list_profiles() -> list[str]:
     """Names of the profiles that come with rlsim, sorted."""
     return list(catalogue("hardware_profiles"))
+
+
+def profile_called(gpu: str) -> str | None:
+    """Shipped profile that a GPU is called by: ``H100``, ``h100 pcie``, ``RTX 4090``, ``GB300 NVL72 (72 GPUs)``.
+
+    The first words count as far as profiles begin with them; of several boards of a chip SXM and NVL72 have no name of
+    their own. None where no profile begins so, or several chips do.
+    """
+    words = [word for word in re.split(r"[\s_-]+", gpu.lower()) if word]
+    for count in range(len(words), 0, -1):
+        head = "_".join(words[:count])
+        found = [name for name in list_profiles() if f"{name}_".startswith(f"{head}_")]
+        if found:
+            plain = [name for name in found if name.endswith(UNNAMED_BOARDS)] or found
+            return plain[0] if len(plain) == 1 else None
+    return None
+
+
+UNNAMED_BOARDS = ("_sxm", "_nvl72")
+"""Ends of profiles that a chip's bare name means."""
 
 
 def load_profile(name_or_path: str | Path, base: Path | None = None) -> HardwareProfile:

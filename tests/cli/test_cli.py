@@ -30,6 +30,20 @@ PROJECTION_KEYS = {
 # help and catalogues
 
 
+def test_hardware_is_listed_with_what_it_rests_on_and_written_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ("--memory-gib", "48", "--memory-gb-per-s", "864", "--bf16-tflops", "362")
+    listed = {line.split()[0]: line.rstrip() for line in run("hardware", "list")[1].splitlines() if line.strip()}
+    assert listed["l40s"].endswith("measured tables (sglang, trtllm, vllm)") and listed["mi300x"].endswith("datasheet")
+    code, out, _ = run("hardware", "new", "mine", *given)
+    assert code == 0 and "hardware=mine.yaml" in out
+    assert run("hardware", "show", "mine.yaml")[0] == 0
+    again = run("hardware", "new", "mine", *given)
+    assert again == (2, "", "rlsim: mine.yaml: exists already; nothing was written\n")
+
+
 def test_version(run: Run) -> None:
     assert run("--version") == (0, f"rlsim {rlsim.__version__}\n", "")
 

@@ -13,11 +13,12 @@ def test_all_names_are_there_and_documented() -> None:
     assert rlsim.__all__ == sorted(rlsim.__all__)
     assert set(rlsim.__all__) == {
         *("Infeasible", "InputError", "RlsimError", "Scenario", "load_scenario", "project", "vary"),
-        *("Objective", "SearchLimits", "blame", "compare", "live", "plan", "run", "sensitivity", "sweep"),
+        *("Answers", "Wanted", "check", "headroom", "live", "size"),
+        *("Objective", "SearchLimits", "blame", "compare", "plan", "run", "sensitivity", "sweep"),
     }
     for name in rlsim.__all__:
         assert getattr(rlsim, name).__doc__, name
-    assert set(rlsim.__all__) <= set(dir(rlsim))
+    assert {*rlsim.__all__, "__version__"} == set(dir(rlsim))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -130,14 +130,24 @@ def borrowed_tables(
     return TableSource(OperatorTables.load(str(nearest.operator_tables), MEASURED, folder), nearest, transferred=True)
 
 
+DATASHEET_ERROR = 0.25
+"""Standard deviation of the logarithm of a time that is modelled from a datasheet alone, beyond what is missed with
+measured tables. From the shipped measured times priced as if their devices had no tables: the 90th percentile of
+|ln(measured / predicted)| is then 0.467 instead of 0.234 on 293 engine iterations and 0.376 instead of 0.168 on 373
+training steps, which as normal spreads asks for 0.25 and 0.20 more (docs/uncertainty.md; ``python -m
+research.datasheets``). All of them are NVIDIA's data-centre GPUs."""
+
+
 def tables_error(sources: Sequence[TableSource]) -> float:
     """Standard deviation of the logarithm of a time that the self-checks of the tables in use claim.
+
+    :data:`DATASHEET_ERROR` where there are no tables at all.
 
     From the 90th percentile of the absolute errors of composites, which no table has seen, read as a factor;
     TRANSFER_ERROR times as much where a table was measured on another device. Zero where no table carries a self-check
     (imported ones): the error of the global parameters then holds theirs.
     """
-    error = 0.0
+    error = 0.0 if sources else DATASHEET_ERROR
     for source in sources:
         p90 = float((source.tables.metadata.get("self_check") or {}).get("p90_abs_error") or 0.0)
         error = max(error, math.log1p(p90) / P90_DEVIATIONS * (TRANSFER_ERROR if source.transferred else 1.0))

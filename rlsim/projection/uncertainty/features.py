@@ -21,6 +21,8 @@ About = Mapping[str, str | float]
 RunKind = Literal["iteration", "training", "transfer", "step"]
 RUN_KINDS: tuple[RunKind, ...] = ("iteration", "training", "transfer", "step")
 """Kinds of measured times whose runs an answer is set beside."""
+OTHER_BOARDS, MAKERS = ("pcie", "nvl"), ("rtx", "tpu")
+"""Boards of a chip that are slower than the one its bare name means, and first words that name no chip."""
 ZERO = ("draft_length", "lag")
 """Sizes that may be 0."""
 
@@ -48,7 +50,8 @@ class Feature:
             return float(np.log2(size)) if size > 0 else float("nan")
         text = str(given).lower()
         if self.name == "device":
-            return text.replace(" ", "_").partition("_")[0]
+            chip, _, board = text.replace(" ", "_").partition("_")
+            return f"{chip}_{board}" if board in OTHER_BOARDS or chip in MAKERS else chip
         if self.name == "release":
             return f"{about.get(self.within, '')} {series(text) if text else ''}"
         return text

@@ -12,6 +12,7 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import card_by_shape
 from rlsim.schema.workload import MAX_TURNS
+from rlsim.tables.profile import profile_called
 
 PROMPT_TOKENS = 107
 """OpenMathInstruct-2 with its template, the prompts of NeMo-RL's performance recipes (schema/workload.py)."""
@@ -23,19 +24,6 @@ FIRST_ACCEPTANCE = {"ngram": 0.5, "suffix": 0.5}
 LEARNED_ACCEPTANCE = 0.75
 """Conditional acceptance of the first drafted token: a learned drafter gives 2.7 tokens at k = 3 with it, between the
 measured 2.5 and 3.3 of EAGLE-3 heads (calibration/published/speculation_measured.csv). Assumption."""
-NAMED = ("h100", "h200", "h800", "h20", "a100", "b200", "b300", "gb200", "gb300")
-"""Devices as names of files and folders say them."""
-DEVICES = (
-    "h100_sxm",
-    "h200_sxm",
-    "h800_sxm",
-    "h20_sxm",
-    "a100_sxm",
-    "b200_sxm",
-    "b300_sxm",
-    "gb200_nvl72",
-    "gb300_nvl72",
-)
 LARGER = {"h100_sxm": ("h200_sxm", "b300_sxm"), "b200_sxm": ("b300_sxm",), "gb200_nvl72": ("gb300_nvl72",)}
 """Devices of the same nodes with more memory, by the one that is assumed where none is named."""
 MEAN_TURNS = 10.0
@@ -167,7 +155,7 @@ def _hardware(draft: Draft, facts: Facts, asked: Asked, where: str) -> None:
             draft.assume("larger", hardware=asked.hardware, smaller=asked.smaller_device, gpus=gpus)
         return
     words = re.split(r"[^a-z0-9]+", where.lower())
-    named = next((profile for word in words for profile in DEVICES if profile.startswith(word) and word in NAMED), None)
+    named = next(filter(None, (profile_called(" ".join(words[at:])) for at in range(len(words)))), None)
     blackwell = "nvfp4" in (draft.keys.get("engine.weight_precision"), draft.keys.get("trainer.precision"))
     usual = "gb200_nvl72" if facts.gpus_per_node == 4 else "b200_sxm" if blackwell else "h100_sxm"
     draft.keys["hardware"] = named or usual

@@ -11,6 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, plain_axes
+from rlsim.results.answer import interval_columns
 from rlsim.results.record import Row
 from rlsim.results.sweep import (
     ACCEPTANCE_KEY,
@@ -19,7 +20,6 @@ from rlsim.results.sweep import (
     PlanRow,
     SweepResult,
     break_even_lengths,
-    interval_columns,
 )
 from rlsim.units import FloatArray
 

@@ -1,0 +1,83 @@
+"""What every whole answer can do: be printed, be a table of pandas, be shown in a notebook."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlsim.results.record import Record, Row
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LARGEST_INT = 2**63 - 1
+TEXTS = {
+    "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
+    "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "blame:render_blame",
+    "Techniques": "planning:render_techniques", "Sensitivity": "planning:render_sensitivity",
+    "Check": "check:render_check", "Sizing": "size:render_size", "Headroom": "headroom:render_headroom",
+}  # fmt: skip
+"""Functions of :mod:`rlsim.report.text` by the answer that they show; by name, since results know no report."""
+
+
+def interval_columns(name: str) -> tuple[str, str, str]:
+    """Columns of the mean and the ends of the quantity ``name``: step_s, step_low_s, step_high_s."""
+    stem, unit = (name[:-2], "_s") if name.endswith("_s") else (name, "")
+    return name, f"{stem}_low{unit}", f"{stem}_high{unit}"
+
+
+class Answer(Record):
+    """A whole answer: ``print`` shows it as the command line does, a notebook as a table, and pandas has its rows."""
+
+    def __str__(self) -> str:
+        module, _, function = TEXTS[type(self).__name__].partition(":")
+        return str(getattr(importlib.import_module(f"rlsim.report.text.{module}"), function)(self))
+
+    def rows_shown(self) -> Sequence[Record]:
+        """The records that make the lines of :meth:`to_frame`."""
+        raise NotImplementedError
+
+    def to_frame(self) -> DataFrame:
+        """Its rows as a pandas table, in the units that the columns name; intervals as mean, low and high."""
+        return frame_of([flat(row) for row in self.rows_shown()])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return str(self.to_frame().to_html(index=False, float_format="{:.4g}".format, max_rows=50))
+
+
+def flat(record: Record) -> Row:
+    """A record as one line of a table: an interval takes three columns, what has no number is text."""
+    out: Row = {}
+    for name, value in record.as_dict().items():
+        if isinstance(value, dict) and value.keys() == {"mean", "low", "high"}:
+            out |= dict(zip(interval_columns(name), value.values(), strict=True))
+        elif isinstance(value, dict):
+            out |= {name: ", ".join(f"{key}={entry}" for key, entry in value.items())}
+        else:
+            out[name] = ", ".join(map(str, value)) if isinstance(value, list) else value
+    return out
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> DataFrame:
+    """A table with whole numbers, floats or text in each column, and nothing where a row has no value.
+
+    columns: default all, in the order of first appearance.
+    """
+    from pandas import DataFrame, Series
+
+    names = list(columns or dict.fromkeys(name for row in rows for name in row))
+    return DataFrame({name: Series(*_column([row.get(name) for row in rows])) for name in names})
+
+
+def _column(values: list[Any]) -> tuple[list[Any], None, str]:
+    """Values, no index, and the type that holds them all: text where whole numbers exceed 64 bits."""
+    given = [value for value in values if value is not None]
+    types = {type(value) for value in given}
+    numeric = bool(given) and types <= {int, float} and all(abs(v) <= LARGEST_INT for v in given if type(v) is int)
+    if numeric and types == {int}:
+        return values, None, "int64" if len(given) == len(values) else "Int64"
+    if numeric:
+        return values, None, "float64"
+    return [None if value is None else str(value) for value in values], None, "str"
