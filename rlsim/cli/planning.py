@@ -79,7 +79,7 @@ def plan(
     answer = run(base, objective=wanted, limits=limits, jobs=jobs)
     if out is not None:
         with staged_folder(out) as folder:
-            write_plan(answer, folder)
+            write_plan(answer, folder, scenario, out)
     print_answer(answer.to_json() if as_json else render_plan(answer, terminal_style()))
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import dump_scenario, vary
+from rlsim.loading.scenario import dump_scenario, scenario_of_text, vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import bounded_candidates
 from rlsim.planning.compare import changes
 from rlsim.planning.evaluate import Cell, beside_baseline
 from rlsim.planning.execution import Runner, executor
+from rlsim.planning.extending import extending
 from rlsim.planning.objective import Objective, p90, probability, quantile
 from rlsim.planning.search import (
     Contest,
@@ -26,6 +27,7 @@ from rlsim.planning.search import (
     simulate_finally,
 )
 from rlsim.planning.space import InfeasiblePart, SearchLimits, build_space, nearest_miss
+from rlsim.projection.summary import price_usd
 from rlsim.report.format import percent
 from rlsim.results.sweep import Change, ConstraintMet, Plan
 from rlsim.schema.scenario import Scenario
@@ -175,6 +177,7 @@ def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
     finalists = (best, *found.finals.feasible[1:])
     # A scenario that asks its own question.
     question = f"What does the plan for {objective.measure.replace('_', ' ')} of '{scenario.name}' take? {best.name}."
+    chosen = vary(scenario, best.layout.overrides())
     rivals = [*([] if current is None else [current]), *finalists[1:]]
     return Plan(
         scenario=scenario.name,
@@ -194,8 +197,12 @@ def _answer(contest: Contest, found: _Searched, run: Runner) -> Plan:
         simulated=found.simulated,
         rest=tuple(map(contest.row, found.finals.rest)),
         steps=objective.steps,
-        best_scenario=dump_scenario(vary(vary(scenario, best.layout.overrides()), {"question": question})),
-        changes=changes(scenario, vary(scenario, best.layout.overrides())),
+        best_scenario=dump_scenario(vary(chosen, {"question": question, "name": f"{scenario.name[:190]}-best"})),
+        changes=changes(scenario, chosen),
+        model=scenario.model.name,
+        hardware=" and ".join(dict.fromkeys((scenario.hardware.name, scenario.training_device.name))),
+        price_per_gpu_hour_usd=price_usd(scenario),
+        assumptions=tuple(assumption.text for assumption in chosen.assumptions),
     )
 
 
@@ -238,16 +245,21 @@ def _waterfall(contest: Contest, best: Simulated, run: Runner) -> tuple[Change, 
     return (as_is, *done, Change(what="GPUs, split and lag", step_s=best.mean_s))
 
 
-def write_plan(answer: Plan, folder: Path) -> None:
+def write_plan(answer: Plan, folder: Path, base: str | Path | None = None, out: Path | None = None) -> None:
     """Write ranked.csv, pareto.png, best.yaml and plan.json into the existing ``folder``.
 
-    best.yaml is a whole scenario that ``rlsim project`` takes.
+    best.yaml is a scenario that ``rlsim project`` takes: that of the plan, as what changes in ``base`` (a name or a
+    file) where one is given. out: where the folder's files will lie, if not there.
     """
     from rlsim.report.figures.grids import plan_figure
     from rlsim.report.figures.style import save_picture
     from rlsim.results.sweep import write_csv
 
+    best = answer.best_scenario
+    if base is not None:
+        scenario = scenario_of_text(best, "best.yaml", folder)
+        best = extending(scenario, base, out or folder, folder)
     write_csv(answer.to_frame(), folder / "ranked.csv")
-    (folder / "best.yaml").write_text(answer.best_scenario, encoding="utf-8", newline="\n")
+    (folder / "best.yaml").write_text(best, encoding="utf-8", newline="\n")
     (folder / "plan.json").write_text(answer.to_json(), encoding="utf-8", newline="\n")
     save_picture(plan_figure(answer), folder / "pareto.png")

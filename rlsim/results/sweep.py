@@ -286,7 +286,8 @@ class Plan(Answer):
     that no other finalist beats in mean step and cost at once, cheapest first. current: the scenario as it is, None
     where it cannot run; waterfall: what drafting, layouts, split and lag bring on the way from it. against: the best
     plan against the scenario as it is and against every other finalist. considered, configurations, simulated:
-    combinations looked at, valid ones, simulated ones. rest: plans that the search alone has seen, best first; steps:
+    combinations looked at, valid ones, simulated ones. model, hardware, price_per_gpu_hour_usd, assumptions: of the
+    scenario, as it is with the best plan. rest: plans that the search alone has seen, best first; steps:
     of the run that was asked for; best_scenario: YAML of the best plan; changes: what to set for it. The last four are
     not in plan.json.
     """
@@ -309,6 +310,10 @@ class Plan(Answer):
     simulated: int
     rest: tuple[PlanRow, ...] = Field(default=(), exclude=True)
     steps: int | None = Field(default=None, exclude=True)
+    model: str = ""
+    hardware: str = ""
+    price_per_gpu_hour_usd: Number = 0.0
+    assumptions: tuple[str, ...] = ()
     best_scenario: str = Field(default="", exclude=True, repr=False)
     changes: tuple[str, ...] = Field(default=(), exclude=True)
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from rlsim.costs.engine.prices import engine_prices
 from rlsim.costs.prices import PriceInputs
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import load_scenario, vary
+from rlsim.files.writing import staged_folder
+from rlsim.loading.scenario import dump_scenario, load_scenario, scenario_of_text, vary
 from rlsim.planning import compare, plan
 from rlsim.planning.bounds import (
     Candidate,
@@ -25,6 +26,7 @@ from rlsim.planning.bounds import (
 )
 from rlsim.planning.evaluate import evaluate_overrides
 from rlsim.planning.execution import executor
+from rlsim.planning.extending import extending
 from rlsim.planning.objective import Objective, parse_objective
 from rlsim.planning.plan import default_limits, write_plan
 from rlsim.planning.search import Contest, Simulated, simulate_once
@@ -131,6 +133,24 @@ def test_best_yaml_is_the_best_plan(tiny: Scenario, tmp_path: Path) -> None:
     assert best.question == f"What does the plan for step time of 'quickstart' take? {answer.best.name}."
     again = project(best)
     assert again.candidate.step_s.mean == pytest.approx(answer.best.step_s)
+
+
+def test_best_yaml_is_short_where_its_base_can_be_told(tiny: Scenario, tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text(dump_scenario(tiny))
+    answer, out = plan(tiny, limits=SYNC), tmp_path / "plans" / "first"
+    with staged_folder(out) as folder:
+        write_plan(answer, folder, base, out)
+    text = (out / "best.yaml").read_text()
+    assert text.startswith("extends: ../../base.yaml\nname: quickstart-best\n") and text.count("\n") < 25
+    again = load_scenario(out / "best.yaml")
+    assert project(again).candidate.step_s.mean == pytest.approx(answer.best.step_s)
+    # From a bundled name: its name is told; from what is no base of it, the whole is written.
+    changed = vary(tiny, {"hardware": "h200_sxm"})
+    named = extending(changed, "quickstart", tmp_path)
+    assert named.startswith("extends: quickstart\n") and "\nhardware: h200_sxm\n" in named
+    assert scenario_of_text(named, "x", tmp_path) == changed
+    assert extending(tiny, tmp_path / "absent.yaml", tmp_path) == dump_scenario(tiny)
 
 
 def test_finalists_pareto_front_and_current_scenario(tiny: Scenario) -> None:

@@ -27,7 +27,15 @@ SAID = {
     "run": ("12 steps take", "How the steps evolve", "validation", "of the consumed samples"),
     "sweep": ("Rollout, speed-up by speculation", "Cells that cannot run", "draft_length"),
     "line": ("Step time of the cells", "prompts_per_step 4"),
-    "plan": ("Best by step time", "Step time against cost", "How it keeps the constraints", "USD/step"),
+    "plan": (
+        "Take ",
+        "the risk that it gains nothing",
+        "USD per GPU and hour",
+        " on 8 h100_sxm, ",
+        "Step time against cost",
+        "How it keeps the constraints",
+        "USD/step",
+    ),
     "validation": ("Validation: steps", "2 of 3 measured values", "Rows left out"),
     "blame": ("idle", "straggler tail", "Policies against the tail"),
 }

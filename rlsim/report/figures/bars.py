@@ -18,6 +18,8 @@ from rlsim.results.headroom import Headroom
 from rlsim.results.planning import Blame
 
 WIDTH_IN, BAR_IN, ROW_GAP_IN = 9.0, 0.2, 0.13
+TIP = "tip:"
+"""Beginning of the name of a drawn thing that tells its value where a page is hovered over."""
 LABEL_CHARACTERS, TEXT_CHARACTERS = 44, 90
 KEY_COLUMNS = 4
 LEAST_REMOVAL = 0.005
@@ -76,7 +78,10 @@ def bars_figure(
         text = row.text[:TEXT_CHARACTERS]
         axes.annotate(text, (1.01, middle), xycoords=("axes fraction", "data"), va="center", fontsize=9, color=INK)
         for number, bar in enumerate(row.bars):
+            before = set(axes.get_children())
             ends += _draw(axes, bar, middle + BAR_IN * (number - (len(row.bars) - 1) / 2))
+            for artist in set(axes.get_children()) - before:
+                artist.set_gid(f"{TIP}{_told(row, bar, unit)}")
     axes.set_yticks(places, ["\n".join(label) for label in labels], fontsize=9)
     if rule is None:
         axes.set_xlim(min(ends), 1.01 * max(ends) or 1.0)
@@ -88,6 +93,15 @@ def bars_figure(
         handles = [Patch(color=color, label=words) for color, words in key.items()]
         figure.legend(handles=handles, loc="outside upper left", ncols=KEY_COLUMNS, frameon=False, fontsize=9)
     return figure
+
+
+def _told(row: BarRow, bar: Bar, unit: str) -> str:
+    """What hovering over a bar tells: its label, its value with the interval, and the text behind it."""
+    value = bar.interval
+    if value is None:
+        return f"{row.label}: {row.text}"
+    mean, low, high = (fmt.number(each) for each in (value.mean, value.low, value.high))
+    return f"{row.label}: {mean} [{low}, {high}] {unit}"
 
 
 def _axes(figure: Figure, unit: str, height: float) -> Axes:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from rlsim.report.figures.bars import TIP
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, plain_axes
 from rlsim.results.answer import interval_columns
 from rlsim.results.record import Row
@@ -151,6 +152,10 @@ def _series(axes: Axes, rows: Rows, x: str, series: str | None, column: str) -> 
         if len(own) > 1:
             axes.fill_between(places, low, high, color=color, alpha=0.08, linewidth=0)
             axes.plot(places, values, color=color, marker="o", markersize=3, label=label)
+            for place, value, least, most in zip(places, values, low, high, strict=True):
+                shown = " ".join(filter(None, (label, f"{x.rpartition('.')[2]} {place}:")))
+                told = f"{shown} {value:.4g} [{least:.4g}, {most:.4g}]"
+                axes.plot([place], [value], color=color, marker="o", markersize=3, gid=f"{TIP}{told}")
         else:
             ends = [values - low, high - values]
             axes.errorbar(places, values, ends, color=color, fmt="o", markersize=3, label=label)

@@ -29,7 +29,7 @@ from rlsim.report.page.parts import (
 from rlsim.report.table import Table
 from rlsim.report.text import blame as blamed
 from rlsim.report.text import run as told
-from rlsim.report.text.planning import plans_table, rivals_table
+from rlsim.report.text.planning import candidates_table, objective_text, recommendation, sure_words
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
 from rlsim.results import Interval
 from rlsim.results.planning import Blame
@@ -151,26 +151,27 @@ def plan_part(plan: Plan) -> Part:
     """The plan."""
     best, step = plan.best, _step_of(plan.best)
     measure = plan.objective.replace("_", " ")
-    words = f"Best by {measure} ({plan.statistic}): {best.name}. A step takes {fmt.seconds(step.mean)}"
-    if plan.current is not None:
-        words += f" in place of {fmt.seconds(plan.current.step_s.mean)} as the scenario is"
     figures = [
         ranged("A step takes", step, fmt.seconds),
-        (f"{measure.capitalize()}, {plan.statistic}", fmt.number(plan.objective_value), ""),
+        (f"{measure.capitalize()}, {sure_words(plan)}", objective_text(plan), ""),
         ("Cost per step", f"{fmt.number(best.numbers.cost_per_step_usd)} USD", ""),
     ]
     if best.beats_current is not None:
         figures.append(("Beats the scenario as it is", fmt.percent(best.beats_current), "of the draws"))
     counts = f"{plan.considered:,} considered, {plan.configurations:,} configurations, {plan.simulated:,} simulated"
     against = [BarRow(one.rival, f"wins {fmt.percent(one.wins)}", [Bar(one.ratio)]) for one in plan.against[:MOST_ROWS]]
-    rivals = picture("plan-against", against, rivals_table(plan)) if against else Text("It has no rivals.")
+    rivals = picture("plan-against", against) if against else Text("It has no rivals.")
     sections: Sections = {
+        "plan-plans": _plans(plan),
         "plan-way": [*_way(plan.waterfall), *_constraints(plan)],
         "plan-rivals": [rivals],
-        "plan-plans": _plans(plan),
+        "plan-assumptions": assumed(plan.assumptions, ()),
     }
-    about = [f"Limited by {best.numbers.limit}.", f"Combinations: {counts}."]
-    return Part("plan", plan.scenario, f"{words}.", figures, sections, about)
+    where = f"{plan.model} on {best.numbers.num_gpus:,} {plan.hardware}" if plan.model else ""
+    price = f"{plan.price_per_gpu_hour_usd:.2f} USD per GPU and hour" if plan.price_per_gpu_hour_usd else ""
+    about = [line for line in (", ".join(filter(None, (where, price))), f"Limited by {best.numbers.limit}.") if line]
+    about.append(f"Combinations: {counts}.")
+    return Part("plan", plan.scenario, recommendation(plan), figures, sections, about)
 
 
 def _step_of(row: PlanRow) -> Interval:
@@ -206,8 +207,7 @@ def _constraints(plan: Plan) -> list[Block]:
 def _plans(plan: Plan) -> list[Block]:
     front = picture("plan-pareto", plan_figure(plan))
     bars = [BarRow(row.name, fmt.seconds(row.step_s), [Bar(_step_of(row))]) for row in plan.finalists[:MOST_ROWS]]
-    numbers = plans_table("Finalists by rank; ranked.csv has all plans and columns", plan.finalists)
-    return [front, picture("plan-finalists", bars, numbers)] if bars else [front]
+    return [candidates_table(plan), front, *([picture("plan-finalists", bars)] if bars else [])]
 
 
 def sweep_part(sweep: SweepResult) -> Part:
@@ -222,13 +222,36 @@ def sweep_part(sweep: SweepResult) -> Part:
     pictures = [picture(f"sweep-{name}", figure) for name, figure in sweep_figures(sweep).items()]
     reasons = [str(row.get("reason", "")) for row in sweep.rows if row.get("status") != "ok"]
     sections: Sections = {
-        "sweep-cells": [*pictures, _cells(sweep, done, axes)],
+        "sweep-cells": [*_keys(sweep, done), *pictures, _cells(sweep, done, axes)],
         "sweep-reasons": counted(reasons, "cell"),
     }
     where = ", ".join(f"{axis} = {best[axis]}" for axis in axes)
     headline = f"Of {count:,} cells the shortest step takes {fmt.seconds(best['step_s'])}, at {where}."
     title = f"Sweep over {' and '.join(axis.rpartition('.')[2] for axis in axes)}"
     return Part("sweep", title, headline, figures, sections)
+
+
+def _keys(sweep: SweepResult, done: Sequence[Row]) -> list[Block]:
+    """A picture for each of several keys: the shortest step at each of its values, over all others."""
+    found: list[Block] = []
+    for number, key in enumerate(sweep.columns if len(sweep.columns) > 1 else ()):
+        fastest: dict[str, Row] = {}
+        for row in done:  # the fastest first
+            fastest.setdefault(str(row[key]), row)
+        bars = [
+            BarRow(f"{key.rpartition('.')[2]} {value}", fmt.seconds(row["step_s"]), [Bar(interval_in(row, "step_s"))])
+            for value, row in sorted(fastest.items(), key=lambda one: _order(one[0]))[:MOST_ROWS]
+        ]
+        found.append(picture(f"sweep-key-{number}", bars, axis=key))
+    return found
+
+
+def _order(value: str) -> tuple[bool, float, str]:
+    """Numbers by their size, then texts."""
+    try:
+        return False, float(value), ""
+    except ValueError:
+        return True, 0.0, value
 
 
 def _cells(sweep: SweepResult, done: Sequence[Row], axes: Sequence[str]) -> Block:

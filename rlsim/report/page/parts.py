@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from rlsim.errors import readable
 from rlsim.files.yaml import lists_beside
 from rlsim.report import format as fmt
-from rlsim.report.figures.bars import BarRow, bars_figure
+from rlsim.report.figures.bars import TIP, BarRow, bars_figure
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, picture_style
 from rlsim.report.table import Table, cell
 from rlsim.results import Interval
@@ -69,6 +69,11 @@ def _clean(element: ElementTree.Element, key: str, ids: dict[str, str]) -> None:
     if "clip-path" in element.attrib:
         element.set("clip-path", _referring(element.attrib["clip-path"], ids))
     found = element.attrib.pop("id", None)
+    if found is not None and found.startswith(TIP):
+        told = ElementTree.Element(f"{NAMESPACE}title")
+        told.text = readable(found.removeprefix(TIP))
+        element.insert(0, told)
+        return
     inside = element.tag.removeprefix(NAMESPACE) in ("path", "clipPath")
     if (
         found is not None

@@ -13,7 +13,7 @@ from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import RULE, Cell, Row, Table, cell
 from rlsim.results.planning import Comparison, Sensitivity, Techniques
 from rlsim.results.record import Interval
-from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, PlanRow, SweepResult, break_even_lengths, interval_in
+from rlsim.results.sweep import ACCEPTANCE_KEY, DRAFT_KEYS, Plan, SweepResult, break_even_lengths, interval_in
 from rlsim.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 SHOWN = 10
@@ -268,28 +268,62 @@ def _saved(seconds: float, sensitivity: Sensitivity) -> str:
     return fmt.percent(seconds / whole) if whole > 1e-4 * sensitivity.step_s.mean else "-"
 
 
-SHOWN_RIVALS = 6
-
-
 def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
     """The best plan and what to set for it, the finalists, cost against time, and how sure the order is."""
     counts = (
         f"{plan.scenario}: {plan.configurations:,} configurations fit of {plan.considered:,}; {plan.simulated} "
         "simulated, all others excluded by bounds of their means"
     )
-    value = f"{plan.objective_value:,.6g} {fmt.NAMES['objectives'][plan.objective]}"
-    sure = "mean" if plan.statistic == "mean" else "90 % sure"
+    sure = sure_words(plan)
+    value = objective_text(plan)
     heading = style.bold(f"Best by {plan.objective.replace('_', ' ')}, {sure}: {value}")
     eager = eager_remark([(row.name, row.numbers.row()) for row in plan.finalists])
     return sections(
         style.wrapped(counts),
-        [heading, *style.paragraphs([plan.best.name, *_best_lines(plan)])],
+        [heading, *style.paragraphs([recommendation(plan), *_best_lines(plan)])],
         [style.bold("Set"), *(f"  --set {shlex.quote(change)}" for change in plan.changes)],
-        plans_table("Finalists", plan.finalists).lines(style),
-        plans_table("Cost against time", plan.pareto).lines(style),
-        *map(style.wrapped, eager),
-        rivals_table(plan, SHOWN_RIVALS).lines(style),
+        candidates_table(plan).lines(style),
+        *map(style.wrapped, [*_front(plan), *eager]),
     )
+
+
+def sure_words(plan: Plan) -> str:
+    """What the objective is of its measure."""
+    return "mean" if plan.statistic == "mean" else "90 % sure"
+
+
+def objective_text(plan: Plan) -> str:
+    """The objective's value of the best plan with its unit, seconds as in every table."""
+    unit = fmt.NAMES["objectives"][plan.objective]
+    value = (
+        f"{plan.objective_value:,.1f}"
+        if unit == "s" and plan.objective_value >= 1
+        else fmt.number(plan.objective_value)
+    )
+    return f"{value} {unit}"
+
+
+def recommendation(plan: Plan) -> str:
+    """The one sentence for who decides: what to take, what it brings, and how likely it does not."""
+    best, n = plan.best, plan.best.numbers
+    said = f"Take {best.name}: a step takes {fmt.seconds(n.step_s.mean)}"
+    if plan.current is not None:
+        said += f" in place of {fmt.seconds(plan.current.step_s.mean)}"
+        now = plan.current.cost_per_step_usd
+        said += f" and costs {n.cost_per_step_usd:.2f} in place of {now:.2f} USD"
+    else:
+        said += f" and costs {n.cost_per_step_usd:.2f} USD"
+    if best.beats_current is None:
+        return f"{said}."
+    return f"{said}; the risk that it gains nothing is {_chance(1 - best.beats_current)}."
+
+
+def _front(plan: Plan) -> list[str]:
+    """The finalists that no other beats in both cost and step time, where they are more than the best one."""
+    names = [row.name for row in plan.pareto]
+    if names == [plan.best.name]:
+        return ["No other finalist is cheaper per step."]
+    return [f"No finalist is both faster and cheaper than these, the cheapest first: {'; '.join(names)}."]
 
 
 def _best_lines(plan: Plan) -> list[str]:
@@ -345,21 +379,17 @@ def _chance(share: float) -> str:
     return "> 99 %" if share > 0.995 else "< 1 %" if share < 0.005 else fmt.percent(share)
 
 
-def plans_table(title: str, rows: Sequence[PlanRow]) -> Table:
-    """The step stands last: where the terminal is narrow, the last column alone keeps its intervals."""
+def candidates_table(plan: Plan) -> Table:
+    """The finalists and how they compare, the best first. The step stands last: where the terminal is narrow, the last
+    column alone keeps its intervals."""
+    wins = {one.rival: _chance(one.wins) for one in plan.against}
     shown = []
-    for row in rows:
+    for row in plan.finalists:
         step, beats = row.numbers.step_s, row.beats_current
         sure = "" if row.step_p90_s is None else f"{row.step_p90_s:.1f}"
         took = cell(step, 1) if isinstance(step, Interval) else f"{step.mean:.1f}"
         chance = "-" if beats is None else _chance(beats)
-        shown.append((row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", chance, sure, took))
-    return Table(title, "", ("", "limited by", "USD/step", "beats now", "90 % sure", "step (s)"), shown, "<<>")
-
-
-def rivals_table(plan: Plan, most: int | None = None) -> Table:
-    """In how many draws the best plan beats its rivals, and by how much."""
-    rows = [(one.rival, _chance(one.wins), cell(one.ratio, 3)) for one in plan.against[:most]]
-    measure = {"cost_per_step": "cost", "energy_per_step": "energy"}.get(plan.objective, "step")
-    note = "shares of 2,048 draws of the model's error, common to all"
-    return Table("The best plan beats", note, ("", "in", f"its {measure} over the best plan's"), rows, "<>>")
+        loses = wins.get(row.name, "-")
+        shown.append((row.name, row.numbers.limit, f"{row.numbers.cost_per_step_usd:.2f}", chance, loses, sure, took))
+    heads = ("", "limited by", "USD/step", "beats now", "first beats it", "90 % sure", "step (s)")
+    return Table("Candidates", "shares of 2,048 draws of the model's error, common to all", heads, shown, "<<>")
