@@ -195,7 +195,8 @@ def test_missing_and_foreign_files_are_one_message(tmp_path: Path) -> None:
         ("NVIDIA GB200", "gb200_nvl72"),
         ("NVIDIA B200", "b200_sxm"),
         ("NVIDIA A100-SXM4-80GB", "a100_sxm"),
-        ("NVIDIA GeForce RTX 4090", "geforce_rtx_4090_local"),
+        ("NVIDIA GeForce RTX 4090", "rtx_4090"),
+        ("NVIDIA GeForce RTX 3090", "geforce_rtx_3090_local"),
     ],
 )
 def test_profile_names_of_known_and_unknown_devices(device: str, name: str) -> None:

@@ -34,6 +34,7 @@ def test_hardware_is_listed_with_what_it_rests_on_and_written_once(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
     given = ("--memory-gib", "48", "--memory-gb-per-s", "864", "--bf16-tflops", "362")
     listed = {line.split()[0]: line.rstrip() for line in run("hardware", "list")[1].splitlines() if line.strip()}
     assert listed["l40s"].endswith("measured tables (sglang, trtllm, vllm)") and listed["mi300x"].endswith("datasheet")
