@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from rlsim.schema.base import Strict, changed
 from rlsim.schema.engine import Engine
 from rlsim.schema.engine_parameters import OTHER
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.schema.loop import Cluster, Loop, Simulation
-from rlsim.schema.messages import as_input_error
+from rlsim.schema.messages import InOurWords
 from rlsim.schema.model import ModelCard
 from rlsim.schema.run import RunConditions
 from rlsim.schema.speculation import Speculation
@@ -56,18 +55,7 @@ class Assumption(Strict):
         return {"text": data} if isinstance(data, str) else data
 
 
-class _InOurWords(type(Strict)):  # type: ignore[misc]
-    """``Scenario(...)`` raises InputError; validation within, which knows the file, raises pydantic's error as ever."""
-
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError as error:
-            hint = "Scenario(...), whose names nobody looks up (rlsim.load_scenario takes such a mapping and does)"
-            raise as_input_error(error, hint, cls) from None
-
-
-class Scenario(Strict, metaclass=_InOurWords):
+class Scenario(Strict, metaclass=InOurWords):
     """Everything a projection depends on. Same scenario and seed, same answer."""
 
     name: str = Field(min_length=1, max_length=200)
