@@ -185,6 +185,18 @@ def _at_place(place_of: Callable[[str], object], error: ErrorDetails, model: typ
     return "" if place is None else f"{place}: "
 
 
+class InOurWords(type(BaseModel)):  # type: ignore[misc]
+    """``Scenario(...)`` raises InputError; validation within, which knows the file, raises pydantic's error as ever."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            name = cls.__name__
+            where = f"{name}(...), which looks no name up (rlsim.load_scenario takes such a mapping and does)"
+            raise as_input_error(error, where, cls) from None
+
+
 def read_record(path: Path, model: type[Record]) -> Record:
     """``model`` from a YAML file. Raises InputError naming file, place and key of whatever is wrong."""
     text = read_text(path, DOCUMENT_BYTES)
