@@ -206,14 +206,3 @@ def read_record(path: Path, model: type[Record]) -> Record:
         return model.model_validate(values)
     except ValidationError as error:
         raise as_input_error(error, where, model, place_finder(text)) from error
-
-
-class InOurWords(type(BaseModel)):  # type: ignore[misc]
-    """``Scenario(...)`` raises InputError; validation within, which knows the file, raises pydantic's error as ever."""
-
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError as error:
-            hint = "Scenario(...), whose names nobody looks up (rlsim.load_scenario takes such a mapping and does)"
-            raise as_input_error(error, hint, cls) from None
