@@ -20,7 +20,7 @@ from rlsim.attribution.expected import (
 from rlsim.attribution.faults import Fault, catalogue, figures, prior_of
 from rlsim.attribution.likelihood import FLOOR, Fit, Observed, Path, fitted, probabilities
 from rlsim.attribution.patterns import Faulty, Pattern
-from rlsim.loading.scenario import scenario_digest
+from rlsim.projection.project import identity
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval
 from rlsim.results.check import Check, Explanation, ExplanationGroup, Measurement, StatedFault
@@ -79,12 +79,7 @@ def check(
     groups = _grouped(observed, [one for one in hypotheses.ranked if one.probability >= SHOWN])
     seconds = _Steps(given.get("step", expected["step"].mean), expected["step"].mean)
     return Check(
-        scenario=scenario.name,
-        digest=scenario_digest(scenario),
-        mode=scenario.loop.mode,
-        num_gpus=scenario.cluster.num_gpus,
-        model=scenario.model.name,
-        hardware=scenario.hardware.name,
+        **identity(scenario),
         method=scenario.speculation.method if scenario.speculation.active else "none",
         noise=noise if isinstance(noise, float) else float(np.mean(list(noise.values()) or [NOISE])),
         phases=checked_phases(run, expected, given, observed),

@@ -20,8 +20,8 @@ from rlsim.attribution.counterfactual import simulate_changed
 from rlsim.costs.efficiency import iteration_bytes
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
 from rlsim.errors import Infeasible, InputError
-from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.efficiency import efficiency_of, measured_beside
+from rlsim.projection.project import identity
 from rlsim.projection.summary import mean_value
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.results.headroom import Headroom, Rung
@@ -83,12 +83,7 @@ def headroom(
         if progress is not None:
             progress(done, len(steps))
     return Headroom(
-        scenario=scenario.name,
-        digest=scenario_digest(scenario),
-        mode=scenario.loop.mode,
-        num_gpus=scenario.cluster.num_gpus,
-        model=scenario.model.name,
-        hardware=scenario.hardware.name,
+        **identity(scenario),
         rungs=tuple(rungs),
     )
 

@@ -62,18 +62,25 @@ def _answer(scenario: Scenario, base: SimulatedVariant, cand: SimulatedVariant) 
     )
 
 
-def about(scenario: Scenario) -> dict[str, Any]:
-    """What an answer says of its scenario, by the fields of :class:`rlsim.results.projection.About`."""
+def identity(scenario: Scenario) -> dict[str, Any]:
+    """Which scenario an answer is of, in the fields that every answer has."""
     name, trained = scenario.hardware.name, scenario.training_hardware
     return {
         "scenario": scenario.name,
-        "question": scenario.question,
         "digest": scenario_digest(scenario),
-        "seed": scenario.simulation.seed,
         "mode": scenario.loop.mode,
         "num_gpus": scenario.cluster.num_gpus,
         "model": scenario.model.name,
         "hardware": name if trained is None else f"{name} (training: {trained.name})",
+    }
+
+
+def about(scenario: Scenario) -> dict[str, Any]:
+    """What an answer says of its scenario, by the fields of :class:`rlsim.results.projection.About`."""
+    return {
+        **identity(scenario),
+        "question": scenario.question,
+        "seed": scenario.simulation.seed,
         "price_per_gpu_hour_usd": price_usd(scenario),
         "price_source": scenario.hardware.price_per_gpu_hour_usd.source,
         "resolved_scenario": dump_scenario(scenario),

@@ -35,8 +35,8 @@ class Answer(Record):
         return str(getattr(importlib.import_module(f"rlsim.report.text.{module}"), function)(self))
 
     def rows_shown(self) -> Sequence[Record]:
-        """The records that make the lines of :meth:`to_frame`."""
-        raise NotImplementedError
+        """The records that make the lines of :meth:`to_frame`; answers that write a table of their own have none."""
+        return ()
 
     def to_frame(self) -> DataFrame:
         """Its rows as a pandas table, in the units that the columns name; intervals as mean, low and high."""
