@@ -15,7 +15,6 @@ from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
 
 if TYPE_CHECKING:
-    from rlsim.report.files import Content
     from rlsim.schema.scenario import Scenario
 
 CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
@@ -80,8 +79,7 @@ def check(
     that saves. --out DIR writes check.json and check.png.
     """
     from rlsim.attribution.check import check as run
-    from rlsim.report.figures.measured import checked_figure
-    from rlsim.report.files import write_files
+    from rlsim.report.files import write_out
     from rlsim.report.text.check import render_check
 
     given, source = _scenario(scenario, words, overrides)
@@ -94,9 +92,7 @@ def check(
     with ProgressLine("known faults") as progress:
         answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
     answer = answer.model_copy(update={"source": source})
-    if out is not None:
-        files: dict[str, Content] = {"check.json": answer.to_json(), "check.png": checked_figure(answer)}
-        write_files(files, out)
+    write_out(answer, out)
     print_answer(answer.to_json() if as_json else render_check(answer, terminal_style()))
 
 
@@ -115,17 +111,14 @@ def headroom(
     it or that nobody can. --out DIR writes headroom.json and headroom.png.
     """
     from rlsim.attribution.headroom import headroom as run
-    from rlsim.report.figures.bars import ladder_figure
-    from rlsim.report.files import write_files
+    from rlsim.report.files import write_out
     from rlsim.report.text.headroom import render_headroom
 
     given = given_scenario(scenario, words, overrides)
     planned = _planned(given) if plan else None
     with ProgressLine("rungs") as progress:
         answer = run(given, planned, progress.reach)
-    if out is not None:
-        files: dict[str, Content] = {"headroom.json": answer.to_json(), "headroom.png": ladder_figure(answer)}
-        write_files(files, out)
+    write_out(answer, out)
     print_answer(answer.to_json() if as_json else render_headroom(answer, terminal_style()))
 
 
