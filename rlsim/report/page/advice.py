@@ -27,7 +27,7 @@ def check_part(found: Check) -> Part:
         ("A cause on no list", fmt.percent(found.unlisted), "probability"),
     ]
     rows = [
-        (one.title, ", ".join(one.changes), checked.cure_words(one), fmt.percent(one.probability), f"{one.gain_s:.1f}")
+        (one.title, fmt.percent(one.probability), f"{one.gain_s:.1f}", ", ".join(one.changes), checked.cure_words(one))
         for group in found.groups
         for one in group.members
     ]

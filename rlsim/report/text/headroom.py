@@ -21,7 +21,7 @@ def headroom_words(found: Headroom) -> str:
     last, most = found.rungs[-1], max(found.rungs, key=lambda one: one.saved_s)
     return (
         f"A step of {found.step_s:.1f} s stands {found.ratio(last):.1f}x above the roofline ({last.step_s:.1f} s); "
-        f"most of it, {most.saved_s:.1f} s, is between it and '{most.name}'."
+        f"the longest rung, {most.saved_s:.1f} s, is '{most.name}'."
     )
 
 
