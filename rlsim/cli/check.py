@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_scenario, print_answer, step_range, terminal_style
+from rlsim.cli.output import given_scenario, print_result, step_range
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
@@ -80,7 +80,6 @@ def check(
     """
     from rlsim.attribution.check import check as run
     from rlsim.report.files import write_out
-    from rlsim.report.text.check import render_check
 
     given, source = _scenario(scenario, words, overrides)
     waited = "generation" if given.loop.mode == "sync" else "exposed_generation"
@@ -93,7 +92,7 @@ def check(
         answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
     answer = answer.model_copy(update={"source": source})
     write_out(answer, out)
-    print_answer(answer.to_json() if as_json else render_check(answer, terminal_style()))
+    print_result(answer, as_json)
 
 
 def headroom(
@@ -112,14 +111,13 @@ def headroom(
     """
     from rlsim.attribution.headroom import headroom as run
     from rlsim.report.files import write_out
-    from rlsim.report.text.headroom import render_headroom
 
     given = given_scenario(scenario, words, overrides)
     planned = _planned(given) if plan else None
     with ProgressLine("rungs") as progress:
         answer = run(given, planned, progress.reach)
     write_out(answer, out)
-    print_answer(answer.to_json() if as_json else render_headroom(answer, terminal_style()))
+    print_result(answer, as_json)
 
 
 def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import print_answer, print_result, terminal_style
 from rlsim.errors import InputError
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A dotted key, such as speculation.draft_length.")]
@@ -127,6 +127,7 @@ def size(
     lora: LoraOption = None,
     engine: SizeEngineOption = "vllm",
     as_json: o.JsonOption = False,
+    full: o.FullOption = False,
     out: o.OutOption = None,
 ) -> None:
     """Size a cluster for a model: the fewest GPUs that fit, how far more of them pay, and which to take.
@@ -140,7 +141,6 @@ def size(
     from rlsim.planning.size import Wanted
     from rlsim.planning.size import size as run
     from rlsim.report.files import write_out
-    from rlsim.report.text.size import render_size
 
     devices = [name.strip() for name in device.split(",") if name.strip()]
     if not devices:
@@ -153,7 +153,7 @@ def size(
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
     write_out(answer, out)
-    print_answer(answer.to_json() if as_json else render_size(answer, terminal_style()))
+    print_result(answer, as_json, full)
 
 
 def _asked(option: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,9 +59,7 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
         found |= {"projection.json": answer.to_json(), "timeline.json": timeline_json(answer)}
     elif isinstance(answer, Run):
         found |= {"run.json": answer.to_json(), "steps.csv": answer.to_csv()}
-    elif isinstance(answer, Blame):
-        found["blame.json"] = json.dumps(answer.as_dict(), indent=1) + "\n"
-    elif isinstance(answer, Check | Sizing | Headroom):
+    elif isinstance(answer, Blame | Check | Sizing | Headroom):
         kind = next(kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record))
         found[KINDS[kind][0]] = answer.to_json()
     elif isinstance(answer, CrossValidation):

@@ -32,8 +32,8 @@ def check_part(found: Check) -> Part:
         for one in group.members
     ]
     sections: Sections = {
-        "check-phases": [picture("check-phases", checked_figure(found), checked.phases_table(found))],
-        "check-causes": [table("check-causes", rows)] if rows else [Text("No known fault explains it.")],
+        "check-times": [picture("check-phases", checked_figure(found), checked.phases_table(found))],
+        "check-faults": [table("check-causes", rows)] if rows else [Text("No known fault explains it.")],
         "check-tests": _listed(map(checked.test_words, found.tests)),
         "check-stated": _listed(map(checked.stated_words, found.stated)),
         "check-remarks": _listed(found.remarks),
@@ -61,7 +61,7 @@ def size_part(found: Sizing) -> Part:
         ]
     able = any(one.sizes for one in found.devices)
     sections: Sections = {
-        "size-curve": [picture("size-curve", size_figure(found))] if able else [],
+        "size-steps": [picture("size-curve", size_figure(found))] if able else [],
         "size-clusters": [block for one in found.devices for block in _device(one)],
         "size-assumptions": assumed(sized.assumed_words(found), ()),
     }
@@ -82,7 +82,7 @@ def headroom_part(found: Headroom) -> Part:
         ("At the roofline", fmt.seconds(last.step_s), f"{found.ratio(last):.1f}x faster"),
     ]
     sections: Sections = {
-        "headroom-ladder": [picture("headroom-ladder", ladder_figure(found), ladder_table(found))],
+        "headroom-steps": [picture("headroom-ladder", ladder_figure(found), ladder_table(found))],
         "headroom-rungs": [Entries([f"{rung_words(one)}. {one.who.capitalize()}." for one in found.rungs[1:]])],
     }
     about = [f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.mode}", f"digest {found.digest}"]

@@ -12,7 +12,7 @@ def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
     """The recommendation, and for each device its clusters."""
     return sections(
         style.opening(recommendation(sizing), task_words(sizing)),
-        *(_device(one, style) for one in sizing.devices),
+        *(_device(one, style) for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)),
         [line for text in assumed_words(sizing) for line in style.wrapped(text, "- ")],
     )
 
