@@ -40,7 +40,7 @@ class Answer(Record):
         module, _, function = TEXTS[type(self).__name__].partition(":")
         render = getattr(importlib.import_module(f"rlsim.report.text.{module}"), function)
         told = str(render(self) if style is None else render(self, style))
-        return told if full else _shortened(told)
+        return told if full or told.count("\n") <= MOST_LINES else _shortened(told)
 
     def rows_shown(self) -> Sequence[Record]:
         """The records that make the lines of :meth:`to_frame`; answers that write a table of their own have none."""
