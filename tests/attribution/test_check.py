@@ -300,7 +300,7 @@ def test_a_log_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         (["--figure", "mfu"], "--figure mfu: expected NAME=VALUE"),
         (["--steps", "1:2"], "--steps takes steps of a log"),
-        (["--noise", "3"], "less than or equal to 1"),
+        (["--noise", "3"], "--noise: must be at most 1.0"),
         ([], "no time of the run is given; give one of step, generation"),
     ],
 )
