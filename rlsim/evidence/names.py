@@ -15,7 +15,7 @@ _CONTAINER_BELOW = (0, 9)
 
 
 def model_card_name(name: str, listed: bool = False) -> str:
-    """Model card of a model as a table calls it; SkippedRow, with how to list all if ``listed``, where there is none."""
+    """Model card of a model as a table calls it; SkippedRow, saying how to list all if ``listed``."""
     found = card_of_published(name)
     if found is None:
         raise SkippedRow(f"no model card for {name[:60]!r}{'; rlsim models list names all' if listed else ''}")
