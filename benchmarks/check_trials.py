@@ -173,6 +173,30 @@ SAYS = {
 }
 
 
+TAIL = """\
+
+## Published pathologies
+
+From threads of users that give numbers; `tests/attribution/test_check.py` holds each to what is said here.
+
+- OpenRLHF issue 647 (a weight update of 80 s) and Awesome-ML-SYS-Tutorial issue 169 (200 s): slow in the weight update,
+  and the first group holds faults of transfers alone.
+- training-gym issues 94 to 97 (a weight update of 58 minutes): slow in the weight update, and "not on the list", since
+  no fault of the catalogue is as grave; the issues name no size.
+- marin issue 8936 (147 of 217 s are the weight update, asynchronous): the same.
+- UniRL issue 94 (drafts make a rollout on H20 half as long again): slow in generation alone; drafts rejected more often
+  than stated come first, with `k=0` as a cure and the acceptance length as the figure that settles it.
+- NVIDIA-NeMo/RL issue 2790 (0.8 % MFU of training; its commit names GLM-5.1 at 2,048 tokens): 1.0 % is expected of the
+  recipe for that run, whose 64 short samples are spread over 512 GPUs, so 0.8 % is healthy and the shape is the cause;
+  device and lengths are assumed, and NeMo-RL may count FLOP at the cap.
+- slime issue 1072 (four times the step of another framework, Qwen3-1.7B on 8 H800) gives one ratio, no phases and no
+  cause: that the run is slow and what to measure next is all that can be held.
+- NVIDIA-NeMo/RL issue 933 (MFU above 100 %) is a count of FLOP and no run: nothing of it can be checked.
+- marin issue 8653 (9 hours a step) and EasyR1 issue 39 (26 to 30 hours on 8 A100) name neither batch nor lengths: the
+  numbers do not suffice for an expected step.
+"""
+
+
 def tables(found: Sequence[Trial], scenarios: Sequence[str]) -> str:
     """The tables of the page."""
     lines = ["| the check sees | trials | first group | named (first or second) | strictly first | strictly named |"
@@ -216,7 +240,7 @@ def main() -> None:
     numbers = {"count": given.trials, "catalogue": len(catalogue())}
     head = HEAD.format(**numbers, visible=f"{100 * VISIBLE:.0f} %", noise=f"{100 * NOISE:.0f} %")
     if given.page:
-        PAGE.write_text(head + told, encoding="utf-8", newline="\n")
+        PAGE.write_text(head + told + TAIL, encoding="utf-8", newline="\n")
     print(told)
 
 

@@ -23,7 +23,7 @@ L2_BYTES = {80: 40 * 2**20, 90: 50 * 2**20, 100: 126 * 2**20}
 
 So much of the bytes may have stayed in the cache between two runs of a benchmark, and is not held against the HBM.
 """
-MLA_HIDDEN, MLA_Q_LATENT, MLA_KV_LATENT, MLA_ROPE, MLA_NOPE, MLA_VALUE = 7168, 1536, 512, 64, 128, 128
+MLA_KV_LATENT, MLA_ROPE, MLA_NOPE, MLA_VALUE = 512, 64, 128, 128
 """Dimensions of DeepSeek-V3's attention (its config.json), the only model of the package's MLA tables."""
 INDEX_KEY = 128.0
 """Bytes of a token's index key without its scale (index_head_dim of DeepSeek-V3.2 and GLM-5, in FP8)."""

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_scenario, print_answer, step_range, terminal_style
+from rlsim.cli.output import given_scenario, print_result, step_range
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
 
 if TYPE_CHECKING:
-    from rlsim.report.files import Content
     from rlsim.schema.scenario import Scenario
 
 CONFIGURATIONS = (".yaml", ".yml", ".toml", ".sh")
@@ -80,9 +79,7 @@ def check(
     that saves. --out DIR writes check.json and check.png.
     """
     from rlsim.attribution.check import check as run
-    from rlsim.report.figures.measured import checked_figure
-    from rlsim.report.files import write_files
-    from rlsim.report.text.check import render_check
+    from rlsim.report.files import write_out
 
     given, source = _scenario(scenario, words, overrides)
     waited = "generation" if given.loop.mode == "sync" else "exposed_generation"
@@ -94,10 +91,8 @@ def check(
     with ProgressLine("known faults") as progress:
         answer = run(given, measured, noises if noise is None else noise, progress=progress.reach)
     answer = answer.model_copy(update={"source": source})
-    if out is not None:
-        files: dict[str, Content] = {"check.json": answer.to_json(), "check.png": checked_figure(answer)}
-        write_files(files, out)
-    print_answer(answer.to_json() if as_json else render_check(answer, terminal_style()))
+    write_out(answer, out)
+    print_result(answer, as_json)
 
 
 def headroom(
@@ -115,18 +110,14 @@ def headroom(
     it or that nobody can. --out DIR writes headroom.json and headroom.png.
     """
     from rlsim.attribution.headroom import headroom as run
-    from rlsim.report.figures.bars import ladder_figure
-    from rlsim.report.files import write_files
-    from rlsim.report.text.headroom import render_headroom
+    from rlsim.report.files import write_out
 
     given = given_scenario(scenario, words, overrides)
     planned = _planned(given) if plan else None
     with ProgressLine("rungs") as progress:
         answer = run(given, planned, progress.reach)
-    if out is not None:
-        files: dict[str, Content] = {"headroom.json": answer.to_json(), "headroom.png": ladder_figure(answer)}
-        write_files(files, out)
-    print_answer(answer.to_json() if as_json else render_headroom(answer, terminal_style()))
+    write_out(answer, out)
+    print_result(answer, as_json)
 
 
 def _planned(scenario: Scenario) -> tuple[Scenario, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import print_answer, print_result, terminal_style
 from rlsim.errors import InputError
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A dotted key, such as speculation.draft_length.")]
@@ -127,18 +127,20 @@ def size(
     lora: LoraOption = None,
     engine: SizeEngineOption = "vllm",
     as_json: o.JsonOption = False,
+    full: o.FullOption = False,
+    out: o.OutOption = None,
 ) -> None:
     """Size a cluster for a model: the fewest GPUs that fit, how far more of them pay, and which to take.
 
     For each device the least cluster and doublings of it, each in the layout that plan finds fastest, the knee of the
     step, the cheapest within a deadline or the fastest within a budget, and the largest safe memory share of the
-    engine. rlsim new writes the scenario of the one you take.
+    engine. rlsim new writes the scenario of the one you take. --out DIR writes size.json and size.png.
     """
     from rlsim.files.progress import ProgressLine
     from rlsim.planning.new import CHECKS, Answers
     from rlsim.planning.size import Wanted
     from rlsim.planning.size import size as run
-    from rlsim.report.text.size import render_size
+    from rlsim.report.files import write_out
 
     devices = [name.strip() for name in device.split(",") if name.strip()]
     if not devices:
@@ -150,7 +152,8 @@ def size(
     wanted = Wanted(answers, engine, lora, deadline, budget)
     with ProgressLine("clusters planned") as progress:
         answer = run(wanted, devices, progress.advance)
-    print_answer(answer.to_json() if as_json else render_size(answer, terminal_style()))
+    write_out(answer, out)
+    print_result(answer, as_json, full)
 
 
 def _asked(option: str) -> str:

@@ -148,6 +148,15 @@ def _usage(error: Any) -> str:
     if error.message == error.ctx.get_help():
         print(error.message, file=sys.stderr)
         sys.exit(BAD_INPUT)
+    wrong, param = error.__cause__, getattr(error, "param", None)
+    if wrong is not None and param is not None:
+        from pydantic import BaseModel, ValidationError
+
+        from rlsim.schema.messages import as_input_error
+
+        if isinstance(wrong, ValidationError):
+            name = param.opts[-1] if param.opts[-1].startswith("-") else param.metavar
+            return str(as_input_error(wrong, name, BaseModel))
     return f"{shortened(error.format_message(), 400)} (see {error.ctx.command_path} --help)"
 
 

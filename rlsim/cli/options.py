@@ -22,7 +22,7 @@ SetOption = Annotated[
     ),
 ]
 BriefOption = Annotated[bool, typer.Option("--brief", help="Print the verdict alone, in five lines.")]
-FullOption = Annotated[bool, typer.Option("--full", help="Print assumptions, parts, nearest runs and statistics too.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Print all there is to say, not a screen of it.")]
 ResultsArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of results.")]
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that --out of another command filled.")]
 PageOption = Annotated[

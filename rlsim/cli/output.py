@@ -15,6 +15,7 @@ from rlsim.files.reading import shown_path
 from rlsim.report.style import Style
 
 if TYPE_CHECKING:
+    from rlsim.results.answer import Answer
     from rlsim.schema.scenario import Scenario
 
 
@@ -54,6 +55,11 @@ def print_answer(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output: {error.strerror}") from error
+
+
+def print_result(answer: Answer, as_json: bool, full: bool = True) -> None:
+    """Print an answer as JSON or as text, which is cut to a screen where it is not asked for in full."""
+    print_answer(answer.to_json() if as_json else answer.text(terminal_style(), full))
 
 
 def step_range(text: str) -> tuple[int, int]:

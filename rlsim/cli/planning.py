@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_scenario, print_answer, terminal_style
+from rlsim.cli.output import given_scenario, print_result
 from rlsim.files.writing import staged_folder
 
 
@@ -19,6 +19,7 @@ def sweep(
     as_json: o.JsonOption = False,
     out: o.OutOption = None,
     overwrite: o.OverwriteOption = False,
+    full: o.FullOption = False,
 ) -> None:
     """Project a grid of scenarios, each against its baseline, all on equal work.
 
@@ -28,12 +29,11 @@ def sweep(
     goes on where it stopped.
     """
     from rlsim.planning.sweep import sweep as run
-    from rlsim.report.text.planning import render_sweep
 
     base = given_scenario(scenario, words, overrides)
     amounts = {"replications": replications, "run_steps": run_steps}
     result = run(base, vary or (), **amounts, jobs=jobs if dask is None else dask, out=out, overwrite=overwrite)
-    print_answer(result.to_json() if as_json else render_sweep(result, terminal_style()))
+    print_result(result, as_json, full)
 
 
 def plan(
@@ -49,6 +49,7 @@ def plan(
     jobs: o.JobsOption = None,
     as_json: o.JsonOption = False,
     out: o.OutOption = None,
+    full: o.FullOption = False,
 ) -> None:
     """Find the best configuration under constraints.
 
@@ -63,7 +64,6 @@ def plan(
     from rlsim.planning.objective import Objective, parse_objective
     from rlsim.planning.plan import default_limits, write_plan
     from rlsim.planning.plan import plan as run
-    from rlsim.report.text.planning import render_plan
     from rlsim.units import SECONDS_PER_HOUR
 
     base = given_scenario(scenario, words, overrides)
@@ -80,7 +80,7 @@ def plan(
     if out is not None:
         with staged_folder(out) as folder:
             write_plan(answer, folder, scenario, out)
-    print_answer(answer.to_json() if as_json else render_plan(answer, terminal_style()))
+    print_result(answer, as_json, full)
 
 
 def sensitivity(
@@ -90,6 +90,7 @@ def sensitivity(
     uncertain: o.UncertainOption = None,
     jobs: o.JobsOption = None,
     as_json: o.JsonOption = False,
+    full: o.FullOption = False,
 ) -> None:
     """Rank what could be measured by the regret and the interval that it would save.
 
@@ -97,11 +98,10 @@ def sensitivity(
     alternatives, and the command that measures it. --uncertain replaces or adds a range of what the scenario states.
     """
     from rlsim.planning.sensitivity import sensitivity as run
-    from rlsim.report.text.planning import render_sensitivity
 
     base = given_scenario(scenario, words, overrides)
     answer = run(base, uncertain=uncertain or (), jobs=jobs)
-    print_answer(answer.to_json() if as_json else render_sensitivity(answer, terminal_style()))
+    print_result(answer, as_json, full)
 
 
 def techniques(
@@ -109,6 +109,7 @@ def techniques(
     words: o.WordsArgument = None,
     overrides: o.SetOption = None,
     as_json: o.JsonOption = False,
+    full: o.FullOption = False,
 ) -> None:
     """Try every published technique on your scenario: what it brings, what it asks, which two go best together.
 
@@ -116,10 +117,9 @@ def techniques(
     rollouts, faster refits and others, each with its source and the overrides that apply it.
     """
     from rlsim.planning.techniques import techniques as run
-    from rlsim.report.text.planning import render_techniques
 
     answer = run(given_scenario(scenario, words, overrides))
-    print_answer(answer.to_json() if as_json else render_techniques(answer, terminal_style()))
+    print_result(answer, as_json, full)
 
 
 def compare(
@@ -136,10 +136,9 @@ def compare(
     KEY=VALUE and --set change both, --set-a and --set-b one of them afterwards: A and B may be the same file.
     """
     from rlsim.planning.compare import compare as run
-    from rlsim.report.text.planning import render_comparison
 
     answer = run(
         given_scenario(first, words, overrides, *(first_overrides or ())),
         given_scenario(second, words, overrides, *(second_overrides or ())),
     )
-    print_answer(answer.to_json() if as_json else render_comparison(answer, terminal_style()))
+    print_result(answer, as_json)

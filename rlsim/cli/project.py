@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlsim.cli import options as o
-from rlsim.cli.output import given_scenario, print_answer, terminal_style
+from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style
 from rlsim.files.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ def run(
     --out DIR writes run.json, steps.csv, run.png and scenario.yaml; an interrupted run into the same folder goes on
     where it stopped.
     """
-    from rlsim.report.text.run import render
     from rlsim.runs.run import run as simulate
 
     given = given_scenario(scenario, words, overrides, *_simulation(seed=seed))
@@ -94,7 +93,7 @@ def run(
         answer = simulate(
             given, steps, samples, replications=replications, baseline=not no_baseline, out=out, progress=seen
         )
-    print_answer(answer.to_json() if as_json else render(answer, terminal_style()))
+    print_result(answer, as_json)
 
 
 def blame(
@@ -112,20 +111,19 @@ def blame(
     """
     from rlsim.attribution.blame import blame as run
     from rlsim.report.files import write_out
-    from rlsim.report.text.blame import render_blame
 
     given = given_scenario(scenario, words, overrides)
     with ProgressLine("simulations") as progress:
         answer = run(given, progress.reach)
     write_out(answer, out)
-    print_answer(json.dumps(answer.as_dict()) if as_json else render_blame(answer, terminal_style()))
+    print_result(answer, as_json)
 
 
 def report(folder: o.ResultsArgument, out: o.PageOption = None) -> None:
     """Write one HTML page of the results in a folder.
 
-    DIR is what --out of project, run, plan, sweep, validate or blame wrote; several of them in one folder make one
-    page. Charts are drawn in it: it needs no network, runs no script, and prints.
+    DIR is what --out of project, run, plan, sweep, validate, blame, check, size or headroom wrote; several of them in
+    one folder make one page. Charts are drawn in it: it needs no network, runs no script, and prints.
     """
     from rlsim.report.page.report import write_report
 
@@ -135,8 +133,8 @@ def report(folder: o.ResultsArgument, out: o.PageOption = None) -> None:
 def plot(folder: o.FolderArgument, out: o.OutOption = None) -> None:
     """Draw the pictures of finished results again, without simulating anything.
 
-    Takes the folders of run, sweep, plan and blame; --out DIR writes elsewhere. The pictures of project and validate
-    need more than their files hold; the message then says which command draws them.
+    Takes the folders of run, sweep, plan, blame, check, size and headroom; --out DIR writes elsewhere. The pictures of
+    project and validate need more than their files hold; the message then says which command draws them.
     """
     from rlsim.report.files import replot
 

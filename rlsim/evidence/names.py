@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from rlsim.evidence.tables import SkippedRow
 from rlsim.files.yaml import lists_beside
-from rlsim.loading.models import card_of_published, list_cards
-from rlsim.tables.profile import list_profiles, profile_called
+from rlsim.loading.models import card_of_published
+from rlsim.tables.profile import profile_called
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+){1,3})((?:rc|\.post|\.dev)\d+)?(?:[-+.].*)?$")
 _CONTAINER_BELOW = (0, 9)
@@ -16,10 +15,10 @@ _CONTAINER_BELOW = (0, 9)
 
 
 def model_card_name(name: str, listed: bool = False) -> str:
-    """Model card of a model as a table calls it; SkippedRow, with all cards if ``listed``, where there is none."""
+    """Model card of a model as a table calls it; SkippedRow, saying how to list all if ``listed``."""
     found = card_of_published(name)
     if found is None:
-        raise SkippedRow(f"no model card for {name[:60]!r}{_there_are(list_cards(), listed)}")
+        raise SkippedRow(f"no model card for {name[:60]!r}{'; rlsim models list names all' if listed else ''}")
     return found
 
 
@@ -32,11 +31,7 @@ def device_profile_name(gpu: str, listed: bool = False) -> str:
     if found is not None:
         return found
     shown = f"no hardware profile for {gpu[:60]!r}" if gpu else "gpu is not given"
-    raise SkippedRow(shown + _there_are(list_profiles(), listed))
-
-
-def _there_are(names: Sequence[str], listed: bool) -> str:
-    return f"; there are {', '.join(sorted(names))}" if listed else ""
+    raise SkippedRow(shown + ("; rlsim hardware list names all" if listed else ""))
 
 
 BLOCK_SCALED: tuple[str, ...] = tuple(lists_beside(__file__)["block_scaled"])

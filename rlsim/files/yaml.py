@@ -107,6 +107,8 @@ def _describe(error: yaml.YAMLError) -> str:
         return str(error).splitlines()[0]
     mark = error.problem_mark or error.context_mark
     problem = error.problem or error.context or "not valid YAML"
+    if "'\\t'" in problem:
+        problem = "a tab, which YAML does not take for indentation; use spaces"
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,9 @@ KNEE_GAIN = 1.4
 LEAST_GAIN = 1.15
 """Times below which no further doubling is looked at."""
 REPLICATIONS = 3
-RECOMPUTE = ("none", "full")
+WAYS = tuple(itertools.product((1, 2, 4), ("none", "full")))
+"""Pipeline stages of an engine, whose tensor parallelism stays within a node, and recomputation of the trainer, in the
+order in which they are tried."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,14 @@ class Wanted:
         if self.deadline_s is not None and self.budget_usd is not None:
             raise InputError("--deadline and --budget: give one of them, the other is the answer")
 
-    def scenario(self, device: str, gpus: int, recompute: str) -> Scenario:
-        """The plain scenario on so many GPUs of a device."""
+    def scenario(self, device: str, gpus: int, stages: int = 1, recompute: str = "none") -> Scenario:
+        """The plain scenario on so many GPUs of a device. stages: of an engine's pipeline."""
         trainer: dict[str, int | str] = {} if recompute == "none" else {"recompute": recompute}
         if self.lora_rank is not None:
             trainer["lora_rank"] = self.lora_rank
-        engine = {"name": self.engine} if self.engine != "vllm" else {}
+        engine: dict[str, int | str] = {} if self.engine == "vllm" else {"name": self.engine}
+        if stages > 1:
+            engine["pipeline_parallel"] = stages
         answers = replace(self.answers, hardware=device, gpus=gpus)
         text = scenario_text(answers, "size", engine, trainer)
         scenario = scenario_of_text(text, f"the scenario for {gpus} {device}", Path())
@@ -82,7 +87,7 @@ def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] =
     able = [(one, chosen) for one in found if (chosen := one.at(one.chosen)) is not None]
     by_step = wanted.budget_usd is not None
     best = min(able, key=lambda pair: pair[1].step_s.mean if by_step else pair[1].usd_per_step, default=None)
-    example = wanted.scenario(devices[0], 8, "none")
+    example = wanted.scenario(devices[0], 8)
     return Sizing(
         model=example.model.name,
         batch=wanted.answers.batch,
@@ -102,7 +107,7 @@ def size(wanted: Wanted, devices: Sequence[str], told: Callable[[int], object] =
 
 def _device(wanted: Wanted, device: str, told: Callable[[int], object]) -> DeviceSize:
     least, reason = _least(wanted, device)
-    price = wanted.scenario(device, 8, "none").hardware.price_per_gpu_hour_usd.value
+    price = wanted.scenario(device, 8).hardware.price_per_gpu_hour_usd.value
     if least is None:
         return DeviceSize(
             device=device, usd_per_gpu_hour=price, least=None, knee=None, chosen=None, sizes=(), memory_share=None,
@@ -127,17 +132,24 @@ def _device(wanted: Wanted, device: str, told: Callable[[int], object]) -> Devic
 def _least(wanted: Wanted, device: str) -> tuple[int | None, str]:
     """The fewest GPUs on which some engine and some trainer layout fit, or the nearest miss on the most of them."""
     rejected = []
-    for gpus in SIZES:
-        for recompute in RECOMPUTE:
-            try:
-                space = build_space(wanted.scenario(device, gpus, recompute), _limits(gpus))
-            except Infeasible as error:
-                return None, str(error)
-            if space.usable:
-                return gpus, ""
-            rejected += space.rejected
+    for gpus, (stages, recompute) in itertools.product(SIZES, WAYS):
+        if gpus % stages:
+            continue
+        try:
+            space = build_space(wanted.scenario(device, gpus, stages, recompute), _limits(gpus))
+        except Infeasible as error:
+            return None, str(error)
+        if space.usable:
+            return gpus, ""
+        rejected += space.rejected
     nearest = nearest_miss(rejected)
-    return None, f"up to {SIZES[-1]:,} GPUs nothing fits{'' if nearest is None else f': {nearest.reason}'}"
+    tried = (
+        f"nothing fits up to {SIZES[-1]:,} GPUs, engines of up to {WAYS[-1][0]} nodes and trainers of 16 stages tried"
+    )
+    if nearest is None:
+        return None, tried
+    layout = ", ".join(f"{key}={value}" for key, value in nearest.overrides.items() if value != 1 and "." in key)
+    return None, f"{tried}; nearest is {layout or 'one GPU'}: {nearest.reason}"
 
 
 def _limits(gpus: int) -> SearchLimits:
@@ -164,20 +176,28 @@ def _curve(wanted: Wanted, device: str, least: int, told: Callable[[int], object
 
 
 def _planned(wanted: Wanted, device: str, gpus: int, before: ClusterSize | None) -> _Planned | None:
-    """The fastest layout on so many GPUs, with the least recomputation that fits; None where none does."""
-    for recompute in RECOMPUTE:
-        scenario = wanted.scenario(device, gpus, recompute)
+    """The fastest layout on so many GPUs in the first way that fits, and in the way of half of them; None where none
+    does."""
+    found: list[_Planned] = []
+    for stages, recompute in WAYS:
         try:
-            found = plan(scenario, limits=_limits(gpus))
+            scenario = wanted.scenario(device, gpus, stages, recompute)
+            best = plan(scenario, limits=_limits(gpus))
         except (Infeasible, InputError):
             continue
-        changes = {**({} if recompute == "none" else {"trainer.recompute": recompute}), **found.best.overrides}
-        laid_out = vary(scenario, found.best.overrides)
-        return _Planned(_cluster(found, changes, before, laid_out), laid_out)
-    return None
+        laid_out = vary(scenario, best.best.overrides)
+        found.append(_Planned(_cluster(best, recompute, before, laid_out), laid_out))
+        if before is None or before.changes.get("trainer.recompute", recompute) == recompute:
+            break
+    return min(found, key=lambda one: one.size.step_s.mean, default=None)
 
 
-def _cluster(found: Plan, changes: dict[str, int | str], before: ClusterSize | None, scenario: Scenario) -> ClusterSize:
+def _cluster(found: Plan, recompute: str, before: ClusterSize | None, scenario: Scenario) -> ClusterSize:
+    changes: dict[str, int | str] = {} if recompute == "none" else {"trainer.recompute": recompute}
+    changes |= {
+        key: value for key, value in found.best.overrides.items() if key.partition(".")[0] in ("engine", "trainer")
+    }
+    layout = found.best.name.partition("sync, ")[2].replace("no speculation, ", "")
     numbers, available = found.best.numbers, scenario.hardware.memory_bytes.value
     step_s = numbers.step_s if isinstance(numbers.step_s, Interval) else Interval(*[numbers.step_s.mean] * 3)
     return ClusterSize(
@@ -186,8 +206,8 @@ def _cluster(found: Plan, changes: dict[str, int | str], before: ClusterSize | N
         step_p90_s=found.best.step_p90_s or step_s.high,
         usd_per_step=numbers.cost_per_step_usd,
         speedup=None if before is None else before.step_s.mean / step_s.mean,
-        layout=found.best.name.partition("sync, ")[2].replace("no speculation, ", ""),
-        changes={key: value for key, value in changes.items() if key.partition(".")[0] in ("engine", "trainer")},
+        layout=layout if recompute == "none" else f"{layout}, recompute {recompute}",
+        changes=changes,
         generation_share=numbers.generation_memory_bytes / available,
         training_share=numbers.training_memory_bytes / available,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +10,17 @@ from typing import TYPE_CHECKING
 from rlsim.errors import InputError
 from rlsim.files.reading import shown_path
 from rlsim.files.writing import staged_folder
-from rlsim.report.folder import KINDS, read_answer
+from rlsim.report.folder import KINDS, RECORDS, read_answer
 from rlsim.report.format import NAMES
 from rlsim.report.text.validation import rows_csv
 from rlsim.report.timeline import timeline_json
 from rlsim.results import Projection
+from rlsim.results.check import Check
+from rlsim.results.headroom import Headroom
 from rlsim.results.planning import Blame
 from rlsim.results.projection import About
 from rlsim.results.run import Run
+from rlsim.results.size import Sizing
 from rlsim.results.sweep import Plan, SweepResult
 from rlsim.results.validation import CrossValidation, Published, Validation
 
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
     Content = str | bytes | Figure
 
-Answer = Projection | Run | Blame | Validation | CrossValidation | Published
-DRAWN = ("run", "sweep", "plan", "blame")
+Answer = Projection | Run | Blame | Check | Sizing | Headroom | Validation | CrossValidation | Published
+DRAWN = ("run", "sweep", "plan", "blame", "check", "size", "headroom")
 """Kinds of results whose files hold all that their pictures show."""
 
 
@@ -57,8 +59,9 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
         found |= {"projection.json": answer.to_json(), "timeline.json": timeline_json(answer)}
     elif isinstance(answer, Run):
         found |= {"run.json": answer.to_json(), "steps.csv": answer.to_csv()}
-    elif isinstance(answer, Blame):
-        found["blame.json"] = json.dumps(answer.as_dict(), indent=1) + "\n"
+    elif isinstance(answer, Blame | Check | Sizing | Headroom):
+        kind = next(kind for kind, (record, _) in RECORDS.items() if isinstance(answer, record))
+        found[KINDS[kind][0]] = answer.to_json()
     elif isinstance(answer, CrossValidation):
         found["cross.json"] = answer.to_json()
     elif isinstance(answer, Published):
@@ -71,8 +74,9 @@ def _contents(answer: Answer) -> Mapping[str, Content]:
 
 def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
     """Pictures of an answer by their files; matplotlib is imported where one is drawn."""
-    from rlsim.report.figures.bars import waterfall_figure
-    from rlsim.report.figures.grids import plan_figure, sweep_figures
+    from rlsim.report.figures.bars import ladder_figure, waterfall_figure
+    from rlsim.report.figures.grids import plan_figure, size_figure, sweep_figures
+    from rlsim.report.figures.measured import checked_figure
     from rlsim.report.figures.phases import phases_figure
     from rlsim.report.figures.run import run_figure
     from rlsim.report.figures.validation import ratios, reliability, scatter
@@ -84,6 +88,12 @@ def _pictures(answer: Answer | SweepResult | Plan) -> dict[str, Figure]:
             return {"run.png": run_figure(answer)}
         case Blame():
             return {"waterfall.png": waterfall_figure(answer)}
+        case Check():
+            return {"check.png": checked_figure(answer)}
+        case Sizing():
+            return {"size.png": size_figure(answer)}
+        case Headroom():
+            return {"headroom.png": ladder_figure(answer)}
         case Plan():
             return {"pareto.png": plan_figure(answer)}
         case SweepResult():

@@ -17,10 +17,13 @@ from rlsim.files.yaml import read_yaml
 from rlsim.report.format import NAMES
 from rlsim.report.text.findings import NOTABLE_SHARE, SYNC_PHASES
 from rlsim.report.timeline import read_timeline
+from rlsim.results.check import Check
+from rlsim.results.headroom import Headroom
 from rlsim.results.planning import Blame
 from rlsim.results.projection import About, Projection
 from rlsim.results.record import LARGEST, Record, what_is_wrong
 from rlsim.results.run import Run
+from rlsim.results.size import Sizing
 from rlsim.results.sweep import Plan, SweepResult, scenario_in
 from rlsim.results.validation import Validation
 
@@ -32,6 +35,9 @@ RECORDS: dict[str, tuple[type[Record], int]] = {
     "plan": (Plan, TABLE_BYTES),
     "validation": (Validation, TABLE_BYTES),
     "blame": (Blame, DOCUMENT_BYTES),
+    "check": (Check, DOCUMENT_BYTES),
+    "size": (Sizing, DOCUMENT_BYTES),
+    "headroom": (Headroom, DOCUMENT_BYTES),
 }
 """What the files hold, and how large they may be."""
 SCENARIO_BYTES = 2**18

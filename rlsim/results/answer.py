@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 LARGEST_INT = 2**63 - 1
+MOST_LINES = 40
+"""Of a text that is not asked for in full."""
 TEXTS = {
     "Projection": "projection:render_brief", "Run": "run:render", "SweepResult": "planning:render_sweep",
     "Plan": "planning:render_plan", "Comparison": "planning:render_comparison", "Blame": "blame:render_blame",
@@ -31,8 +33,14 @@ class Answer(Record):
     """A whole answer: ``print`` shows it as the command line does, a notebook as a table, and pandas has its rows."""
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, style: Any = None, full: bool = False) -> str:
+        """What ``print`` shows, in ``full`` or in at most 40 lines; style: of a terminal (``rlsim.report.style``)."""
         module, _, function = TEXTS[type(self).__name__].partition(":")
-        return str(getattr(importlib.import_module(f"rlsim.report.text.{module}"), function)(self))
+        render = getattr(importlib.import_module(f"rlsim.report.text.{module}"), function)
+        told = str(render(self) if style is None else render(self, style))
+        return told if full or told.count("\n") <= MOST_LINES else _shortened(told)
 
     def rows_shown(self) -> Sequence[Record]:
         """The records that make the lines of :meth:`to_frame`; answers that write a table of their own have none."""
@@ -45,6 +53,21 @@ class Answer(Record):
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return str(self.to_frame().to_html(index=False, float_format="{:.4g}".format, max_rows=50))
+
+
+def _shortened(text: str) -> str:
+    """The text in at most MOST_LINES lines: its longest sections end early and say how much follows."""
+    sections = [section.rstrip("\n").split("\n") for section in text.split("\n\n")]
+    left_out = [0] * len(sections)
+    while sum(len(lines) + 1 + (cut > 0) for lines, cut in zip(sections, left_out, strict=True)) - 1 > MOST_LINES:
+        longest = max(range(len(sections)), key=lambda place: len(sections[place]))
+        sections[longest].pop()
+        left_out[longest] += 1
+    told = [
+        "\n".join([*lines, f"  ... {cut:,} more lines (--full, in Python .text(full=True))"] if cut else lines)
+        for lines, cut in zip(sections, left_out, strict=True)
+    ]
+    return "\n\n".join(told)
 
 
 def flat(record: Record) -> Row:

@@ -37,6 +37,8 @@ _BOUNDS = {
     "int_type": ("must be a whole number", True),
     "int_from_float": ("must be a whole number", True),
     "float_type": ("must be a number", True),
+    "int_parsing": ("must be a whole number", True),
+    "float_parsing": ("must be a number", True),
     "bool_type": ("must be true or false", True),
     "string_type": ("must be text", True),
     "string_too_short": ("must not be empty", False),

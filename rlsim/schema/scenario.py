@@ -323,7 +323,7 @@ def _engine_and_model(s: Scenario) -> None:
             )
     for key in ("weight_precision", "kv_precision"):
         if getattr(engine, key) == "nvfp4" and s.hardware.nvfp4_flops is None:
-            raise ValueError(f"engine.{key} nvfp4 is not supported by {s.hardware.name}")
+            raise ValueError(f"engine.{key} nvfp4 is not supported by {s.hardware.name}; take bf16 or fp8")
     _recurrent_heads(engine.tensor_parallel // engine.attention_data_parallel, model, "engine.tensor_parallel")
 
 
@@ -342,7 +342,7 @@ def _trainer_and_model(s: Scenario) -> None:
             f"exceeds the {model.num_layers} layers of {model.name}, its embedding and its head"
         )
     if trainer.precision == "nvfp4" and s.training_device.nvfp4_flops is None:
-        raise ValueError(f"trainer.precision nvfp4 is not supported by {s.training_device.name}")
+        raise ValueError(f"trainer.precision nvfp4 is not supported by {s.training_device.name}; take bf16 or fp8")
     shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
     if gpus % shard:
         raise ValueError(

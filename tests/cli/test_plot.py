@@ -15,6 +15,8 @@ COMMANDS = {
     "sweep of sizes": ("--vary", "cluster.num_gpus=8,16", "--vary", "engine.tensor_parallel,trainer.tensor_parallel=1"),
     "blame": (),
     "plan": ("--max-staleness", "0"),
+    "check": ("--step", "40"),
+    "headroom": (),
 }  # fmt: skip
 
 

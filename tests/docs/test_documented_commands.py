@@ -2,7 +2,8 @@
 
 Blocks of a page run in their order in one empty folder, with few replications and short runs. YAML blocks whose first
 line names a file are written there. ``<!-- not run: reason -->`` before a block leaves it out, and
-``<!-- exits 2: reason -->`` expects that exit code. Every command of the README runs.
+``<!-- exits 2: reason -->`` expects that exit code. Of the README every command runs, those within its lines and its
+Python too.
 """
 
 import re
@@ -90,3 +91,22 @@ def test_what_is_not_run_has_a_known_reason() -> None:
         *("needs PyTorch, takes minutes", "needs the folder of the step before", "it serves until it ends"),
     }
     assert all(any(block.commands for block in blocks(page)) for page in (ROOT / "docs" / "howto").glob("*.md"))
+
+
+def test_commands_within_the_lines_of_the_readme_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    readme = ROOT / "README.md"
+    lines = [line for block in blocks(readme) for line in block.body.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", readme.read_text()))
+    given = {found[1] for line in lines if (found := re.search(r"(?:^|[ /])rlsim ([a-z].*)", line))}
+    assert len(given) >= 10
+    for command in sorted(given):
+        whole = " " in command and not re.search(r"\b[A-Z]{3,}\b", command)
+        code, _, err = run(*(small(command) if whole else [command.split()[0], "--help"]))
+        assert code == 0, f"{command}: {err}"
+
+
+def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (body,) = [block.body for block in blocks(ROOT / "README.md") if block.language == "python"]
+    exec(compile(body, "README.md", "exec"), {})
+    assert capsys.readouterr().out

@@ -72,6 +72,9 @@ def test_every_answer_is_text_and_table(scenario: rlsim.Scenario) -> None:
     for answer in answers:
         name, text, frame = type(answer).__name__, str(answer), answer.to_frame()
         assert text.strip() and "Interval(" not in text and "schema_=" not in text, name
+        assert len(text.splitlines()) <= 40, name
+        full = answer.text(full=True)
+        assert full == text or ("more lines (--full" in text and len(full.splitlines()) > 40), name
         assert len(frame) > 0 and len(frame.columns) > 1, name
         page = answer._repr_html_()
         assert page.startswith("<table") or "<table" in page, name

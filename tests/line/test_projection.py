@@ -12,6 +12,7 @@ from rlsim.loading.scenario import load_scenario, vary
 from rlsim.projection.project import baseline_of, project
 from rlsim.projection.summary import phase_parts, speedups, step_values, timed, variant_of
 from rlsim.projection.variant import simulate_variant
+from rlsim.report.text.answer import render_answer
 from rlsim.results import PHASES, Interval, Projection, Variant
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation import run as driver
@@ -222,6 +223,7 @@ def test_too_little_warm_up_is_said():
 def test_committed_scenarios_project(name):
     made = project(load_scenario(name, ["simulation.replications=1"]))
     assert made.scenario == name
+    assert len(render_answer(made).splitlines()) <= 40
     assert made.candidate.method == "eagle3"
     assert made.rollout_speedup.mean > 1 and made.end_to_end_speedup.mean >= 1
     assert made.provenance.measured > 0.05

@@ -38,9 +38,9 @@ def test_the_least_cluster_fits_and_half_of_it_does_not() -> None:
     least = one.at(one.least)
     assert least is not None and one.least == 4
     wanted = Wanted(Answers("qwen3-8b", "h100_sxm", 8, (16, 8), 500))
-    fits = vary(wanted.scenario("h100_sxm", 4, "none"), least.changes)
+    fits = vary(wanted.scenario("h100_sxm", 4), least.changes)
     assert trainer_memory(fits).total < 0.9 * fits.hardware.memory_bytes.value
-    half = vary(wanted.scenario("h100_sxm", 2, "full"), {"trainer.tensor_parallel": 2})
+    half = vary(wanted.scenario("h100_sxm", 2, recompute="full"), {"trainer.tensor_parallel": 2})
     assert trainer_memory(half).total > 0.9 * half.hardware.memory_bytes.value
 
 
@@ -89,11 +89,28 @@ def test_the_engine_may_take_what_the_trainer_leaves() -> None:
     assert kept.safe == kept.after_offload < share.safe
 
 
-def test_what_fits_nowhere_says_why() -> None:
-    told = size(Wanted(Answers("llama-3.1-405b", "h100_sxm", 8, (1, 8), 500)), ["h100_sxm"])
+def test_an_engine_larger_than_a_node_spans_several() -> None:
+    """811 GB of BF16 weights exceed the 640 GB of eight H100."""
+    one = size(Wanted(Answers("llama-3.1-405b", "h100_sxm", 8, (64, 16), 2000)), ["h100_sxm"]).devices[0]
+    least = one.at(one.least)
+    assert least is not None
+    assert least.changes["engine.tensor_parallel"] == 8
+    assert least.changes["engine.pipeline_parallel"] == 2
+
+
+def test_what_fits_nowhere_says_what_was_tried_and_what_came_nearest() -> None:
+    told = size(Wanted(Answers("deepseek-v3", "rtx_4090", 8, (64, 16), 500)), ["rtx_4090"])
     assert told.best is None
     assert told.devices[0].least is None
-    assert told.devices[0].reason
+    assert "engines of up to 4 nodes" in told.devices[0].reason
+    assert "nearest is trainer.tensor_parallel=8" in told.devices[0].reason
+
+
+def test_a_larger_cluster_is_never_given_a_slower_way_than_half_of_it() -> None:
+    """64 L40S need full recomputation; at 128, where it is not needed, it is still faster."""
+    one = size(Wanted(Answers("llama-3.1-70b", "l40s", 8, (64, 16), 2000)), ["l40s"]).devices[0]
+    assert "recompute full" in one.sizes[0].layout
+    assert all(each.speedup is None or each.speedup > 1 for each in one.sizes)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ NASTY = (
 
 def _texts_replaced(value: Any, text: str) -> Any:
     """Every text of a document but those that choose among known words, replaced."""
-    kept = ("schema", "method", "kind", "objective", "statistic")
+    kept = ("schema", "method", "kind", "objective", "statistic", "mode", "verdict", "phase")
     if isinstance(value, dict):
         return {key: each if key in kept else _texts_replaced(each, text) for key, each in value.items()}
     if isinstance(value, list):
@@ -44,7 +44,7 @@ def _texts_replaced(value: Any, text: str) -> Any:
 
 
 @pytest.mark.parametrize("text", NASTY)
-@pytest.mark.parametrize("name", ["async", "run", "plan", "validation", "blame"])
+@pytest.mark.parametrize("name", ["async", "run", "plan", "validation", "blame", "check", "size", "headroom"])
 def test_nothing_in_a_file_becomes_an_element(name: str, text: str, copied: Results) -> None:
     folder = copied(name)
     for path in folder.glob("*.json"):
@@ -75,7 +75,9 @@ SPOILS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("how", SPOILS)
-@pytest.mark.parametrize("name", ["projection", "run", "plan", "sweep", "validation", "blame"])
+@pytest.mark.parametrize(
+    "name", ["projection", "run", "plan", "sweep", "validation", "blame", "check", "size", "headroom"]
+)
 def test_a_file_that_cannot_be_used_is_one_message(name: str, how: str, copied: Results, run: Run) -> None:
     folder = copied(name)
     file = KINDS[name][0]
@@ -106,7 +108,7 @@ ODD = st.one_of(
     st.lists(st.none(), max_size=2),
     st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
 )
-DOCUMENTS = ("projection", "async", "run", "plan", "validation", "blame")
+DOCUMENTS = ("projection", "async", "run", "plan", "validation", "blame", "check", "size", "headroom")
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

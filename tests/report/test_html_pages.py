@@ -37,6 +37,9 @@ SAID = {
         "USD/step",
     ),
     "validation": ("Validation: steps", "2 of 3 measured values", "Rows left out"),
+    "check": ("Measured beside expected", "slow in", "probability", "known faults simulated"),
+    "size": ("Take ", "Step and price over the number of GPUs", "gpu_memory_utilization", "fits from"),
+    "headroom": ("above the roofline", "What each rung leaves of a step", "Nobody can."),
     "blame": ("idle", "straggler tail", "Policies against the tail"),
 }
 

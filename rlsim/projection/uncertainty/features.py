@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.operators.groups import refit_method, series
 from rlsim.files.yaml import lists_beside
+from rlsim.report.format import number
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTurns, Length, LognormalTurns
 from rlsim.units import IntArray
@@ -59,7 +60,7 @@ class Feature:
     def shown(self, about: About) -> str:
         """What a run has of it, as readers see it."""
         value = about.get(self.name, "")
-        return f"{float(value or 0.0):,.4g}" if self.sized else str(value) or "not told"
+        return number(float(value or 0.0)) if self.sized else str(value) or "not told"
 
 
 def _features(kind: RunKind) -> tuple[Feature, ...]:

@@ -85,9 +85,7 @@ def import_config(
         whose = framework_of_file(path)
         if whose in (None, framework) or framework in FORKS:
             raise
-        raise InputError(
-            f"{shown_path(path)}: is {whose}'s; rlsim import {whose} {shown_path(path)} ({shortened(str(error))})"
-        ) from error
+        raise InputError(f"{shown_path(path)}: is {whose}'s; rlsim import {whose} {shown_path(path)}") from error
     imported = _imported(path, tree, document, accounting)
     if _too_small(imported.scenario):
         imported = _on_larger_device(framework, path, tree, asked or Asked(), imported.scenario) or imported

@@ -17,7 +17,6 @@ from rlsim.readers.frameworks.rows import Changes, Functions
 
 POLICY = "policy."
 MEGATRON = "policy.megatron_cfg."
-DTENSOR = "policy.dtensor_cfg."
 GENERATION = "policy.generation."
 VLLM = "policy.generation.vllm_cfg."
 KWARGS = "policy.generation.vllm_kwargs."

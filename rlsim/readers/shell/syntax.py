@@ -11,7 +11,6 @@ from rlsim.readers.shell.lexer import REDIRECTIONS, Token
 
 MAX_DEPTH = 60
 """Blocks within each other."""
-_ENDS = ("then", "do", "done", "fi", "elif", "else", "esac", "}")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rlsim.report.figures.bars import TIP
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style, plain_axes
 from rlsim.results.answer import interval_columns
 from rlsim.results.record import Row
+from rlsim.results.size import DeviceSize, Sizing
 from rlsim.results.sweep import (
     ACCEPTANCE_KEY,
     DRAFT_KEYS,
@@ -183,3 +184,40 @@ def plan_figure(plan: Plan) -> Figure:
 def _place(row: PlanRow) -> tuple[float, float]:
     """Cost in USD and seconds of a plan's step."""
     return row.numbers.cost_per_step_usd, row.step_s
+
+
+@picture_style()
+def size_figure(sizing: Sizing) -> Figure:
+    """Step and price of a step over the GPUs of each device; the knee ringed, what to take filled."""
+    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    _heading(figure, f"{sizing.model}: clusters that train it")
+    panels = [
+        (plain_axes(figure, (1, 2, 1), STEP[1], "GPUs", ""), "step_s", sizing.deadline_s),
+        (plain_axes(figure, (1, 2, 2), "USD per step", "GPUs", ""), "usd_per_step", sizing.budget_usd),
+    ]
+    places = sorted({size.gpus for one in sizing.devices for size in one.sizes})
+    for axes, column, limit in panels:
+        for number, one in enumerate(one for one in sizing.devices if one.sizes):
+            _sizes(axes, one, column, LINE_COLORS[number % len(LINE_COLORS)])
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(places, [f"{value:,}" for value in places])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        if limit is not None:
+            axes.axhline(limit, color=GREY, linewidth=0.8, linestyle="--", label="limit")
+    panels[0][0].legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _sizes(axes: Axes, one: DeviceSize, column: str, color: str) -> None:
+    places = [size.gpus for size in one.sizes]
+    values = [size.step_s.mean if column == "step_s" else size.usd_per_step for size in one.sizes]
+    axes.plot(places, values, color=color, marker=".", label=one.device)
+    if column == "step_s":
+        ends = [size.step_s.low for size in one.sizes], [size.step_s.high for size in one.sizes]
+        axes.fill_between(places, *ends, color=color, alpha=0.08, linewidth=0)
+    for gpus, size, value in zip(places, one.sizes, values, strict=True):
+        told = f"{gpus:,} {one.device}: {size.step_s.mean:.1f} s, {size.usd_per_step:.2f} USD; {size.layout}"
+        filled = color if gpus == one.chosen else "none"
+        shown = 60 if gpus in (one.knee, one.chosen) else 8
+        axes.scatter([gpus], [value], s=shown, facecolors=filled, edgecolors=color, gid=f"{TIP}{told}", zorder=3)

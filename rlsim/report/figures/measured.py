@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from rlsim.report.figures.bars import Bar, BarRow, bars_figure
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style
+from rlsim.report.text.check import LABELS
 from rlsim.results import Interval
 from rlsim.results.check import Check
 from rlsim.units import FloatArray
@@ -46,7 +47,7 @@ def checked_figure(check: Check) -> Figure:
         if best is not None and one.phase in best.phases_s:
             value = best.phases_s[one.phase]
             bars.append(Bar(Interval(value, value, value), color=LINE_COLORS[0], mark="D"))
-        rows.append(BarRow(one.phase.replace("_", " "), "", bars))
+        rows.append(BarRow(LABELS[one.phase], "", bars))
     return bars_figure(rows, "seconds of a step", sides, title=f"{check.scenario}: measured beside expected")
 
 

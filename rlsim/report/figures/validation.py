@@ -26,7 +26,7 @@ MOST_GROUPS = 40
 LEAST_RATIO, MOST_RATIO, BAND = 0.2, 5.0, 0.2
 """Range of predicted over measured that is shown (what lies beyond stands at its end), half the shaded band."""
 _RATIO_TICKS = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
-_TICKS = tuple(m * 10.0**e for e in range(-3, 7) for m in (1, 2, 5))
+_TICKS, _FINE_TICKS = (tuple(m * 10.0**e for e in range(-3, 7) for m in each) for each in ((1, 2, 5), range(1, 10)))
 
 
 @picture_style()
@@ -76,7 +76,8 @@ def _scattered(axes: Axes, found: Validation) -> None:
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, **names)
     axes.set_aspect("equal")
     for axis in (axes.xaxis, axes.yaxis):
-        _plain_ticks(axis, [tick for tick in _TICKS if ends[0] <= tick <= ends[1]])
+        coarse, fine = ([tick for tick in ticks if ends[0] <= tick <= ends[1]] for ticks in (_TICKS, _FINE_TICKS))
+        _plain_ticks(axis, coarse if len(coarse) > 2 else fine)
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=8, labelspacing=0.35)
 
 

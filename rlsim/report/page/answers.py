@@ -51,7 +51,7 @@ def run_part(run: Run) -> Part:
         figures.append(speedup("Speed-up", run.speedup))
     figures += [
         _rounded("Cost", side.cost_usd, "USD"),
-        _rounded("Energy, at most", side.energy_at_most_j.over(1e3 * JOULES_PER_KWH), "MWh"),
+        _rounded("Energy, at most", side.energy_at_most_j.over(JOULES_PER_KWH), "kWh"),
         ("GPU seconds at work", fmt.percent(side.busy_share), ""),
     ]
     taken = {name: side.seconds.over(unit_s) for name, side in run.sides.items()}
@@ -81,7 +81,7 @@ def _ledger(run: Run) -> Block:
         own = [Bar.of(loss.mean / unit_s, VARIANT_COLORS[name], loss.over(unit_s)) for name, loss in losses.items()]
         bars.append(BarRow(told.LABELS[cause], shares, own))
     colors = {VARIANT_COLORS[name]: name for name in sides} if len(sides) > 1 else None
-    return picture("run-ledger", bars, told.ledger_table(run), colors, unit=unit, capital=unit.capitalize())
+    return picture("run-ledger", bars, told.ledger_table(run), colors, unit=unit)
 
 
 def validation_part(found: Validation) -> Part:

@@ -192,7 +192,7 @@ def _support(support: Support) -> list[Block]:
         (
             LABELS.get(nearest.kind, nearest.kind),
             run.id,
-            "; ".join(f"{each.feature}: {each.asked} asked, {each.measured} measured" for each in run.differences),
+            "; ".join(f"{each.feature} {each.measured}, not {each.asked}" for each in run.differences),
             fmt.percent(nearest.share),
         )
         for nearest in support.nearest

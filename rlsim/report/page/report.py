@@ -16,6 +16,7 @@ from rlsim.errors import InputError, readable
 from rlsim.files.reading import shown_path
 from rlsim.report.files import drawable, write_files
 from rlsim.report.folder import KINDS, kinds_in, read_answer
+from rlsim.report.page.advice import check_part, headroom_part, size_part
 from rlsim.report.page.answers import blame_part, plan_part, run_part, sweep_part, validation_part
 from rlsim.report.page.parts import WORDS, Part
 from rlsim.report.page.projection import projection_part
@@ -27,6 +28,9 @@ PARTS: dict[str, Callable[[Any], Part]] = {
     "sweep": sweep_part,
     "validation": validation_part,
     "blame": blame_part,
+    "check": check_part,
+    "size": size_part,
+    "headroom": headroom_part,
 }
 SUFFIXES = (".html", ".htm")
 

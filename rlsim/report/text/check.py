@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rlsim.report import format as fmt
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import Cell, Row, Table, cell
-from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement
+from rlsim.results.check import Check, CheckedPhase, Explanation, ExplanationGroup, Measurement, StatedFault
 
 MOST_GROUPS, MOST_MEMBERS, MOST_ALIKE, MOST_TESTS, MOST_STATED = 3, 3, 6, 2, 2
 LABELS = {
@@ -93,40 +93,43 @@ def _group(number: int, group: ExplanationGroup, style: Style, cures: bool) -> l
     lines: list[str] = []
     for place, one in enumerate(shown):
         head = label if place == 0 else " " * (len(label) - 4) + "or  "
-        lines += style.wrapped(_explanation_words(one), head, len(label))
+        lines += style.wrapped(explanation_words(one), head, len(label))
         if cures:
-            lines += style.wrapped(_cure_words(one), " " * len(label) + "-> ", len(label) + 3)
+            lines += style.wrapped(cure_words(one), " " * len(label) + "-> ", len(label) + 3)
     if rest:
         names = ", ".join(one.name.replace("_", " ") for one in rest[:MOST_ALIKE])
         lines += style.wrapped(f"looks the same: {names}", " " * len(label))
     return lines
 
 
-def _explanation_words(one: Explanation) -> str:
+def explanation_words(one: Explanation) -> str:
+    """What is wrong, as which keys, and what it costs."""
     gain = f"; {one.gain_s:.0f} s of the step" if one.gain_s >= 0.5 else ""
     return f"{one.title}{f' ({one.changes[0]})' if one.changes else ''}{gain}"
 
 
-def _cure_words(one: Explanation) -> str:
+def cure_words(one: Explanation) -> str:
+    """What to do about it."""
     return f"put right {one.cure}" if one.misstated else one.cure
 
 
 def _tests(tests: Sequence[Measurement], style: Style) -> list[str]:
-    if not tests:
-        return []
-    lines = [style.bold("What tells them apart")]
-    for one in tests:
-        first, second = (name.replace("_", " ") for name in one.between)
-        values = f"{fmt.number(one.values[0])} if {first}, {fmt.number(one.values[1])} if {second}"
-        lines += style.wrapped(f"{one.title} ({one.how}): {values}", "  - ")
-    return lines
+    lines = [style.bold("What tells them apart")] if tests else []
+    return [*lines, *(line for one in tests for line in style.wrapped(test_words(one), "  - "))]
+
+
+def test_words(one: Measurement) -> str:
+    """What to measure, and what each explanation expects of it."""
+    first, second = (name.replace("_", " ") for name in one.between)
+    values = f"{fmt.number(one.values[0])} if {first}, {fmt.number(one.values[1])} if {second}"
+    return f"{one.title} ({one.how}): {values}"
 
 
 def _stated(check: Check, style: Style) -> list[str]:
-    if not check.stated:
-        return []
-    lines = [style.bold("In the configuration itself")]
-    for one in check.stated[:MOST_STATED]:
-        text = f"{one.title}: {', '.join(one.changes)} saves {one.saved_s:.1f} s of the expected step"
-        lines += style.wrapped(text, "  - ")
-    return lines
+    lines = [style.bold("In the configuration itself")] if check.stated else []
+    return [*lines, *(line for one in check.stated[:MOST_STATED] for line in style.wrapped(stated_words(one), "  - "))]
+
+
+def stated_words(one: StatedFault) -> str:
+    """What the scenario itself states, and what curing it saves."""
+    return f"{one.title}: {', '.join(one.changes)} saves {one.saved_s:.1f} s of the expected step"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlsim.report.style import DEFAULT_STYLE, Style, sections
 from rlsim.report.table import Table
-from rlsim.results.headroom import Headroom
+from rlsim.results.headroom import Headroom, Rung
 
 
 def render_headroom(found: Headroom, style: Style = DEFAULT_STYLE) -> str:
@@ -12,7 +12,7 @@ def render_headroom(found: Headroom, style: Style = DEFAULT_STYLE) -> str:
     return sections(
         style.opening(headroom_words(found), f"{found.model} on {found.num_gpus:,} {found.hardware}, {found.scenario}"),
         ladder_table(found).lines(style),
-        _keys(found, style),
+        [line for one in found.rungs[1:] for line in style.wrapped(rung_words(one), "- ")],
     )
 
 
@@ -21,7 +21,7 @@ def headroom_words(found: Headroom) -> str:
     last, most = found.rungs[-1], max(found.rungs, key=lambda one: one.saved_s)
     return (
         f"A step of {found.step_s:.1f} s stands {found.ratio(last):.1f}x above the roofline ({last.step_s:.1f} s); "
-        f"most of it, {most.saved_s:.1f} s, is between it and '{most.name}'."
+        f"the longest rung, {most.saved_s:.1f} s, is '{most.name}'."
     )
 
 
@@ -36,10 +36,7 @@ def ladder_table(found: Headroom) -> Table:
     return Table("Headroom", "each simulated on the same drawn work", heads, rows, "<>>>><")
 
 
-def _keys(found: Headroom, style: Style) -> list[str]:
-    lines = []
-    for one in found.rungs[1:]:
-        keys = f"; in the scenario: {', '.join(one.changes)}" if one.changes else ""
-        why = f" ({one.why})" if one.why else ""
-        lines += style.wrapped(f"{one.name}: {one.how}{keys}{why}", "- ")
-    return lines
+def rung_words(one: Rung) -> str:
+    """How a rung is climbed, and by which keys."""
+    keys = f"; in the scenario: {', '.join(one.changes)}" if one.changes else ""
+    return f"{one.name}: {one.how}{keys}{f' ({one.why})' if one.why else ''}"

@@ -281,7 +281,7 @@ def render_plan(plan: Plan, style: Style = DEFAULT_STYLE) -> str:
     return sections(
         style.wrapped(counts),
         [heading, *style.paragraphs([recommendation(plan), *_best_lines(plan)])],
-        [style.bold("Set"), *(f"  --set {shlex.quote(change)}" for change in plan.changes)],
+        [style.bold("Set"), *style.wrapped(" ".join(map(shlex.quote, plan.changes)), "  ")],
         candidates_table(plan).lines(style),
         *map(style.wrapped, [*_front(plan), *eager]),
     )

@@ -70,7 +70,7 @@ def totals_table(run: Run) -> Table:
     rows = [
         cells(f"time ({unit})", [side.seconds.over(unit_s) for side in sides]),
         cells("cost (USD)", [side.cost_usd for side in sides]),
-        cells("energy, at most (MWh)", [side.energy_at_most_j.over(1e3 * JOULES_PER_KWH) for side in sides]),
+        cells("energy, at most (kWh)", [side.energy_at_most_j.over(JOULES_PER_KWH) for side in sides]),
         ("GPU seconds at work", *(fmt.percent(side.busy_share) for side in sides)),
         ("samples trained on", *(f"{side.samples:,}" for side in sides)),
         ("tokens generated (billion)", *(fmt.number(side.generated_tokens / 1e9) for side in sides)),

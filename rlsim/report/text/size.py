@@ -10,18 +10,26 @@ from rlsim.results.size import ClusterSize, DeviceSize, Sizing
 
 def render_size(sizing: Sizing, style: Style = DEFAULT_STYLE) -> str:
     """The recommendation, and for each device its clusters."""
+    return sections(
+        style.opening(recommendation(sizing), task_words(sizing)),
+        *(_device(one, style) for one in sorted(sizing.devices, key=lambda one: one.device != sizing.best)),
+        [line for text in assumed_words(sizing) for line in style.wrapped(text, "- ")],
+    )
+
+
+def task_words(sizing: Sizing) -> str:
+    """What the clusters are for."""
     trained = "all weights" if sizing.lora_rank is None else f"LoRA of rank {sizing.lora_rank}"
     prompts, samples = sizing.batch
-    about = (
+    return (
         f"{sizing.model}, {trained}; {prompts} prompts x {samples} samples, mean response "
         f"{sizing.response_tokens:,} tokens, cap {sizing.max_sequence_tokens:,}"
     )
-    priced = fmt.price_remark([one.usd_per_gpu_hour for one in sizing.devices])
-    return sections(
-        style.opening(recommendation(sizing), about),
-        *(_device(one, style) for one in sizing.devices),
-        [line for text in (*sizing.assumptions, priced) for line in style.wrapped(text, "- ")],
-    )
+
+
+def assumed_words(sizing: Sizing) -> tuple[str, ...]:
+    """What is taken for granted, prices too."""
+    return *sizing.assumptions, fmt.price_remark([one.usd_per_gpu_hour for one in sizing.devices])
 
 
 def recommendation(sizing: Sizing) -> str:
@@ -42,23 +50,30 @@ def recommendation(sizing: Sizing) -> str:
 
 
 def _device(one: DeviceSize, style: Style) -> list[str]:
-    if one.least is None:
-        return [style.bold(one.device), *style.wrapped(one.reason, "  ")]
-    told = f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
+    lines = clusters_table(one).lines(style) if one.sizes else [style.bold(one.device)]
+    return [*lines, *style.paragraphs([text for text in (one.reason, share_words(one)) if text])]
+
+
+def clusters_table(one: DeviceSize) -> Table:
+    """The clusters of a device, the fewest GPUs first."""
+    told = "" if one.least is None else f"fits from {one.least:,} GPU{'s' if one.least > 1 else ''}"
     rows = [Row(_row(size, one), strong=size.gpus == one.chosen) for size in one.sizes]
     heads = ("GPUs", "", "layout", "memory", "USD/step", "over half", "step (s)")
-    lines = Table(one.device, told, heads, rows, "><<>>>>").lines(style)
-    if one.reason:
-        lines += style.wrapped(one.reason, "  ")
+    return Table(one.device, told, heads, rows, "><<>>>>")
+
+
+def share_words(one: DeviceSize) -> str:
+    """How much of a GPU the engine may take; empty where nothing fits."""
     share = one.memory_share
-    if share is not None:
-        text = (
+    return (
+        ""
+        if share is None
+        else (
             f"engine.gpu_memory_utilization: at most {share.safe:.2f} while the trainer's weights lie beside the "
             f"engine, {share.after_offload:.2f} where the cache is taken after they are gone, at least "
             f"{share.least:.2f} ({fmt.percent(share.headroom)} of the GPU stays free)"
         )
-        lines += style.wrapped(text, "  ")
-    return lines
+    )
 
 
 def _row(size: ClusterSize, one: DeviceSize) -> tuple[Cell | str, ...]:
