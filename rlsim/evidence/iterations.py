@@ -164,6 +164,10 @@ def drawn_requests(load: Load, seed: int) -> tuple[list[Request], range]:
         rng.integers(max(1, round(load.shortest * nominal)), nominal, count, endpoint=True).tolist()
         for nominal in (load.prompt_tokens, load.response_tokens)
     )
+    # A loop that has run for a while holds requests anywhere in their responses. Begun all at once, those of equal
+    # lengths would be answered and asked in lockstep for ever, and no prompt would ever interrupt those that decode.
+    left = rng.uniform(size=first)
+    responses[:first] = [max(1, round(tokens * share)) for tokens, share in zip(responses[:first], left, strict=True)]
     accepted = load.acceptance_length or 1.0
     return [
         Request(i, i, prompt, response, max(1, round((response - 1) / accepted)) if response > 1 else 0)
