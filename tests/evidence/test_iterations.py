@@ -154,10 +154,12 @@ def test_aggregate_serving_pays_for_its_prefills(tmp_path: Path) -> None:
     assert float(served.details["ttft_predicted_ms"] or 0) > served.predicted
 
 
-def test_a_loop_of_equal_lengths_does_not_run_in_lockstep() -> None:
+def test_equal_lengths_do_not_run_in_lockstep_where_prefill_stands_alone() -> None:
     load = Load(64.0, 64, 1000, 100, 1.0, 1.0)
-    requests, measured = drawn_requests(load, seed=0)
+    requests, measured = drawn_requests(load, seed=0, spread=True)
     assert {one.response_tokens for one in requests[64:]} == {100}
+    wave = drawn_requests(load, seed=0, spread=False)[0]
+    assert {one.response_tokens for one in wave} == {100}
     # Evenly anywhere in their responses: the mean of 64 uniform shares is within four standard errors of a half.
     left = [one.response_tokens for one in requests[: measured.start]]
     assert abs(sum(left) / 64 - 50) < 4 * 100 / (12 * 64) ** 0.5
@@ -165,8 +167,7 @@ def test_a_loop_of_equal_lengths_does_not_run_in_lockstep() -> None:
     # An engine that prefills alone pays in its decoding for every prompt that arrives; in lockstep none ever did.
     table = prepared_engine(setup_of(engine="sglang", engine_version="0.5.9"), current()).table
     served = closed_loop(table, requests, 64, measured.stop)[measured.start :]
-    lockstep = [one._replace(response_tokens=100, iterations=99) for one in requests]
-    together = closed_loop(table, lockstep, 64, measured.stop)[measured.start :]
+    together = closed_loop(table, wave, 64, measured.stop)[measured.start :]
     assert np.mean([one.tpot_s for one in served]) > 1.1 * np.mean([one.tpot_s for one in together])
 
 
