@@ -21,6 +21,7 @@ from rlsim.costs.operators.groups import family_of, series
 from rlsim.evidence.hierarchy import DEGREES, GROUP_DEGREES, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.files.yaml import lists_beside
 from rlsim.parameters.sets import Fitted, shipped
+from rlsim.parameters.terms import moved
 from rlsim.projection.uncertainty.evidence import Evidence, EvidenceTable, load_evidence
 from rlsim.projection.uncertainty.learning import Prior, conditioned
 from rlsim.results.record import P90_DEVIATIONS
@@ -55,7 +56,7 @@ class Fit:
     @classmethod
     def of(cls, table: EvidenceTable) -> Fit:
         """The fit of the rows of ``table``."""
-        design = Design.of(table.rows, table.terms)
+        design = Design.of(table.rows, table.terms, moved(shipped(), table.shifts))
         return cls(table.rows, design, *fit_spreads(design))
 
     def names(self, grouping: str) -> NDArray[np.str_]:

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from rlsim.costs.operators.groups import family_of
-from rlsim.parameters.terms import Term, term_family
+from rlsim.parameters.sets import Fitted
+from rlsim.parameters.terms import Term, limits_of, term_family
 from rlsim.projection.uncertainty.evidence import Evidence
 from rlsim.units import BoolArray, FloatArray
 
@@ -80,7 +81,9 @@ class Weights:
 
 @dataclass(frozen=True)
 class Design:
-    """Measured times as arrays. matrix: shape (rows, terms + groups); columns: names of both."""
+    """Measured times as arrays. matrix: shape (rows, terms + groups); columns: names of both. bounds: least and
+    largest mean of every column, shape (2, columns), where no value goes any further; None for none.
+    """
 
     log_error: FloatArray
     matrix: FloatArray
@@ -91,10 +94,14 @@ class Design:
     kinds: tuple[str, ...]
     families: tuple[str, ...] = field(default=())
     term_families: tuple[str, ...] = field(default=())
+    bounds: FloatArray | None = None
 
     @classmethod
-    def of(cls, rows: Sequence[Evidence], terms: Sequence[Term]) -> Design:
-        """The design of ``rows``; terms that move none of them stay in with their prior."""
+    def of(cls, rows: Sequence[Evidence], terms: Sequence[Term], sets: Fitted | None = None) -> Design:
+        """The design of ``rows``; terms that move none of them stay in with their prior.
+
+        sets: around which the rows were linearised; terms move within the limits that they have there.
+        """
         groups = sorted({group for row in rows for group in row.groups})
         columns = (*(term.name for term in terms), *groups)
         place = {name: column for column, name in enumerate(columns)}
@@ -102,6 +109,9 @@ class Design:
         for at, row in enumerate(rows):
             for name, value in (*row.slopes.items(), *row.groups.items()):
                 matrix[at, place[name]] = value
+        bounds = None
+        if sets is not None:
+            bounds = np.array([limits_of(sets, term.name) for term in terms] + [(-np.inf, np.inf)] * len(groups)).T
         return cls(
             np.array([row.surprise for row in rows]),
             matrix,
@@ -112,6 +122,7 @@ class Design:
             tuple(row.kind for row in rows),
             tuple(family_of(group) for group in groups),
             tuple(term_family(term.name) for term in terms),
+            bounds,
         )
 
     @property
@@ -170,8 +181,8 @@ def solve(
 ) -> Solution:
     """Posterior of terms and groups from the rows ``used`` (all by default).
 
-    held: mean of each column that is not to be solved for, as of terms that lie at an optimum of their own or on a
-    bound, NaN for the others; the covariance is that of all.
+    held: mean of each column that is not to be solved for, as of terms that lie at an optimum of their own, NaN for the
+    others. Whichever of those would leave the design's bounds is held on them in turn; the covariance is that of all.
     """
     precision = weights.rows / design.scales(spreads) ** 2
     if used is not None:
@@ -186,25 +197,18 @@ def solve(
     normal[np.diag_indices_from(normal)] += prior
     factor = cho_factor(normal, lower=True)
     wanted = weighted.T @ design.log_error + prior * design.middle
-    if held is None:
-        return Solution(np.asarray(cho_solve(factor, wanted)), factor)
-    mean, free = held.copy(), np.isnan(held)
-    rest = wanted[free] - normal[np.ix_(free, ~free)] @ held[~free]
-    mean[free] = cho_solve(cho_factor(normal[np.ix_(free, free)], lower=True), rest)
-    return Solution(mean, factor)
-
-
-def bounded(
-    solved: Callable[[FloatArray], Solution], held: FloatArray, bounds: tuple[FloatArray, FloatArray]
-) -> Solution:
-    """``solved`` with some columns held, and with every other one that would leave ``bounds`` held on them in turn."""
-    held = held.copy()
+    held = np.full(len(columns), np.nan) if held is None else held.copy()
     while True:
-        found = solved(held)
-        nearest = np.clip(found.mean, *bounds)
-        beyond = np.isnan(held) & (np.abs(found.mean - nearest) > BEYOND)
+        mean, free = held.copy(), np.isnan(held)
+        if free.all():
+            mean = np.asarray(cho_solve(factor, wanted))
+        else:
+            rest = wanted[free] - normal[np.ix_(free, ~free)] @ held[~free]
+            mean[free] = cho_solve(cho_factor(normal[np.ix_(free, free)], lower=True), rest)
+        nearest = mean if design.bounds is None else np.clip(mean, *design.bounds)
+        beyond = free & (np.abs(mean - nearest) > BEYOND)
         if not beyond.any():
-            return found
+            return Solution(mean, factor)
         held[beyond] = nearest[beyond]
 
 

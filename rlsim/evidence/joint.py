@@ -25,8 +25,6 @@ from rlsim.evidence.hierarchy import (
     Design,
     Solution,
     Spreads,
-    Weights,
-    bounded,
     calibrated,
     fit_spreads,
     solve,
@@ -36,12 +34,11 @@ from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.evidence.transfers import each_once
 from rlsim.parameters.posterior import Posterior, shipped_order
 from rlsim.parameters.sets import Fitted, set_digest, shipped
-from rlsim.parameters.terms import Term, limits_of, moved, term_family
+from rlsim.parameters.terms import moved, term_family
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
 from rlsim.projection.uncertainty.slopes import ASSUMED, all_terms
 from rlsim.results.record import rounded
 from rlsim.results.validation import ComparedRow
-from rlsim.units import BoolArray, FloatArray
 
 Tables = Mapping[Kind, Sequence[Table]]
 Progress = Callable[[str], object]
@@ -110,9 +107,10 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
         rows = all_evidence(tables, moved(sets, shifts), progress)
         # Centres of terms as seen from the moved sets.
         centred = tuple(replace(term, centre=term.centre - shifts.get(term.name, 0.0)) for term in terms)
-        design = Design.of(rows, centred)
+        design = Design.of(rows, centred, moved(sets, shifts))
         spreads, weights = fit_spreads(design, progress=progress)
-        found = _solution(design, spreads, weights, (fixed | last, bounds_of(moved(sets, shifts), terms)))
+        held = np.concatenate([np.where(fixed | last, 0.0, np.nan), np.full(len(design.families), np.nan)])
+        found = solve(design, spreads, weights, held=held)
         change = float(np.abs(found.mean[: len(terms)]).max())
         progress(f"linearised {number + 1} times: {len(rows)} rows, largest move {change:.2f}")
         errors = _median_errors(design, found)
@@ -132,23 +130,6 @@ def fit_jointly(paths: Sequence[Path], progress: Progress = lambda line: None) -
         "median_errors": {kind: rounded(error, 4) for kind, error in claimed.items()},
     }  # fmt: skip
     return JointFit(replace(posterior, fit=fit), evidence, spreads)
-
-
-def _solution(
-    design: Design, spreads: Spreads, weights: Weights, terms: tuple[BoolArray, tuple[FloatArray, FloatArray]]
-) -> Solution:
-    """Posterior with some terms where they are, and the others within their bounds; terms: which, and the bounds."""
-    fixed, (low, high) = terms
-    groups, free = np.full(len(design.families), np.inf), np.full(len(design.families), np.nan)
-    held = np.concatenate([np.where(fixed, 0.0, np.nan), free])
-    bounds = np.concatenate([low, -groups]), np.concatenate([high, groups])
-    return bounded(lambda now: solve(design, spreads, weights, held=now), held, bounds)
-
-
-def bounds_of(sets: Fitted, terms: Sequence[Term]) -> tuple[FloatArray, FloatArray]:
-    """Least and largest deviation of every term from its value in ``sets``: where no value goes any further."""
-    limits = np.array([limits_of(sets, term.name) for term in terms])
-    return limits[:, 0], limits[:, 1]
 
 
 def _median_errors(design: Design, found: Solution) -> dict[str, float]:

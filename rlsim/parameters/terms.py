@@ -38,7 +38,7 @@ TRAINING_SPREAD = {name: spread for name, (spread, *_) in _PRIORS["training"].it
 TRAINING_BOUNDS = {name: (low, high) for name, (_, low, high) in _PRIORS["training"].items()}
 """Least and largest value that physics allows a term of training steps; one on its bound is a part that is missing."""
 TRANSFER_FAMILY_SPREAD, STEP_SCALES = _PRIORS["transfer_family"], _PRIORS["steps"]
-STEP_LEAST, SHARES = _PRIORS["least"], _PRIORS["shares"]
+STEP_LEAST, SHARES, ENGINE_MOST = _PRIORS["least"], _PRIORS["shares"], _PRIORS["engine_most"]
 ENGINE_VALUE_SPREAD = 0.7
 """Standard deviation of the logarithm of an engine's value around where its fit starts: a factor of two."""
 ENGINE_RELEASE_SPREAD, TRANSFER_SPREAD = 0.5, 0.8
@@ -214,8 +214,11 @@ def _transfers(transfers: TransferParameters, path: list[str], z: float) -> Tran
 
 
 def limits_of(fitted: Fitted, name: str) -> tuple[float, float]:
-    """Deviations of a term within which its value moves: those of RL steps end at their least value, shares at 1."""
+    """Deviations of a term within which its value moves: those of RL steps end at their least value, shares at 1, what
+    physics bounds of an engine there."""
     head, *path = name.split("/")
+    if head == "engines" and path[-1] in ENGINE_MOST:
+        return -inf, log(ENGINE_MOST[path[-1]] / getattr(fitted.engines.family(path[0]), path[-1]))
     if head != "steps":
         last = path[-1] if path else ""
         held = {"engines": fitted.engines, "training": fitted.training, "transfers": fitted.transfers.values}.get(head)

@@ -7,7 +7,7 @@ import pytest
 
 from rlsim.evidence import cross
 from rlsim.evidence.cross import Fit, left_out_draws, validate_cross
-from rlsim.evidence.hierarchy import MOST_SPREAD, Design, Spreads, Weights, bounded, fit_spreads, solve
+from rlsim.evidence.hierarchy import MOST_SPREAD, Design, Spreads, Weights, fit_spreads, solve
 from rlsim.evidence.joint import counted_once
 from rlsim.parameters.terms import Term
 from rlsim.projection.uncertainty.evidence import MEASURED_S, Evidence, EvidenceTable
@@ -63,13 +63,12 @@ def test_what_is_held_stays_and_the_others_make_the_best_of_it() -> None:
 def test_a_mean_ends_on_its_bound_and_none_beyond() -> None:
     design = Design.of(made_up(), TERMS)
     spreads, weights = fit_spreads(design)
-    free = np.full(len(design.columns), np.nan)
-    low, high = np.where(design.families_of == "", -0.25, -np.inf), np.full(len(free), np.inf)
-    found = bounded(lambda held: solve(design, spreads, weights, held=held), free, (low, high))
-    held = free.copy()
+    held = np.full(len(design.columns), np.nan)
+    low, high = np.where(design.families_of == "", -0.25, -np.inf), np.full(len(held), np.inf)
+    found = solve(replace(design, bounds=np.array((low, high))), spreads, weights)
     held[1] = -0.25
     assert found.mean == pytest.approx(solve(design, spreads, weights, held=held).mean)
-    loose = bounded(lambda held: solve(design, spreads, weights, held=held), free, (low - 1.0, high))
+    loose = solve(replace(design, bounds=np.array((low - 1.0, high))), spreads, weights)
     assert loose.mean == pytest.approx(solve(design, spreads, weights).mean)
 
 

@@ -3,20 +3,18 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from measured_tables import write
 
 from rlsim.evidence.compare import validate_table
-from rlsim.evidence.engines import (
-    engine_setup,
-    load_of,
-    prepared_engine,
-)
-from rlsim.evidence.iterations import decode_step_s, speculation_pairs
+from rlsim.evidence.engines import Load, engine_setup, load_of, prepared_engine
+from rlsim.evidence.iterations import decode_step_s, drawn_requests, speculation_pairs
 from rlsim.evidence.tables import SkippedRow
 from rlsim.parameters.terms import current
 from rlsim.results.validation import ComparedRow, Validation
 from rlsim.schema.scenario import Scenario
+from rlsim.simulation.closed_loop import closed_loop
 
 POINT = {
     "id": "point", "source": "s", "serving_mode": "disagg", "engine": "vllm", "engine_version": "0.18.0",
@@ -154,6 +152,23 @@ def test_aggregate_serving_pays_for_its_prefills(tmp_path: Path) -> None:
     # A request decodes beside seven prefills of the others and beside its own first iteration.
     assert served.predicted > 1.2 * bare.predicted
     assert float(served.details["ttft_predicted_ms"] or 0) > served.predicted
+
+
+def test_equal_lengths_do_not_run_in_lockstep_where_prefill_stands_alone() -> None:
+    load = Load(64.0, 64, 1000, 100, 1.0, 1.0)
+    requests, measured = drawn_requests(load, seed=0, spread=True)
+    assert {one.response_tokens for one in requests[64:]} == {100}
+    wave = drawn_requests(load, seed=0, spread=False)[0]
+    assert {one.response_tokens for one in wave} == {100}
+    # Evenly anywhere in their responses: the mean of 64 uniform shares is within four standard errors of a half.
+    left = [one.response_tokens for one in requests[: measured.start]]
+    assert abs(sum(left) / 64 - 50) < 4 * 100 / (12 * 64) ** 0.5
+    assert 1 <= min(left) < 20 and 80 < max(left) <= 100
+    # An engine that prefills alone pays in its decoding for every prompt that arrives; in lockstep none ever did.
+    table = prepared_engine(setup_of(engine="sglang", engine_version="0.5.9"), current()).table
+    served = closed_loop(table, requests, 64, measured.stop)[measured.start :]
+    together = closed_loop(table, wave, 64, measured.stop)[measured.start :]
+    assert np.mean([one.tpot_s for one in served]) > 1.1 * np.mean([one.tpot_s for one in together])
 
 
 def test_speculation_divides_an_iteration_by_what_it_gains(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 import yaml
 from engine_set import ENGINES
 
+from rlsim.costs.engine.layers import GRAPH_NODE_S
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.errors import InputError
+from rlsim.evidence.hierarchy import Design, fit_spreads, solve
 from rlsim.files.reading import data_folder
 from rlsim.loading.scenario import load_scenario
 from rlsim.parameters.sets import (
@@ -22,8 +24,9 @@ from rlsim.parameters.sets import (
     load_transfer_parameters,
     shipped,
 )
-from rlsim.parameters.terms import limits_of, moved, value_of
+from rlsim.parameters.terms import Term, current, limits_of, moved, value_of
 from rlsim.projection.project import project
+from rlsim.projection.uncertainty.evidence import Evidence
 from rlsim.schema.parameters import GlobalParameters
 
 SETS, ENGINE_SETS = (
@@ -285,3 +288,22 @@ def test_a_term_moves_up_to_its_limits_and_no_further(name: str, low: float, hig
         if np.isfinite(limit):
             assert value(moved(shipped(), {name: limit})) == pytest.approx(reached)
             assert value(moved(shipped(), {name: limit + way})) == pytest.approx(reached)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_no_more_of_a_kernel_hides_than_an_empty_one_takes(engine: str) -> None:
+    name = f"engines/{engine}/overlap_s"
+    least, most = limits_of(shipped(), name)
+    reached = moved(shipped(), {name: most}).engines.family(engine).overlap_s
+    assert (least, reached) == (-np.inf, pytest.approx(GRAPH_NODE_S))
+    assert 0 < current().engines.family(engine).overlap_s <= GRAPH_NODE_S * (1 + 1e-5)
+
+
+def test_a_fit_holds_terms_on_the_bounds_of_the_sets_around_which_it_was_made() -> None:
+    sets, name = shipped(), "engines/sglang/overlap_s"
+    rows = [Evidence("iteration", str(n), 3.0, {name: 1.0}, {}) for n in range(20)]
+    design = Design.of(rows, [Term(name, 1.0)], sets)
+    spreads, weights = fit_spreads(design)
+    assert solve(design, spreads, weights).mean[0] == pytest.approx(limits_of(sets, name)[1])
+    free = Design.of(rows, [Term(name, 1.0)])
+    assert solve(free, *fit_spreads(free)).mean[0] == pytest.approx(3.0, rel=0.1)
