@@ -2,7 +2,8 @@
 
 Every part runs the loop's own code. Three settings of the machine: ``shared`` (one process), ``alone`` (one core, the
 other one idle) and ``beside`` (one core, the other half of the loop at work on the other one). Rounds over all points
-take turns, so that a disturbance meets each of them once and its median drops it.
+take turns, so that a disturbance meets each of them once and its median drops it. Every part counts at one
+pace of the machine (``bench.loop.pace``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bench import BenchError
 from bench.loop.apart import GENERATOR_CORE, TRAINER_CORE, on_one_core
 from bench.loop.engine import Engine, Request
 from bench.loop.events import EventLog
+from bench.loop.pace import Pace, Seconds
 from bench.loop.policy import copied, hand_over, random_policy, tensors_of
 from bench.loop.settings import MOST_DRAFTED, LoopSettings, Samples
 from bench.loop.together import note_iteration, requests_of
@@ -55,20 +57,18 @@ class Plan:
 QUICK = Plan((1, 4), (16, 40), (("none", 0), ("model", 2), ("ngram", 2)), (("none", 0),), (1, 4), ((2, 24), (2, 48)),
              3, 1, 1)  # fmt: skip
 """For tests."""
-Point = tuple[Any, ...]
-Seconds = dict[Point, list[float]]
 
 
 def measure_loop(base: LoopSettings, plan: Plan, say: Say) -> dict[str, Any]:
     """Measure all parts for loops with the model and the prompts of ``base``; a JSON object (docs/contracts.md)."""
     about = describe(torch.device("cpu"), "loop")
-    threads = _threads(base, plan, say)
-    stacks = {"shared": _shared(base, plan, threads, say)}
+    threads, pace = _threads(base, plan, say), Pace(base)
+    stacks = {"shared": _shared(base, plan, threads, pace, say)}
     for setting in SETTINGS[1:]:
-        stacks[setting] = _split(base, plan, setting == "beside", say)
+        stacks[setting] = _split(base, plan, setting == "beside", pace, say)
     return {
         "schema": SCHEMA, "model": base.model, "prompt_tokens": base.prompt_tokens, "threads": threads,
-        "about": vars(about),
+        "about": vars(about), "pace_s": pace.reference_s,
         "host": _host(base), "acceptance": _acceptance(base, plan, say), "stacks": stacks,
     }  # fmt: skip
 
@@ -89,27 +89,32 @@ def _threads(base: LoopSettings, plan: Plan, say: Say) -> int:
     return min(found, key=lambda threads: found[threads] * (1.0 if threads == 1 else 1.1))
 
 
-def _shared(base: LoopSettings, plan: Plan, threads: int, say: Say) -> dict[str, Any]:
+def _shared(base: LoopSettings, plan: Plan, threads: int, pace: Pace, say: Say) -> dict[str, Any]:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        generated = _iterations(base, plan, plan.drafts, say)
+        generated = pace.evened(lambda: _iterations(base, plan, plan.drafts, say))
         torch.set_num_threads(threads)
-        return _stack(generated, _passes(base, plan, say))
+        return _stack(*generated, *pace.evened(lambda: (_passes(base, plan, say),)))
     finally:
         torch.set_num_threads(before)
 
 
-def _split(base: LoopSettings, plan: Plan, beside: bool, say: Say) -> dict[str, Any]:
+def _split(base: LoopSettings, plan: Plan, beside: bool, pace: Pace, say: Say) -> dict[str, Any]:
     """Each half on its core, with the other half at work on the other core or not."""
-    with on_one_core(GENERATOR_CORE), _busy(base, plan, "trainer" if beside else ""):
-        generated = _iterations(base, plan, plan.split, say)
-    with on_one_core(TRAINER_CORE), _busy(base, plan, "generator" if beside else ""):
-        return _stack(generated, _passes(base, plan, say))
+
+    def generated() -> tuple[Seconds, ...]:
+        with on_one_core(GENERATOR_CORE), _busy(base, plan, "trainer" if beside else ""):
+            return _iterations(base, plan, plan.split, say)
+
+    def trained() -> tuple[Seconds, ...]:
+        with on_one_core(TRAINER_CORE), _busy(base, plan, "generator" if beside else ""):
+            return (_passes(base, plan, say),)
+
+    return _stack(*pace.evened(generated), *pace.evened(trained))
 
 
-def _stack(generated: tuple[Seconds, Seconds], trained: Seconds) -> dict[str, Any]:
-    iterations, prefills = generated
+def _stack(iterations: Seconds, prefills: Seconds, trained: Seconds) -> dict[str, Any]:
     every = [seconds for part in (iterations, prefills, trained) for seconds in part.values()]
     spread = [max(one) / min(one) - 1.0 for one in every]
     names = {"logprob": [], "update": [], "optimizer": [], "hand_over": [], "data": []}  # type: dict[str, list[Any]]

@@ -34,7 +34,7 @@ RANGE_OF_THREE = 1.69
 """Mean range of three normal draws, in standard deviations: what the spread of three rounds says of one."""
 UNMEASURED = 0.05
 """Standard deviation of the logarithm of what no part of the loop alone shows: caches that phases share, and a machine
-that is slower or faster by the hour. Assumption."""
+whose pace changes while a configuration runs. Assumption."""
 Say = Callable[[str], None]
 
 
@@ -59,6 +59,11 @@ class LoopStacks:
             for name, content in measured["stacks"].items()
         }
         return cls(measured, card, _profile(measured, source), made)
+
+    def at(self, pace: float) -> LoopStacks:
+        """What a machine takes that is so many times slower than it was when this was measured."""
+        parts = self.measured["stacks"].items()
+        return self.of({**self.measured, "stacks": {name: _slower(content, pace) for name, content in parts}})
 
     def setting(self, settings: LoopSettings) -> str:
         """Which setting of the machine a configuration has."""
@@ -93,6 +98,15 @@ def measure_stacks(folder: Path, say: Say, again: bool = True) -> LoopStacks:
         for name, text in stacks.files().items():
             write_whole(folder / name, text, f"cannot write {folder / name}")
     return stacks
+
+
+def pace_of(stacks: LoopStacks) -> Callable[[], float]:
+    """What tells how many times slower the machine is now than it was when the stacks were measured."""
+    with _as_input_errors(), _torch():
+        from bench.loop.pace import Pace
+
+        pace = Pace(LoopSettings(model=stacks.card.name, prompt_tokens=stacks.measured["prompt_tokens"]))
+    return lambda: pace.seconds() / float(stacks.measured["pace_s"])
 
 
 def run_settings(settings: LoopSettings, say: Say, journals: Path) -> tuple[Row, Path]:
@@ -202,6 +216,14 @@ def _stack(name: str, source: str, model: str, content: Mapping[str, Any]) -> Me
         "optimizer_s": content["optimizer"][0][0], "hand_over_s": content["hand_over"][0][0],
         "error": round(math.hypot(deviation, UNMEASURED), 4),
     })  # fmt: skip
+
+
+def _slower(content: Mapping[str, Any], pace: float) -> dict[str, Any]:
+    """Measured points, whose last place is seconds, times a pace."""
+    return {
+        name: [[*sizes, seconds * pace] for *sizes, seconds in points] if isinstance(points, list) else points
+        for name, points in content.items()
+    }
 
 
 def _family(stacks: LoopStacks) -> dict[str, Any]:

@@ -35,11 +35,12 @@ class Speedup(Record):
 
 
 class LoopRow(Record):
-    """One configuration: mean of its measured steps beside the prediction made before it ran.
+    """One configuration: mean of its measured steps beside the prediction made before it ran, both over its rounds.
 
     interval: 90 % of the step. undisturbed_s: the journal replayed by the simulation with CPU time in place of seconds:
     the step without what others took. idle: of generator and trainer on cores of their own. others_cpu_s: CPU time of
-    other processes in a step, steal_s: what a hypervisor kept from it. why: what a large miss comes from.
+    other processes in a step, steal_s: what a hypervisor kept from it. pace: how many times slower the machine was
+    before it ran than when the parts were measured. why: what a large miss comes from.
     """
 
     name: str
@@ -54,6 +55,7 @@ class LoopRow(Record):
     undisturbed_s: Rounded6
     others_cpu_s: Rounded6
     steal_s: Rounded6
+    pace: Rounded6 = 1.0
     why: str = ""
     settings: dict[str, Any]
 

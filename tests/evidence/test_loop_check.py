@@ -97,6 +97,14 @@ def test_the_files_load_and_project_like_any_scenario(stacks: LoopStacks, tmp_pa
     assert projected.candidate.step_s.low < projected.candidate.step_s.mean < projected.candidate.step_s.high
 
 
+def test_a_slower_machine_takes_as_many_times_longer(stacks: LoopStacks) -> None:
+    said = predict(stacks, configurations()[5][0])
+    later = said.at(stacks, 1.25)
+    assert later.side.step_s.mean == pytest.approx(1.25 * said.side.step_s.mean, rel=1e-4)
+    assert later.settings == said.settings
+    assert said.at(stacks, 1.0).side == said.side
+
+
 def test_a_loop_that_was_not_measured_is_refused(stacks: LoopStacks) -> None:
     with pytest.raises(InputError, match="model and prompts differ"):
         scenario_of(stacks, LoopSettings(model="loop-tiny"))
@@ -124,7 +132,11 @@ def test_measure_predict_run_and_compare(tmp_path: Path) -> None:
     assert LoopCheck.model_validate_json(found.to_json()).to_json() == found.to_json()
     assert all(row.measured_s > 0 and row.predicted_s > 0 and row.undisturbed_s > 0 for row in found.rows)
     assert found.rows[1].speedup is not None
-    assert {path.name for path in (tmp_path / "journals").iterdir()} == {"plain.jsonl", "drafts.jsonl", "lagged.jsonl"}
+    written = {"plain.jsonl", "drafts.jsonl", "lagged.jsonl"}
+    assert [{path.name for path in folder.iterdir()} for folder in sorted((tmp_path / "journals").iterdir())] == [
+        written
+    ] * 2
+    assert all(len(row.steps_s) == 2 * row.settings["steps"] and row.pace > 0 for row in found.rows)
     text = loop_check_text(found)
     assert "plain" in text
     assert "median error" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlsim.calibration.loop_stack import (
     LoopStacks,
     measure_stacks,
+    pace_of,
     run_settings,
     scenario_of,
     settings_of,
@@ -32,11 +33,16 @@ Say = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was said of a configuration before it ran. lengths are in its settings."""
+    """What was said of a configuration before it ran, at the pace at which the parts were measured. lengths are in its
+    settings."""
 
     settings: LoopSettings
     over: str
     side: Variant
+
+    def at(self, stacks: LoopStacks, pace: float) -> Prediction:
+        """What is said of it on a machine that is so many times slower now."""
+        return predict(stacks.at(pace), self.settings, self.over)
 
 
 def configurations() -> list[tuple[LoopSettings, str]]:
@@ -65,44 +71,68 @@ def predict(stacks: LoopStacks, settings: LoopSettings, over: str = "") -> Predi
 
 
 def run_predicted(stacks: LoopStacks, said: list[Prediction], folder: Path, say: Say) -> LoopCheck:
-    """Run what was predicted, one after the other."""
-    rows: dict[str, LoopRow] = {}
-    journals = folder / "journals"
-    for number, one in enumerate(said):
-        say(number, len(said), one.settings.name)
-        found, journal = run_settings(one.settings, lambda line, at=number: say(at, len(said), line), journals)  # type: ignore[misc]
+    """Run what was predicted, one after the other and then backwards: a machine that grows slower meets all alike."""
+    pace, done = pace_of(stacks), dict[str, list[LoopRow]]()
+    order = [*said, *reversed(said)]
+    for number, one in enumerate(order):
+        say(number, len(order), one.settings.name)
+        now = pace()
+        journals = folder / "journals" / f"round_{1 + number // len(said)}"
+        found, journal = run_settings(one.settings, lambda line, at=number: say(at, len(order), line), journals)  # type: ignore[misc]
         settings, events = read_journal(journal)
         alone = replay(stacks, settings, undisturbed(events))
-        rows[one.settings.name] = _row(one, found, fmean(alone.simulated_s), rows.get(one.over))
-    say(len(said), len(said), "done")
-    device = str(stacks.measured["about"]["device"])
-    return LoopCheck(device=device, rows=tuple(rows.values()), scores=scores_of(rows.values()))
+        row = _row(one.at(stacks, now), found, fmean(alone.simulated_s), now)
+        done.setdefault(one.settings.name, []).append(row)
+    say(len(order), len(order), "done")
+    rows = {name: _merged(many) for name, many in done.items()}
+    told = [_told(rows[one.settings.name], rows.get(one.over)) for one in said]
+    return LoopCheck(device=str(stacks.measured["about"]["device"]), rows=tuple(told), scores=scores_of(told))
 
 
-def _row(said: Prediction, found: Mapping[str, Any], undisturbed_s: float, over: LoopRow | None) -> LoopRow:
+def _row(said: Prediction, found: Mapping[str, Any], undisturbed_s: float, pace: float) -> LoopRow:
     side, phases = said.side, {}
     for name in PHASES:
         phases[name] = Pair(measured_s=found["phases"][name]["measured_s"], predicted_s=side.phases[name].mean)
     split = said.settings.placement == "split"
     idle_s = {"generator": side.step_s.mean - side.phases.generation_s.mean if split else 0.0,
               "trainer": side.phases.exposed_generation_s.mean if split else 0.0}  # fmt: skip
-    speedup, generation = None, phases["generation_s"]
+    return LoopRow(
+        name=found["name"], measured_s=found["measured_s"], predicted_s=side.step_s.mean,
+        interval=(side.step_s.low, side.step_s.high), phases=phases,
+        idle={name: Pair(measured_s=found["idle"][name]["measured_s"], predicted_s=max(0.0, idle_s[name]))
+              for name in idle_s},
+        steps_s=tuple(found["steps_s"]), pace=pace,
+        tokens_per_verification=(found["tokens_per_verification"], side.acceptance_length.mean),
+        undisturbed_s=undisturbed_s, others_cpu_s=found["others_cpu_s"], steal_s=found["steal_s"],
+        settings=found["settings"],
+    )  # fmt: skip
+
+
+def _merged(rows: list[LoopRow]) -> LoopRow:
+    """Means over the rounds of a configuration, with the steps of all."""
+    content = _mean([row.model_dump(exclude={"settings", "steps_s", "name", "why", "speedup"}) for row in rows])
+    steps = tuple(seconds for row in rows for seconds in row.steps_s)
+    return LoopRow(**content, name=rows[0].name, settings=rows[0].settings, steps_s=steps)
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _mean([one[key] for one in values]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_mean(parts) for parts in zip(*values, strict=True))
+    return fmean(values)
+
+
+def _told(row: LoopRow, over: LoopRow | None) -> LoopRow:
+    """The row with its speed-up over one without drafts, and with why it misses."""
+    speedup, generation = None, row.phases["generation_s"]
     if over is not None:
         plain = over.phases["generation_s"]
         speedup = Speedup(
             measured=plain.measured_s / generation.measured_s, predicted=plain.predicted_s / generation.predicted_s
         )
-    row = LoopRow(
-        name=found["name"], measured_s=found["measured_s"], predicted_s=side.step_s.mean,
-        interval=(side.step_s.low, side.step_s.high), phases=phases,
-        idle={name: Pair(measured_s=found["idle"][name]["measured_s"], predicted_s=max(0.0, idle_s[name]))
-              for name in idle_s},
-        speedup=speedup, steps_s=tuple(found["steps_s"]),
-        tokens_per_verification=(found["tokens_per_verification"], side.acceptance_length.mean),
-        undisturbed_s=undisturbed_s, others_cpu_s=found["others_cpu_s"], steal_s=found["steal_s"],
-        settings=found["settings"],
-    )  # fmt: skip
-    return LoopRow(**{**dict(row), "why": _why(row)})
+    return LoopRow(**{**dict(row), "speedup": speedup, "why": _why(row)})
 
 
 def _why(row: LoopRow) -> str:

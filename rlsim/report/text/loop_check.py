@@ -8,14 +8,14 @@ from rlsim.report.table import table
 from rlsim.results.loop_check import LoopCheck, LoopRow
 
 HEADS = (
-    "configuration", "step s", "alone", "predicted", "interval", "error", "generation", "exposed", "speed-up",
+    "configuration", "step s", "alone", "pace", "predicted", "interval", "error", "generation", "exposed", "speed-up",
 )  # fmt: skip
 
 
 def loop_check_text(found: LoopCheck, style: Style = DEFAULT_STYLE) -> str:
     """Steps, generation, exposed generation and speed-ups, measured / predicted; what missed and why; the scores."""
-    lines = [f"the real loop on {found.device}, every step predicted before it ran"]
-    lines += table(HEADS, [_cells(row) for row in found.rows], style, "<>>>>>>>>")
+    lines = [f"the real loop on {found.device}, every step predicted before it ran at the pace of that moment"]
+    lines += table(HEADS, [_cells(row) for row in found.rows], style, "<>>>>>>>>>")
     lines += [f"  {row.name}: {row.why}" for row in found.rows if row.why]
     scores = found.scores
     told = [f"median error {percent(scores.median_abs_error, 1)}, p90 {percent(scores.p90_abs_error, 1)}"]
@@ -34,7 +34,7 @@ def loop_check_text(found: LoopCheck, style: Style = DEFAULT_STYLE) -> str:
 def _cells(row: LoopRow) -> tuple[str, ...]:
     generation, exposed = row.phases["generation_s"], row.phases["exposed_generation_s"]
     return (
-        row.name, f"{row.measured_s:.3f}", f"{row.undisturbed_s:.3f}", f"{row.predicted_s:.3f}",
+        row.name, f"{row.measured_s:.3f}", f"{row.undisturbed_s:.3f}", f"{row.pace:.2f}", f"{row.predicted_s:.3f}",
         f"{row.interval[0]:.2f}-{row.interval[1]:.2f}",
         signed_percent(row.error, 1), f"{generation.measured_s:.2f} / {generation.predicted_s:.2f}",
         f"{exposed.measured_s:.2f} / {exposed.predicted_s:.2f}" if row.settings["placement"] == "split" else "",
