@@ -28,10 +28,12 @@ class Pair(Record):
 
 
 class Speedup(Record):
-    """Generation without drafts over generation with them, at equal work."""
+    """Generation without drafts over generation with them, at equal work. planned: as predicted for one pace of the
+    machine, before anything ran: what a draft length is chosen by."""
 
     measured: Rounded6
     predicted: Rounded6
+    planned: Rounded6
 
 
 class LoopRow(Record):
@@ -74,7 +76,7 @@ class LoopScores(Record):
     """Errors over all configurations, as shares of the measured; null where nothing tells of it.
 
     undisturbed: of the steps without what other processes took. best: by drafter the draft length of the fastest
-    generation as measured, as predicted, and how much slower the predicted one was measured than the best.
+    generation as measured, as planned, and how much slower the planned one was measured than the best.
     """
 
     n: int
@@ -122,13 +124,15 @@ def scores_of(rows: Iterable[LoopRow]) -> LoopScores:
 def speedups_of(rows: Iterable[LoopRow], drafter: str) -> dict[int, Speedup]:
     """Speed-ups of a drafter by draft length, 1 without drafts."""
     mine = {row.settings["draft_length"]: row.speedup for row in rows if row.settings["drafter"] == drafter}
-    return {0: Speedup(measured=1.0, predicted=1.0)} | {k: found for k, found in mine.items() if found is not None}
+    return {0: Speedup(measured=1.0, predicted=1.0, planned=1.0)} | {
+        k: found for k, found in mine.items() if found is not None
+    }
 
 
 def _best(rows: list[LoopRow]) -> dict[str, tuple[int, int, float]]:
     out: dict[str, tuple[int, int, float]] = {}
     for drafter in dict.fromkeys(row.settings["drafter"] for row in rows if row.speedup):
         own = speedups_of(rows, drafter)
-        measured, predicted = (max(own, key=lambda k: getattr(own[k], side)) for side in ("measured", "predicted"))
+        measured, predicted = (max(own, key=lambda k: getattr(own[k], side)) for side in ("measured", "planned"))
         out[drafter] = (measured, predicted, own[measured].measured / own[predicted].measured - 1.0)
     return out

@@ -160,14 +160,14 @@ def row(name: str, measured: float, predicted: float, k: int = 0, speedup: Speed
 def test_scores_count_errors_coverage_and_the_best_draft_length() -> None:
     rows = [
         row("a", 1.0, 1.05),
-        row("b", 1.0, 1.3, 1, Speedup(measured=1.5, predicted=1.2)),
-        row("c", 2.0, 1.9, 3, Speedup(measured=1.4, predicted=1.6)),
+        row("b", 1.0, 1.3, 1, Speedup(measured=1.5, predicted=1.2, planned=1.2)),
+        row("c", 2.0, 1.9, 3, Speedup(measured=1.4, predicted=1.4, planned=1.6)),
     ]
     scores = scores_of(rows)
     assert (scores.n, scores.coverage) == (3, pytest.approx(2 / 3))
     assert scores.median_abs_error == pytest.approx(0.05)
     assert scores.p90_abs_error == pytest.approx(0.3)
-    assert scores.speedup_median_abs_error == pytest.approx((0.2 + 1.6 / 1.4 - 1) / 2)
+    assert scores.speedup_median_abs_error == pytest.approx(0.1)
     assert scores.exposed_median_abs_error == pytest.approx(0.05)
     assert scores.best == {"model": (1, 3, pytest.approx(1.5 / 1.4 - 1))}
 

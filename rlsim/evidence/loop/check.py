@@ -129,8 +129,9 @@ def _told(row: LoopRow, over: LoopRow | None) -> LoopRow:
     speedup, generation = None, row.phases["generation_s"]
     if over is not None:
         plain = over.phases["generation_s"]
+        told = plain.predicted_s / generation.predicted_s
         speedup = Speedup(
-            measured=plain.measured_s / generation.measured_s, predicted=plain.predicted_s / generation.predicted_s
+            measured=plain.measured_s / generation.measured_s, predicted=told, planned=told * row.pace / over.pace
         )
     return LoopRow(**{**dict(row), "speedup": speedup, "why": _why(row)})
 
