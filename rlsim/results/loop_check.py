@@ -123,10 +123,9 @@ def scores_of(rows: Iterable[LoopRow]) -> LoopScores:
 
 def speedups_of(rows: Iterable[LoopRow], drafter: str) -> dict[int, Speedup]:
     """Speed-ups of a drafter by draft length, 1 without drafts."""
-    mine = {row.settings["draft_length"]: row.speedup for row in rows if row.settings["drafter"] == drafter}
-    return {0: Speedup(measured=1.0, predicted=1.0, planned=1.0)} | {
-        k: found for k, found in mine.items() if found is not None
-    }
+    compared = [(row.settings["draft_length"], row.speedup) for row in rows if row.settings["drafter"] == drafter]
+    none = Speedup(measured=1.0, predicted=1.0, planned=1.0)
+    return {0: none} | {k: found for k, found in compared if found is not None}
 
 
 def _best(rows: list[LoopRow]) -> dict[str, tuple[int, int, float]]:

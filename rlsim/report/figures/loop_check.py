@@ -56,4 +56,4 @@ def _speedups(axes: Axes, found: LoopCheck) -> None:
         axes.plot(k, [own[one].predicted for one in k], "s--", color=color, alpha=0.7, label=f"{drafter}, predicted")
     axes.axhline(1.0, color=GREY, lw=0.8)
     axes.set(xlabel="drafted tokens k", ylabel="speed-up of generation")
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, loc="lower center", ncols=2, frameon=False)
