@@ -163,7 +163,8 @@ def test_drafts_that_cost_half_a_rollout() -> None:
     assert [one.phase for one in found.phases if one.verdict == "slow"] == ["generation"]
     first = found.groups[0].members[0]
     assert first.name == "rejected_drafts" and first.cure.endswith("k=0")
-    assert first.gain_s == pytest.approx(slower["step"] - found.step.expected_s.mean, rel=0.6)
+    missing_s = slower["step"] - found.step.expected_s.mean
+    assert missing_s < first.gain_s < 2 * missing_s
     assert found.tests[0].figure == "acceptance_length"
 
 

@@ -268,7 +268,9 @@ def test_a_plan_has_one_number_everywhere(uneven: Scenario, free: Plan, tmp_path
     assert again.as_dict() == free.as_dict() == told
     assert again.best == replace(free.best, trainers=0)
     text = render_plan(free)
-    assert text.count(f"{free.best.step_s:.1f}") >= 3
+    assert f"a step takes {free.best.step_s:.3g} s" in text
+    assert f"step {free.best.step_s:.1f} s [" in text
+    assert f" {free.best.step_s:.1f} [" in text
     assert " USD at 3.00 per GPU and hour" in text
 
 
