@@ -15,7 +15,7 @@ from hypothesis import settings
 from rlsim.cli import main
 
 # One profile for all property tests: a busy machine is no failure of the code.
-settings.register_profile("rlsim", deadline=None)
+settings.register_profile("rlsim", deadline=None, derandomize=True)
 settings.load_profile("rlsim")
 
 

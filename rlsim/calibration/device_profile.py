@@ -14,7 +14,7 @@ from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
 from rlsim.schema.base import changed
-from rlsim.schema.hardware import HardwareProfile, SourcedValue
+from rlsim.schema.hardware import BOUNDS, HardwareProfile, SourcedValue
 from rlsim.tables.operators import Efficiency
 from rlsim.tables.profile import load_profile
 from rlsim.units import GIGA, MICROSECOND, TERA, FloatArray
@@ -194,6 +194,18 @@ class _Origins:
     def either(self, value: float | None, what: str, fallback: float, reason: str) -> SourcedValue:
         return self.known(value, what) if value else self.assumed(fallback, reason)
 
+    def link(
+        self, bounds: tuple[float, float, str], found: tuple[float | None, str], own: tuple[float, str]
+    ) -> SourcedValue:
+        """A link as measured. Where there is none, or where a busy machine held the messages up for longer than any
+        link takes, what the device itself has.
+        """
+        (least, most, unit), (value, what) = bounds, found
+        if value is None or least <= value <= most:
+            return self.either(value, what, own[0], f"one device: {own[1]}")
+        told = f"{what} gave {value:.3g} {unit}, which no link does: the machine was busy; {own[1]}"
+        return self.assumed(own[0], told)
+
 
 def _unknown_profile(name: str, tables: str, measured: DeviceRates, metadata: Metadata) -> HardwareProfile:
     of = _Origins(metadata)
@@ -228,15 +240,18 @@ def _unknown_profile(name: str, tables: str, measured: DeviceRates, metadata: Me
 def _fabric_quantities(of: _Origins, measured: DeviceRates, count: int) -> dict[str, SourcedValue]:
     """Links between the devices of the machine as measured where it has several; the network is never measured."""
     no_fabric = "one machine was measured; set the figure of your network"
-    rate, latency = measured.link_bytes_per_s, measured.link_latency_s
     return {
-        "nvlink_bandwidth_bytes_per_s": of.either(
-            rate, "best all-gather between the devices", measured.memory_bytes_per_s, "one device: its own memory"
+        "nvlink_bandwidth_bytes_per_s": of.link(
+            BOUNDS["nvlink_bandwidth_bytes_per_s"],
+            (measured.link_bytes_per_s, "best all-gather between the devices"),
+            (measured.memory_bytes_per_s, "its own memory"),
         ),
         "nvlink_domain_gpus": of.known(count, "devices of the machine"),
         "gpus_per_node": of.known(count, "devices of the machine"),
-        "nvlink_latency_s": of.either(
-            latency, "smallest all-reduce between the devices", measured.eager_launch_s, "one device: its launch cost"
+        "nvlink_latency_s": of.link(
+            BOUNDS["nvlink_latency_s"],
+            (measured.link_latency_s, "smallest all-reduce between the devices"),
+            (measured.eager_launch_s, "its launch cost"),
         ),
         "network_bandwidth_bytes_per_s": of.assumed(1.25e9, f"10 Gb/s Ethernet; {no_fabric}"),
         "network_latency_s": of.assumed(5e-5, f"round trip of an Ethernet switch; {no_fabric}"),
