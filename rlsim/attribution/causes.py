@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from rlsim.costs.interface import Part, PhaseCost, Prices, StepCost
 from rlsim.costs.trainer.training import IMBALANCE
+from rlsim.files.records import dataclass
 from rlsim.projection.idle import BUBBLE
 from rlsim.schema.loop import Loop
 from rlsim.schema.scenario import Scenario

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from rlsim.attribution.expected import (
 from rlsim.attribution.faults import Fault, catalogue, figures, prior_of
 from rlsim.attribution.likelihood import FLOOR, Fit, Observed, Path, fitted, probabilities
 from rlsim.attribution.patterns import Faulty, Pattern
+from rlsim.files.records import dataclass
 from rlsim.projection.project import identity
 from rlsim.projection.variant import simulate_variant
 from rlsim.results import Interval

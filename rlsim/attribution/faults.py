@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from rlsim.attribution.causes import Cause, Changes, Priced, iterations_with, passes_with
 from rlsim.costs.interface import Prices
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength, ConstantTime

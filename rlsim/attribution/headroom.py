@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from rlsim.attribution.counterfactual import simulate_changed
 from rlsim.costs.efficiency import iteration_bytes
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
 from rlsim.errors import Infeasible, InputError
+from rlsim.files.records import dataclass
 from rlsim.projection.efficiency import efficiency_of, measured_beside
 from rlsim.projection.project import identity
 from rlsim.projection.summary import mean_value

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from rlsim.files.records import dataclass
 from rlsim.units import FloatArray
 
 DEGREES = 5.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from rlsim.attribution.counterfactual import simulate_changed, with_changes
 from rlsim.attribution.faults import Fault, figures
 from rlsim.errors import Infeasible, InputError
+from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.projection.summary import iteration_tokens, mean_value, phase_parts
 from rlsim.projection.variant import SimulatedVariant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from rlsim.calibration.measured_tables import make_tables, system_of
 from rlsim.calibration.table_writing import write_table
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
+from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 from pydantic import TypeAdapter
 
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 
 

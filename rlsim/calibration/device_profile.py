@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from rlsim.calibration.columns import Efficiencies
 from rlsim.costs.engine.layers import UNCOMPILED_LAUNCHES
 from rlsim.errors import InputError
 from rlsim.files.lookup import catalogue
+from rlsim.files.records import dataclass
 from rlsim.schema.base import changed
 from rlsim.schema.hardware import BOUNDS, HardwareProfile, SourcedValue
 from rlsim.tables.operators import Efficiency

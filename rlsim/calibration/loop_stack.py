@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from bench.cases import CPU_CACHE_BYTES, read_json, write_whole
 from bench.loop.settings import DRAFT_LAYERS, LoopSettings, settings_from
 from rlsim.calibration.calibrate import _as_input_errors
 from rlsim.errors import InputError
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import dump_document, dump_yaml
 from rlsim.loading.scenario import dump_scenario, scenario_of_text, vary
 from rlsim.schema.drafter import DraftCard

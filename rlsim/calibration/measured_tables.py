@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from rlsim.calibration.device_profile import DeviceRates, profile_of, rates_of
 from rlsim.calibration.selfcheck import SelfCheck, check_picture, check_text, self_check
 from rlsim.calibration.table_writing import write_table
 from rlsim.files.lookup import catalogue
+from rlsim.files.records import dataclass
 from rlsim.files.writing import staged_folder
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.tables import files

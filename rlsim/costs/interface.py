@@ -6,11 +6,12 @@ The simulation sees these records and nothing behind them. Tests put fixed times
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import numpy as np
 
+from rlsim.files.records import dataclass
 from rlsim.units import FloatArray, IntArray
 
 Bound = Literal[

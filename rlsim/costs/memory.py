@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rlsim.costs.engine.capture import captured_sizes, largest_captured_tokens
 from rlsim.costs.engine.draft import draft_card, trained_draft
@@ -13,6 +13,7 @@ from rlsim.costs.operators.recurrent import indexer_matrices, recurrent_matrices
 from rlsim.costs.operators.work import Matrix
 from rlsim.costs.trainer.layout import expert_matrices, train_layout
 from rlsim.errors import Infeasible
+from rlsim.files.records import dataclass
 from rlsim.results import MemoryParts
 from rlsim.schema.drafter import draft_kv_bytes_per_token, draft_parameters
 from rlsim.schema.model import (

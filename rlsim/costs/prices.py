@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
 from rlsim.costs.transfer.job import WeightTransfer
 from rlsim.errors import Infeasible
+from rlsim.files.records import dataclass
 from rlsim.parameters.terms import fitted_of
 from rlsim.results import MemoryParts
 from rlsim.schema.scenario import Scenario

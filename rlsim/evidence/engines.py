@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from rlsim.costs.engine.iteration import IterationCosts
@@ -16,6 +16,7 @@ from rlsim.costs.overheads import engine_host
 from rlsim.evidence.names import by_modelopt, device_profile_name, model_card_name, release, weight_precision
 from rlsim.evidence.rows import constant_workload, row_scenario
 from rlsim.evidence.tables import Row, SkippedRow, length_tokens, number, whole_number
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from rlsim.evidence.compare import validated
 from rlsim.evidence.structure import Reasons, compared_times, step_times
 from rlsim.evidence.tables import Kind, Table, kind_of
 from rlsim.files.reading import shown_path
+from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.parameters.sets import shipped
 from rlsim.parameters.terms import moved

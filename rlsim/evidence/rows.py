@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pydantic import ValidationError
 
 from rlsim.errors import RlsimError
 from rlsim.evidence.tables import Row, SkippedRow, Table
+from rlsim.files.records import dataclass
 from rlsim.parameters.sets import Fitted
 from rlsim.results import Interval
 from rlsim.results.record import widened

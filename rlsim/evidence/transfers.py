@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rlsim.costs.memory import weight_bytes
@@ -16,6 +16,7 @@ from rlsim.costs.transfer.methods import Links, Method, Receiver, Sender, Transf
 from rlsim.evidence.names import device_profile_name, model_card_name
 from rlsim.evidence.rows import FLAGGED, Comparison, MeasuredRow, Predict, Prediction
 from rlsim.evidence.tables import Row, SkippedRow, Table, measured_value, number, whole_number
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.models import load_card
 from rlsim.parameters.sets import Fitted

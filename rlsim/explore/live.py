@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.projection.project import project
 from rlsim.projection.summary import mean_value

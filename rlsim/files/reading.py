@@ -16,7 +16,7 @@ TABLE_BYTES = 64 * 2**20
 """Largest file of measured steps, iterations or operators."""
 PATH_CHARACTERS = 150
 """Longest path that a message repeats."""
-_SHIPPED = (("scenarios",), ("hardware_profiles",), ("calibration",))
+_SHIPPED = (("scenarios",), ("hardware_profiles",), ("calibration",), ("rlsim",))
 TRACE_BYTES = 256 * 2**20
 """Largest file of request lengths: some million lines."""
 LINE_CHARACTERS = 32 * 2**20
@@ -96,7 +96,7 @@ def shown_path(path: Path) -> str:
 
 
 def delivered(path: Path) -> bool:
-    """Whether a file lies in a data folder of this installation."""
+    """Whether a file comes with this installation."""
     return _home_of(path) is not None
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import marshal
+import os
 import re
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -17,6 +22,9 @@ from rlsim.files.reading import DOCUMENT_BYTES, delivered, read_text, shown_path
 
 MAX_NODES = 1_000_000
 """Values of one document after its aliases are expanded; guards against documents that grow without bound."""
+
+_RULES = Path(__file__).stat()
+"""What values of files were kept by; another edition of these rules reads them anew."""
 
 _SCALARS: dict[str, tuple[str, Sequence[str]]] = {
     "int": (r"^[-+]?[0-9][0-9_]*$", "-+0123456789"),
@@ -150,7 +158,7 @@ def place_finder(text: str) -> Callable[[str], Place | None]:
 def parse_value(text: str, where: str, own: bool = False, numbered: bool = False) -> Any:
     """Any YAML value, read by the same rules; ``where`` names the origin in messages. Raises InputError.
 
-    own: it comes with rlsim. numbered: keys may be numbers and flags, which count as their texts.
+    own: rlsim wrote it or comes with it. numbered: keys may be numbers and flags, which count as their texts.
     """
     try:
         value = yaml.load(text, Loader=_OwnFilesLoader if own else _NumberedLoader if numbered else _Loader)
@@ -168,7 +176,11 @@ def parse_yaml(text: str, where: str, own: bool = False) -> dict[str, Any]:
 
     Raises InputError for duplicate keys, python tags, several documents, an empty document or one that is no mapping.
     """
-    value = parse_value(text, where, own)
+    return mapping_of(parse_value(text, where, own), where)
+
+
+def mapping_of(value: Any, where: str) -> dict[str, Any]:
+    """The value of a document as a mapping. Raises InputError where it is none or empty."""
     if value is None:
         raise InputError(f"{where}: the document is empty; expected keys with values")
     if not isinstance(value, dict):
@@ -179,14 +191,36 @@ def parse_yaml(text: str, where: str, own: bool = False) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Mapping of a YAML file; raises InputError naming the file (and the line) for whatever keeps it from being one."""
-    return parse_yaml(read_text(path, DOCUMENT_BYTES), shown_path(path), delivered(path))
+    return mapping_of(read_value(path), shown_path(path))
+
+
+def read_value(path: Path) -> Any:
+    """Any value of a YAML file; raises InputError. A file that comes with rlsim is parsed once an installation.
+
+    Its value is kept as Python keeps byte code, among that of this package, for as long as the file stays as it is.
+    """
+    if not delivered(path):
+        return parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path))
+    kept = Path(cache_from_source(str(Path(__file__).with_name(re.sub(r"\W", "_", shown_path(path)) + ".py"))))
+    state = [(one.st_mtime_ns, one.st_size) for one in (path.stat(), _RULES)] if path.is_file() else None
+    with suppress(OSError, ValueError, EOFError, TypeError):
+        known, value = marshal.loads(kept.read_bytes())
+        if known == state:
+            return value
+    value = parse_value(read_text(path, DOCUMENT_BYTES), shown_path(path), own=True)
+    if not sys.dont_write_bytecode:
+        with suppress(OSError, ValueError):  # a folder that cannot be written, a value that is none of JSON's
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            beside = kept.with_suffix(f".{os.getpid()}")
+            beside.write_bytes(marshal.dumps((state, value)))
+            beside.replace(kept)
+    return value
 
 
 @cache
 def lists_beside(module: str, name: str = "names.yaml") -> dict[str, Any]:
     """The mapping in the YAML file ``name`` beside a module of rlsim; module: its ``__file__``."""
-    path = Path(module).with_name(name)
-    return parse_yaml(path.read_text(encoding="utf-8"), path.name, own=True)
+    return read_yaml(Path(module).with_name(name))
 
 
 def dump_yaml(record: BaseModel) -> str:

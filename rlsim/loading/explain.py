@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.loading.document import REFERENCES
 from rlsim.loading.overrides import Places, prefixes

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Any
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import Place, parse_value, place_finder
 
 OVERRIDES_CHARACTERS = 100

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rlsim.errors import InputError
 from rlsim.files.archives import archive, unarchived
 from rlsim.files.lookup import as_path, catalogue, find_entry
 from rlsim.files.reading import TABLE_BYTES, data_folder, read_bytes, shown_path
+from rlsim.files.records import dataclass
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.fingerprint import file_digest
 from rlsim.tables.profile import load_profile

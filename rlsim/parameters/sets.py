@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from rlsim.files.lookup import YAML_SUFFIXES, as_path, catalogue, find_entry
+from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import Posterior
 from rlsim.schema.base import Strict
 from rlsim.schema.engine_parameters import EngineParameters, TransferParameters, standing_for, version_order

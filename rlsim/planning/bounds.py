@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from rlsim.costs.interface import IterationTable
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.training import TrainedBatch, step_cost, train_cost
 from rlsim.files.progress import ProgressLine
+from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.execution import Runner, in_order

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from rlsim.errors import Infeasible, InputError
+from rlsim.files.records import dataclass
 from rlsim.loading.scenario import dump_scenario, scenario_of_text, vary
 from rlsim.loading.variation import Overrides
 from rlsim.planning.bounds import bounded_candidates

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rlsim.costs.memory import RUNTIME_BYTES, engine_memory, kv_bytes_per_gpu_token, trainer_memory
 from rlsim.errors import Infeasible, InputError
+from rlsim.files.records import dataclass
 from rlsim.loading.scenario import scenario_of_text, vary
 from rlsim.planning.new import HEADROOM, Answers, scenario_text
 from rlsim.planning.plan import plan

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from rlsim.errors import InputError
+from rlsim.files.records import dataclass
 from rlsim.loading.variation import Overrides, check_key
 from rlsim.schema.scenario import Scenario
 from rlsim.units import FloatArray

@@ -7,8 +7,9 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TextIO
+
+from rlsim.files.records import dataclass
 
 ASCII_GLYPHS = str.maketrans({"█": "#", "▓": "+", "░": ".", "─": "-", "→": "->"})
 NARROWEST, WIDEST = 40, 120

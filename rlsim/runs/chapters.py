@@ -16,12 +16,13 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
 
 from rlsim.costs.engine.draft_policy import tokens_factor
+from rlsim.files.records import dataclass
 from rlsim.projection.assumptions import assumptions_of, warnings_of
 from rlsim.projection.idle import idle_of
 from rlsim.projection.uncertainty.predictive import prediction_of

@@ -8,12 +8,13 @@ the step answers to its phases (:class:`rlsim.projection.uncertainty.response.St
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.errors import Infeasible
+from rlsim.files.records import dataclass
 from rlsim.projection.uncertainty.predictive import unmoved
 from rlsim.projection.uncertainty.response import StepResponse
 from rlsim.results.run import CAUSES

@@ -8,10 +8,10 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from rlsim.files.records import dataclass
 from rlsim.projection.summary import cost_usd, energy_j, sampling_error
 from rlsim.projection.uncertainty.predictive import DRAWS, around, between
 from rlsim.results import PHASES, Interval, TokenLedger

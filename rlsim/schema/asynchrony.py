@@ -8,8 +8,9 @@ Read in their sources: NeMo-RL v0.7 (``async_utils``), verl fully_async (commit 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
+
+from rlsim.files.records import dataclass
 
 Style = Literal[
     "nemo_rl", "nemo_rl_windowed", "nemo_rl_ready_first", "nemo_rl_weight_fifo", "nemo_rl_in_order", "verl", "verl_v1",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from rlsim.errors import InputError
+from rlsim.files.records import dataclass
 from rlsim.schema.architecture import MLP_MATRICES
 from rlsim.schema.base import Name, NonNegativeInt, PositiveInt, Precision, Strict
 from rlsim.schema.model import ModelCard, parameter_counts

@@ -7,7 +7,6 @@ import inspect
 import re
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -16,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from rlsim.files.records import dataclass
 from rlsim.schema.base import Strict
 from rlsim.schema.scenario import Scenario
 

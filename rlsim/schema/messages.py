@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rlsim.errors import MESSAGE_CHARACTERS, InputError, shortened
-from rlsim.files.reading import DOCUMENT_BYTES, delivered, read_text, shown_path
-from rlsim.files.yaml import parse_yaml, place_finder
+from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.files.yaml import place_finder, read_yaml
 
 MAX_LISTED = 8
 """Valid keys listed where none is near."""
@@ -201,10 +201,9 @@ class InOurWords(type(BaseModel)):  # type: ignore[misc]
 
 def read_record(path: Path, model: type[Record]) -> Record:
     """``model`` from a YAML file. Raises InputError naming file, place and key of whatever is wrong."""
-    text = read_text(path, DOCUMENT_BYTES)
-    where = shown_path(path)
-    values = parse_yaml(text, where, delivered(path))
+    values = read_yaml(path)
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise as_input_error(error, where, model, place_finder(text)) from error
+        text = read_text(path, DOCUMENT_BYTES)
+        raise as_input_error(error, shown_path(path), model, place_finder(text)) from error

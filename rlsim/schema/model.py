@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import model_validator
 
+from rlsim.files.records import dataclass
 from rlsim.schema.architecture import (
     MLP_MATRICES,
     SINGLE_BLOCKS,

@@ -7,11 +7,10 @@ segments of equal membership, and suffix sums of contexts and growths give each 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rlsim.costs.interface import EngineCounters
+from rlsim.files.records import dataclass
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.units import BoolArray, FloatArray, IntArray
 

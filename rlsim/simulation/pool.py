@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import partial
 from heapq import heappop, heappush
 from typing import Literal
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
+from rlsim.files.records import dataclass
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.replica import Action, Replica

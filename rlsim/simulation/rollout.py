@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters
 from rlsim.errors import Infeasible
+from rlsim.files.records import dataclass
 from rlsim.schema.workload import Agent
 from rlsim.simulation.agents import AgentPool
 from rlsim.simulation.closed_form import ReplicaBatches, closed_form

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import simpy
 
 from rlsim.costs.interface import EngineCounters, StepCost
+from rlsim.files.records import dataclass
 from rlsim.results import Curve, Span, StepPhases, TokenLedger
 from rlsim.simulation.trajectories import AgentCounters
 from rlsim.units import FloatArray, distinct

@@ -8,17 +8,18 @@ A row is key columns (what is discrete: precision, heads, parallel sizes), size 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from rlsim.errors import InputError
 from rlsim.files.archives import archive, unarchived
-from rlsim.files.reading import DOCUMENT_BYTES, TABLE_BYTES, delivered, read_bytes, read_text
+from rlsim.files.reading import TABLE_BYTES, read_bytes
+from rlsim.files.records import dataclass
+from rlsim.files.yaml import read_value
 from rlsim.tables.interpolation import Grid, build_grid
 
 LATENCY = "latency_s"
@@ -213,10 +214,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     """What the folder says of its own origin. Raises InputError where the file is no YAML mapping."""
     path = folder / METADATA
     try:
-        # libyaml, ten times as fast, for files that come with rlsim: it has no guard against depth.
-        swift = getattr(yaml, "CSafeLoader", None) if delivered(path) else None
-        content = yaml.load(read_text(path, DOCUMENT_BYTES), Loader=swift or yaml.SafeLoader)
-    except yaml.YAMLError as error:
+        content = read_value(path)
+    except InputError as error:
         raise InputError(f"{path.name} of {folder.name}: cannot be read ({error})") from error
     if not isinstance(content, dict):
         raise InputError(f"{path.name} of {folder.name}: must be a mapping")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from rlsim.errors import InputError
 from rlsim.files.reading import data_folder
+from rlsim.files.records import dataclass
 from rlsim.tables import files
 from rlsim.tables.files import METADATA, Key, Table, TableLayout, read_metadata, read_table
 from rlsim.tables.interpolation import TableTime

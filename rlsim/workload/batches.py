@@ -6,12 +6,12 @@ Lengths depend on (seed, replication, step), never on a deployment: whatever is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from rlsim.errors import Infeasible
+from rlsim.files.records import dataclass
 from rlsim.schema.speculation import Variation
 from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray

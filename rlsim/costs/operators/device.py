@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from rlsim.costs.operators.collectives import Collectives
 from rlsim.costs.operators.operators import Operators, TableSource
+from rlsim.files.records import dataclass
 from rlsim.results.record import P90_DEVIATIONS
 from rlsim.schema.hardware import HardwareProfile
 from rlsim.tables.fingerprint import exchange_entry, tables_state
@@ -118,7 +118,8 @@ def borrowed_tables(
     systems = {system for system, engine in available(folder) if engine == MEASURED}
     if profile.operator_tables in systems:
         return TableSource(OperatorTables.load(str(profile.operator_tables), MEASURED, folder), reference)
-    shipped = [device for device in map(load_profile, list_profiles()) if device.operator_tables in systems]
+    # Most installations hold none: then the other profiles need not be read.
+    shipped = [one for one in map(load_profile, list_profiles() if systems else ()) if one.operator_tables in systems]
     if not shipped:
         return None
 

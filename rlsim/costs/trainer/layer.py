@@ -6,8 +6,6 @@ gradients, twice the elementwise traffic, 2.5 times the attention, the communica
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rlsim.costs.engine.layers import ELEMENTWISE_KERNELS, UNCOMPILED_LAUNCHES
 from rlsim.costs.interface import Part
 from rlsim.costs.operators.device import Device
@@ -16,6 +14,7 @@ from rlsim.costs.operators.work import Matrix
 from rlsim.costs.overheads import TrainingOverheads
 from rlsim.costs.trainer.layout import MicroBatches, TrainLayout, dense_matrices, expert_matrices
 from rlsim.costs.trainer.work import LayerSplit, LayerWork, TrainedLayer, layer_work
+from rlsim.files.records import dataclass
 from rlsim.schema.architecture import WHOLE_LAYER, LayerShape
 from rlsim.schema.model import ModelCard
 from rlsim.schema.trainer import Trainer

@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from rlsim.costs.operators import work
 from rlsim.costs.operators.recurrent import recurrent_matrices
 from rlsim.costs.operators.work import Matrix
+from rlsim.files.records import dataclass
 from rlsim.schema.architecture import LayerShape
 from rlsim.schema.model import ModelCard, parameter_counts
 from rlsim.schema.trainer import PipelineBalance, RankBalance, Trainer
@@ -184,24 +184,27 @@ class Bins:
 
 def packed_bins(lengths: FloatArray, capacity: float) -> Bins:
     """Samples in bins of ``capacity`` tokens by best-fit decreasing; one longer than that has a bin of its own."""
-    free: list[tuple[float, int]] = []
-    tokens: list[float] = []
-    squared: list[float] = []
-    for length in np.sort(lengths)[::-1].tolist():
-        slot = bisect_left(free, (length, -1))
+    longest_first = np.sort(lengths)[::-1]
+    # A bin is one whole number, its free tokens times this plus its own number: lists of those are searched in half the
+    # time that pairs take, and a sample that goes in just lessens it.
+    unit = len(lengths) + 1
+    free: list[int] = []
+    filled, empty, opened = [], int(capacity) * unit, 0
+    for needed in (longest_first.astype(np.int64) * unit).tolist():
+        slot = bisect_left(free, needed)
         if slot < len(free):
-            rest, number = free.pop(slot)
-            rest -= length
-            tokens[number] += length
-            squared[number] += length * length
+            rest = free.pop(slot) - needed
         else:
-            number, rest = len(tokens), capacity - length
-            tokens.append(length)
-            squared.append(length * length)
-        if rest > 0:
-            insort(free, (rest, number))
-    order = np.argsort(-np.array(tokens), kind="stable")
-    return Bins(np.array(tokens)[order], np.array(squared)[order])
+            rest = empty + opened - needed
+            opened += 1
+        filled.append(rest)
+        if rest >= unit:
+            insort(free, rest)
+    number = np.array(filled, dtype=np.int64) % unit
+    tokens = np.bincount(number, longest_first).astype(np.float64)
+    squared = np.bincount(number, longest_first**2).astype(np.float64)
+    order = np.argsort(-tokens, kind="stable")
+    return Bins(tokens[order], squared[order])
 
 
 def bins_by_step(lengths: FloatArray, capacity: float, steps: int, multiple: int) -> tuple[Bins, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -25,6 +25,7 @@ from rlsim.costs.trainer.layer import TrainingLayers, TrainingUpdate, at_efficie
 from rlsim.costs.trainer.layout import Bins, MicroBatches, TrainLayout, train_layout
 from rlsim.costs.trainer.work import passes
 from rlsim.costs.transfer.job import WeightTransfer
+from rlsim.files.records import dataclass
 from rlsim.schema.base import changed
 from rlsim.schema.drafter import draft_parameters
 from rlsim.schema.measured import MeasuredStack

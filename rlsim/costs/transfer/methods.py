@@ -8,10 +8,11 @@ from host memory). A transfer of a framework without a row takes the values over
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from rlsim.costs.interface import Part
+from rlsim.files.records import dataclass
 from rlsim.schema.engine_parameters import TransferFamily, TransferParameters, TransferValues
 
 Method = Literal[

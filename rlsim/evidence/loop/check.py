@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from rlsim.calibration.loop_stack import (
     with_drawn_lengths,
 )
 from rlsim.evidence.loop.replay import read_journal, replay, undisturbed
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import lists_beside
 from rlsim.projection.project import project
 from rlsim.results.loop_check import LoopCheck, LoopRow, Pair, Speedup, scores_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from rlsim.calibration.loop_stack import LoopStacks, scenario_of, settings_of
 from rlsim.costs.interface import IterationTable, Part, PhaseCost, Prices, StepCost
 from rlsim.errors import InputError
 from rlsim.files.reading import TABLE_BYTES, read_text, shown_path
+from rlsim.files.records import dataclass
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.run import simulate
 from rlsim.units import FloatArray

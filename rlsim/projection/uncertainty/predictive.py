@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rlsim.costs.operators.groups import family_of, phase_groups
+from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import DEFAULT, Posterior, load_posterior
 from rlsim.projection.uncertainty.inputs import OpenInput, open_inputs
 from rlsim.projection.uncertainty.response import Factors, StepResponse, step_response

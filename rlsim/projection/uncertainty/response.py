@@ -10,10 +10,11 @@ simulations, and G from these.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from rlsim.files.records import dataclass
 from rlsim.projection.variant import SimulatedVariant
 from rlsim.simulation.run import simulate
 from rlsim.units import FloatArray

@@ -6,7 +6,7 @@ Engine iterations are priced anew at the batches and contexts that the simulatio
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +17,7 @@ from rlsim.costs.overheads import HostOverheads, Overheads, overheads_after, ove
 from rlsim.costs.prices import PriceInputs
 from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost
 from rlsim.costs.transfer.job import WeightTransfer
+from rlsim.files.records import dataclass
 from rlsim.parameters.sets import SETS, Fitted
 from rlsim.parameters.terms import Term, fitted_of, moved, terms_of
 from rlsim.projection.variant import SimulatedVariant

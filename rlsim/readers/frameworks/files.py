@@ -10,7 +10,7 @@ from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
-from rlsim.files.yaml import parse_value
+from rlsim.files.yaml import parse_value, read_value
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.trees import ConfigTree, Layer, Mappings, check_bounds, nested, stacked
 
@@ -55,8 +55,7 @@ def override_list(path: Path) -> list[str]:
 def shipped_layer(name: str) -> Layer:
     """One of rlsim's trees of documented defaults."""
     path = SHIPPED / f"{name}.yaml"
-    value = parse_value(read_text(path, DOCUMENT_BYTES), path.name, own=True)
-    return Layer(f"rlsim's defaults ({name})", value, own=True)
+    return Layer(f"rlsim's defaults ({name})", read_value(path), own=True)
 
 
 def _document(path: Path) -> Any:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.records import dataclass
 from rlsim.readers.frameworks.reader import Reader
 
 _KEY = re.compile(r"\[([\w./*-]+)(?:\|([^\[\]]*))?\]")

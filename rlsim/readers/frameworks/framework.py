@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import shortened
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.formulas import Formula

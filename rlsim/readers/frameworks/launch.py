@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import DOCUMENT_BYTES, read_text, shown_path
+from rlsim.files.records import dataclass
 from rlsim.files.yaml import parse_value
 from rlsim.readers.frameworks.framework import Framework
 from rlsim.readers.frameworks.trees import Layer, Mappings, nested

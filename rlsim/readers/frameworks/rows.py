@@ -10,11 +10,11 @@ the table's sections. A test is a name of the table's or the framework's tests, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.records import dataclass
 from rlsim.readers.frameworks.formulas import Formula
 from rlsim.readers.frameworks.reader import Reader
 

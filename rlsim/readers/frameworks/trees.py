@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.records import dataclass
 
 MAX_VALUES = 20_000
 """Values of one configuration, aliases expanded. Real recipes have below 2,000."""

@@ -6,13 +6,13 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlsim.errors import Infeasible, shortened
+from rlsim.files.records import dataclass
 from rlsim.loading.scenario import dump_scenario, vary
 from rlsim.parameters.posterior import SUFFIX, Posterior
 from rlsim.projection.efficiency import efficiency_of, measured_beside

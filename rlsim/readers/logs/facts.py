@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from rlsim.files.records import dataclass
 from rlsim.loading.scenario import vary
 from rlsim.readers.logs.steady import Steady
 from rlsim.schema.scenario import Scenario

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from rlsim.costs.operators.groups import phase_groups
 from rlsim.errors import InputError
+from rlsim.files.records import dataclass
 from rlsim.parameters.posterior import Posterior
 from rlsim.parameters.terms import fitted_of
 from rlsim.projection.uncertainty.evidence import Evidence, Kind

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes, read_text, shown_path
+from rlsim.files.records import dataclass
 from rlsim.readers.logs.names import FACTS, PHASES, found_namings
 from rlsim.readers.logs.records import add_text
 from rlsim.readers.logs.scalars import Scalars

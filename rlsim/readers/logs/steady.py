@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
 
 from rlsim.errors import InputError
+from rlsim.files.records import dataclass
 from rlsim.readers.logs.names import PHASES
 from rlsim.readers.logs.reading import RunLog
 from rlsim.units import FloatArray

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
+from rlsim.files.records import dataclass
 from rlsim.readers.shell.lexer import REDIRECTIONS, Token
 
 MAX_DEPTH = 60

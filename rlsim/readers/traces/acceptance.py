@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import text_lines
+from rlsim.files.records import dataclass
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import table
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
+from rlsim.files.records import dataclass
 from rlsim.units import BoolArray, FloatArray, IntArray
 from rlsim.workload.lengths import limited_lognormal_mean
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path
+from rlsim.files.records import dataclass
 from rlsim.readers.traces.acceptance import MeasuredAcceptance, is_engine_metrics, read_acceptance
 from rlsim.readers.traces.form import Format
 from rlsim.readers.traces.parquet import MAGIC, parquet_requests

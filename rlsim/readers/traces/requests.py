@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlsim.errors import InputError
+from rlsim.files.records import dataclass
 from rlsim.units import FloatArray, IntArray
 from rlsim.workload.lengths import PROMPT_IDS, guessed_column, known_column
 

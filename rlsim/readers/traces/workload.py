@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlsim.files.records import dataclass
 from rlsim.readers.traces.fit import (
     CLOSE,
     TOLD,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rlsim.files.records import dataclass
 from rlsim.report.figures.bars import Bar, BarRow, bars_figure
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style
 from rlsim.report.text.check import LABELS

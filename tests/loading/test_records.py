@@ -1,0 +1,100 @@
+"""Frozen records behave as the standard library's, and files that come with rlsim are parsed once."""
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlsim.errors import InputError
+from rlsim.files import yaml as files_yaml
+from rlsim.files.records import dataclass as quick
+
+
+def family(decorator: Any) -> tuple[Any, Any, Any]:
+    @decorator(frozen=True)
+    class Base:
+        a: int
+        b: float = 2.0
+        c: list[int] = dataclasses.field(default_factory=list, compare=False)
+
+        def __post_init__(self) -> None:
+            if self.a < 0:
+                raise ValueError("negative")
+
+    @decorator(frozen=True)
+    class Child(Base):
+        d: str = "x"
+        e: int = dataclasses.field(default=3, repr=False)
+
+    @decorator(frozen=True, eq=False)
+    class Lone:
+        a: int
+
+    return Base, Child, Lone
+
+
+STANDARD, QUICK = family(dataclasses.dataclass), family(quick)
+
+
+@pytest.mark.parametrize("words", [((1,), {}), ((1, 3.0), {"d": "y"}), ((), {"a": 4, "c": [1]}), ((1,), {"e": 5})])
+def test_a_quick_record_is_what_the_standard_library_makes(words: tuple[Any, Any]) -> None:
+    given, named = words
+    theirs, ours = STANDARD[1](*given, **named), QUICK[1](*given, **named)
+    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
+    assert repr(ours) == repr(theirs)
+    assert hash(ours) == hash(theirs)
+    again = QUICK[1](*given, **named)
+    assert again == ours
+    assert dataclasses.replace(ours, a=9) != ours
+    assert dataclasses.replace(ours, c=[7]) == ours
+    assert QUICK[1].__match_args__ == STANDARD[1].__match_args__
+    assert (again.c is ours.c) == ("c" in named)
+
+
+def test_a_quick_record_refuses_what_the_standard_library_refuses() -> None:
+    for base, child, lone in (STANDARD, QUICK):
+        one = child(1)
+        for broken in (lambda one=one: setattr(one, "a", 2), lambda one=one: delattr(one, "a")):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                broken()
+        for wrong in ({}, {"a": 1, "z": 2}):
+            with pytest.raises(TypeError):
+                child(**wrong)
+        with pytest.raises(ValueError, match="negative"):
+            child(-1)
+        assert base(1) != child(1)
+        assert lone(1) != lone(1)
+        assert len({lone(1), lone(1)}) == 2
+
+
+@quick(frozen=True)
+class Carried:
+    a: int
+
+
+def test_a_quick_record_is_carried_between_processes() -> None:
+    assert pickle.loads(pickle.dumps(Carried(5))) == Carried(5)
+
+
+def test_a_shipped_file_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = files_yaml.parse_value
+    monkeypatch.setattr(files_yaml, "parse_value", lambda text, *a, **k: parsed.append(text) or parse(text, *a, **k))
+    monkeypatch.setattr(files_yaml, "delivered", lambda _: True)
+    monkeypatch.setattr(files_yaml.sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(files_yaml.sys, "pycache_prefix", str(tmp_path / "kept"))
+    path = tmp_path / "one.yaml"
+    path.write_text("a: {b: [1, 2.5, x]}\n")
+    assert [files_yaml.read_yaml(path) for _ in range(3)] == [{"a": {"b": [1, 2.5, "x"]}}] * 3
+    assert len(parsed) == 1
+    path.write_text("a: 2.0\n")
+    assert files_yaml.read_yaml(path) == {"a": 2.0}
+    for kept in (tmp_path / "kept").rglob("*.pyc"):
+        kept.write_bytes(b"not what was kept")
+    assert files_yaml.read_yaml(path) == {"a": 2.0}
+    assert len(parsed) == 3
+    path.write_text("a: [\n")
+    with pytest.raises(InputError, match="line 2"):
+        files_yaml.read_yaml(path)
