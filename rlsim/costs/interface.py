@@ -142,7 +142,7 @@ class Prices:
     synchronous rollout; refit: the weight transfer alone, with all around it where a lagged loop shares its GPUs; wake:
     a colocated engine's sleep between two rollouts of a step. steps: the trainer's work by training step, where its
     batch is known beforehand. batch: the trainer's work on any batch, from the total tokens of its samples and how many
-    samples were generated for it.
+    samples were generated for it. kv_token_s: a token of KV cache from one replica to another.
     """
 
     iteration: IterationTable
@@ -152,6 +152,7 @@ class Prices:
     wake: PhaseCost
     steps: tuple[StepCost, ...]
     batch: Callable[[FloatArray, int], StepCost]
+    kv_token_s: float = field(default=0.0, kw_only=True)
 
 
 class EngineCounters:
