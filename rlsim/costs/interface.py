@@ -127,11 +127,16 @@ class PhaseCost:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What the trainer does with the batch of one step."""
+    """What the trainer does with the batch of one step.
+
+    reference_s: a reference pool's pass, beside the samples that are still generated, where the trainer streams; else
+    log-probs hold what they wait for it.
+    """
 
     data: PhaseCost
     logprob: PhaseCost
     train: PhaseCost
+    reference_s: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class _Known:
     source: str
     exact: bool
     split: bool = False
+    pool: bool = False
     needs: str = ""
 
     def missing(self, scenario: Scenario) -> str:
@@ -46,6 +47,7 @@ class _Known:
         batch = scenario.trainer.global_batch_samples
         holds = {
             "": True,
+            "reference": scenario.trainer.reference_logprobs,
             "undrafted": not scenario.speculation.active,
             "drafts": scenario.speculation.active,
             "one_update": batch is None or batch >= scenario.workload.samples_per_step,
@@ -53,10 +55,22 @@ class _Known:
         return "" if holds[self.needs] else str(_lists()["needs"][self.needs])
 
     def ways(self, scenario: Scenario) -> list[Overrides]:
-        """Its overrides, with each share of generating GPUs where it splits a cluster that was not."""
+        """Its overrides, with each share of generating GPUs where it splits a cluster that was not, or of training GPUs
+        that a pool takes."""
+        if self.pool:
+            return [{**self.sets, **_pooled(scenario, share)} for share in _lists()["pools"]]
         if not self.split or not scenario.cluster.colocated:
             return [self.sets]
         return [{**self.sets, "generation_share": share} for share in _lists()["shares"]]
+
+
+def _pooled(scenario: Scenario, share: float) -> Overrides:
+    """GPUs of the trainer for the reference policy, whole shards of it."""
+    cluster, trainer = scenario.cluster, scenario.trainer
+    shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
+    gpus = max(1, round(share * cluster.training / shard)) * shard
+    left = {} if cluster.training_gpus is None else {"cluster.training_gpus": cluster.training - gpus}
+    return {"cluster.reference_gpus": gpus, **left}
 
 
 @dataclass(frozen=True)

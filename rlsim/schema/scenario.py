@@ -338,7 +338,7 @@ def _engine_and_model(s: Scenario) -> None:
 
 
 def _trainer_and_model(s: Scenario) -> None:
-    trainer, model, gpus = s.trainer, s.model, s.cluster.training
+    trainer, model, gpus, apart = s.trainer, s.model, s.cluster.training, s.cluster.reference_gpus
     _layout("trainer", trainer, trainer.tensor_parallel, model)
     if trainer.virtual_stages > 1 and trainer.pipeline_parallel * trainer.virtual_stages > model.num_layers + 2:
         raise ValueError(
@@ -354,14 +354,16 @@ def _trainer_and_model(s: Scenario) -> None:
             f"{gpus} training GPUs "
             "(cluster.num_gpus or cluster.training_gpus)"
         )
+    if apart and not trainer.reference_logprobs:
+        raise ValueError("cluster.reference_gpus has nothing to do with trainer.reference_logprobs false")
+    _divides(
+        shard, apart, "trainer.tensor_parallel x pipeline_parallel x context_parallel", "of cluster.reference_gpus"
+    )
     if model.moe is not None:
         _divides(trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}")
-        _divides(
-            trainer.expert_parallel,
-            gpus // trainer.pipeline_parallel,
-            "trainer.expert_parallel",
-            "training GPUs of one pipeline stage",
-        )
+        for count, pool in ((gpus, "training"), (apart, "reference")):
+            stage = f"{pool} GPUs of one pipeline stage"
+            _divides(trainer.expert_parallel, count // trainer.pipeline_parallel, "trainer.expert_parallel", stage)
     if trainer.mtp_layers and not model.mtp_layers:
         raise ValueError(f"trainer.mtp_layers ({trainer.mtp_layers}) needs a native MTP head; {model.name} has none")
 
@@ -380,12 +382,11 @@ def _global_batch(s: Scenario) -> None:
 def _speculation_and_model(s: Scenario) -> None:
     if s.speculation.method == "mtp" and s.speculation.active and s.model.mtp_layers < 1:
         raise ValueError(f"speculation.method mtp needs a native MTP head; {s.model.name} has none")
-    if s.speculation.method == "draft_model" and s.speculation.active and s.speculation.draft is None:
-        raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
-
     draft = s.speculation.draft
-    if s.speculation.method != "draft_model" or not s.speculation.active or draft is None:
+    if s.speculation.method != "draft_model" or not s.speculation.active:
         return
+    if draft is None:
+        raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
     if draft.vocab_size != s.model.vocab_size and not s.speculation.heterogeneous_vocabulary:
         raise ValueError(
             f"speculation.draft has a vocabulary of {draft.vocab_size:,} tokens and {s.model.name} one of "
