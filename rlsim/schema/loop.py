@@ -320,4 +320,5 @@ class Simulation(Strict):
     """Steps simulated per replication after the warm-up; rounded up to whole cycles, asynchronous of policy_lag, else
     of the rounds of workload.tail_batching. Default 1, asynchronous 6."""
     warmup_steps: int | None = Field(None, ge=0, le=10_000)
-    """First steps dropped. Default 0, asynchronous twice the batches that may be under way at once."""
+    """First steps dropped. Default 0, asynchronous twice the batches that may be under way at once, and where
+    these are more than four twice or four times as many while the ledger of tokens does not balance."""
