@@ -128,11 +128,16 @@ class PhaseCost:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What the trainer does with the batch of one step."""
+    """What the trainer does with the batch of one step.
+
+    reference_s: a reference pool's pass, beside the samples that are still generated, where the trainer streams; else
+    log-probs hold what they wait for it.
+    """
 
     data: PhaseCost
     logprob: PhaseCost
     train: PhaseCost
+    reference_s: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class Prices:
     synchronous rollout; refit: the weight transfer alone, with all around it where a lagged loop shares its GPUs; wake:
     a colocated engine's sleep between two rollouts of a step. steps: the trainer's work by training step, where its
     batch is known beforehand. batch: the trainer's work on any batch, from the total tokens of its samples and how many
-    samples were generated for it.
+    samples were generated for it. kv_token_s: a token of KV cache from one replica to another.
     """
 
     iteration: IterationTable
@@ -153,6 +158,7 @@ class Prices:
     wake: PhaseCost
     steps: tuple[StepCost, ...]
     batch: Callable[[FloatArray, int], StepCost]
+    kv_token_s: float = field(default=0.0, kw_only=True)
 
 
 class EngineCounters:

@@ -264,14 +264,24 @@ def _trained_draft_bytes(scenario: Scenario, tokens: float) -> float | None:
 
 
 def trainer_memory(scenario: Scenario) -> MemoryParts:
-    """Bytes of one training GPU in the backward pass. Raises Infeasible where they exceed the device, or where ranks
-    would have no sample.
+    """Bytes of one training GPU in the backward pass. Raises Infeasible where they, or those of a reference pool, are
+    more than the device has, or where ranks would have no sample.
 
     Of a pipeline the fuller stage counts: the first holds activations of PP micro-batches (1F1B), the last of one and
     the logits.
     """
+    if scenario.cluster.reference_gpus:
+        _check_fits(scenario, _gpu(scenario, scenario.cluster.reference_gpus, update=False), "the reference policy of")
+    parts = _gpu(scenario, scenario.cluster.training, update=True)
+    _check_fits(scenario, parts, "training")
+    return parts
+
+
+def _gpu(scenario: Scenario, gpus: int, update: bool) -> MemoryParts:
+    """One of ``gpus`` GPUs in the trainer's layout. update: with all that a backward pass needs; else a forward pass
+    holds weights, one layer's activations and logits without their gradient."""
     trainer, card = scenario.trainer, scenario.model
-    layout = train_layout(trainer, card, scenario.cluster.training)
+    layout = train_layout(trainer, card, gpus)
     _check_ranks(scenario, layout.data_parallel)
     fsdp = trainer.backend == "fsdp"
     held = layout.sharded_parameters if fsdp else layout.parameters
@@ -283,33 +293,38 @@ def trainer_memory(scenario: Scenario) -> MemoryParts:
     full = tokens * activation_bytes_per_token(card) / trainer.tensor_parallel
     inputs = tokens * card.hidden_size * BYTES_PER_ELEMENT["bf16"] / trainer.tensor_parallel
     kept, working = (layers * inputs, full) if trainer.recompute == "full" else (layers * full, 0.0)
+    kept, working, trained = (kept, working, layout.trained_share) if update else (0.0, full, 0.0)
     chunk = min(tokens, trainer.logits_chunk_tokens or tokens)
     logits = chunk * card.vocab_size / trainer.tensor_parallel * (trainer.logits_bytes or 2 * BYTES_PER_ELEMENT["fp32"])
+    logits *= 1.0 if update else 0.5
     first_stage_is_fuller = (trainer.pipeline_parallel - 1) * kept > logits
     weights = held * BYTES_PER_ELEMENT["bf16"]
     if fsdp:  # trained parameters are sharded as the optimizer's FP32 ones; two blocks are gathered in BF16
         block = min(1.0, GATHERED_BLOCKS / card.num_layers) * layout.parameters
-        weights = ((1 - layout.trained_share) * held + block) * BYTES_PER_ELEMENT["bf16"]
-    gradients = layout.trained_share * held * BYTES_PER_ELEMENT["fp32"]
+        weights = ((1 - trained) * held + block) * BYTES_PER_ELEMENT["bf16"]
+    gradients = trained * held * BYTES_PER_ELEMENT["fp32"]
     optimizer = layout.optimizer_parameters * trainer.optimizer_bytes_per_parameter
-    optimizer = 0.0 if trainer.optimizer_on_host else optimizer
-    parts = MemoryParts(
+    optimizer = 0.0 if trainer.optimizer_on_host or not update else optimizer
+    return MemoryParts(
         weights=weights,
         runtime=RUNTIME_BYTES,
         activations=kept * (trainer.pipeline_parallel if first_stage_is_fuller else 1) + working,
         gradients=gradients,
         optimizer=optimizer,
-        draft=_trained_draft_bytes(scenario, tokens),
+        draft=_trained_draft_bytes(scenario, tokens) if update else None,
         logits=0.0 if first_stage_is_fuller else logits,
-        critic=weights + gradients + optimizer if trainer.critic and not critic_swapped(scenario) else None,
+        critic=weights + gradients + optimizer if update and trainer.critic and not critic_swapped(scenario) else None,
     )
-    available = scenario.training_device.memory_bytes.value
+
+
+def _check_fits(scenario: Scenario, parts: MemoryParts, what: str) -> None:
+    """Raise Infeasible where the parts exceed a training GPU."""
+    trainer, card, available = scenario.trainer, scenario.model, scenario.training_device.memory_bytes.value
     if parts.total > available:
         worst, _ = max(parts.items(), key=lambda part: part[1])
         raise Infeasible(
-            f"training {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
+            f"{what} {card.name} with trainer.tensor_parallel={trainer.tensor_parallel}, pipeline_parallel="
             f"{trainer.pipeline_parallel}, expert_parallel={trainer.expert_parallel} does not fit a "
             f"{scenario.training_device.name} GPU; most of it is {worst}: {_REMEDIES.get(worst, _SPREAD)}",
             parts.total, available, "bytes",
         )  # fmt: skip
-    return parts

@@ -12,7 +12,7 @@ from rlsim.costs.engine.iteration import IterationCosts
 from rlsim.costs.engine.prices import EngineInputs, engine_inputs, engine_prices, running_at_most
 from rlsim.costs.interface import Prices, StepCost
 from rlsim.costs.measured import hand_over, stack_of
-from rlsim.costs.memory import EngineMemory, engine_memory, trainer_memory
+from rlsim.costs.memory import EngineMemory, engine_memory, kv_bytes_per_gpu_token, trainer_memory
 from rlsim.costs.operators.device import Device, device_of, tables_error
 from rlsim.costs.overheads import Overheads, overheads_of
 from rlsim.costs.trainer.training import TrainedBatch, TrainerInputs, step_cost, trainer_inputs
@@ -130,12 +130,19 @@ class PriceInputs:
             wake=transfers.sleep_between_rollouts(),
             steps=(),
             batch=self.batch_cost,
+            kv_token_s=self._kv_token_s(),
             engine=engine,
             engine_memory=self.engine_memory,
             trainer_bytes=trainer_memory(scenario),
             overheads=self.overheads,
             stand_in=self.device.stand_in,
         )
+
+    def _kv_token_s(self) -> float:
+        """Each GPU of a replica sends its share to its like in another, over NVLink where that joins all of them."""
+        fabric, scenario = self.device.fabric, self.scenario
+        across = scenario.cluster.generation > fabric.domain
+        return float(fabric.broadcast(kv_bytes_per_gpu_token(scenario), across).seconds)
 
 
 def _check_micro_batch(scenario: Scenario) -> None:

@@ -142,7 +142,8 @@ def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
     if given or overrides.get("lag") == 0:
         return {}
     cluster = scenario.cluster
-    own = DEFAULT_GENERATION_SHARE if cluster.colocated else cluster.generation / cluster.num_gpus
+    pooled = cluster.num_gpus - cluster.reference_gpus
+    own = DEFAULT_GENERATION_SHARE if cluster.colocated else cluster.generation / pooled
     wanted = "generation_share" in overrides or (
         "lag" in overrides if cluster.colocated else bool({"cluster.num_gpus", "lag"} & overrides.keys())
     )
@@ -153,7 +154,7 @@ def _splitting(scenario: Scenario, overrides: Overrides) -> Overrides:
         raise InputError(f"generation_share={share}: must be a number between 0 and 1")
     if not 0 < share < 1:
         raise InputError(f"generation_share={share}: must lie between 0 and 1")
-    gpus = _size(scenario, overrides, SIZE)
+    gpus = max(1, _size(scenario, overrides, SIZE) - _size(scenario, overrides, "cluster.reference_gpus"))
     generation = split_gpus(gpus, share, *(_group_gpus(scenario, overrides, part) for part in ("engine", "trainer")))
     return {"cluster.generation_gpus": generation, "cluster.training_gpus": gpus - generation}
 

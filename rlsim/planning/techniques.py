@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -38,7 +38,7 @@ class _Known:
     asks: str
     source: str
     exact: bool
-    split: bool = False
+    tries: str = ""
     needs: str = ""
 
     def missing(self, scenario: Scenario) -> str:
@@ -46,6 +46,8 @@ class _Known:
         batch = scenario.trainer.global_batch_samples
         holds = {
             "": True,
+            "agent": scenario.workload.agent is not None,
+            "reference": scenario.trainer.reference_logprobs,
             "undrafted": not scenario.speculation.active,
             "drafts": scenario.speculation.active,
             "one_update": batch is None or batch >= scenario.workload.samples_per_step,
@@ -53,10 +55,25 @@ class _Known:
         return "" if holds[self.needs] else str(_lists()["needs"][self.needs])
 
     def ways(self, scenario: Scenario) -> list[Overrides]:
-        """Its overrides, with each share of generating GPUs where it splits a cluster that was not."""
-        if not self.split or not scenario.cluster.colocated:
+        """Its overrides, with each share of what it tries out; a cluster that is split already stays so."""
+        if not self.tries or (self.tries == "split" and not scenario.cluster.colocated):
             return [self.sets]
-        return [{**self.sets, "generation_share": share} for share in _lists()["shares"]]
+        samples = scenario.workload.samples_per_step
+        tried: dict[str, Callable[[float], Overrides]] = {
+            "split": lambda share: {"generation_share": share},
+            "pool": lambda share: _pooled(scenario, share),
+            "trajectories": lambda share: {"workload.agent.max_trajectories": math.ceil(share * samples)},
+        }
+        return [{**self.sets, **tried[self.tries](share)} for share in _lists()["shares"][self.tries]]
+
+
+def _pooled(scenario: Scenario, share: float) -> Overrides:
+    """GPUs of the trainer for the reference policy, whole shards of it."""
+    cluster, trainer = scenario.cluster, scenario.trainer
+    shard = trainer.tensor_parallel * trainer.pipeline_parallel * trainer.context_parallel
+    gpus = max(1, round(share * cluster.training / shard)) * shard
+    left = {} if cluster.training_gpus is None else {"cluster.training_gpus": cluster.training - gpus}
+    return {"cluster.reference_gpus": gpus, **left}
 
 
 @dataclass(frozen=True)

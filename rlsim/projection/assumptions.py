@@ -192,6 +192,9 @@ def warnings_of(run: SimulatedVariant) -> tuple[str, ...]:
         out.append(said("timeout", trajectories=run.agents.timed_out / steps))
     if _starts(scenario):
         out.append(said("start-up", batches=scenario.loop.asynchrony.pace))
+    if run.unsettled:
+        way = "consume from stock" if run.unsettled < 0 else "leave in flight"
+        out.append(said("unsettled", share=percent(abs(run.unsettled)), way=way, warmup=scenario.measured_steps.start))
     engine = run.prices.engine
     tokens, eager = engine.captured_tokens, engine.eager_share(counted(engine, run.counters).iterations_at)
     if scenario.engine.cuda_graphs and eager > TOLD_EAGER_SHARE:

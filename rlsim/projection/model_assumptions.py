@@ -60,6 +60,8 @@ def drafting_assumptions(scenario: Scenario, choice: PolicyChoice | None) -> lis
     speculation, own = scenario.speculation, []
     if speculation.variation is not None:
         own.append(said("variation", **dict(speculation.variation)))
+        if speculation.variation.group_gain:
+            own.append(said("group", **dict(speculation.variation)))
     if speculation.sampling is not None:
         own.append(said("sampling", **dict(speculation.sampling), move=sampling_move(speculation.sampling)))
     if speculation.drift is not None:

@@ -11,13 +11,22 @@ from rlsim.costs.interface import EngineCounters
 from rlsim.costs.prices import PriceInputs, ScenarioPrices, priced
 from rlsim.files.records import dataclass
 from rlsim.results import PHASES
-from rlsim.schema.scenario import Scenario
+from rlsim.schema.base import changed
+from rlsim.schema.scenario import MAX_SIMULATED_STEPS, Scenario
 from rlsim.simulation.run import simulate
 from rlsim.simulation.trace import StepRecord, Trace
 from rlsim.simulation.trajectories import AgentCounters
 from rlsim.tables.operators import OperatorTables
 from rlsim.workload.acceptance import DraftPlan
 from rlsim.workload.draw import BEGINNING, DrawnStep, DrawnWorkload, Stretch, draw
+
+BALANCED = 0.03
+"""Tokens that measured steps leave in flight, or take from there, as a share of those generated, in a settled loop."""
+STOCKED_BATCHES = 3.0
+"""Batches ahead beyond which what was started first may last longer than twice as many steps; with fewer a straggler in
+or out of flight is as much as the start-up."""
+LONGER_WARMUPS = 2
+"""Times that the warm-up is doubled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +85,17 @@ class SimulatedVariant:
         return counters
 
     @cached_property
+    def unsettled(self) -> float:
+        """Tokens that the measured steps left in flight, below 0 lived on, over those generated; 0 where the loop is
+        settled (BALANCED), keeps no such stock, or has no ledger."""
+        ledgers = [trace.ledger for trace in self.traces if trace.ledger is not None]
+        generated = sum(ledger.generated for ledger in ledgers)
+        if not generated or self.scenario.loop.batches_ahead <= STOCKED_BATCHES:
+            return 0.0
+        share = sum(ledger.in_flight for ledger in ledgers) / generated
+        return share if abs(share) > BALANCED else 0.0
+
+    @cached_property
     def agents(self) -> AgentCounters:
         """What trajectories of several turns did besides generating, in all measured steps of all replications."""
         counters = AgentCounters()
@@ -97,12 +117,30 @@ def simulate_variant(
     detailed: bool = False,
     stretch: Stretch = BEGINNING,
 ) -> SimulatedVariant:
-    """Draw, price and simulate every replication of ``scenario``.
+    """Draw, price and simulate every replication of ``scenario``; where it states no warm-up and is not settled after
+    it, with twice the warm-up, and twice again.
 
     tables: in place of those that the hardware profile names. see: called with the number of replications done and the
     work of the last one, which is not kept. detailed: with spans and curves of the first replication. stretch: the part
     of a run to draw. Raises Infeasible where it cannot run and InputError where it makes no sense.
     """
+    for _ in range(LONGER_WARMUPS if scenario.simulation.warmup_steps is None else 0):
+        found = _simulated(scenario, tables, see, detailed, stretch)
+        warmup = 2 * scenario.measured_steps.start
+        steps = warmup + len(scenario.measured_steps)
+        if not found.unsettled or steps * scenario.simulation.replications > MAX_SIMULATED_STEPS:
+            return found
+        scenario = changed(scenario, simulation=changed(scenario.simulation, warmup_steps=warmup))
+    return _simulated(scenario, tables, see, detailed, stretch)
+
+
+def _simulated(
+    scenario: Scenario,
+    tables: OperatorTables | None,
+    see: Callable[[int, DrawnWorkload], object],
+    detailed: bool,
+    stretch: Stretch,
+) -> SimulatedVariant:
     prices, traces, first_steps = [], [], []
     inputs = PriceInputs(scenario, tables)
     for replication in range(scenario.simulation.replications):

@@ -15,6 +15,7 @@ RELEASE = re.compile(r"v?\d+(\.\d+){0,3}([-.+]?[a-z0-9]+)*", re.ASCII | re.IGNOR
 """A release as packages number them: 0.17.1, v0.11.0rc2, 0.20.0.post1, 0.18.1+cu128."""
 
 Precision = Literal["bf16", "fp8", "fp8_block", "nvfp4"]
+Migration = Literal["none", "recompute", "transfer", "cheaper"]
 
 
 class Engine(Strict):
@@ -66,6 +67,10 @@ class Engine(Strict):
     dispatch: Literal["static", "round_robin", "least_loaded", "shared_queue"] = "static"
     """static: contiguous split (synchronous vLLM in NeMo-RL); round_robin: per sample (its async one); least_loaded: to
     the fewest unfinished samples on submission; shared_queue: to whoever has room first."""
+    migration: Migration = "none"
+    """Synchronous: a replica that runs dry takes half of the requests of the fullest, those that wait there first, then
+    the newest. What these have generated they prefill again (recompute), or their KV cache follows over the slowest
+    link between replicas (transfer), or whichever is faster (cheaper). none: requests stay (docs/SEMANTICS.md)."""
     expert_balance: Literal["balanced", "power_law_1.01", "power_law_1.2"] = "power_law_1.2"
     """Routing skew of the measured MoE tables."""
     host_iteration_s: float | None = Field(None, ge=0, le=10)

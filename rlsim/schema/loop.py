@@ -43,6 +43,10 @@ class Cluster(Strict):
     """GPUs of the rollout engine in a split cluster."""
     training_gpus: int | None = Field(None, ge=1, le=1_000_000)
     """GPUs of the trainer in a split cluster."""
+    reference_gpus: int = Field(0, ge=0, le=MOST_GPUS)
+    """Of num_gpus those that hold the reference policy alone, in the trainer's layout: its log-probs run beside those
+    of the policy (OpenRLHF without colocate_actor_ref: experience_maker.py:102-188 at 3c3be623), and no weights are
+    swapped for them. 0: they take turns on the training GPUs."""
     placement: Literal["aligned", "scattered"] | None = None
     """aligned: GPUs of one group (a replica, its experts, a tensor-parallel group) are placed in one NVLink domain
     where they fit. scattered: a group of several nodes may lie half in one domain and half in another, as in jobs over
@@ -59,26 +63,24 @@ class Cluster(Strict):
         """GPUs that generate."""
         if self.generation_gpus is not None:
             return self.generation_gpus
-        return self.num_gpus - (self.training_gpus or 0)
+        return self.num_gpus - self.reference_gpus - (self.training_gpus or 0)
 
     @property
     def training(self) -> int:
         """GPUs that train."""
         if self.training_gpus is not None:
             return self.training_gpus
-        return self.num_gpus - (self.generation_gpus or 0)
+        return self.num_gpus - self.reference_gpus - (self.generation_gpus or 0)
 
     @model_validator(mode="after")
     def _split(self) -> Cluster:
-        if self.colocated:
-            return self
+        reference = f" + reference_gpus ({self.reference_gpus})" if self.reference_gpus else ""
         if self.generation < 1 or self.training < 1:
+            split = f"reference_gpus ({self.reference_gpus})" if self.colocated else "generation_gpus and training_gpus"
+            raise ValueError(f"{split} must leave both at least 1 of num_gpus = {self.num_gpus}")
+        if not self.colocated and self.generation + self.training + self.reference_gpus != self.num_gpus:
             raise ValueError(
-                f"generation_gpus and training_gpus must leave both at least 1 of num_gpus = {self.num_gpus}"
-            )
-        if self.generation + self.training != self.num_gpus:
-            raise ValueError(
-                f"generation_gpus ({self.generation}) + training_gpus ({self.training}) must equal "
+                f"generation_gpus ({self.generation}) + training_gpus ({self.training}){reference} must equal "
                 f"num_gpus ({self.num_gpus})"
             )
         return self
@@ -318,4 +320,5 @@ class Simulation(Strict):
     """Steps simulated per replication after the warm-up; rounded up to whole cycles, asynchronous of policy_lag, else
     of the rounds of workload.tail_batching. Default 1, asynchronous 6."""
     warmup_steps: int | None = Field(None, ge=0, le=10_000)
-    """First steps dropped. Default 0, asynchronous twice the batches that may be under way at once."""
+    """First steps dropped. Default 0, asynchronous twice the batches that may be under way at once, and where
+    these are more than four twice or four times as many while the ledger of tokens does not balance."""

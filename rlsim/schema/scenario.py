@@ -202,15 +202,11 @@ def _loop_and_cluster(s: Scenario) -> None:
         )
     if s.loop.mode == "async":
         _asynchrony(s)
-    if s.loop.mode == "async" and s.workload.usable_group_share < 1:
+        _whole_rollouts(s)
+    if s.engine.migration != "none" and (s.workload.racing or s.workload.agent is not None):
         raise ValueError(
-            "workload.usable_group_share below 1 repeats rollouts within a step, which loop.mode async does not do; "
-            "give workload.generated_batch_factor instead"
-        )
-    if s.loop.mode == "async" and s.workload.tail_batching is not None:
-        raise ValueError(
-            "workload.tail_batching ends the rollouts of loop.mode sync early, which loop.mode async does not do; give "
-            "loop.membership first_done instead"
+            "engine.migration moves single responses that a step awaits: give neither workload.agent nor "
+            "workload.tail_batching beside it"
         )
     if s.loop.streaming:
         _streaming(s)
@@ -226,6 +222,19 @@ def _loop_and_cluster(s: Scenario) -> None:
             f"engine.tensor_parallel x pipeline_parallel ({s.engine.gpus_per_replica}) must divide the "
             f"{s.cluster.generation} generation GPUs (cluster.num_gpus or cluster.generation_gpus)"
         )
+
+
+def _whole_rollouts(s: Scenario) -> None:
+    """What only a synchronous loop, which awaits its rollouts, can do."""
+    for stated, key, instead in (
+        (s.workload.usable_group_share < 1, "workload.usable_group_share below 1", "workload.generated_batch_factor"),
+        (s.workload.tail_batching is not None, "workload.tail_batching", "loop.membership first_done"),
+        (s.engine.migration != "none", "engine.migration", "engine.dispatch least_loaded"),
+    ):
+        if stated:
+            raise ValueError(
+                f"{key} needs loop.mode sync, whose steps are rollouts of their own; give {instead} instead"
+            )
 
 
 def _asynchrony(s: Scenario) -> None:
@@ -296,6 +305,18 @@ def _recurrent_heads(tensor_parallel: int, model: ModelCard, key: str) -> None:
         _divides(tensor_parallel, model.mamba.num_heads, key, f"Mamba heads of {model.name}")
 
 
+def _layout(section: str, layout: Engine | Trainer, tensor_parallel: int, model: ModelCard) -> None:
+    """What engine and trainer share; tensor_parallel: GPUs that share the heads of a layer."""
+    _heads(tensor_parallel, model, f"{section}.tensor_parallel")
+    _recurrent_heads(tensor_parallel, model, f"{section}.tensor_parallel")
+    if (stages := layout.pipeline_parallel) > model.num_layers:
+        raise ValueError(
+            f"{section}.pipeline_parallel ({stages}) exceeds the {model.num_layers} layers of {model.name}"
+        )
+    if (experts := layout.expert_parallel) > 1 and model.moe is None:
+        raise ValueError(f"{section}.expert_parallel ({experts}) needs a mixture of experts; {model.name} is dense")
+
+
 def _engine_and_model(s: Scenario) -> None:
     engine, model, fitted = s.engine, s.model, s.simulation.engine_parameters
     if fitted is not None and engine.name not in fitted.names:
@@ -303,39 +324,22 @@ def _engine_and_model(s: Scenario) -> None:
             f"simulation.engine_parameters {fitted.name} holds no family for engine.name {engine.name}, "
             f"only {', '.join(fitted.names)}"
         )
-    _heads(engine.tensor_parallel // engine.attention_data_parallel, model, "engine.tensor_parallel")
-    if engine.pipeline_parallel > model.num_layers:
+    _layout("engine", engine, engine.tensor_parallel // engine.attention_data_parallel, model)
+    # Engines of 24 or 48 GPUs hold some of 256 experts twice, so that every GPU has as many; more GPUs than experts
+    # would leave some without any.
+    if model.moe is not None and engine.expert_parallel > model.moe.num_experts:
         raise ValueError(
-            f"engine.pipeline_parallel ({engine.pipeline_parallel}) exceeds the "
-            f"{model.num_layers} layers of {model.name}"
+            f"engine.expert_parallel ({engine.expert_parallel}) exceeds the {model.moe.num_experts} experts of "
+            f"{model.name}"
         )
-    if engine.expert_parallel > 1:
-        if model.moe is None:
-            raise ValueError(
-                f"engine.expert_parallel ({engine.expert_parallel}) needs a mixture of experts; {model.name} is dense"
-            )
-        # Engines of 24 or 48 GPUs hold some of 256 experts twice, so that every GPU has as many; more GPUs than experts
-        # would leave some without any.
-        if engine.expert_parallel > model.moe.num_experts:
-            raise ValueError(
-                f"engine.expert_parallel ({engine.expert_parallel}) exceeds the {model.moe.num_experts} experts of "
-                f"{model.name}"
-            )
     for key in ("weight_precision", "kv_precision"):
         if getattr(engine, key) == "nvfp4" and s.hardware.nvfp4_flops is None:
             raise ValueError(f"engine.{key} nvfp4 is not supported by {s.hardware.name}; take bf16 or fp8")
-    _recurrent_heads(engine.tensor_parallel // engine.attention_data_parallel, model, "engine.tensor_parallel")
 
 
 def _trainer_and_model(s: Scenario) -> None:
-    trainer, model, gpus = s.trainer, s.model, s.cluster.training
-    _heads(trainer.tensor_parallel, model, "trainer.tensor_parallel")
-    _recurrent_heads(trainer.tensor_parallel, model, "trainer.tensor_parallel")
-    if trainer.pipeline_parallel > model.num_layers:
-        raise ValueError(
-            f"trainer.pipeline_parallel ({trainer.pipeline_parallel}) exceeds the "
-            f"{model.num_layers} layers of {model.name}"
-        )
+    trainer, model, gpus, apart = s.trainer, s.model, s.cluster.training, s.cluster.reference_gpus
+    _layout("trainer", trainer, trainer.tensor_parallel, model)
     if trainer.virtual_stages > 1 and trainer.pipeline_parallel * trainer.virtual_stages > model.num_layers + 2:
         raise ValueError(
             f"trainer.pipeline_parallel x virtual_stages ({trainer.pipeline_parallel * trainer.virtual_stages}) "
@@ -350,18 +354,16 @@ def _trainer_and_model(s: Scenario) -> None:
             f"{gpus} training GPUs "
             "(cluster.num_gpus or cluster.training_gpus)"
         )
-    if trainer.expert_parallel > 1:
-        if model.moe is None:
-            raise ValueError(
-                f"trainer.expert_parallel ({trainer.expert_parallel}) needs a mixture of experts; {model.name} is dense"
-            )
+    if apart and not trainer.reference_logprobs:
+        raise ValueError("cluster.reference_gpus has nothing to do with trainer.reference_logprobs false")
+    _divides(
+        shard, apart, "trainer.tensor_parallel x pipeline_parallel x context_parallel", "of cluster.reference_gpus"
+    )
+    if model.moe is not None:
         _divides(trainer.expert_parallel, model.moe.num_experts, "trainer.expert_parallel", f"experts of {model.name}")
-        _divides(
-            trainer.expert_parallel,
-            gpus // trainer.pipeline_parallel,
-            "trainer.expert_parallel",
-            "training GPUs of one pipeline stage",
-        )
+        for count, pool in ((gpus, "training"), (apart, "reference")):
+            stage = f"{pool} GPUs of one pipeline stage"
+            _divides(trainer.expert_parallel, count // trainer.pipeline_parallel, "trainer.expert_parallel", stage)
     if trainer.mtp_layers and not model.mtp_layers:
         raise ValueError(f"trainer.mtp_layers ({trainer.mtp_layers}) needs a native MTP head; {model.name} has none")
 
@@ -380,12 +382,11 @@ def _global_batch(s: Scenario) -> None:
 def _speculation_and_model(s: Scenario) -> None:
     if s.speculation.method == "mtp" and s.speculation.active and s.model.mtp_layers < 1:
         raise ValueError(f"speculation.method mtp needs a native MTP head; {s.model.name} has none")
-    if s.speculation.method == "draft_model" and s.speculation.active and s.speculation.draft is None:
-        raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
-
     draft = s.speculation.draft
-    if s.speculation.method != "draft_model" or not s.speculation.active or draft is None:
+    if s.speculation.method != "draft_model" or not s.speculation.active:
         return
+    if draft is None:
+        raise ValueError("speculation.method draft_model needs speculation.draft (the draft model's dimensions)")
     if draft.vocab_size != s.model.vocab_size and not s.speculation.heterogeneous_vocabulary:
         raise ValueError(
             f"speculation.draft has a vocabulary of {draft.vocab_size:,} tokens and {s.model.name} one of "

@@ -30,6 +30,11 @@ class Variation(Strict):
     trend_per_1k_tokens: float = Field(0.0, ge=-5, le=5)
     """Move of the logit per 1,000 tokens of a response; -0.002 per 1,000 tokens of input with EAGLE-3.1 (2.69 tokens at
     1K, 2.65 at 32K)."""
+    group_gain: float = Field(0.0, ge=0, le=32)
+    """suffix: tokens of acceptance length that other samples of the prompt, once they are done, add to the stated one:
+    with n of them n / (n + group_half_samples) of it (Seer's grouped drafts, SuffixDecoding)."""
+    group_half_samples: float = Field(2.0, gt=0, le=1000)
+    """Samples done that bring half of group_gain. Assumption."""
 
 
 class Sampling(Strict):
@@ -200,6 +205,8 @@ class Speculation(Strict):
         if not self.active:
             return self
         self._check_tree()
+        if self.variation is not None and self.variation.group_gain and self.method != "suffix":
+            raise ValueError("variation.group_gain needs method suffix, which drafts from what the group has generated")
         k = self.acceptance_draft_length
         stated_at = "draft_length" if self.acceptance_at_draft_length is None else ACCEPTANCE_AT
         if not given:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
 from rlsim.files.records import dataclass
+from rlsim.schema.engine import Migration
 from rlsim.schema.scenario import Scenario
 from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.replica import Action, Replica
@@ -84,18 +85,25 @@ Finished = Callable[[float, int, int], bool]
 
 @dataclass(frozen=True)
 class Fleet:
-    """``count`` replicas of one iteration table behind a dispatcher."""
+    """``count`` replicas of one iteration table behind a dispatcher.
+
+    kv_token_s: seconds of a token of KV cache from one replica to another.
+    """
 
     count: int
     dispatch: Dispatch
     table: IterationTable
     prefix_caching: bool = True
+    migration: Migration = "none"
+    kv_token_s: float = 0.0
 
 
 def fleet_of(scenario: Scenario, prices: Prices) -> Fleet:
     """The replicas of a scenario."""
     engine = scenario.engine
-    return Fleet(prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching)
+    return Fleet(
+        prices.replicas, engine.dispatch, prices.iteration, engine.prefix_caching, engine.migration, prices.kv_token_s
+    )  # fmt: skip
 
 
 class GenerationPool:
@@ -113,6 +121,9 @@ class GenerationPool:
         self._cancelled: set[int] = set()
         for number, replica in enumerate(self.replicas):
             replica.cancelled, replica.on_cancelled = self._cancelled, partial(self._dispatcher.completed, number, 1)
+            replica.on_give = partial(self._give, number)
+        self._fleet = fleet
+        self._takers: list[deque[int]] = [deque() for _ in self.replicas]
         self._shared: deque[Request] | None = deque() if dispatch == "shared_queue" else None
         self._stale: dict[int, None] = {}
         self._due = [math.inf] * num_replicas
@@ -178,6 +189,7 @@ class GenerationPool:
         What starts at ``time_s`` itself is left for later, so that samples submitted then still take part in it.
         """
         events, due, stale, queue = self._events, self._due, self._stale, self._shared
+        migrates = self._fleet.migration != "none"
         while True:
             if stale:
                 self._refresh()
@@ -196,6 +208,10 @@ class GenerationPool:
                     stop |= finished(at, sample, number)
             while queue and self._offer(number, at):
                 pass
+            if migrates and not replica.outstanding:
+                asking, self._takers[number] = (number, *self._takers[number]), deque()
+                for taker in asking:
+                    self._ask(taker, at)
             if stop:
                 stale[number] = None  # the caller may submit at this very time, before the next segment starts
                 return True
@@ -203,6 +219,25 @@ class GenerationPool:
             upcoming = due[number] = replica.next_event_time()
             if upcoming < math.inf:
                 heappush(events, (upcoming, number))
+
+    def _ask(self, taker: int, time_s: float) -> None:
+        """A replica that ran dry asks the fullest one for half of its requests, where any has more than one."""
+        loads = [replica.outstanding for replica in self.replicas]
+        giver = loads.index(max(loads))
+        if loads[giver] > 1:
+            self._takers[giver].append(taker)
+            self.replicas[giver].pause(time_s, 0.0, "give")
+            self._stale[giver] = None
+
+    def _give(self, giver: int, time_s: float) -> None:
+        """An iteration of the giver has ended: who asked it takes its half, or asks on where too little is left."""
+        if not self._takers[giver]:
+            return  # it ran dry in between
+        taker, given = self._takers[giver].popleft(), self.replicas[giver].give_half()
+        self.replicas[taker].take(time_s, given, self._fleet.migration, self._fleet.kv_token_s)
+        self._stale[taker] = None
+        if not given:
+            self._ask(taker, time_s)
 
     def drain(self, finished: Finished) -> None:
         """Run every replica by itself to its last token, while nothing waits in a shared queue or is submitted."""
@@ -269,10 +304,11 @@ class GenerationPool:
         return np.array([replica.peak_kv_tokens for replica in self.replicas])
 
     def _refresh(self) -> None:
-        for number in self._stale:
+        while self._stale:  # a request that moves adds to them
+            number = next(iter(self._stale))
+            del self._stale[number]
             at = self.replicas[number].next_event_time()
             if at != self._due[number]:
                 self._due[number] = at
                 if at < math.inf:
                     heappush(self._events, (at, number))
-        self._stale.clear()

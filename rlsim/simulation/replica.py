@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Literal
 
@@ -35,9 +35,9 @@ from rlsim.simulation.iteration_times import prepare
 from rlsim.simulation.requests import TOO_LONG, Absence, Request, RunningBatch, RunningRequest
 
 _INFINITY = math.inf
-Action = Literal["keep", "recompute", "restart", "cancel"]
-"""What a pause does to requests: nothing; they prefill what they have again; start from their prompts; or, those that
-are cancelled, leave."""
+Action = Literal["keep", "recompute", "restart", "cancel", "give"]
+"""What a pause does to requests: nothing; they prefill what they have again; start from their prompts; those that are
+cancelled leave; or half of them, for another replica."""
 
 
 class Replica(RunningBatch):
@@ -54,6 +54,7 @@ class Replica(RunningBatch):
         self.now_s = 0.0
         self.peak_kv_tokens = 0.0
         self.absence = Absence()
+        self.on_give: Callable[[float], object] = lambda time_s: None
         self._interrupts: deque[tuple[float, float, Action]] = deque()
         self._end_s: float | None = None
         self._segment_iterations = self._decoded = 0
@@ -325,6 +326,8 @@ class Replica(RunningBatch):
         self._interrupts.popleft()
         if action == "cancel":
             self._cancel()
+        elif action == "give":
+            self.on_give(due_s)
         elif action != "keep":
             self.cache.clear()
             if action == "restart":

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlsim.costs.interface import EngineCounters
+from rlsim.schema.engine import Migration
 from rlsim.simulation.iteration_times import IterationTimes
 from rlsim.units import FloatArray, IntArray
 
@@ -270,6 +272,39 @@ class RunningBatch:
         else:
             sequence.done = sequence.total - (sequence.last_iteration - self._iteration)
             self._leave_decoding(sequence)
+
+    def give_half(self) -> list[RunningRequest]:
+        """Half of the requests leave for another replica: those that wait, the last first, then the newest."""
+        given = []
+        for _ in range(self.outstanding // 2):
+            if self._waiting:
+                sequence = self._waiting.pop()
+                self._waiting_prompts -= sequence.prompt + sequence.history
+                self.outstanding -= 1
+            else:
+                sequence = next(reversed(self._running))
+                self._stop(sequence)
+                self._remove(sequence)
+            given.append(copy(sequence))  # its stale entry in the heap stays behind
+        return given
+
+    def take(self, time_s: float, given: list[RunningRequest], migration: Migration, token_s: float) -> None:
+        """Requests of another replica queue, one after the other once each has its KV cache, where that follows.
+
+        token_s: seconds of a token of KV cache on its way.
+        """
+        for sequence in given:
+            tokens = sequence.prompt + sequence.history + sequence.generated() - 1
+            again_s = self._timing.prefill(0, tokens) + self._timing.behind(tokens)
+            if sequence.resumed and (
+                migration == "transfer" or (migration == "cheaper" and tokens * token_s < again_s)
+            ):
+                time_s += tokens * token_s
+                self.cache.keep(sequence.id, tokens)
+            sequence.arrival_s = time_s
+            self._waiting.append(sequence)
+            self._waiting_prompts += sequence.prompt + sequence.history
+            self.outstanding += 1
 
     def _cancel(self) -> None:
         """Samples that are cancelled leave, whether they run or wait."""

@@ -79,6 +79,8 @@ def rollout(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
     """
     timing = prepare(fleet.table)
     _check_fit(batch, timing)
+    if fleet.migration != "none":
+        return _in_pool(batch, iterations, fleet)
     assigned = assigned_at_once(batch.samples, fleet.count, fleet.dispatch)
     batches = replica_batches(batch, iterations, assigned, fleet.count)
     counters = EngineCounters(timing.max_sequences)
@@ -88,7 +90,7 @@ def rollout(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
     peak = solved.peak_kv_tokens.copy()
     queueing = np.flatnonzero(occupied & ~solved.valid)
     if fleet.dispatch == "shared_queue" and queueing.size:
-        return _share_queue(batch, iterations, fleet)
+        return _in_pool(batch, iterations, fleet)
     done = batches.real & solved.valid[:, None]
     finish_s[batches.index[done]] = solved.finish_s[done]
     kernel = library() if queueing.size else None
@@ -157,10 +159,10 @@ def _check_fit(batch: Batch, timing: IterationTimes) -> None:
         )
 
 
-def _share_queue(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
-    """One queue with more samples than fit: whoever has room next takes the next sample."""
-    kernel = library()
-    if kernel is not None:
+def _in_pool(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutResult:
+    """One queue with more samples than fit, of which whoever has room next takes the next, or requests that move."""
+    kernel, moves = library(), fleet.migration != "none"
+    if kernel is not None and not moves:
         counters = EngineCounters(prepare(fleet.table).max_sequences)
         with KernelPool(kernel, _columns(batch, iterations), fleet, counters) as run:
             run.run_queue()
@@ -170,7 +172,7 @@ def _share_queue(batch: Batch, iterations: IntArray, fleet: Fleet) -> RolloutRes
 
     def finished(time_s: float, sample: int, number: int) -> bool:
         finish_s[sample], assigned[sample] = time_s, number
-        return not pool.waits_for_room
+        return not moves and not pool.waits_for_room
 
     pool.submit(0.0, samples_of(batch, iterations, np.arange(batch.samples)))
     pool.run(math.inf, finished)

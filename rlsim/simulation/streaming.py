@@ -6,6 +6,9 @@ their rewards. With f_i the time of the i-th of them and R_i the work from it on
 
     max over i of (f_i + R_i).
 
+Where the reference policy has GPUs of its own, they take samples first, as they come: with w_i the seconds of the i-th
+there, f_i becomes max over j <= i of (f_j + w_j + ... + w_i).
+
 What an update does once (gradient exchange, optimizer, synchronisation) follows the last sample of its global batch;
 swaps of weights, further epochs and data handling come behind the last sample of the step.
 """
@@ -46,6 +49,10 @@ def streamed(finish_s: FloatArray, total_tokens: FloatArray, cost: StepCost, tra
     """
     order, samples = np.argsort(finish_s, kind="stable"), len(finish_s)
     tokens = total_tokens[order]
+    passed = np.cumsum(cost.reference_s * tokens / tokens.sum())
+    ready_s = finish_s[order]
+    if cost.reference_s:
+        ready_s = passed + np.maximum.accumulate(ready_s - np.concatenate(([0.0], passed[:-1])))
     once = _seconds(cost, PER_UPDATE) / trainer.epochs
     shared = cost.train.seconds - _seconds(cost, PER_UPDATE)
     first_epoch_s = cost.logprob.seconds + shared / trainer.epochs - _seconds(cost, PER_STEP)
@@ -54,9 +61,9 @@ def streamed(finish_s: FloatArray, total_tokens: FloatArray, cost: StepCost, tra
     last = np.minimum(np.arange(1, updates + 1) * -(-samples // updates), samples) - 1
     np.add.at(work, last, once / updates)
     left = np.cumsum(work[::-1])[::-1]
-    ends = finish_s[order] + left
+    ends = ready_s + left
     critical = int(np.argmax(ends))
-    waited = min(float(finish_s.max()), float(ends[critical] - left[0]))
+    waited = min(float(ready_s[-1]), float(ends[critical] - left[0]))
     return Streamed(waited, float(left[0] - left[critical]))
 
 

@@ -103,12 +103,26 @@ class DraftPlan:
 class SampleMoves:
     """Where each sample's acceptance lies, in the logit: ``start`` at its first token, ``per_token`` more at each.
 
-    plan: what is drafted at each place; None for all tokens everywhere.
+    plan: what is drafted at each place; None for all tokens everywhere. by_done: more by the number of samples of the
+    same ``group`` that are shorter than a place, and so done where all start together and go at one pace.
     """
 
     start: FloatArray
     per_token: float = 0.0
     plan: DraftPlan | None = None
+    group: IntArray | None = None
+    by_done: FloatArray | None = None
+
+    def at(self, lengths: IntArray, places: FloatArray) -> FloatArray:
+        """Moves of samples of ``lengths`` at tokens of their responses; shape of ``places``, a row for each."""
+        logits: FloatArray = self.start[:, None] + self.per_token * places
+        if self.group is None or self.by_done is None:
+            return logits
+        stride = int(lengths.max(initial=0)) + 2
+        first, keys = self.group * stride, np.sort(self.group * stride + lengths)
+        done = np.searchsorted(keys, first[:, None] + places) - np.searchsorted(keys, first)[:, None]
+        logits += self.by_done[np.minimum(done, self.by_done.size - 1)]
+        return logits
 
 
 def two_parameter_rates(first: float, decay: float, draft_length: int) -> FloatArray:
@@ -212,7 +226,7 @@ def iterations_needed(
     counts = _renewal_limit(lengths, along, acceptance.draft_length, normals)
     short = np.flatnonzero(lengths <= EXACT_BELOW_ITERATIONS * along.mean)
     if moves is not None:
-        rates = moved_rates(acceptance, moves.start[short] + moves.per_token * 0.5 * lengths[short])
+        rates = moved_rates(acceptance, moves.at(lengths, 0.5 * lengths[:, None].astype(np.float64))[short, 0])
     counts[short] = _sampled(lengths[short], rates, rng)
     return counts
 
@@ -244,11 +258,14 @@ def moments_by_logit(acceptance: Acceptance) -> tuple[FloatArray, FloatArray, Fl
 def _along(lengths: IntArray, acceptance: Acceptance, moves: SampleMoves) -> _Renewal:
     mean, second, third = moments_by_logit(acceptance)
     variance = second - mean**2
-    end = moves.start + moves.per_token * lengths
-    if moves.per_token == 0.0:
+    end = moves.at(lengths, lengths[:, None].astype(np.float64))[:, 0]
+    if moves.by_done is not None:
+        places = moves.at(lengths, np.outer(lengths, PLANNED_PLACES))
+        weights = np.full(PLANNED_PLACES.size, 1.0 / PLANNED_PLACES.size)
+    elif moves.per_token == 0.0:
         places, weights = end[:, None], np.ones(1)
     else:
-        places = moves.start[:, None] + moves.per_token * np.outer(lengths, 0.5 * (1.0 + PLACES))
+        places = moves.at(lengths, np.outer(lengths, 0.5 * (1.0 + PLACES)))
         weights = 0.5 * PLACE_WEIGHTS
     at, spread = (np.interp(places, LOGIT_GRID, values) for values in (mean, variance))
     mean, second, third = (np.interp(end, LOGIT_GRID, values) for values in (mean, second, third))
@@ -256,7 +273,7 @@ def _along(lengths: IntArray, acceptance: Acceptance, moves: SampleMoves) -> _Re
 
 
 PLANNED_PLACES = (np.arange(32) + 0.5) / 32
-"""Places of a response at which a plan is looked up."""
+"""Places of a response at which a plan, or what of its group is done, is looked up."""
 
 
 def _planned(
@@ -264,7 +281,7 @@ def _planned(
 ) -> _Renewal:
     """:func:`_along` where what is drafted changes along a response; ends of responses as without a plan."""
     places = np.outer(lengths, PLANNED_PLACES)
-    logits = moves.start[:, None] + moves.per_token * places
+    logits = moves.at(lengths, places)
     stretch = np.minimum(np.searchsorted(plan.until_tokens, places), len(plan.drafted) - 1)
     drafted = np.asarray(plan.drafted)[stretch]
     per_token, variance = np.empty(places.shape), np.empty(places.shape)

@@ -6,16 +6,24 @@ Lengths depend on (seed, replication, step), never on a deployment: whatever is 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 
-from rlsim.errors import Infeasible
+from rlsim.errors import Infeasible, InputError
 from rlsim.files.records import dataclass
 from rlsim.schema.speculation import Variation
 from rlsim.schema.workload import ConstantLength, Workload
 from rlsim.units import BoolArray, FloatArray, IntArray
-from rlsim.workload.acceptance import Acceptance, SampleMoves, iterations_needed, moves_of
+from rlsim.workload.acceptance import (
+    LOGIT_GRID,
+    Acceptance,
+    SampleMoves,
+    iterations_needed,
+    moments_by_logit,
+    moves_of,
+)
 from rlsim.workload.agents import Turns, draw_turns
 from rlsim.workload.lengths import LengthDistribution, Place, cached_with_files, solve_distribution, whole_tokens
 
@@ -172,7 +180,15 @@ def draw_moves(
     if rollout.turns is not None:
         turns = np.diff(rollout.turns.first)
         prompt, own = np.repeat(prompt, turns), np.repeat(own, turns)
-    return moves_of(variation, acceptance, prompt, own, likely_lengths(workload))
+    moves = moves_of(variation, acceptance, prompt, own, likely_lengths(workload))
+    if not variation.group_gain:
+        return moves
+    if rollout.turns is not None:
+        raise InputError("speculation.variation.group_gain needs single responses: give no workload.agent beside it")
+    done = np.arange(workload.launched_generations)
+    lengths = acceptance.mean + variation.group_gain * done / (done + variation.group_half_samples)
+    means, _, _ = moments_by_logit(acceptance)
+    return replace(moves, group=rollout.batch.group, by_done=np.interp(lengths, means, LOGIT_GRID))
 
 
 @cached_with_files(64)

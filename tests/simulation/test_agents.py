@@ -65,6 +65,25 @@ def test_one_trajectory_takes_its_turns_and_what_the_environment_takes_between_t
         assert found.counters.reused_tokens == (sum(PROMPT + t * 28 for t in range(turns)) - sum(new))
 
 
+def test_more_trajectories_than_prefixes_fit_prefill_again_and_again():
+    """8 of 64 trajectories fit with their whole contexts; what is not found of a context is prefilled once more."""
+    one, turns = trajectories(64, 12, environment_s=0.3), 12
+    contexts = 64 * sum(PROMPT + turn * (TURN + OBSERVATION) for turn in range(turns))
+    new, found = 64 * (PROMPT + (turns - 1) * (OBSERVATION + 1)), {}
+    for most in (1, 8, 24, 64):
+        table = cost_table(kv_capacity_tokens=3000.0, prefill_s=2e-3)
+        given = agent_rollout(
+            one, one.turns.response_tokens - 1, Fleet(1, "round_robin", table), some(max_trajectories=most)
+        )
+        counters = given.result.counters
+        assert counters.prefill_tokens + given.counters.reused_tokens >= contexts
+        assert counters.preemptions or counters.prefill_tokens + given.counters.reused_tokens == contexts
+        found[most] = (counters.prefill_tokens, given.counters.reused_tokens, given.result.seconds)
+    assert found[1][0] == found[8][0] == new
+    assert found[8][1] > 4 * found[24][1] > 16 * found[64][1]
+    assert found[8][2] < found[24][2] < found[64][2] < found[1][2]
+
+
 def test_one_environment_serialises_what_it_does():
     """Turns of equal length end together; with one place the k-th of them waits for k - 1 others."""
     found = ran(trajectories(4, 2, environment_s=10.0), some(max_environments=1))

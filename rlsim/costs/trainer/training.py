@@ -39,7 +39,7 @@ LOSS_BACKWARD = 2.0
 MTP_LAYERS = "MTP layers"
 MTP_INPUTS = 2
 """Hidden state and embedding, which an MTP layer joins."""
-IMBALANCE = "rank imbalance"
+IMBALANCE, PADDED_BATCH = "rank imbalance", "padded batch"
 LM_HEAD, LOSS = "LM head", "loss"
 """Names of the parts that a value model lacks."""
 
@@ -239,8 +239,10 @@ class TrainedBatch:
 class TrainerInputs:
     """Everything that the trainer's work on a given batch depends on; equal inputs have equal prices.
 
-    logprob_passes: forward passes before the update. draft_training_share: FLOP of a drafter's own training over the
-    policy's. The swaps move weights of the reference or of the value model in and out around their passes.
+    logprob_passes: forward passes before the update on its own GPUs. reference_gpus: those of a reference pass beside
+    them; 0 where there is none. streaming: both take samples as they are done.
+    draft_training_share: FLOP of a drafter's own training over the policy's. The swaps move weights of the reference or
+    of the value model in and out around their passes.
     """
 
     model: ModelCard
@@ -259,13 +261,15 @@ class TrainerInputs:
     collected: bool = False
     batch_reward_s: float = 0.0
     measured: MeasuredStack | None = None
+    reference_gpus: int = 0
+    streaming: bool = False
 
 
 def trainer_inputs(
     scenario: Scenario, device: Device, overheads: TrainingOverheads, transfers: WeightTransfer
 ) -> TrainerInputs:
     """What the trainer of ``scenario`` depends on."""
-    trainer = scenario.trainer
+    trainer, apart = scenario.trainer, scenario.cluster.reference_gpus
     if trainer.sequence_packing and not scenario.sequence_packing:
         trainer = changed(trainer, sequence_packing=False)
     # A draft head's own pass, mean over steps; MTP layers that trainer.mtp_layers prices are a loss of the policy's.
@@ -274,9 +278,9 @@ def trainer_inputs(
         drafting = draft_parameters(draft, scenario.model) / parameter_counts(scenario.model).active
     return TrainerInputs(
         scenario.model, device, trainer, scenario.cluster.training, overheads, scenario.workload.max_sequence_tokens,
-        logprob_passes=int(scenario.policy_logprobs) + int(scenario.trainer.reference_logprobs),
+        logprob_passes=int(scenario.policy_logprobs) + int(scenario.trainer.reference_logprobs and not apart),
         draft_training_share=drafting / scenario.speculation.online_interval_steps,
-        reference_swap_s=transfers.reference_swap_s(),
+        reference_swap_s=0.0 if apart else transfers.reference_swap_s(),
         critic_pass_swap_s=transfers.critic_swap_s(update=False),
         critic_update_swap_s=transfers.critic_swap_s(update=True),
         driver_sample_s=scenario.loop.driver_sample_s,
@@ -284,6 +288,8 @@ def trainer_inputs(
         collected=scenario.loop.mode == "async",
         batch_reward_s=scenario.workload.batch_reward_s,
         measured=stack_of(scenario),
+        reference_gpus=apart,
+        streaming=scenario.loop.streaming,
     )  # fmt: skip
 
 
@@ -298,6 +304,7 @@ def step_cost(inputs: TrainerInputs, batch: TrainedBatch) -> StepCost:
         data=PhaseCost.of([Part("driver", driver_s, "host", "assumed"), reward, *collected]),
         logprob=_logprob(inputs, batch).deviating(inputs.overheads.factor),
         train=train_cost(inputs, batch),
+        reference_s=_reference_s(inputs, batch) * inputs.overheads.factor if inputs.streaming else 0.0,
     )
 
 
@@ -325,25 +332,39 @@ def _training(inputs: TrainerInputs) -> TrainingCosts:
 
 def _logprob(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
     """Log-prob passes of the policy and of the reference, with the swap of weights around the latter."""
-    trainer, training = inputs.trainer, _training(inputs)
-    capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
-    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
-    once = training.forward(_packed(trainer, balance, ranks, batch, capacity, 1))
+    trainer, once = inputs.trainer, _pass(inputs, batch)
     parts = list(once.repeated(inputs.logprob_passes).parts)
-    if inputs.logprob_passes:
+    if inputs.logprob_passes or inputs.reference_gpus:
         parts.append(_handed_over(inputs, batch, LOGPROB_BYTES))
     if trainer.critic:
         parts += _critic("value pass", once, inputs.critic_pass_swap_s)
     if trainer.reference_logprobs:
         parts.append(Part("reference swap", inputs.reference_swap_s, "host link"))
+    if inputs.reference_gpus and not inputs.streaming:
+        own_s = sum(part.seconds for part in parts if part.name != PADDED_BATCH)
+        parts.append(Part("reference pool", max(0.0, _reference_s(inputs, batch) - own_s), "schedule"))
     return PhaseCost.of(parts)
+
+
+def _reference_s(inputs: TrainerInputs, batch: TrainedBatch) -> float:
+    """The pass of a reference pool; 0 without."""
+    gpus = inputs.reference_gpus
+    return _pass(replace(inputs, gpus=gpus), batch).seconds if gpus else 0.0
+
+
+def _pass(inputs: TrainerInputs, batch: TrainedBatch) -> PhaseCost:
+    """One log-prob pass."""
+    trainer, training = inputs.trainer, _training(inputs)
+    capacity = trainer.logprob_micro_batch_tokens or trainer.micro_batch_tokens or inputs.max_sequence_tokens
+    balance, ranks = inputs.overheads.features.rank_balance, training.layout.data_parallel
+    return training.forward(_packed(trainer, balance, ranks, batch, capacity, 1))
 
 
 def _handed_over(inputs: TrainerInputs, batch: TrainedBatch, bytes_per_position: float) -> Part:
     """A driver's work on the padded batch, where it all goes through one."""
     positions = len(batch.total_tokens) * inputs.max_sequence_tokens
     rate = inputs.driver_bytes_per_s
-    return Part("padded batch", 0.0 if rate is None else positions * bytes_per_position / rate, "host", "assumed")
+    return Part(PADDED_BATCH, 0.0 if rate is None else positions * bytes_per_position / rate, "host", "assumed")
 
 
 def _critic(name: str, cost: PhaseCost, swap_s: float) -> list[Part]:
