@@ -49,23 +49,25 @@ def _first_init(cls: type) -> Callable[..., None]:
 
 def _compiled_init(cls: Any) -> Callable[..., None]:
     names: dict[str, Any] = {"_put": object.__setattr__, "_missing": dataclasses.MISSING}
-    head, body = ["self"], []
+    head, named, body = ["self"], ["*"], []
     for field in (one for one in dataclasses.fields(cls) if one.init):
+        place = named if field.kw_only else head
         value, default = field.name, f"_{field.name}_default"
         if field.default_factory is not dataclasses.MISSING:
             names[default] = field.default_factory
-            head.append(f"{field.name}=_missing")
+            place.append(f"{field.name}=_missing")
             value = f"{default}() if {value} is _missing else {value}"
         elif field.default is not dataclasses.MISSING:
             names[default] = field.default
-            head.append(f"{field.name}={default}")
+            place.append(f"{field.name}={default}")
         else:
-            head.append(field.name)
+            place.append(field.name)
         body.append(f" _put(self, {field.name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         body.append(" self.__post_init__()")
     # The standard library builds the same function the same way: a loop over fields costs five times as much a call.
-    exec("\n".join([f"def __init__({', '.join(head)}):", *(body or [" pass"])]), names)
+    parameters = ", ".join(head + named[len(named) == 1 :])
+    exec("\n".join([f"def __init__({parameters}):", *(body or [" pass"])]), names)
     made: Callable[..., None] = names["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     return made
