@@ -5,12 +5,9 @@ from dataclasses import replace
 from functools import cache
 
 from rlsim.readers.frameworks.framework import Framework, framework_of
-from rlsim.readers.frameworks.nemo_rl import NEMO_RL
-from rlsim.readers.frameworks.verl import VERL
 
-TABLES = {"skyrl": "skyrl", "slime": "slime", "areal": "areal", "prime-rl": "prime_rl", "openrlhf": "openrlhf",
-          "roll": "roll", "trl": "trl"}  # fmt: skip
-"""Frameworks of which a table says everything, with its file."""
+TABLES = ("nemo-rl", "verl", "skyrl", "slime", "areal", "prime-rl", "openrlhf", "roll", "trl")
+"""Frameworks with a table of their own."""
 FORKS = {"vime": "slime", "miles": "slime"}
 """Frameworks with the words of another one."""
 
@@ -19,7 +16,7 @@ FORKS = {"vime": "slime", "miles": "slime"}
 def _adapter(name: str) -> Framework:
     if name in FORKS:
         return replace(_adapter(FORKS[name]), name=name)
-    return {"nemo-rl": NEMO_RL, "verl": VERL}.get(name) or framework_of(TABLES[name])
+    return framework_of(name.replace("-", "_"))
 
 
 class _Adapters(Mapping[str, Framework]):
@@ -29,10 +26,10 @@ class _Adapters(Mapping[str, Framework]):
         return _adapter(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("nemo-rl", "verl", *TABLES, *FORKS))
+        return iter((*TABLES, *FORKS))
 
     def __len__(self) -> int:
-        return 2 + len(TABLES) + len(FORKS)
+        return len(TABLES) + len(FORKS)
 
 
 ADAPTERS: Mapping[str, Framework] = _Adapters()

@@ -1,9 +1,10 @@
 """Formulas of a framework's table: Python expressions in which ``[key]`` is a configuration's value.
 
 ``[key]`` is None where the key is not there or null, ``[key|8]`` is 8 then, and ``[key|1]`` must be a whole number of
-at least 1. Beside them stand the functions of :data:`FUNCTIONS`, the tests of the framework by their names, the
-reader's ``mean_tokens`` and ``real_tokens(samples, cap)``, and ``value`` where a formula writes. Formulas come with
-rlsim; no configuration reaches them but as a value.
+at least 1; ``[key:flag|True]`` is read by the reader's ``flag`` (``integer``, ``text``, ``raw``). Beside them stand the
+functions of :data:`FUNCTIONS`, the tests of the framework by their names, the reader's ``mean_tokens``,
+``real_tokens(samples, cap)`` and ``fitting(tokens, cap)``, and where a formula writes ``value``, and ``keep`` for leaving
+the key alone. Formulas come with rlsim; no configuration reaches them but as a value.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 from rlsim.errors import InputError, shortened
 from rlsim.readers.frameworks.reader import Reader
 
-_KEY = re.compile(r"\[([\w./*-]+)(?:\|([^\[\]]*))?\]")
+_KEY = re.compile(r"\[([\w./*-]+)(?::(flag|integer|text|raw))?(?:\|([^\[\]]*))?\]")
+KEEP = object()
+"""What a formula writes where its key stays as it is."""
 MAX_DEVICES = 100_000
 """Largest number of a GPU in a mapping."""
 _RANGE = re.compile(r"range\(\s*(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?\s*\)")
@@ -80,6 +83,11 @@ def spelled(part: Mapping[str, Any], **changed: Any) -> str:
     return f"{new['backend']}:{dims}" if new["backend"] else dims
 
 
+def node_size(gpus: int, per_node: int) -> int:
+    """GPUs of a node: as many as the configuration has where they divide all, else the most that do."""
+    return gpus if gpus < per_node else math.gcd(gpus, per_node)
+
+
 def numbered(start: int, end: int) -> str:
     """A mapping of GPUs as ROLL writes it."""
     return f"list(range({start},{end}))"
@@ -89,7 +97,7 @@ FUNCTIONS: Mapping[str, Any] = {
     "min": min, "max": max, "int": int, "len": len, "str": str, "any": any, "all": all, "isinstance": isinstance,
     "dict": dict, "list": list, "round": round, "gcd": math.gcd, "ceil": math.ceil, "re_match": re.match,
     "devices": devices, "allocation": allocation, "first": first, "sought": sought, "spelled": spelled,
-    "numbered": numbered, "bool_of": flag, "float": float,
+    "numbered": numbered, "bool_of": flag, "float": float, "node_size": node_size, "keep": KEEP,
 }  # fmt: skip
 
 
@@ -107,7 +115,7 @@ class Formula:
 
     @cached_property
     def _code(self) -> Any:
-        plain = _KEY.sub(lambda found: f"held({found[1]!r}, {found[2] or None})", self.text)
+        plain = _KEY.sub(lambda found: f"held({found[1]!r}, {found[3] or None}, {found[2]!r})", self.text)
         return compile(plain, self.text, "eval")
 
     def __call__(self, r: Reader, value: Any = None) -> Any:
@@ -115,15 +123,18 @@ class Formula:
 
         seen: list[str] = []
 
-        def held(key: str, default: Any) -> Any:
+        def held(key: str, default: Any, kind: str | None) -> Any:
             seen.append(key)
+            if kind is not None:
+                return getattr(r, kind)(*((key,) if default is None else (key, default)))
             if type(default) is int and default == 1:
                 return r.size(key)
             found = r.value(key)
             return default if found is None or found == "" else found
 
         try:
-            names = _Names(self.tests, r, held=held, value=value, mean_tokens=r.mean_tokens, real_tokens=r.real_tokens)
+            known = {"mean_tokens": r.mean_tokens, "real_tokens": r.real_tokens, "fitting": r.fitting}
+            names = _Names(self.tests, r, held=held, value=value, **known)
             return eval(self._code, {"__builtins__": {}, **FUNCTIONS}, names)
         except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
             shown = ", ".join(f"{key}={shortened(str(r.value(key)), 60)}" for key in seen)

@@ -15,7 +15,7 @@ from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
 from rlsim.readers.frameworks.formulas import Formula
 from rlsim.readers.frameworks.reader import Reader
-from rlsim.readers.frameworks.rows import Functions, Row, Test, table_rows, test_of
+from rlsim.readers.frameworks.rows import Row, Test, table_rows, test_of
 
 
 @dataclass(frozen=True)
@@ -118,26 +118,20 @@ def _matches(key: str, pattern: str) -> bool:
     )
 
 
-def framework_of(
-    file: str,
-    facts: Callable[[Reader], Facts] | None = None,
-    functions: Mapping[str, Functions] | None = None,
-    tests: Mapping[str, Test] | None = None,
-) -> Framework:
-    """The framework of the table ``keys/FILE.yaml``. functions, tests: what its rows name (:mod:`.rows`)."""
+def framework_of(file: str) -> Framework:
+    """The framework of the table ``keys/FILE.yaml``."""
     table = read_yaml(Path(__file__).parent / "keys" / f"{file}.yaml")
     sections = {f"{name}/": f"{section}." for name, section in table.pop("sections", {}).items()}
 
     full = partial(_written_out, sections=sections)
     rows = {target: dict([row.split()]) if isinstance(row, str) else row for target, row in table["rows"].items()}
-    known: dict[str, Test] = dict(tests or {})
+    known: dict[str, Test] = {}
     known.update({name: Formula(text, known) for name, text in full(table.get("tests", {})).items()})
     said = {name: Formula(str(text), known) for name, text in full(table.get("facts", {})).items()}
     elsewhere = [key for formula in said.values() for key in formula.keys]
-    read_facts = facts or _facts(table["model"], said, tuple(table.get("settings", {}).items()))
     return Framework(
         name=table["name"],
-        rows=table_rows(full(rows), functions or {}, known),
+        rows=table_rows(full(rows), known),
         irrelevant=_dotted(table["irrelevant"]),
         not_simulated=_dotted(table["not_simulated"]),
         elsewhere=(table["model"], *full(table.get("elsewhere", [])), *elsewhere),
@@ -150,7 +144,7 @@ def framework_of(
         renamed=full(table.get("renamed", {})),
         begin=table.get("begin", {}),
         dashes=table.get("dashes", False),
-        facts=read_facts,
+        facts=_facts(table["model"], said, tuple(table.get("settings", {}).items())),
         idle={
             section: known.get(said, Formula(said, known)) if isinstance(said, str) else said
             for section, said in full(table.get("idle", {})).items()

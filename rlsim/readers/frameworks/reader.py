@@ -50,6 +50,11 @@ class Reader:
         """Tokens of a micro-batch of so many samples without padding: mean ones, and at least one of ``cap``."""
         return max(cap, round(samples * (self.mean_tokens or cap)))
 
+    def fitting(self, tokens: int, cap: int) -> int | None:
+        """Samples of which a micro-batch without padding has so many tokens; None where no number of them has."""
+        samples = max(1, round(tokens / (self.mean_tokens or cap)))
+        return samples if self.real_tokens(samples, cap) == tokens else None
+
     def size(self, key: str) -> int:
         """A whole number of at least 1; 1 where it is not there."""
         found = self.integer(key, 1)
