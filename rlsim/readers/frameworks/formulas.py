@@ -3,8 +3,8 @@
 ``[key]`` is None where the key is not there or null, ``[key|8]`` is 8 then, and ``[key|1]`` must be a whole number of
 at least 1; ``[key:flag|True]`` is read by the reader's ``flag`` (``integer``, ``text``, ``raw``). Beside them stand the
 functions of :data:`FUNCTIONS`, the tests of the framework by their names, the reader's ``mean_tokens``,
-``real_tokens(samples, cap)`` and ``fitting(tokens, cap)``, and where a formula writes ``value``, and ``keep`` for leaving
-the key alone. Formulas come with rlsim; no configuration reaches them but as a value.
+``real_tokens(samples, cap)`` and ``fitting(tokens, cap)``, and where a formula writes ``value``, and ``keep``, which
+leaves the key as it is. Formulas come with rlsim; no configuration reaches them but as a value.
 """
 
 from __future__ import annotations
