@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from rlsim.attribution.causes import Cause, Policy, causes_of, tail_policies
-from rlsim.attribution.counterfactual import simulate_changed
+from rlsim.attribution.causes import Cause, Policy, causes_of, simulate_changed, tail_policies
 from rlsim.errors import Infeasible, InputError
 from rlsim.loading.scenario import scenario_digest, vary
 from rlsim.projection.idle import idle_of

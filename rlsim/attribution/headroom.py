@@ -14,9 +14,9 @@ from rlsim.attribution.causes import (
     iterations_with,
     no_refit,
     passes_with,
+    simulate_changed,
     without_parts,
 )
-from rlsim.attribution.counterfactual import simulate_changed
 from rlsim.costs.efficiency import iteration_bytes
 from rlsim.costs.interface import EngineCounters, IterationTable, Prices
 from rlsim.errors import Infeasible, InputError

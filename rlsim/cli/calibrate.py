@@ -60,9 +60,9 @@ def check_loop(
     --out DIR (default: loop_check) takes measurements, profile, stacks, journals, check.json and check.png.
     """
     from rlsim.evidence.loop.check import check_loop as checked
-    from rlsim.report.figures.loop_check import loop_check_figure
+    from rlsim.report.figures.validation import loop_check_figure
     from rlsim.report.files import write_files
-    from rlsim.report.text.loop_check import loop_check_text
+    from rlsim.report.text.validation import loop_check_text
 
     folder = out or Path("loop_check")
     folder.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def own(
     out: Path | None = None,
 ) -> None:
     """Take a few times that you measured as evidence on top of all others; nothing is fitted again."""
-    from rlsim.evidence.own_rows import learn
+    from rlsim.evidence.compare import learn
     from rlsim.files.progress import ProgressLine
     from rlsim.parameters.posterior import SUFFIX
     from rlsim.report.files import write_files

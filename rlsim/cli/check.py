@@ -101,7 +101,7 @@ def _scenario(name: str, words: Sequence[str] | None, overrides: Sequence[str] |
     """The scenario, or that of a framework's configuration, and where it is from."""
     from rlsim.loading.scenario import vary
     from rlsim.readers.frameworks.importing import import_config
-    from rlsim.readers.frameworks.recognise import framework_of_file
+    from rlsim.readers.frameworks.launch import framework_of_file
 
     path = Path(name)
     framework = framework_of_file(path) if path.suffix in CONFIGURATIONS and path.is_file() else None

@@ -26,7 +26,7 @@ def given_scenario(name: str, words: Sequence[str] | None, options: Sequence[str
     try:
         return load_scenario(name, [*(words or ()), *(options or ()), *more])
     except InputError as error:
-        from rlsim.readers.frameworks.recognise import framework_of_file
+        from rlsim.readers.frameworks.launch import framework_of_file
 
         found = framework_of_file(Path(name)) if Path(name).suffix in (".yaml", ".yml", ".toml", ".sh") else None
         if found is None:

@@ -56,7 +56,7 @@ def _written(answer: Projection, brief: bool, full: bool) -> str:
         from rlsim.report.text.projection import render, render_brief
 
         return render(answer, style) if full else render_brief(answer, style)
-    from rlsim.report.text.answer import render_answer
+    from rlsim.report.text.projection import render_answer
 
     return render_answer(answer, style)
 

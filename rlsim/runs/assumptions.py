@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsim.report.format import number, percent, seconds
-from rlsim.runs.validations import checkpoint_seconds, state_bytes
+from rlsim.runs.chapters import checkpoint_seconds, state_bytes
 from rlsim.schema.run import Checkpoint, Faults, RunConditions, SlowNodes, Stalls, Validation
 from rlsim.schema.scenario import Scenario
 

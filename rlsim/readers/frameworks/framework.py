@@ -1,12 +1,13 @@
-"""The tables of a framework: which of its keys decide which scenario key, and which ones rlsim has no use for."""
+"""The frameworks whose configurations are known, and the tables of each: which of its keys decide which scenario key,
+and which ones rlsim has no use for."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,32 @@ def _facts(
         return Facts(**{"model": r.text(model_key), "model_key": model_key, "settings": settings, **stated})
 
     return read
+
+
+TABLES = ("nemo-rl", "verl", "skyrl", "slime", "areal", "prime-rl", "openrlhf", "roll", "trl")
+"""Frameworks with a table of their own."""
+FORKS = {"vime": "slime", "miles": "slime"}
+"""Frameworks with the words of another one."""
+
+
+@cache
+def _adapter(name: str) -> Framework:
+    if name in FORKS:
+        return replace(_adapter(FORKS[name]), name=name)
+    return framework_of(name.replace("-", "_"))
+
+
+class _Adapters(Mapping[str, Framework]):
+    """Frameworks by their names; a table is read when its framework is asked for."""
+
+    def __getitem__(self, name: str) -> Framework:
+        return _adapter(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*TABLES, *FORKS))
+
+    def __len__(self) -> int:
+        return len(TABLES) + len(FORKS)
+
+
+ADAPTERS: Mapping[str, Framework] = _Adapters()

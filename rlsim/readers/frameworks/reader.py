@@ -1,11 +1,13 @@
-"""Typed values of a framework's configuration."""
+"""Typed values of a framework's configuration, and its interpolations (``${a.b}``, ``${mul:${a.b}, 2}``), resolved by
+OmegaConf within bounds."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlsim.errors import InputError, shortened
-from rlsim.readers.frameworks.interpolation import Interpolation
 from rlsim.readers.frameworks.trees import ConfigTree, lookup
 
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
@@ -94,3 +96,128 @@ class Reader:
     def error(self, key: str, problem: str, found: Any) -> InputError:
         """That a key holds what it must not."""
         return InputError(f"{self.where}: {key}: {problem}, got {shortened(repr(found))}")
+
+
+MAX_EXPANSION = 200
+"""References that one value may lead to, through others; strings that double at each step end here, not memory."""
+MAX_DEPTH = 40
+"""References that may follow each other from one value on."""
+RESOLVERS: Mapping[str, Callable[..., Any]] = {
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b,
+    "max": lambda *given: max(given),
+    "min": lambda *given: min(given),
+}
+"""Resolvers that NeMo-RL's loader registers (mul, max) and their companions; OmegaConf brings those below."""
+BUILT_IN = ("oc.env", "oc.select")
+_START = re.compile(r"\$\{")
+_NAME = re.compile(r"\s*([^${}:,]*)")
+
+
+class Interpolation:
+    """Values of one tree with their interpolations resolved, one key at a time.
+
+    Keys that nobody asks for are never resolved: they may refer to what is not there, such as ``${hydra:...}``.
+    followed: keys that values led to.
+    """
+
+    def __init__(self, tree: ConfigTree, followed: set[str]) -> None:
+        self._tree, self._followed = tree, followed
+        self._config: Any = None
+        self._costs: dict[str, int] = {}
+
+    def value(self, key: str) -> Any:
+        """Value of a dotted key, None where it is not there. Raises InputError where it cannot be resolved."""
+        held = lookup(self._tree.values, self._holder(key))
+        if not _interpolated(held):
+            return lookup(self._tree.values, key)
+        self._check(self._holder(key), ())
+        return self._resolve(key)
+
+    def _resolve(self, key: str) -> Any:
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        try:
+            if self._config is None:
+                for name, resolver in RESOLVERS.items():
+                    if not OmegaConf.has_resolver(name):
+                        OmegaConf.register_resolver(name, resolver, annotation_validation="off")
+                self._config = OmegaConf.create(self._tree.values)
+            found = OmegaConf.select(self._config, key)
+            return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+        except (OmegaConfBaseException, RecursionError, ArithmeticError, TypeError, ValueError) as error:
+            problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise self._error(key, f"cannot be resolved ({shortened(problem, 120)})") from error
+
+    def _check(self, key: str, path: tuple[str, ...]) -> int:
+        """References that ``key`` leads to. Raises InputError for circles, unknown resolvers and explosions."""
+        if key in path:
+            raise self._error(path[0], f"refers to itself through '{shortened(key)}'")
+        if len(path) > MAX_DEPTH:
+            raise self._error(path[0], f"leads through more than {MAX_DEPTH} references in a row")
+        if key not in self._costs:
+            self._costs[key] = self._count(lookup(self._tree.values, key), key, (*path, key))
+        if self._costs[key] > MAX_EXPANSION:
+            raise self._error((*path, key)[0], f"leads to more than {MAX_EXPANSION} references")
+        return self._costs[key]
+
+    def _count(self, held: Any, key: str, path: tuple[str, ...]) -> int:
+        if isinstance(held, dict):
+            return sum(self._check(f"{key}.{name}", path) for name in held)
+        if isinstance(held, list):
+            return sum(self._count(item, key, path) for item in held)
+        if not isinstance(held, str):
+            return 0
+        return len(held) // 1024 + sum(1 + self._check(name, path) for name in self._references(held, key))
+
+    def _references(self, text: str, key: str) -> list[str]:
+        names = []
+        for start in _START.finditer(text):
+            name = _NAME.match(text, start.end())
+            follows = text[name.end() : name.end() + 1] if name else ""
+            word = name[1].strip() if name else ""
+            if follows == ":":
+                if word not in RESOLVERS and word not in BUILT_IN:
+                    raise self._error(key, f"needs the resolver '{shortened(word)}', which rlsim does not know")
+                if word != "oc.select":
+                    continue
+                argument = _NAME.match(text, text.index(":", start.end()) + 1)
+                word = argument[1].strip(" '\"") if argument else ""
+            elif follows != "}":
+                raise self._error(key, f"has an interpolation that rlsim does not resolve: {shortened(text)}")
+            names.append(self._holder(_absolute(word, key)))
+        self._followed.update(names)
+        return names
+
+    def _holder(self, key: str) -> str:
+        """``key``, or where it lies in a list or behind an interpolation the key of that."""
+        held: Any = self._tree.values
+        parts = key.split(".")
+        for depth, part in enumerate(parts):
+            if not isinstance(held, dict):
+                return ".".join(parts[:depth]) if isinstance(held, list | str) else key
+            held = held.get(part)
+        return key
+
+    def _error(self, key: str, problem: str) -> InputError:
+        return InputError(f"{self._tree.where}: {shortened(key)}: {problem}")
+
+
+def _interpolated(held: Any) -> bool:
+    if isinstance(held, dict):
+        return any(_interpolated(value) for value in held.values())
+    if isinstance(held, list):
+        return any(_interpolated(value) for value in held)
+    return isinstance(held, str) and "${" in held
+
+
+def _absolute(name: str, key: str) -> str:
+    """Dotted key that a reference of ``key`` means: one dot stands for its section, two for the one above."""
+    plain = name.lstrip(".")
+    ups = len(name) - len(plain)
+    dotted = re.sub(r"\[([^\]]*)\]", r".\1", plain).lstrip(".")
+    if not ups:
+        return dotted
+    sections = key.split(".")
+    return ".".join([*sections[: max(0, len(sections) - ups)], dotted])

@@ -11,9 +11,8 @@ import numpy as np
 
 from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TABLE_BYTES, TRACE_BYTES, read_bytes, read_text, shown_path
-from rlsim.readers.logs.names import FACTS, PHASES, found_namings
 from rlsim.readers.logs.records import add_text
-from rlsim.readers.logs.scalars import Scalars
+from rlsim.readers.logs.scalars import FACTS, PHASES, Scalars, found_namings
 from rlsim.readers.logs.tensorboard import Advance, add_events, is_event_file
 from rlsim.units import FloatArray
 

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlsim.readers.logs.answer import RunAnswer, WhatIf
-from rlsim.readers.logs.learned import TOLD, Explained
+from rlsim.readers.logs.answer import TOLD, Explained, RunAnswer, WhatIf
 from rlsim.report.format import percent
 from rlsim.report.style import DEFAULT_STYLE, Style
 from rlsim.report.table import Cell, cell, table
-from rlsim.report.text.efficiency import EFFICIENCY_HEADS, efficiency_row, measured_words, peak_words
+from rlsim.report.text.support import EFFICIENCY_HEADS, efficiency_row, measured_words, peak_words
 from rlsim.results import Interval
 
 if TYPE_CHECKING:

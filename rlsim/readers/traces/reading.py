@@ -12,9 +12,16 @@ from rlsim.errors import InputError, shortened
 from rlsim.files.reading import TRACE_BYTES, read_bytes, read_text, shown_path
 from rlsim.readers.traces.acceptance import MeasuredAcceptance, is_engine_metrics, read_acceptance
 from rlsim.readers.traces.form import Format
-from rlsim.readers.traces.parquet import MAGIC, parquet_requests
-from rlsim.readers.traces.requests import TOKEN_BLOCKS, Collected, Requests, chosen_columns
-from rlsim.readers.traces.rollouts import add_nemo_rl, add_verl
+from rlsim.readers.traces.requests import (
+    MAGIC,
+    TOKEN_BLOCKS,
+    Collected,
+    Requests,
+    add_nemo_rl,
+    add_verl,
+    chosen_columns,
+    parquet_requests,
+)
 from rlsim.workload.lengths import QUANTILE, number_in, rows_of
 
 MOST_FILES = 1000

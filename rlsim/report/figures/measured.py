@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from rlsim.report.figures.bars import Bar, BarRow, bars_figure
 from rlsim.report.figures.style import BACKGROUND, GREY, INK, LINE_COLORS, picture_style
-from rlsim.report.text.check import LABELS
+from rlsim.report.text.attribution import LABELS
 from rlsim.results import Interval
 from rlsim.results.check import Check
 from rlsim.units import FloatArray

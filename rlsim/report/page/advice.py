@@ -9,9 +9,9 @@ from rlsim.report.figures.bars import ladder_figure
 from rlsim.report.figures.grids import size_figure
 from rlsim.report.figures.measured import checked_figure
 from rlsim.report.page.parts import Block, Entries, KeyFigure, Part, Sections, Text, assumed, picture, ranged, table
-from rlsim.report.text import check as checked
+from rlsim.report.text import attribution as checked
 from rlsim.report.text import size as sized
-from rlsim.report.text.headroom import headroom_words, ladder_table, rung_words
+from rlsim.report.text.attribution import headroom_words, ladder_table, rung_words
 from rlsim.results.check import Check
 from rlsim.results.headroom import Headroom
 from rlsim.results.size import DeviceSize, Sizing

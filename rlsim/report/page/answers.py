@@ -27,7 +27,7 @@ from rlsim.report.page.parts import (
     table,
 )
 from rlsim.report.table import Table
-from rlsim.report.text import blame as blamed
+from rlsim.report.text import attribution as blamed
 from rlsim.report.text import run as told
 from rlsim.report.text.planning import candidates_table, objective_text, recommendation, sure_words
 from rlsim.report.text.validation import errors_of, largest_errors, notes, rows_table, scores_table
