@@ -1,4 +1,4 @@
-"""Predicted beside measured, the real loop too, as text for a terminal and as CSV, and what fits to measured times say."""
+"""Predicted beside measured, the real loop too, for a terminal and as CSV; and what fits to measured times say."""
 
 from __future__ import annotations
 
