@@ -8,8 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlsim.cli.former import FormerWords
-from rlsim.cli.options import Commands
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import Commands, print_answer, terminal_style
 from rlsim.errors import InputError
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
@@ -61,7 +60,7 @@ def check_loop(
     """
     from rlsim.evidence.loop.check import check_loop as checked
     from rlsim.report.figures.validation import loop_check_figure
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import loop_check_text
 
     folder = out or Path("loop_check")
@@ -147,7 +146,7 @@ def fit(
     """
     from rlsim.evidence.joint import fit_jointly
     from rlsim.parameters.posterior import EVIDENCE
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import joint_text
 
     target = out or Path("posterior")
@@ -169,7 +168,7 @@ def training(
     """Fit the terms of training steps to measured ones, within physical bounds; before `calibrate fit`."""
     from rlsim.evidence.trained_terms import fit_terms
     from rlsim.files.yaml import dump_yaml
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
 
     if out is not None and out.suffix != ".yaml":
         raise InputError(f"--out {out} must end in .yaml")
@@ -191,7 +190,7 @@ def own(
     from rlsim.evidence.compare import learn
     from rlsim.files.progress import ProgressLine
     from rlsim.parameters.posterior import SUFFIX
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import learned_text
 
     if out is not None and out.suffix != SUFFIX:
@@ -213,7 +212,7 @@ def curves(
 ) -> None:
     """Fit acceptance over draft length and position to curves of your draft model (speculation)."""
     from rlsim.evidence.acceptance import fit_curves
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
     from rlsim.report.text.validation import curves_text
 
     found = fit_curves(path)

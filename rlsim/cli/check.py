@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlsim.cli.options import PLAN_HEADROOM
-from rlsim.cli.output import given_scenario, print_result, step_range
+from rlsim.cli.output import PLAN_HEADROOM, given_scenario, print_result, step_range
 from rlsim.errors import InputError, shortened
 from rlsim.files.progress import ProgressLine
 from rlsim.files.reading import shown_path
@@ -44,7 +43,7 @@ def check(
     that saves. --out DIR writes check.json and check.png.
     """
     from rlsim.attribution.check import check as run
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
 
     given, source = _scenario(scenario, words, overrides)
     waited = "generation" if given.loop.mode == "sync" else "exposed_generation"
@@ -75,7 +74,7 @@ def headroom(
     it or that nobody can. --out DIR writes headroom.json and headroom.png.
     """
     from rlsim.attribution.headroom import headroom as run
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
 
     given = given_scenario(scenario, words, overrides)
     planned = _planned(given) if plan else None

@@ -100,7 +100,7 @@ def size(
     from rlsim.planning.new import CHECKS, Answers
     from rlsim.planning.size import Wanted
     from rlsim.planning.size import size as run
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
 
     devices = [name.strip() for name in device.split(",") if name.strip()]
     if not devices:

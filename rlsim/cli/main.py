@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from rlsim.cli import calibrate, check, guidance, planning, project, readers, validate
-from rlsim.cli.options import Commands
+from rlsim.cli.output import Commands
 from rlsim.errors import MESSAGE_CHARACTERS, RlsimError, shortened
 from rlsim.files.reading import shown_path
 

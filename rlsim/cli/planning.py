@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlsim.cli.options import PLAN_HEADROOM
-from rlsim.cli.output import given_scenario, print_result
+from rlsim.cli.output import PLAN_HEADROOM, given_scenario, print_result
 from rlsim.files.writing import staged_folder
 
 

@@ -9,8 +9,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlsim.cli.options import Commands
-from rlsim.cli.output import given_scenario, print_answer, print_result, terminal_style
+from rlsim.cli.output import Commands, given_scenario, print_answer, print_result, terminal_style
 from rlsim.files.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def project(
     with ProgressLine("replications") as progress:
         answer = run(given, progress.reach)
     if out is not None:
-        from rlsim.report.files import write_out
+        from rlsim.report.folder import write_out
 
         write_out(answer, out)
     print_answer(answer.to_json() if as_json else _written(answer, brief, full))
@@ -109,8 +108,8 @@ def blame(
     on the same drawn work, alone and after those before it; policies against the tail are tried as what-ifs. --out DIR
     writes blame.json and waterfall.png.
     """
-    from rlsim.attribution.blame import blame as run
-    from rlsim.report.files import write_out
+    from rlsim.attribution.headroom import blame as run
+    from rlsim.report.folder import write_out
 
     given = given_scenario(scenario, words, overrides)
     with ProgressLine("simulations") as progress:
@@ -136,7 +135,7 @@ def plot(folder: Path, out: Path | None = None) -> None:
     Takes the folders of run, sweep, plan, blame, check, size and headroom; --out DIR writes elsewhere. The pictures of
     project and validate need more than their files hold; the message then says which command draws them.
     """
-    from rlsim.report.files import replot
+    from rlsim.report.folder import replot
 
     print_answer("\n".join(f"written: {path}" for path in replot(folder, out)))
 

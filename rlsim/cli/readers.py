@@ -13,7 +13,7 @@ from rlsim.files.progress import ProgressLine
 from rlsim.readers.traces.form import Format
 
 if TYPE_CHECKING:
-    from rlsim.report.files import Content
+    from rlsim.report.folder import Content
 
 FrameworkName = StrEnum(
     "FrameworkName",
@@ -55,7 +55,7 @@ def import_config(
     """
     from rlsim.readers.frameworks.asked import Asked
     from rlsim.readers.frameworks.importing import import_config as run
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
 
     asked = Asked(
         hardware, model, draft_model, mean_prompt_tokens, mean_response_tokens, response_log_sigma, acceptance_length,
@@ -88,7 +88,7 @@ def export(
     """
     from rlsim.readers.frameworks.exporting import export_scenario
     from rlsim.readers.frameworks.importing import read_config
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
 
     given = given_scenario(scenario, words, overrides)
     base = None if config is None else read_config(to.value, config, root=root)
@@ -123,7 +123,7 @@ def log(
     from rlsim.readers.logs.answer import POSTERIOR_NAME, answer_run
     from rlsim.readers.logs.reading import read_log
     from rlsim.readers.logs.text import render_run, run_picture
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
 
     chosen = None if steps is None else step_range(steps)
     given = given_scenario(scenario, words, overrides)
@@ -164,10 +164,9 @@ def traces(
     folder of several steps), Prometheus counters vllm:spec_decode_* and log lines "SpecDecoding metrics". Prints a
     fragment to paste into a scenario. --out FILE.yaml writes the fragment, --out DIR also the figures and a picture.
     """
-    from rlsim.readers.traces.acceptance import MeasuredAcceptance
-    from rlsim.readers.traces.reading import Reading, read_trace
+    from rlsim.readers.traces.reading import MeasuredAcceptance, Reading, read_trace
     from rlsim.readers.traces.workload import TraceAnswer, workload_of
-    from rlsim.report.files import write_files
+    from rlsim.report.folder import write_files
 
     names = (column, prompt_column, group_column)
     found = read_trace(file, Reading(form, *names, group_size, characters_per_token))

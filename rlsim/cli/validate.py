@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlsim.cli.former import FormerWords
-from rlsim.cli.options import Commands
-from rlsim.cli.output import print_answer, terminal_style
+from rlsim.cli.output import Commands, print_answer, terminal_style
 from rlsim.evidence.tables import Kind
 from rlsim.files.progress import ProgressLine
 
@@ -32,7 +31,7 @@ def table(
     validation.json, rows.csv and pictures.
     """
     from rlsim.evidence.compare import validate_table
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
     from rlsim.report.text.validation import validation_text
 
     with ProgressLine("rows") as progress:
@@ -55,7 +54,7 @@ def published(
 ) -> None:
     """All published tables that come with rlsim beside their predictions, and further tables of any kind."""
     from rlsim.evidence.published import run_published
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
     from rlsim.report.text.validation import published_text
 
     given = {"iterations": iterations, "training": training, "transfers": transfers, "phases": phases}
@@ -70,7 +69,7 @@ def published(
 def cross(as_json: bool = False, out: Path | None = None) -> None:
     """Do 90 % intervals hold 90 %? Leaves whole releases, devices, models... out of the joint fit and predicts them."""
     from rlsim.evidence.cross import validate_cross
-    from rlsim.report.files import write_out
+    from rlsim.report.folder import write_out
     from rlsim.report.text.validation import cross_text
 
     with ProgressLine("groupings") as progress:

@@ -36,7 +36,7 @@ class Answer(Record):
         return self.text()
 
     def text(self, style: Any = None, full: bool = False) -> str:
-        """What ``print`` shows, in ``full`` or in at most 40 lines; style: of a terminal (``rlsim.report.style``)."""
+        """What ``print`` shows, in ``full`` or in at most 40 lines; style: of a terminal (``rlsim.report.table``)."""
         module, _, function = TEXTS[type(self).__name__].partition(":")
         render = getattr(importlib.import_module(f"rlsim.report.text.{module}"), function)
         told = str(render(self) if style is None else render(self, style))

@@ -22,7 +22,7 @@ from rlsim.loading.scenario import scenario_digest
 from rlsim.projection.project import about, baseline_of
 from rlsim.projection.summary import cost_usd, energy_j, sampling_error
 from rlsim.projection.uncertainty.predictive import DRAWS, around, between
-from rlsim.report.files import write_out
+from rlsim.report.folder import write_out
 from rlsim.results import PHASES, Interval, TokenLedger
 from rlsim.results.run import CAUSES, STATES, Loss, Part, Run, RunSampling, RunSide
 from rlsim.runs.assumptions import run_assumptions

@@ -14,8 +14,7 @@ from typing import Any
 from rlsim.errors import shortened
 from rlsim.files.yaml import read_yaml
 from rlsim.readers.frameworks.asked import Facts
-from rlsim.readers.frameworks.formulas import Formula
-from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.reader import Formula, Reader
 from rlsim.readers.frameworks.rows import Row, Test, table_rows, test_of
 
 

@@ -15,8 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from rlsim.errors import InputError, shortened
-from rlsim.readers.frameworks.formulas import KEEP, Formula
-from rlsim.readers.frameworks.reader import Reader
+from rlsim.readers.frameworks.reader import KEEP, Formula, Reader
 
 Changes = dict[str, Any]
 """Configuration keys with the values to write."""

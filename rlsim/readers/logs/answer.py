@@ -28,8 +28,7 @@ from rlsim.projection.uncertainty.learning import simulated_evidence, updated, w
 from rlsim.projection.uncertainty.predictive import around, posterior_of, prediction_of
 from rlsim.projection.uncertainty.sources import origin_of
 from rlsim.projection.variant import SimulatedVariant, simulate_variant
-from rlsim.readers.logs.reading import RunLog
-from rlsim.readers.logs.scalars import PHASES, Quantity
+from rlsim.readers.logs.reading import PHASES, Quantity, RunLog
 from rlsim.readers.logs.steady import Measured, Steady, Taken, steady_of, with_facts
 from rlsim.results import Interval
 from rlsim.results.efficiency import MeasuredEfficiency, PhaseEfficiency

@@ -12,8 +12,7 @@ import numpy as np
 
 from rlsim.errors import InputError
 from rlsim.loading.scenario import vary
-from rlsim.readers.logs.reading import RunLog
-from rlsim.readers.logs.scalars import PHASES
+from rlsim.readers.logs.reading import PHASES, RunLog
 from rlsim.schema.scenario import Scenario
 from rlsim.schema.workload import ConstantLength
 from rlsim.units import FloatArray

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rlsim.report import format as fmt
-from rlsim.report.style import DEFAULT_STYLE, Style, sections
-from rlsim.report.table import RULE, Cell, Row, Table, cell, cells, table
+from rlsim.report.table import DEFAULT_STYLE, RULE, Cell, Row, Style, Table, cell, cells, sections, table
 from rlsim.report.text import findings
 from rlsim.report.text.support import (
     ROOTS,
